@@ -1,0 +1,54 @@
+"""Adaptive mixing of data streams on top of the Hugging Face Trainer."""
+
+from mixer.controller import Mixing
+from mixer.groups import Grouping
+from mixer.ledger import Ledger
+from mixer.order import Order
+from mixer.policies import (
+    Decision,
+    Fixed,
+    Floor,
+    Function,
+    Hold,
+    LossChange,
+    Mixture,
+    Observation,
+    Policy,
+    Proportional,
+    Scheduled,
+    Smoothed,
+    StaticPolicy,
+    Temperature,
+    Uniform,
+    WarmUp,
+    Wrapper,
+)
+from mixer.streams import Stream
+from mixer.trainer import MixingMixin, MixingTrainer
+
+__all__ = [
+    "Decision",
+    "Fixed",
+    "Floor",
+    "Function",
+    "Grouping",
+    "Hold",
+    "Ledger",
+    "LossChange",
+    "Mixing",
+    "MixingMixin",
+    "MixingTrainer",
+    "Mixture",
+    "Observation",
+    "Order",
+    "Policy",
+    "Proportional",
+    "Scheduled",
+    "Smoothed",
+    "StaticPolicy",
+    "Stream",
+    "Temperature",
+    "Uniform",
+    "WarmUp",
+    "Wrapper",
+]

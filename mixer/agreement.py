@@ -1,0 +1,121 @@
+"""What the ranks tell each other about an update: one small collective before the forward, one after the backward."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mixer.plan import Plan
+
+Int64Array = NDArray[np.int64]
+
+_HALF = 2**24  # fingerprints travel in halves of 24 bits, whose squares still add up in 64 bits over 2^15 ranks
+
+
+@dataclass(frozen=True)
+class UpdateContents:
+    """What an update consists of.
+
+    Args:
+        items: int64 `[num_streams]`: terms of the loss.
+        tokens: int64 `[num_streams]`: tokens.
+    """
+
+    items: Int64Array
+    tokens: Int64Array
+
+
+class DisagreementError(RuntimeError):
+    """The ranks planned different updates; the plans are in the message."""
+
+
+class RemoteError(RuntimeError):
+    """Another rank could not go on; its error is in the message."""
+
+
+class Agreement:
+    """Brings the ranks together on every update.
+
+    The collective before the forward goes through the CPU, beside the one that moves gradients, so that it never
+    waits for a GPU.
+
+    Args:
+        world_size: Number of ranks.
+        num_streams: Number of streams.
+    """
+
+    def __init__(self, world_size: int, num_streams: int):
+        self._world_size = world_size
+        self._num_streams = num_streams
+        self._group: dist.ProcessGroup | None = None
+        if world_size > 1 and dist.get_backend() != "gloo":
+            self._group = dist.new_group(backend="gloo")
+
+    def confirm(self, plan: Plan | None, contents: UpdateContents | None, error: Exception | None) -> UpdateContents:
+        """Adds up what the ranks hold of an update, after making sure that they mean the same one.
+
+        Args:
+            plan: This rank's plan, or `None` if it has none.
+            contents: This rank's share, or `None` after an error.
+            error: What went wrong on this rank, or `None`.
+
+        Returns:
+            The contents of the whole update.
+
+        Raises:
+            DisagreementError: On every rank, if the plans differ.
+            RemoteError: If another rank had an error; the rank with the error raises that error itself.
+        """
+        zeros = np.zeros(self._num_streams, dtype=np.int64)
+        own = contents or UpdateContents(zeros, zeros)
+        if self._world_size > 1:
+            fingerprint = 0 if plan is None else plan.fingerprint()
+            halves = divmod(fingerprint, _HALF)
+            head = np.array([error is not None, *halves, *(half * half for half in halves)], dtype=np.int64)
+            message = torch.from_numpy(np.concatenate([head, own.items, own.tokens]))
+            dist.all_reduce(message, group=self._group)
+            failures, *sums = message[:5].tolist()
+            if failures:
+                self._raise_remote(error)
+            # By Cauchy and Schwarz, W times the sum of squares is the square of the sum only where all are equal.
+            if any(self._world_size * sums[half + 2] != sums[half] ** 2 for half in (0, 1)):
+                self._raise_disagreement(plan)
+            items, tokens = message[5:].numpy().reshape(2, self._num_streams)
+            return UpdateContents(items, tokens)
+        if error is not None:
+            raise error
+        return own
+
+    def add_up(self, values: Tensor) -> Tensor:
+        """Adds a small tensor up over the ranks, on the device where it is.
+
+        Args:
+            values: Any shape; overwritten.
+
+        Returns:
+            The sum.
+        """
+        if self._world_size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def _raise_remote(self, error: Exception | None) -> None:
+        messages: list[str | None] = [None] * self._world_size
+        dist.all_gather_object(messages, None if error is None else f"{type(error).__name__}: {error}", self._group)
+        if error is not None:
+            raise error
+        failed = {rank: message for rank, message in enumerate(messages) if message is not None}
+        raise RemoteError("; ".join(f"rank {rank} failed: {message}" for rank, message in failed.items()))
+
+    def _raise_disagreement(self, plan: Plan | None) -> None:
+        plans: list[str] = [""] * self._world_size
+        own = "nothing left" if plan is None else f"step {plan.step}, counts {plan.counts.tolist()}"
+        dist.all_gather_object(plans, own if plan is None else f"{own}, weights {plan.weights.tolist()}", self._group)
+        described = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(plans))
+        raise DisagreementError(
+            f"The ranks planned different updates ({described}). Every rank must decide alike: call set_weights on "
+            "all ranks, and let no policy or function depend on the rank, the time or global random numbers."
+        )

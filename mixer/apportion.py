@@ -1,0 +1,67 @@
+"""From weights to whole samples, so that no stream is ever a sample behind or ahead of its share."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+Int64Array = NDArray[np.int64]
+
+# Shares are sums of rounded numbers: a bound that is missed by less than this counts as met.
+_TOLERANCE = 1e-9
+
+
+def apportion(shares: FloatArray, total: int, carry: FloatArray) -> tuple[Int64Array, FloatArray]:
+    """Turns the shares of one step into sample counts and carries what is left to the next step.
+
+    This is earliest-deadline apportionment (Tijdeman 1980, "The chairman assignment problem"), a whole step at
+    once. With `δ = 1/(2K − 2)`, a stream *may* get one more sample while that leaves it no more than `1 − δ` ahead
+    of its share, and *must* get one if it would otherwise be more than `1 − δ` behind. What is free between the two
+    goes to the streams that would be too far behind soonest. With constant shares every stream stays within `1 − δ`
+    of what it is owed at every step. With varying shares more streams can be due than there are samples; then the
+    one furthest behind comes first, and no stream is ever more than `1 + ln K` behind (the bound of the emptying
+    game; Bender, Farach-Colton and Kuszmaul 2019).
+
+    Args:
+        shares: `[num_streams]`: non-negative weights that sum to 1.
+        total: Number of samples of the step.
+        carry: `[num_streams]`: samples owed to each stream so far; they sum to 0.
+
+    Returns:
+        The counts, int64 `[num_streams]`, which sum to `total`, and the new carry. A stream whose share is 0 gets 0
+        samples, and what it was owed is shared out among the others.
+
+    Example:
+        >>> counts, carry = apportion(np.array([0.5, 0.3, 0.2]), total=4, carry=np.zeros(3))
+        >>> counts.tolist()
+        [2, 1, 1]
+    """
+    if not shares.all():
+        return _apportion_nonzero(shares, total, carry)
+    owed = carry + shares * total
+    slack = _slack(len(shares))
+    counts = np.maximum(np.ceil(owed - slack - _TOLERANCE), 0.0)
+    missing = total - int(counts.sum())
+    if missing > 0:
+        behind = owed - counts
+        may_have_one = behind >= 1.0 - slack - _TOLERANCE
+        deadlines = np.where(may_have_one, (slack - behind) / shares, np.inf)
+        counts[np.argpartition(deadlines, missing - 1)[:missing]] += 1.0
+    while missing < 0:
+        served = np.flatnonzero(counts)
+        counts[served[np.argmin((owed - counts)[served])]] -= 1.0
+        missing += 1
+    return counts.astype(np.int64), owed - counts
+
+
+def _apportion_nonzero(shares: FloatArray, total: int, carry: FloatArray) -> tuple[Int64Array, FloatArray]:
+    positive = np.flatnonzero(shares)
+    counts, new_carry = np.zeros(len(shares), dtype=np.int64), np.zeros(len(shares))
+    left = carry.sum() - carry[positive].sum()
+    counts[positive], new_carry[positive] = apportion(
+        shares[positive], total, carry[positive] + left * shares[positive]
+    )
+    return counts, new_carry
+
+
+def _slack(num_streams: int) -> float:
+    return 1.0 - 1.0 / (2 * num_streams - 2) if num_streams > 1 else 0.5

@@ -1,0 +1,65 @@
+"""The one callback of a mixing trainer: it closes every update before the others see it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from mixer.controller import Mixing
+
+_MAX_NAMES = 4
+
+
+class MixingCallback(TrainerCallback):
+    """Closes each update: the policy decides, the ledger is written, the epoch is put right, the bar shows coverage.
+
+    It comes before all other callbacks, so that those see the new state and what they change rules the next update.
+
+    Args:
+        close_update: Counts the update that was just trained.
+        mixing: Gives the controller of the present run.
+        callbacks: Gives the trainer's callbacks, among which the progress bar is found.
+    """
+
+    def __init__(
+        self,
+        close_update: Callable[[], None],
+        mixing: Callable[[], Mixing],
+        callbacks: Callable[[], list[TrainerCallback]],
+    ):
+        self._close_update = close_update
+        self._mixing = mixing
+        self._callbacks = callbacks
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Closes the update, and the run if the streams are exhausted."""
+        self._close_update()
+        mixing = self._mixing()
+        state.epoch = mixing.clock.epoch
+        if mixing.is_exhausted:
+            # The Trainer evaluates and saves at the end as it does after its last step.
+            state.max_steps = state.global_step
+            control.should_training_stop = True
+        for callback in self._callbacks():
+            bar: Any = callback.training_bar if isinstance(callback, ProgressCallback) else None
+            if bar is not None:
+                bar.set_postfix_str(coverage_text(mixing), refresh=False)
+        return control
+
+
+def coverage_text(mixing: Mixing) -> str:
+    """Writes the streams' coverage on part of a line.
+
+    Args:
+        mixing: The controller.
+
+    Returns:
+        Each stream's coverage in per cent, or the least and the most of many streams.
+    """
+    coverage = mixing.coverage
+    if len(coverage) <= _MAX_NAMES:
+        return "coverage " + " ".join(f"{name} {share:.0%}" for name, share in coverage.items())
+    least, most = min(coverage, key=lambda n: coverage[n]), max(coverage, key=lambda n: coverage[n])
+    return f"coverage {least} {coverage[least]:.0%} … {most} {coverage[most]:.0%}"

@@ -1,0 +1,248 @@
+"""The controller of a mixture: it owns the policy, the planner and the clock, and all of their state."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixer.clock import Clock
+from mixer.plan import Plan
+from mixer.planner import Planner
+from mixer.policies.base import Decision, Observation, Policy, Weights, check_weights, weights_array
+from mixer.streams import describe
+
+FloatArray = NDArray[np.float64]
+Int64Array = NDArray[np.int64]
+
+FORMAT_VERSION = 1
+
+
+class Mixing:
+    """Decides every update of a run, on every rank alike; `trainer.mixing` is one.
+
+    Args:
+        planner: The streams and what they draw next.
+        policy: What decides the weights.
+        clock: How far the run is.
+
+    Raises:
+        ValueError: If the policy's first decision does not fit the streams.
+    """
+
+    def __init__(self, planner: Planner, policy: Policy, clock: Clock):
+        self.planner = planner
+        self.policy = policy
+        self.clock = clock
+        self._mixture = describe(planner.streams)
+        self.names = self._mixture.names
+        self.num_tokens: Int64Array = np.zeros(len(self.names), dtype=np.int64)
+        self._manual: FloatArray | None = None
+        self._evaluation_losses: FloatArray | None = None
+        self._decide(policy.start(self._mixture))
+        evaluation_weights = policy.evaluation_weights()
+        self._evaluation_weights = self._decision.weights if evaluation_weights is None else evaluation_weights
+
+    @property
+    def seen(self) -> Int64Array:
+        """int64 `[num_streams]`: samples of each stream so far."""
+        return self.planner.seen
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weights that rule the next update, by name; they sum to 1."""
+        weights = self._weights()
+        return dict(zip(self.names, (weights / weights.sum()).tolist(), strict=True))
+
+    @property
+    def manual_weights(self) -> dict[str, float] | None:
+        """The weights set by hand, by name, or `None`."""
+        return None if self._manual is None else dict(zip(self.names, self._manual.tolist(), strict=True))
+
+    @property
+    def coverage(self) -> dict[str, float]:
+        """Share of each stream's samples that was seen, by name: `min(1, seen / n)`."""
+        return dict(zip(self.names, np.minimum(1.0, self.stream_epochs).tolist(), strict=True))
+
+    @property
+    def stream_epochs(self) -> FloatArray:
+        """`[num_streams]`: passes over each stream so far, `seen / n`."""
+        epochs: FloatArray = self.seen / self._mixture.num_samples
+        return epochs
+
+    @property
+    def unique(self) -> Int64Array:
+        """int64 `[num_streams]`: different samples seen so far (a lower bound where ends of epochs are dropped)."""
+        return np.minimum(self.seen, self._mixture.num_samples - self._dropped)
+
+    @property
+    def _dropped(self) -> int:
+        return self.clock.dropped_samples if len(self.names) == 1 else 0
+
+    def set_weights(self, weights: Weights | None) -> None:
+        """Rules the mixture by hand from the next update on, until called again.
+
+        The policy goes on observing. On several ranks every rank has to make the same call, as callbacks do.
+
+        Args:
+            weights: One weight a stream, by name or in order; `None` gives the mixture back to the policy.
+
+        Raises:
+            ValueError: If the weights do not fit the streams.
+
+        Example:
+            >>> trainer.mixing.set_weights({"math": 3, "code": 1})  # doctest: +SKIP
+        """
+        self._manual = None if weights is None else weights_array(weights, self.names, "set_weights")
+
+    def next_plan(self) -> Plan | None:
+        """Plans the next update and moves the streams on.
+
+        Returns:
+            The plan, or `None` if the streams have nothing left to give.
+        """
+        weights = self._weights()
+        shares, available = self.planner.shares(self._sample_weights(weights), self.clock.progress)
+        if not shares.any():
+            return None
+        counts, starts = self.planner.draw(shares, available, self.clock.next_total(), self.clock.step)
+        return Plan(
+            step=self.clock.step,
+            counts=counts,
+            starts=starts,
+            weights=shares,
+            policy_weights=weights,
+            loss_weights=self._decision.loss_weights,
+            staleness=self.clock.step - self._num_observed,
+        )
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether no stream with a positive weight has a sample left."""
+        shares, _ = self.planner.shares(self._sample_weights(self._weights()), self.clock.progress)
+        return not shares.any()
+
+    def observe(self, plan: Plan, losses: FloatArray, tokens: Int64Array) -> None:
+        """Counts an update and lets the policy decide for the next one.
+
+        Args:
+            plan: The update's plan.
+            losses: `[num_streams]`: mean loss per item, NaN where there is none.
+            tokens: int64 `[num_streams]`: tokens of the update.
+        """
+        self.clock.tick()
+        self.num_tokens += tokens
+        if self._dropped and self.clock.at_epoch_end:
+            self.planner.skip(self._dropped)
+        observation = Observation(
+            step=self.clock.step,
+            progress=self.clock.progress,
+            weights=plan.policy_weights / plan.policy_weights.sum(),
+            counts=plan.counts,
+            tokens=tokens,
+            seen=self.seen.copy(),
+            losses=losses,
+            evaluation_losses=self._evaluation_losses,
+        )
+        self._evaluation_losses = None
+        self._decide(self.policy.update(observation))
+
+    def observe_evaluation(self, losses: Mapping[str, float]) -> None:
+        """Keeps the losses of an evaluation for the policy's next decision.
+
+        Args:
+            losses: Evaluation losses by stream; others are left out.
+        """
+        values = np.array([losses.get(name, np.nan) for name in self.names])
+        if self._evaluation_losses is not None:
+            values = np.where(np.isnan(values), self._evaluation_losses, values)
+        self._evaluation_losses = values
+
+    def average_evaluation(self, losses: Mapping[str, float]) -> float:
+        """Averages evaluation losses by the mixture that the run was started with.
+
+        Args:
+            losses: Evaluation losses by name.
+
+        Returns:
+            The weighted mean; the plain one if the names are not those of streams, or the mixture has none of them.
+        """
+        values = np.array(list(losses.values()))
+        by_name = dict(zip(self.names, self._evaluation_weights.tolist(), strict=True))
+        weights = np.array([by_name.get(name, 0.0) for name in losses])
+        if not set(losses) <= set(by_name) or weights.sum() <= 0:
+            weights = np.ones(len(values))
+        # A stream of weight 0 must not turn the mean into NaN: it does not count, whatever its loss.
+        return float((values * weights)[weights > 0].sum() / weights.sum())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the whole state of the mixture as plain data."""
+        evaluation = self._evaluation_losses
+        return {
+            "format": FORMAT_VERSION,
+            "clock": self.clock.state_dict(),
+            "planner": self.planner.state_dict(),
+            "policy": {"name": type(self.policy).__name__, "state": self.policy.state_dict()},
+            "decision": {
+                "weights": self._decision.weights.tolist(),
+                "loss_weights": None if self._decision.loss_weights is None else self._decision.loss_weights.tolist(),
+            },
+            "manual_weights": None if self._manual is None else self._manual.tolist(),
+            "num_tokens": self.num_tokens.tolist(),
+            "evaluation_losses": None
+            if evaluation is None
+            else [None if np.isnan(v) else v for v in evaluation.tolist()],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up a saved state.
+
+        Args:
+            state: What `state_dict` gave.
+
+        Raises:
+            ValueError: If it is of another format, other streams, another policy or another batch size; the
+                difference is named.
+        """
+        if state.get("format") != FORMAT_VERSION:
+            raise ValueError(f"it has format {state.get('format')}, this version reads format {FORMAT_VERSION}")
+        if state["policy"]["name"] != type(self.policy).__name__:
+            raise ValueError(f"the policy was {state['policy']['name']} and is {type(self.policy).__name__} now")
+        self.clock.load_state_dict(state["clock"])
+        self.planner.load_state_dict(state["planner"])
+        self.policy.load_state_dict(state["policy"]["state"])
+        self._decide(Decision(*(_array(state["decision"][field]) for field in ("weights", "loss_weights"))))  # type: ignore[arg-type]
+        self._manual = _array(state["manual_weights"])
+        self.num_tokens = np.array(state["num_tokens"], dtype=np.int64)
+        self._evaluation_losses = _array(state["evaluation_losses"])
+
+    def _decide(self, decision: Decision) -> None:
+        where = f"{type(self.policy).__name__} at step {self.clock.step}"
+        for values in (decision.weights, decision.loss_weights):
+            if values is None:
+                continue
+            if np.shape(values) != (len(self.names),):
+                raise ValueError(
+                    f"{where}: expected {len(self.names)} weights, one for each of {list(self.names)}, "
+                    f"got shape {list(np.shape(values))}."
+                )
+            check_weights(values, self.names, where)
+        self._decision = decision
+        self._num_observed = self.clock.step
+
+    def _weights(self) -> FloatArray:
+        return self._decision.weights if self._manual is None else self._manual
+
+    def _sample_weights(self, weights: FloatArray) -> FloatArray:
+        """Turns shares of tokens into shares of samples by what a sample of each stream has had so far."""
+        if self.policy.unit == "samples":
+            return weights
+        known = self.num_tokens > 0
+        if not known.any():
+            return weights
+        lengths = np.divide(self.num_tokens, self.seen, out=np.ones(len(weights)), where=known)
+        return weights / np.where(known, lengths, lengths[known].mean())
+
+
+def _array(values: Sequence[float | None] | None) -> FloatArray | None:
+    return None if values is None else np.array(values, dtype=np.float64)

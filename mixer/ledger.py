@@ -1,0 +1,167 @@
+"""The ledger: what every stream gave and got in every update."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from mixer.checkpoint import write_json
+from mixer.table import Table
+
+FloatArray = NDArray[np.float64]
+Int64Array = NDArray[np.int64]
+
+FORMAT_VERSION = 1
+
+_STREAMS = pa.schema(
+    {
+        "step": pa.int64(),
+        "stream": pa.string(),
+        "weight": pa.float64(),
+        "count": pa.int64(),
+        "items": pa.int64(),
+        "loss": pa.float64(),
+        "tokens": pa.int64(),
+        "seen": pa.int64(),
+        "unique": pa.int64(),
+        "coverage": pa.float64(),
+        "epoch": pa.float64(),
+        "staleness": pa.int64(),
+    }
+)
+_UPDATES = pa.schema(
+    {
+        "step": pa.int64(),
+        "total": pa.int64(),
+        "micro_batches": pa.int64(),
+        "load_seconds": pa.float64(),
+        "train_seconds": pa.float64(),
+    }
+)
+_EVALUATIONS = pa.schema({"step": pa.int64(), "stream": pa.string(), "loss": pa.float64()})
+
+
+class Ledger:
+    """Three tables of a run: `streams` (a row per update and stream), `evaluations`, and `updates` (timings).
+
+    The first two are the same in every repetition of a run; what depends on the machine stands in the third.
+
+    Args:
+        folder: Where the ledger is kept, `OUTPUT_DIR/ledger` for a trainer's.
+        is_writer: Whether this process writes it: the main rank only.
+    """
+
+    def __init__(self, folder: str | Path, is_writer: bool = False):
+        self.folder = Path(folder)
+        self._is_writer = is_writer
+        self._streams = Table(self.folder / "streams", _STREAMS)
+        self._updates = Table(self.folder / "updates", _UPDATES)
+        self._evaluations = Table(self.folder / "evaluations", _EVALUATIONS)
+
+    def begin(self, resume_step: int | None, description: dict[str, Any]) -> None:
+        """Makes ready for a run: goes on after a step, or starts anew and keeps an earlier run's ledger beside.
+
+        Args:
+            resume_step: The step to go on from, or `None` for a new run.
+            description: What is noted in `ledger.json` beside the tables.
+        """
+        if not self._is_writer:
+            return
+        if resume_step is None:
+            self._close()
+            if self.folder.exists():
+                self.folder.rename(next(path for path in self._archives() if not path.exists()))
+        else:
+            for table in self._tables():
+                table.truncate(resume_step)
+        write_json(self.folder / "ledger.json", {"format": FORMAT_VERSION, **description})
+
+    def record_streams(self, step: int, names: tuple[str, ...], columns: dict[str, FloatArray | Int64Array]) -> None:
+        """Adds an update's rows, one a stream.
+
+        Args:
+            step: Number of the update, from 1, as the Trainer logs it.
+            names: Names of the streams.
+            columns: `[num_streams]` each: the other columns.
+        """
+        if self._is_writer:
+            self._streams.append({"step": np.full(len(names), step), "stream": list(names), **columns})
+
+    def record_update(self, **columns: float) -> None:
+        """Adds an update's timings.
+
+        Args:
+            **columns: One number a column of the table `updates`.
+        """
+        if self._is_writer:
+            self._updates.append({name: [value] for name, value in columns.items()})
+
+    def record_evaluation(self, step: int, losses: dict[str, float]) -> None:
+        """Adds an evaluation.
+
+        Args:
+            step: Number of updates before it.
+            losses: Loss by name of the evaluation set.
+        """
+        if self._is_writer and losses:
+            columns: dict[str, Any] = {
+                "step": [step] * len(losses),
+                "stream": list(losses),
+                "loss": list(losses.values()),
+            }
+            self._evaluations.append(columns)
+
+    def flush(self) -> None:
+        """Writes everything out, so that other processes see it."""
+        for table in self._tables() if self._is_writer else ():
+            table.flush()
+
+    def finish(self) -> None:
+        """Seals the tables at the end of a run."""
+        for table in self._tables() if self._is_writer else ():
+            table.seal()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Reads the main table.
+
+        Returns:
+            One row per update and stream: step, stream, weight (the share asked for), count, items (terms of the
+            loss), loss (mean per item, NaN where there is none), tokens, seen, unique, coverage, epoch (seen / n),
+            staleness.
+        """
+        frame: pd.DataFrame = self._streams.read().to_pandas()
+        return frame
+
+    def evaluations(self) -> pd.DataFrame:
+        """Reads the evaluations.
+
+        Returns:
+            One row per evaluation and set: step, stream, loss.
+        """
+        frame: pd.DataFrame = self._evaluations.read().to_pandas()
+        return frame
+
+    def updates(self) -> pd.DataFrame:
+        """Reads the timings.
+
+        Returns:
+            One row an update: step, total, micro_batches, load_seconds, train_seconds of the main rank.
+        """
+        frame: pd.DataFrame = self._updates.read().to_pandas()
+        return frame
+
+    def _tables(self) -> tuple[Table, Table, Table]:
+        return self._streams, self._updates, self._evaluations
+
+    def _close(self) -> None:
+        for table in self._tables():
+            table.close()
+
+    def _archives(self) -> Any:
+        number = 1
+        while True:
+            yield self.folder.with_name(f"{self.folder.name}-{number}")
+            number += 1

@@ -1,0 +1,147 @@
+"""Which options of the Trainer mixing honours, and the reasons against the others, at construction."""
+
+import inspect
+from typing import Any
+
+from accelerate.utils import DistributedType
+from transformers import Trainer, TrainingArguments
+from transformers.utils import logging
+
+from mixer.policies.base import Policy
+from mixer.streams import Stream
+
+logger = logging.get_logger(__name__)
+
+OBSERVABLE = frozenset({"loss", "evaluation_loss"})
+
+
+def check_arguments(trainer: Trainer) -> None:
+    """Refuses training arguments that mixing cannot honour.
+
+    Args:
+        trainer: The trainer, after its own construction.
+
+    Raises:
+        ValueError: With the option, the reason and the way out.
+    """
+    args = trainer.args
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"One process drives {args.n_gpu} GPUs (DataParallel), which splits each batch without regard to streams. "
+            "Start one process a GPU: torchrun --nproc_per_node N, or accelerate launch."
+        )
+    if args.world_size > 1 and not args.average_tokens_across_devices:
+        raise ValueError(
+            "average_tokens_across_devices=False weighs the ranks' losses by rank instead of by item: with unequal "
+            "counts on the ranks the gradient would not be that of the mixture. Leave it at True."
+        )
+    if args.train_sampling_strategy not in ("random", "sequential"):
+        raise ValueError(
+            f"train_sampling_strategy={args.train_sampling_strategy!r} is not supported by mixing yet; "
+            "use 'random' or 'sequential'."
+        )
+    config: Any = args.accelerator_config
+    if config.split_batches or config.dispatch_batches:
+        raise ValueError(
+            "accelerator_config: split_batches and dispatch_batches are ways to share one loader among ranks; mixing "
+            "plans every rank's samples itself. Leave both unset."
+        )
+    _check_engine(trainer)
+    if args.dataloader_num_workers > 0:
+        logger.warning(
+            "dataloader_num_workers=%d: this version fetches training samples in the training process; the workers "
+            "serve evaluation only.",
+            args.dataloader_num_workers,
+        )
+
+
+def _check_engine(trainer: Trainer) -> None:
+    state = trainer.accelerator.state
+    if state.distributed_type not in (
+        DistributedType.NO,
+        DistributedType.MULTI_CPU,
+        DistributedType.MULTI_GPU,
+        DistributedType.FSDP,
+    ):
+        raise ValueError(f"Distributed engine {state.distributed_type} is not supported by mixing yet; use DDP.")
+    sizes = {"tensor": trainer.get_tp_size(), "context": trainer.get_cp_size(), "sequence": trainer.get_sp_size()}
+    used = {name: size for name, size in sizes.items() if size > 1}
+    if used:
+        raise ValueError(f"Parallel groups whose ranks share one batch are not supported by mixing yet, got {used}.")
+    if trainer.is_fsdp_enabled:
+        logger.warning("Mixing under FSDP is not covered by tests yet.")
+
+
+def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple[int, int]:
+    """Gives the total batch size, and the unit in which the rest of an epoch is dropped.
+
+    Args:
+        args: The training arguments.
+        batch_size: Samples of an update over all ranks; `None` takes per-device size × accumulation steps × ranks.
+
+    Returns:
+        The batch size, and the batch over all ranks that one accumulation step would have.
+
+    Raises:
+        ValueError: If it is smaller than the number of ranks or given beside accumulation steps.
+        TypeError: If it is no whole number.
+    """
+    steps = args.gradient_accumulation_steps
+    if batch_size is None:
+        one_pass = args.train_batch_size * args.world_size
+        return one_pass * steps, one_pass
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int):
+        raise TypeError(
+            f"batch_size must be a whole number of samples over all ranks, got {batch_size!r}. (Schedules are not "
+            "there yet.)"
+        )
+    if steps > 1:
+        raise ValueError(
+            f"batch_size={batch_size} is the total of an update, so gradient_accumulation_steps={steps} has nothing to "
+            "multiply: micro-batches are made by themselves, of per_device_train_batch_size samples at most. Give one "
+            "of the two."
+        )
+    if batch_size < args.world_size:
+        raise ValueError(f"batch_size={batch_size} is smaller than the number of ranks, {args.world_size}.")
+    return batch_size, batch_size
+
+
+def check_needs(policy: Policy, streams: list[Stream], args: TrainingArguments, eval_dataset: Any) -> None:
+    """Refuses a policy that needs what this run does not observe.
+
+    Args:
+        policy: The policy.
+        streams: The streams.
+        args: The training arguments.
+        eval_dataset: The trainer's evaluation data.
+
+    Raises:
+        ValueError: If the policy needs something unknown, or evaluation losses that will not come.
+    """
+    name = type(policy).__name__
+    unknown = sorted(policy.needs - OBSERVABLE)
+    if unknown:
+        raise ValueError(f"Policy {name} needs {unknown}, but what can be observed is {sorted(OBSERVABLE)}.")
+    if "evaluation_loss" not in policy.needs:
+        return
+    missing = [s.name for s in streams if not isinstance(eval_dataset, dict) or s.name not in eval_dataset]
+    if missing:
+        raise ValueError(
+            f"Policy {name} needs evaluation losses of every stream: give eval_dataset as a dict with the streams' "
+            f"names; missing: {missing}."
+        )
+    if args.eval_strategy == "no":
+        raise ValueError(f"Policy {name} needs evaluation losses: set eval_strategy to 'steps' or 'epoch'.")
+
+
+def accepts(function: Any, name: str) -> bool:
+    """Says whether a callable has a parameter of this name.
+
+    Args:
+        function: The callable.
+        name: The parameter.
+
+    Returns:
+        Whether it can be passed.
+    """
+    return name in inspect.signature(function).parameters

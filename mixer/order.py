@@ -1,0 +1,172 @@
+"""The order of the samples inside a stream: a keyed bijection that is computed, not stored."""
+
+from collections.abc import Sequence
+from math import isqrt
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+_ROUNDS = 8
+_SMALL = 4_096  # a grid of few cells mixes slowly: streams below this length get twice the rounds
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_SHIFT_27, _SHIFT_30, _SHIFT_31, _SHIFT_32 = (np.uint64(bits) for bits in (27, 30, 31, 32))
+_ROUND_CONSTANTS = np.arange(1, _ROUNDS + 1, dtype=np.uint64) * _MIX_1
+
+UInt64Array = NDArray[np.uint64]
+Int64Array = NDArray[np.int64]
+
+
+def mix_bits(values: UInt64Array) -> UInt64Array:
+    """Scrambles 64-bit words (the finaliser of SplitMix64; Steele, Lea and Flood 2014).
+
+    Args:
+        values: Words of any shape.
+
+    Returns:
+        Words of the same shape; every input bit reaches every output bit.
+    """
+    values = (values ^ (values >> _SHIFT_30)) * _MIX_1
+    values = (values ^ (values >> _SHIFT_27)) * _MIX_2
+    return values ^ (values >> _SHIFT_31)
+
+
+class Order:
+    """The shuffled order of one stream or of many, at no cost in memory.
+
+    Position `p` of a stream of length `n` stands for sample `perm(seed, p // n)(p % n)`: every epoch is a
+    permutation of its own, so that every sample comes exactly once an epoch. The permutation is a Feistel network
+    over the grid `Z_rows x Z_columns` (the generalised form of Black and Rogaway 2002, "Ciphers with arbitrary
+    finite domains") with cycle walking. The grid has hardly more cells than the stream has samples, so a walk is
+    rare at any length, powers of two or not.
+
+    Args:
+        length: Number of samples of the stream, or `[num_streams]` of them.
+        seed: Key of the stream, or `[num_streams]` of them.
+        shuffle: `False` keeps the data set's own order; one value for all streams, or `[num_streams]` of them.
+
+    Raises:
+        ValueError: If a length is below 1 or too large, or the arguments differ in length.
+
+    Example:
+        >>> Order(length=5, seed=7).indices(start=0, count=5).tolist()
+        [2, 4, 3, 0, 1]
+    """
+
+    def __init__(self, length: int | Sequence[int], seed: int | Sequence[int], shuffle: bool | Sequence[bool] = True):
+        lengths = np.atleast_1d(np.asarray(length, dtype=np.int64))
+        seeds = np.atleast_1d(np.asarray(seed)).astype(np.int64, casting="unsafe").view(np.uint64)
+        if lengths.shape != seeds.shape:
+            raise ValueError(f"length and seed must have one entry a stream, got {len(lengths)} and {len(seeds)}.")
+        if lengths.size and not (lengths.min() >= 1 and lengths.max() < 2**62):
+            raise ValueError(f"length must be between 1 and 2**62, got {lengths.min()} to {lengths.max()}.")
+        self._lengths = lengths
+        self._keys = mix_bits(seeds + _GOLDEN)
+        self._rows = np.array([_ceil_sqrt(int(n)) for n in lengths], dtype=np.uint64)
+        # An even number of columns: with two odd sides every round is an even permutation, and odd ones would be rarer.
+        self._columns = 2 * -(-lengths // (2 * self._rows.astype(np.int64)))
+        self._small = lengths < _SMALL
+        self._shuffle = np.broadcast_to(np.asarray(shuffle, dtype=bool), lengths.shape)
+
+    def indices(self, start: int, count: int, stream_id: int = 0) -> Int64Array:
+        """Gives the data-set indices of consecutive positions of one stream, across epochs.
+
+        Args:
+            start: First position, counted from the beginning of the first epoch.
+            count: Number of positions.
+            stream_id: Which stream, where the order holds several.
+
+        Returns:
+            int64 `[count]`: indices into the stream's data set.
+        """
+        return self.map_positions(np.full(count, stream_id), np.arange(start, start + count, dtype=np.int64))
+
+    def map_positions(self, stream_ids: ArrayLike, positions: ArrayLike) -> Int64Array:
+        """Gives the data-set indices of any positions of any streams in one vectorised call.
+
+        Args:
+            stream_ids: int `[count]`: the stream of each position.
+            positions: int64 `[count]`: positions inside those streams, 0 or more.
+
+        Returns:
+            int64 `[count]`: indices into the data set of the stream of each position.
+        """
+        ids = np.asarray(stream_ids, dtype=np.int64)
+        epochs, offsets = np.divmod(np.asarray(positions, dtype=np.int64), self._lengths[ids])
+        keys = mix_bits(self._keys[ids] + epochs.view(np.uint64) * _GOLDEN)
+        indices = self._permute(ids, keys, offsets)
+        outside = np.flatnonzero(indices >= self._lengths[ids])
+        while outside.size:  # cycle walking: what falls outside the stream is permuted again until it falls inside
+            indices[outside] = self._permute(ids[outside], keys[outside], indices[outside])
+            outside = outside[indices[outside] >= self._lengths[ids[outside]]]
+        return indices if self._shuffle.all() else np.where(self._shuffle[ids], indices, offsets)
+
+    def _permute(self, ids: Int64Array, keys: UInt64Array, cells: Int64Array) -> Int64Array:
+        cells = self._feistel(ids, keys, cells)
+        small = np.flatnonzero(self._small[ids])
+        if small.size:
+            cells[small] = self._feistel(ids[small], ~keys[small], cells[small])
+        return cells
+
+    def _feistel(self, ids: Int64Array, keys: UInt64Array, cells: Int64Array) -> Int64Array:
+        columns = self._columns[ids]
+        left, right = (half.view(np.uint64) for half in np.divmod(cells, columns))
+        left_size, right_size = self._rows[ids], columns.view(np.uint64)
+        for round_constant in _ROUND_CONSTANTS:
+            word = mix_bits(right + keys + round_constant)
+            left = left + (((word >> _SHIFT_32) * left_size) >> _SHIFT_32)
+            # Unsigned wrap-around: the smaller of x and x - size is x modulo size, since x < 2 * size.
+            left = np.minimum(left, left - left_size)
+            left, right, left_size, right_size = right, left, right_size, left_size
+        return (left * columns.view(np.uint64) + right).view(np.int64)
+
+
+def _ceil_sqrt(value: int) -> int:
+    return isqrt(value - 1) + 1
+
+
+class OrderBlocks:
+    """An order read ahead in blocks, which makes a look-up of few positions about fifty times cheaper.
+
+    Mapping has a fixed price a call, so mapping some thousand positions at once and reading them from a table is
+    worth it as long as the steps are small. The table has the same size for any number of streams.
+
+    Args:
+        order: The order to read.
+        num_streams: Number of streams that it holds.
+        table_size: Entries of the table over all streams.
+    """
+
+    def __init__(self, order: Order, num_streams: int, table_size: int = 32_768):
+        self._order = order
+        self._block_length = max(table_size // num_streams, 16)
+        self._table = np.zeros((num_streams, self._block_length), dtype=np.int64)
+        self._starts = np.full(num_streams, -self._block_length - 1, dtype=np.int64)
+
+    def map_positions(self, stream_ids: Int64Array, positions: Int64Array) -> Int64Array:
+        """Does what `Order.map_positions` does, from the table where it can.
+
+        Args:
+            stream_ids: int64 `[count]`: the stream of each position.
+            positions: int64 `[count]`: positions inside those streams, ascending in each stream.
+
+        Returns:
+            int64 `[count]`: indices into the data set of the stream of each position.
+        """
+        relative = positions - self._starts[stream_ids]
+        outside = (relative < 0) | (relative >= self._block_length)
+        if outside.any():
+            self._refill(stream_ids[outside], positions[outside])
+            relative = positions - self._starts[stream_ids]
+            if int(relative.max()) >= self._block_length:  # more positions in one call than a block holds
+                return self._order.map_positions(stream_ids, positions)
+        indices: Int64Array = self._table[stream_ids, relative]
+        return indices
+
+    def _refill(self, stream_ids: Int64Array, positions: Int64Array) -> None:
+        streams, first = np.unique(stream_ids, return_index=True)
+        self._starts[streams] = positions[first]
+        ahead = self._starts[streams, None] + np.arange(self._block_length)
+        flat = self._order.map_positions(np.repeat(streams, self._block_length), ahead.ravel())
+        self._table[streams] = flat.reshape(ahead.shape)

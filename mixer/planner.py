@@ -1,0 +1,177 @@
+"""The planner: from shares to the samples of the next update, with every stream's state."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixer.apportion import apportion
+from mixer.drawers import Drawer, DrawerLookup, OrderedDrawer
+from mixer.groups import Grouping, Groups
+from mixer.streams import Stream
+
+FloatArray = NDArray[np.float64]
+Int64Array = NDArray[np.int64]
+
+Drawing = Literal["exact", "multinomial"]
+
+
+class Planner:
+    """Decides which samples the next update takes from every stream.
+
+    Pure arithmetic on K numbers: it is the same on every rank, and what it remembers is a few numbers a stream.
+
+    Args:
+        streams: The streams of the mixture.
+        seed: The run's seed.
+        groupings: Groups of streams with weights and caps of their own.
+        drawing: `"exact"` apportions the counts and carries remainders over; `"multinomial"` draws them.
+        drawers: What each stream draws next; `None` for shuffled orders.
+
+    Raises:
+        ValueError: If the drawing is another word, or streams and groupings do not fit.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[Stream],
+        seed: int,
+        groupings: Sequence[Grouping] = (),
+        drawing: Drawing = "exact",
+        drawers: Sequence[Drawer] | None = None,
+    ):
+        if drawing not in ("exact", "multinomial"):
+            raise ValueError(f"drawing must be 'exact' or 'multinomial', got {drawing!r}.")
+        self.streams = tuple(streams)
+        self.drawers = tuple(drawers or (OrderedDrawer(stream, seed) for stream in streams))
+        self.seen: Int64Array = np.zeros(len(self.streams), dtype=np.int64)
+        self._seed = seed
+        self._drawing = drawing
+        self._groups = Groups(streams, groupings)
+        self._lookup = DrawerLookup(self.drawers)
+        self._carry = np.zeros(len(self.streams))
+        self._enters = np.array([stream.enters_at for stream in streams])
+        self._leaves = np.array([stream.leaves_at for stream in streams])
+        self._always_there = not self._enters.any() and bool((self._leaves == 1.0).all())
+        self._endless = all(drawer.available is None for drawer in self.drawers)
+        self._ungrouped = not groupings
+        _check_presence(self.streams)
+
+    def shares(self, weights: FloatArray, progress: float) -> tuple[FloatArray, FloatArray]:
+        """Gives the shares of the streams that are there now, and what those can give.
+
+        Args:
+            weights: `[num_streams]`: weights of samples, not all 0.
+            progress: Share of the run that is done.
+
+        Returns:
+            `[num_streams]` each: shares, which sum to 1 (all 0 if no stream with a positive weight is left), and
+            available samples (infinite for a stream without an end).
+        """
+        if self._always_there and self._endless and self._ungrouped:
+            return weights / weights.sum(), np.full(len(weights), np.inf)
+        available = np.array([np.inf if d.available is None else float(d.available) for d in self.drawers])
+        present = np.ones(len(weights), dtype=bool)
+        if not self._always_there:
+            present = (self._enters <= progress) & ((progress < self._leaves) | (self._leaves == 1.0))
+        available = self._groups.limit(np.where(present, available, 0.0), weights, self.seen)
+        shares = np.where(available > 0, weights, 0.0)
+        if shares.sum() > 0:
+            shares = self._groups.fit(shares / shares.sum())
+        return shares, available
+
+    def draw(self, shares: FloatArray, available: FloatArray, total: int, step: int) -> tuple[Int64Array, Int64Array]:
+        """Takes the samples of an update from the streams.
+
+        Args:
+            shares: `[num_streams]`: what `shares` gave.
+            available: `[num_streams]`: what `shares` gave beside it.
+            total: Number of samples; fewer are drawn only when all streams together have fewer.
+            step: Index of the update, for a drawing at random.
+
+        Returns:
+            int64 `[num_streams]` each: counts, and the position of each stream's first sample.
+        """
+        counts = self._counts(shares, available, total, step)
+        starts = [drawer.draw(count) for drawer, count in zip(self.drawers, counts.tolist(), strict=True)]
+        self.seen += counts
+        return counts, np.array(starts, dtype=np.int64)
+
+    def skip(self, num_samples: int) -> None:
+        """Leaves out the next samples of a mixture of one stream, at an epoch's end that is dropped.
+
+        Args:
+            num_samples: How many.
+        """
+        assert len(self.drawers) == 1, "only the epochs of a single stream end together with the run's"  # noqa: S101
+        self.drawers[0].draw(num_samples)
+
+    def references(self, stream_ids: Int64Array, positions: Int64Array, step_size: int) -> Int64Array:
+        """Looks up which samples stand at drawn positions; see `DrawerLookup.references`."""
+        return self._lookup.references(stream_ids, positions, step_size)
+
+    def _counts(self, shares: FloatArray, available: FloatArray, total: int, step: int) -> Int64Array:
+        fixed = np.zeros(len(shares), dtype=np.int64)
+        while True:
+            counts, carry = self._draw_counts(shares, total - int(fixed.sum()), step)
+            over = counts > available
+            if not over.any():
+                self._carry = carry
+                return counts + fixed
+            # A stream that runs out gives its last samples and leaves; the others share the rest among them.
+            fixed[over] = available[over].astype(np.int64)
+            shares = np.where(over, 0.0, shares)
+            if not shares.any():
+                self._carry = np.zeros(len(shares))
+                return fixed
+            shares = shares / shares.sum()
+
+    def _draw_counts(self, shares: FloatArray, total: int, step: int) -> tuple[Int64Array, FloatArray]:
+        if self._drawing == "exact":
+            return apportion(shares, total, self._carry)
+        random = np.random.default_rng([self._seed % 2**63, step, int(np.count_nonzero(shares))])
+        return random.multinomial(total, shares), self._carry
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives every stream's state and what it is owed, as plain data."""
+        return {
+            "streams": {
+                stream.name: {**drawer.state_dict(), "seen": int(seen), "owed": float(owed)}
+                for stream, drawer, seen, owed in zip(self.streams, self.drawers, self.seen, self._carry, strict=True)
+            }
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up a saved state.
+
+        Args:
+            state: What `state_dict` gave.
+
+        Raises:
+            ValueError: If it is of other streams, or of streams that changed.
+        """
+        saved, names = state["streams"], [stream.name for stream in self.streams]
+        if list(saved) != names:
+            raise ValueError(f"the streams were {list(saved)} when the run was saved and are {names} now")
+        for name, drawer in zip(names, self.drawers, strict=True):
+            try:
+                drawer.load_state_dict(saved[name])
+            except ValueError as error:
+                raise ValueError(f"stream {name!r}: {error}") from None
+        self.seen = np.array([saved[name]["seen"] for name in names], dtype=np.int64)
+        self._carry = np.array([saved[name]["owed"] for name in names], dtype=np.float64)
+
+
+def _check_presence(streams: Sequence[Stream]) -> None:
+    """Refuses streams that leave a part of the run without any."""
+    covered = 0.0
+    for stream in sorted(streams, key=lambda stream: stream.enters_at):
+        if stream.enters_at > covered:
+            break
+        covered = max(covered, stream.leaves_at)
+    if covered < 1.0:
+        raise ValueError(
+            f"No stream is there from progress {covered} of the run on; "
+            "let one enter earlier (enters_at) or leave later (leaves_at)."
+        )

@@ -1,0 +1,200 @@
+"""What every mixing policy is: a rule from observations to weights."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+Int64Array = NDArray[np.int64]
+
+Unit = Literal["samples", "tokens"]
+Weights = Mapping[str, float] | Sequence[float] | FloatArray
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """What a policy knows before the run.
+
+    Args:
+        names: Names of the streams, in order.
+        num_samples: int64 `[num_streams]`: size of each data set.
+        weights: `[num_streams]`: the streams' own weights to start from; they sum to 1.
+    """
+
+    names: tuple[str, ...]
+    num_samples: Int64Array
+    weights: FloatArray
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a policy sees after an update. It rules the next one with what it concludes.
+
+    Args:
+        step: Number of updates done, which is the index of the update that the decision rules.
+        progress: Share of the run that is done, in [0, 1].
+        weights: `[num_streams]`: the weights that ruled the last update, before streams that were not there left.
+        counts: int64 `[num_streams]`: samples of each stream in the last update.
+        tokens: int64 `[num_streams]`: tokens of each stream in the last update; 0 where the data has none.
+        seen: int64 `[num_streams]`: samples of each stream so far.
+        losses: `[num_streams]`: mean loss per item in the last update, NaN where there is none (no sample, or a loss
+            that is not finite) and everywhere for a policy that does not need `"loss"`.
+        evaluation_losses: `[num_streams]`: losses of an evaluation that came since the last observation, NaN for a
+            stream without; `None` if there was none.
+    """
+
+    step: int
+    progress: float
+    weights: FloatArray
+    counts: Int64Array
+    tokens: Int64Array
+    seen: Int64Array
+    losses: FloatArray
+    evaluation_losses: FloatArray | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a policy decides for the next update.
+
+    Args:
+        weights: `[num_streams]`: share of each stream; any non-negative numbers, not all 0.
+        loss_weights: `[num_streams]`: factor on the loss of each stream's samples; `None` leaves the losses as they
+            are.
+    """
+
+    weights: FloatArray
+    loss_weights: FloatArray | None = None
+
+
+class Policy(ABC):
+    """A mixing policy.
+
+    It knows no model, trainer, file or global random state: only K numbers at a time. A subclass says in `needs`
+    what has to be observed for it: `"loss"` (training losses) or `"evaluation_loss"`.
+
+    Args:
+        unit: Whether the weights are shares of samples or of tokens.
+
+    Raises:
+        ValueError: If the unit is another word.
+    """
+
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self, *, unit: Unit = "samples"):
+        if unit not in ("samples", "tokens"):
+            raise ValueError(f"unit must be 'samples' or 'tokens', got {unit!r}.")
+        self.unit: Unit = unit
+
+    @abstractmethod
+    def start(self, mixture: Mixture) -> Decision:
+        """Forgets any earlier run and decides for the first update.
+
+        Args:
+            mixture: The streams of the run.
+
+        Returns:
+            The decision for step 0.
+        """
+
+    @abstractmethod
+    def update(self, observation: Observation) -> Decision:
+        """Decides for the next update.
+
+        Args:
+            observation: What the last update showed.
+
+        Returns:
+            The decision for step `observation.step`.
+        """
+
+    def evaluation_weights(self) -> FloatArray | None:
+        """Gives the mixture by which evaluation losses are averaged, or `None` for the weights of the first update.
+
+        It has to be constant over a run, or `eval_loss` could not be compared with itself.
+
+        Returns:
+            `[num_streams]` or `None`.
+        """
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives everything that `update` remembers, as plain data that JSON can hold.
+
+        Returns:
+            The state; empty for a policy that remembers nothing.
+        """
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up a saved state, after `start`.
+
+        Args:
+            state: What `state_dict` gave.
+
+        Raises:
+            ValueError: If the state is of a policy that remembers other things.
+        """
+        if state:
+            raise ValueError(
+                f"{type(self).__name__} remembers nothing, but the saved policy state has {sorted(state)}."
+            )
+
+
+def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatArray:
+    """Checks weights and brings them into the order of the streams.
+
+    Args:
+        weights: One weight a stream: by name or in order.
+        names: Names of the streams.
+        where: What to call the weights in an error, such as `"mixing"`.
+
+    Returns:
+        float64 `[num_streams]`, as given (not normalised).
+
+    Raises:
+        ValueError: If names or the length do not fit, or a weight is negative, not finite, or all are 0.
+    """
+    if isinstance(weights, Mapping):
+        missing, unknown = [n for n in names if n not in weights], [n for n in weights if n not in names]
+        if missing or unknown:
+            raise ValueError(
+                f"{where}: weights must name each of the streams {list(names)} once; "
+                f"missing: {missing}, unknown: {unknown}."
+            )
+        weights = [weights[name] for name in names]
+    try:
+        array = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{where}: weights must be numbers, got {weights!r}.") from None
+    if array.shape != (len(names),):
+        raise ValueError(
+            f"{where}: expected {len(names)} weights, one for each of {list(names)}, got shape {list(array.shape)}."
+        )
+    check_weights(array, names, where)
+    return array
+
+
+def check_weights(weights: FloatArray, names: Sequence[str], where: str) -> None:
+    """Refuses weights that no mixture can have.
+
+    Args:
+        weights: `[num_streams]`.
+        names: Names of the streams.
+        where: What to call the weights in an error.
+
+    Raises:
+        ValueError: If a weight is negative or not finite, or all are 0.
+    """
+    # One comparison for the usual case: NaN fails it, and so do a negative weight, an infinite one, and zeros alone.
+    if weights.min() >= 0.0 and 0.0 < weights.sum() < np.inf:
+        return
+    for name, weight in zip(names, weights, strict=True):
+        if not (np.isfinite(weight) and weight >= 0):
+            raise ValueError(f"{where}: weights must be finite and 0 or more, but {name!r} has {weight}.")
+    raise ValueError(f"{where}: the weights of all streams are 0 (or overflow); at least one must be positive.")

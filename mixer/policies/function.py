@@ -1,0 +1,48 @@
+"""A policy from a plain function."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit, Weights, weights_array
+
+WeightFunction = Callable[[int, FloatArray], Weights]
+
+
+class Function(Policy):
+    """Weights by a user's function, called before every update: `f(step, weights) -> weights`.
+
+    Args:
+        function: Takes the number of updates done and the weights `[num_streams]` of the last one (at step 0 the
+            streams' own), and returns weights by name or in order. They need not sum to 1.
+        unit: Whether the weights are shares of samples or of tokens.
+
+    Raises:
+        TypeError: If it cannot be called.
+        ValueError: During the run, if what it returns are no weights; the step is named.
+    """
+
+    def __init__(self, function: WeightFunction, *, unit: Unit = "samples"):
+        super().__init__(unit=unit)
+        if not callable(function):
+            raise TypeError(f"function must be callable as f(step, weights), got {type(function).__name__}.")
+        self.function = function
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Calls the function for step 0; see `Policy.start`."""
+        self._mixture = mixture
+        return self._call(0, mixture.weights)
+
+    def update(self, observation: Observation) -> Decision:
+        """Calls the function for the next step; see `Policy.update`."""
+        return self._call(observation.step, observation.weights)
+
+    def evaluation_weights(self) -> FloatArray:
+        """Gives the streams' own weights; see `Policy.evaluation_weights`."""
+        return self._mixture.weights
+
+    def _call(self, step: int, weights: FloatArray) -> Decision:
+        # A copy: a function that writes into its argument must not change what was recorded.
+        where = f"mixing function at step {step}"
+        result = weights_array(self.function(step, np.array(weights)), self._mixture.names, where)
+        return Decision(result / result.sum())

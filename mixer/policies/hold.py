@@ -1,0 +1,55 @@
+"""New weights every so many steps."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.policies.wrapper import Wrapper
+
+
+class Hold(Wrapper):
+    """Takes a new decision every `num_steps` updates and holds it in between; the inner policy observes every update.
+
+    Args:
+        policy: The inner policy.
+        num_steps: Number of updates that a decision holds.
+
+    Raises:
+        ValueError: If the number is below 1.
+    """
+
+    def __init__(self, policy: Policy, num_steps: int = 20):
+        super().__init__(policy)
+        if num_steps < 1:
+            raise ValueError(f"num_steps must be at least 1, got {num_steps}.")
+        self.num_steps = num_steps
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Holds the inner policy's first decision; see `Policy.start`."""
+        self._held = super().start(mixture)
+        return self._held
+
+    def update(self, observation: Observation) -> Decision:
+        """Takes the inner policy's decision when it is time; see `Policy.update`."""
+        decision = super().update(observation)
+        if observation.step % self.num_steps == 0:
+            self._held = decision
+        return self._held
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the held decision too; see `Policy.state_dict`."""
+        loss_weights = self._held.loss_weights
+        held = {
+            "weights": self._held.weights.tolist(),
+            "loss_weights": None if loss_weights is None else loss_weights.tolist(),
+        }
+        return {**super().state_dict(), "held": held}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up the held decision too; see `Policy.load_state_dict`."""
+        super().load_state_dict(state)
+        held = state["held"]
+        loss_weights = None if held["loss_weights"] is None else np.array(held["loss_weights"], dtype=np.float64)
+        self._held = Decision(np.array(held["weights"], dtype=np.float64), loss_weights)

@@ -1,0 +1,113 @@
+"""More of what is being learned now, or forgotten."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
+
+
+class LossChange(Policy):
+    """Samples a stream by how fast its loss changes: `w ∝ softmax(progress / T)`, mixed with a floor.
+
+    The progress of a stream is the distance between a fast and a slow moving average of its loss, `|fast_k −
+    slow_k|`: the learning-progress signal of teacher-student curriculum learning (Matiisen et al. 2017,
+    arXiv:1707.00183, sec. 3), which in its absolute form also picks streams whose loss rises, that is streams that
+    are being forgotten. The temperature is in units of the mean progress over the streams, so that the policy is
+    the same for a loss measured in other units.
+
+    Until every stream has been seen `num_warmup_observations` times the starting weights hold.
+
+    Args:
+        temperature: T; a low one picks the fastest stream alone, a high one is uniform.
+        fast_decay: Decay of the fast average, an observation.
+        slow_decay: Decay of the slow average, an observation; above `fast_decay`.
+        floor: Least share of each stream, at most 1/K.
+        num_warmup_observations: Observations of each stream before its average counts.
+        loss: Which loss to follow: the training loss of each update or the losses of evaluations.
+        unit: Whether the weights are shares of samples or of tokens.
+
+    Raises:
+        ValueError: If a value is outside its range; at the start of the run if the floors exceed 1.
+    """
+
+    def __init__(
+        self,
+        temperature: float = 1.0,
+        fast_decay: float = 0.9,
+        slow_decay: float = 0.98,
+        floor: float = 0.05,
+        num_warmup_observations: int = 10,
+        loss: Literal["train", "evaluation"] = "train",
+        *,
+        unit: Unit = "samples",
+    ):
+        super().__init__(unit=unit)
+        if not temperature > 0:
+            raise ValueError(f"temperature must be above 0, got {temperature}.")
+        if not 0.0 <= fast_decay < slow_decay < 1.0:
+            raise ValueError(f"0 <= fast_decay < slow_decay < 1 must hold, got {fast_decay} and {slow_decay}.")
+        if not 0.0 <= floor <= 1.0 or num_warmup_observations < 1:
+            raise ValueError(
+                "floor must be in [0, 1] and num_warmup_observations at least 1, "
+                f"got {floor} and {num_warmup_observations}."
+            )
+        if loss not in ("train", "evaluation"):
+            raise ValueError(f"loss must be 'train' or 'evaluation', got {loss!r}.")
+        self.temperature = temperature
+        self.fast_decay, self.slow_decay = fast_decay, slow_decay
+        self.floor = floor
+        self.num_warmup_observations = num_warmup_observations
+        self.loss = loss
+        self.needs = frozenset({"loss" if loss == "train" else "evaluation_loss"})
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Forgets all losses and gives the streams' own weights; see `Policy.start`."""
+        num_streams = len(mixture.names)
+        if self.floor * num_streams > 1.0 + 1e-12:
+            raise ValueError(f"LossChange: floor {self.floor} for each of {num_streams} streams is more than 1 in all.")
+        self._initial = mixture.weights
+        self._fast, self._slow = np.zeros(num_streams), np.zeros(num_streams)
+        self._num_observations = np.zeros(num_streams, dtype=np.int64)
+        return Decision(self._initial)
+
+    def update(self, observation: Observation) -> Decision:
+        """Takes the new losses into the averages and weighs the streams anew; see `Policy.update`."""
+        losses = observation.losses if self.loss == "train" else observation.evaluation_losses
+        if losses is not None:
+            self._take(losses)
+        observed = self._num_observations >= self.num_warmup_observations
+        return Decision(self._weigh() if observed.all() else self._initial)
+
+    def _take(self, losses: FloatArray) -> None:
+        new = np.isfinite(losses)
+        self._num_observations[new] += 1
+        self._fast[new] += (1.0 - self.fast_decay) * (losses[new] - self._fast[new])
+        self._slow[new] += (1.0 - self.slow_decay) * (losses[new] - self._slow[new])
+
+    def _weigh(self) -> FloatArray:
+        # Averages that start at 0 are too small by 1 - decay^n (Kingma and Ba 2015, arXiv:1412.6980, sec. 3).
+        fast = self._fast / (1.0 - self.fast_decay**self._num_observations)
+        slow = self._slow / (1.0 - self.slow_decay**self._num_observations)
+        progress = np.abs(fast - slow)
+        mean = progress.mean()
+        scores = progress / (self.temperature * mean) if mean > 0 else np.zeros_like(progress)
+        shares = np.exp(scores - scores.max())
+        shares /= shares.sum()
+        weights: FloatArray = self.floor + (1.0 - self.floor * len(shares)) * shares
+        return weights
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the averages; see `Policy.state_dict`."""
+        return {
+            "fast": self._fast.tolist(),
+            "slow": self._slow.tolist(),
+            "num_observations": self._num_observations.tolist(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up the averages; see `Policy.load_state_dict`."""
+        self._fast = np.array(state["fast"], dtype=np.float64)
+        self._slow = np.array(state["slow"], dtype=np.float64)
+        self._num_observations = np.array(state["num_observations"], dtype=np.int64)

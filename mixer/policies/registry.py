@@ -1,0 +1,93 @@
+"""Policies by name, and from what a trainer is given."""
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mixer.policies.base import Policy
+from mixer.policies.fixed import Fixed
+from mixer.policies.floor import Floor
+from mixer.policies.function import Function
+from mixer.policies.hold import Hold
+from mixer.policies.loss_change import LossChange
+from mixer.policies.proportional import Proportional
+from mixer.policies.scheduled import Scheduled
+from mixer.policies.smoothed import Smoothed
+from mixer.policies.temperature import Temperature
+from mixer.policies.uniform import Uniform
+from mixer.policies.warm_up import WarmUp
+
+_POLICIES: tuple[type[Policy], ...] = (
+    Uniform,
+    Proportional,
+    Temperature,
+    Fixed,
+    Scheduled,
+    LossChange,
+    Function,
+    Floor,
+    Smoothed,
+    WarmUp,
+    Hold,
+)
+
+
+def policy_classes() -> dict[str, type[Policy]]:
+    """Lists the policies and wrappers that there are.
+
+    Returns:
+        Classes by name.
+    """
+    return {policy.__name__: policy for policy in _POLICIES}
+
+
+def as_policy(mixing: Policy | str | Mapping[str, float] | Sequence[float] | Callable[..., Any]) -> Policy:
+    """Makes a policy of what a user gives as `mixing`.
+
+    Args:
+        mixing: A policy, the name of one that needs no arguments, weights by name or in order, or `f(step, weights)
+            -> weights`.
+
+    Returns:
+        The policy.
+
+    Raises:
+        ValueError: If there is no policy of that name, or it needs arguments.
+        TypeError: If it is none of these.
+    """
+    if isinstance(mixing, Policy):
+        return mixing
+    if isinstance(mixing, str):
+        return _by_name(mixing)
+    if isinstance(mixing, Mapping | np.ndarray) or (isinstance(mixing, Sequence) and not isinstance(mixing, bytes)):
+        return Fixed(mixing)  # type: ignore[arg-type]  # an array is a sequence of weights here
+    if inspect.isclass(mixing) and issubclass(mixing, Policy):
+        raise TypeError(f"mixing is the class {mixing.__name__}; give an instance: mixing={mixing.__name__}(...).")
+    if callable(mixing):
+        function: Callable[..., Any] = mixing
+        return Function(function)
+    raise TypeError(
+        "mixing must be a policy, its name, weights by name or in order, or a function f(step, weights), "
+        f"got {type(mixing).__name__}."
+    )
+
+
+def _by_name(name: str) -> Policy:
+    key = name.replace("_", "").replace("-", "").lower()
+    classes = {known.lower(): policy for known, policy in policy_classes().items()}
+    if key not in classes:
+        near = difflib.get_close_matches(key, classes, n=1)
+        hint = f" Did you mean {classes[near[0]].__name__!r}?" if near else ""
+        raise ValueError(f"mixing: no policy is called {name!r}; there are {list(policy_classes())}.{hint}")
+    policy = classes[key]
+    required = [
+        parameter.name
+        for parameter in inspect.signature(policy).parameters.values()
+        if parameter.default is inspect.Parameter.empty
+    ]
+    if required:
+        raise ValueError(f"mixing: {policy.__name__} needs {required}; give an instance: {policy.__name__}(...).")
+    return policy()

@@ -1,0 +1,67 @@
+"""Shares that move along given points of the run."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit, Weights, weights_array
+
+
+class Scheduled(Policy):
+    """Weights between given points of the run, linear or in steps.
+
+    Args:
+        points: Pairs of a progress in [0, 1], ascending, and the weights there (by name or in order). Before the
+            first point its weights hold, after the last one the last.
+        interpolation: `"linear"` moves from point to point, `"step"` holds each point's weights until the next.
+        unit: Whether the weights are shares of samples or of tokens.
+
+    Raises:
+        ValueError: If there is no point, a progress is outside [0, 1] or they do not ascend; at the start of the run if
+            weights do not fit the streams.
+
+    Example:
+        >>> policy = Scheduled([(0.0, {"web": 1, "code": 0}), (1.0, {"web": 1, "code": 1})])
+    """
+
+    def __init__(
+        self,
+        points: Sequence[tuple[float, Weights]],
+        interpolation: Literal["linear", "step"] = "linear",
+        *,
+        unit: Unit = "samples",
+    ):
+        super().__init__(unit=unit)
+        progresses = [float(progress) for progress, _ in points]
+        if not progresses or progresses != sorted(set(progresses)) or not 0.0 <= progresses[0] <= progresses[-1] <= 1.0:
+            raise ValueError(f"points must have ascending progresses in [0, 1], at least one, got {progresses}.")
+        if interpolation not in ("linear", "step"):
+            raise ValueError(f"interpolation must be 'linear' or 'step', got {interpolation!r}.")
+        self.points = points
+        self.interpolation = interpolation
+        self._progresses = np.array(progresses)
+        self._table: FloatArray = np.zeros((len(progresses), 0))
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Reads the points for these streams and gives the weights at progress 0; see `Policy.start`."""
+        rows = [weights_array(weights, mixture.names, f"Scheduled at progress {at}") for at, weights in self.points]
+        self._table = np.stack([row / row.sum() for row in rows])
+        return Decision(self._weights_at(0.0))
+
+    def update(self, observation: Observation) -> Decision:
+        """Gives the weights at the present progress; see `Policy.update`."""
+        return Decision(self._weights_at(observation.progress))
+
+    def evaluation_weights(self) -> FloatArray:
+        """Gives the mean mixture over the whole schedule; see `Policy.evaluation_weights`."""
+        grid = np.linspace(0.0, 1.0, 1_001)
+        mean: FloatArray = np.mean([self._weights_at(progress) for progress in grid], axis=0)
+        return mean
+
+    def _weights_at(self, progress: float) -> FloatArray:
+        if self.interpolation == "step":
+            last = int(np.searchsorted(self._progresses, progress, side="right")) - 1
+            row: FloatArray = self._table[max(last, 0)]
+            return row
+        return np.array([np.interp(progress, self._progresses, column) for column in self._table.T])

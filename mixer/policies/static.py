@@ -1,0 +1,33 @@
+"""The common part of mixtures that are fixed before the run."""
+
+from abc import abstractmethod
+
+from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy
+
+
+class StaticPolicy(Policy):
+    """A mixture that does not change: a subclass computes it once, from the streams.
+
+    Args:
+        unit: Whether the weights are shares of samples or of tokens.
+    """
+
+    @abstractmethod
+    def mixture_weights(self, mixture: Mixture) -> FloatArray:
+        """Computes the weights.
+
+        Args:
+            mixture: The streams of the run.
+
+        Returns:
+            `[num_streams]`: non-negative weights, not all 0.
+        """
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Computes the weights of the run; see `Policy.start`."""
+        self._decision = Decision(self.mixture_weights(mixture))
+        return self._decision
+
+    def update(self, observation: Observation) -> Decision:
+        """Gives the same weights again; see `Policy.update`."""
+        return self._decision

@@ -1,0 +1,18 @@
+"""Equal shares."""
+
+import numpy as np
+
+from mixer.policies.base import FloatArray, Mixture
+from mixer.policies.static import StaticPolicy
+
+
+class Uniform(StaticPolicy):
+    """Equal shares: `w_k = 1/K`.
+
+    With exact counts this is stratified sampling, the baseline that a careful comparison found hard to beat
+    (Aioli; Chen et al. 2024, arXiv:2411.05735).
+    """
+
+    def mixture_weights(self, mixture: Mixture) -> FloatArray:
+        """Computes `1/K` for every stream; see `StaticPolicy.mixture_weights`."""
+        return np.full(len(mixture.names), 1.0 / len(mixture.names))

@@ -1,0 +1,33 @@
+"""Starting weights for a while, then a policy."""
+
+from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.policies.wrapper import Wrapper
+
+
+class WarmUp(Wrapper):
+    """Holds the streams' own weights for the first steps; the inner policy already observes them.
+
+    Args:
+        policy: The inner policy.
+        num_steps: Number of updates before its decisions count.
+
+    Raises:
+        ValueError: If the number is negative.
+    """
+
+    def __init__(self, policy: Policy, num_steps: int = 100):
+        super().__init__(policy)
+        if num_steps < 0:
+            raise ValueError(f"num_steps must be 0 or more, got {num_steps}.")
+        self.num_steps = num_steps
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Starts the inner policy and holds the streams' own weights; see `Policy.start`."""
+        decision = super().start(mixture)
+        self._initial = Decision(mixture.weights)
+        return self._initial if self.num_steps > 0 else decision
+
+    def update(self, observation: Observation) -> Decision:
+        """Holds the streams' own weights until the warm-up is over; see `Policy.update`."""
+        decision = super().update(observation)
+        return decision if observation.step >= self.num_steps else self._initial

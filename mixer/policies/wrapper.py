@@ -1,0 +1,46 @@
+"""The common part of wrappers: a policy around a policy."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy
+
+
+class Wrapper(Policy):
+    """A policy that changes the decisions of another one; as it stands it passes them on.
+
+    It needs what the inner policy needs and counts in its unit.
+
+    Args:
+        policy: The inner policy.
+
+    Raises:
+        TypeError: If that is no policy.
+    """
+
+    def __init__(self, policy: Policy):
+        if not isinstance(policy, Policy):
+            raise TypeError(f"policy must be a Policy to wrap, got {type(policy).__name__}.")
+        super().__init__(unit=policy.unit)
+        self.policy = policy
+        self.needs = policy.needs
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Starts the inner policy; see `Policy.start`."""
+        return self.policy.start(mixture)
+
+    def update(self, observation: Observation) -> Decision:
+        """Passes on the inner policy's decision; see `Policy.update`."""
+        return self.policy.update(observation)
+
+    def evaluation_weights(self) -> FloatArray | None:
+        """Gives those of the inner policy; see `Policy.evaluation_weights`."""
+        return self.policy.evaluation_weights()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the inner policy's state under `"policy"`; see `Policy.state_dict`."""
+        return {"policy": self.policy.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up the inner policy's state; see `Policy.load_state_dict`."""
+        self.policy.load_state_dict(state["policy"])

@@ -1,0 +1,155 @@
+"""From finished updates to ledger rows and log entries."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers.utils import logging
+
+from mixer.agreement import UpdateContents
+from mixer.controller import Mixing
+from mixer.ledger import Ledger
+from mixer.plan import Plan
+
+FloatArray = NDArray[np.float64]
+Int64Array = NDArray[np.int64]
+
+logger = logging.get_logger(__name__)
+
+# Losses of so many updates may wait on a GPU before they are read back, where nothing needs them earlier.
+_MAX_WAITING = 64
+
+
+@dataclass(frozen=True)
+class FinishedUpdate:
+    """What is known of an update after its backward.
+
+    Args:
+        plan: Its plan.
+        contents: Its items and tokens, over all ranks.
+        loss_sums: `[num_streams + 1]`, on the device: the sum of each stream's item losses, and last the mean loss
+            that was back-propagated (before loss weights).
+    """
+
+    plan: Plan
+    contents: UpdateContents
+    loss_sums: torch.Tensor
+
+    def losses(self) -> FloatArray:
+        """Gives the streams' mean losses, reading them back from the device.
+
+        Returns:
+            `[num_streams]`: NaN where a stream has no items; not finite where its loss is not.
+        """
+        sums = self.loss_sums[:-1].cpu().numpy().astype(np.float64)
+        items = self.contents.items
+        losses: FloatArray = np.divide(sums, items, out=np.full(len(sums), np.nan), where=items > 0)
+        return losses
+
+    def bad_streams(self) -> Int64Array:
+        """Gives the streams whose loss is not finite.
+
+        Returns:
+            int64 `[count]`: their ids.
+        """
+        return np.flatnonzero((self.contents.items > 0) & ~np.isfinite(self.losses()))
+
+
+class Recorder:
+    """Writes the ledger and gathers what the next log entry says of the streams.
+
+    Args:
+        mixing: The controller.
+        ledger: The ledger.
+        reads_at_once: Whether losses are read back after every update; else only in time for the ledger and the log.
+    """
+
+    def __init__(self, mixing: Mixing, ledger: Ledger, reads_at_once: bool):
+        self._mixing = mixing
+        self._ledger = ledger
+        self._reads_at_once = reads_at_once
+        self._waiting: list[tuple[FinishedUpdate, dict[str, FloatArray | Int64Array]]] = []
+        self._reset()
+
+    def record(self, update: FinishedUpdate) -> None:
+        """Takes an update in, after the controller has observed it.
+
+        Args:
+            update: The update.
+        """
+        mixing = self._mixing
+        state: dict[str, FloatArray | Int64Array] = {
+            "seen": mixing.seen.copy(),
+            "unique": mixing.unique.copy(),
+            "coverage": np.minimum(1.0, mixing.stream_epochs),
+            "epoch": mixing.stream_epochs,
+        }
+        self._waiting.append((update, state))
+        if self._reads_at_once or len(self._waiting) >= _MAX_WAITING:
+            self.settle()
+
+    def settle(self) -> None:
+        """Writes all updates that wait for their losses."""
+        for update, state in self._waiting:
+            self._settle_one(update, state)
+        self._waiting.clear()
+
+    def log_entries(self) -> dict[str, float]:
+        """Gives what happened to the streams since the last call.
+
+        Returns:
+            `train_coverage`, and for each stream `coverage/NAME`, `weight/NAME`, `count/NAME` (samples since the
+            last entry) and `loss/NAME` (mean per item since then, if it had items); `loss/other` where the loss
+            holds a part that is no stream's.
+        """
+        self.settle()
+        entries = {"train_coverage": self._mixing.clock.epoch_progress}
+        for stream_id, (name, coverage) in enumerate(self._mixing.coverage.items()):
+            entries[f"coverage/{name}"] = coverage
+            entries[f"weight/{name}"] = float(self._weights[stream_id])
+            entries[f"count/{name}"] = int(self._counts[stream_id])
+            if self._items[stream_id]:
+                entries[f"loss/{name}"] = float(self._loss_sums[stream_id] / self._items[stream_id])
+        if self._num_updates and abs(self._other) > 1e-3 * abs(self._total):
+            entries["loss/other"] = self._other / self._num_updates
+        self._reset()
+        return entries
+
+    def _settle_one(self, update: FinishedUpdate, state: dict[str, FloatArray | Int64Array]) -> None:
+        plan, contents, losses = update.plan, update.contents, update.losses()
+        for stream_id in update.bad_streams():
+            logger.warning(
+                "Update %d: the loss of stream %r is not finite (%s); the policy does not see it.",
+                plan.step + 1,
+                self._mixing.names[stream_id],
+                losses[stream_id],
+            )
+        finite = np.isfinite(losses)
+        columns = {
+            "weight": plan.weights,
+            "count": plan.counts,
+            "items": contents.items,
+            "loss": np.where(finite, losses, np.nan),
+            "tokens": contents.tokens,
+            "staleness": np.full(len(losses), plan.staleness),
+        }
+        self._ledger.record_streams(plan.step + 1, self._mixing.names, {**columns, **state})
+        sums = np.where(finite, losses, 0.0) * contents.items
+        self._weights = plan.weights
+        self._counts += plan.counts
+        self._items += np.where(finite, contents.items, 0)
+        self._loss_sums += sums
+        mean = float(update.loss_sums[-1])
+        if finite[contents.items > 0].all() and np.isfinite(mean):
+            self._num_updates += 1
+            self._total += mean
+            self._other += mean - float(sums.sum()) / max(int(contents.items.sum()), 1)
+
+    def _reset(self) -> None:
+        num_streams = len(self._mixing.names)
+        self._weights = np.zeros(num_streams)
+        self._counts = np.zeros(num_streams, dtype=np.int64)
+        self._items = np.zeros(num_streams, dtype=np.int64)
+        self._loss_sums = np.zeros(num_streams)
+        self._num_updates, self._total, self._other = 0, 0.0, 0.0

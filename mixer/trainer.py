@@ -1,0 +1,307 @@
+"""The Trainer on a mixture of streams."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+from torch.utils.data import ConcatDataset, Dataset
+from transformers import Trainer, TrainingArguments
+from transformers.utils import logging
+
+from mixer.agreement import Agreement
+from mixer.callback import MixingCallback
+from mixer.checkpoint import STATE_FILE, read_state, write_json
+from mixer.clock import Clock
+from mixer.controller import Mixing
+from mixer.groups import Grouping
+from mixer.ledger import Ledger
+from mixer.loader import MixingLoader
+from mixer.options import check_arguments, check_needs, resolve_batch_size
+from mixer.planner import Drawing, Planner
+from mixer.policies import Fixed, Policy, Proportional, as_policy
+from mixer.recorder import Recorder
+from mixer.streams import Stream, as_streams
+from mixer.updates import NonFinite, UpdateMixin
+
+logger = logging.get_logger(__name__)
+
+
+class MixingMixin(UpdateMixin):
+    """Makes a Trainer, or a subclass of it, train on a mixture of streams.
+
+    `class MyTrainer(MixingMixin, SomeTrainer)` is all it takes. With one data set it trains as the Trainer does.
+
+    Args:
+        model: As for the Trainer.
+        args: As for the Trainer. `gradient_accumulation_steps` multiplies the default batch size; an update is
+            always one optimizer step.
+        data_collator: As for the Trainer.
+        train_dataset: A mapping of names to data sets (or a `DatasetDict`), a list of `Stream`, or one data set.
+        *positional: Further arguments of the Trainer class.
+        mixing: What decides the weights: a policy, its name, weights by name or in order, or `f(step, weights) ->
+            weights`. `None` takes the streams' own weights, and without any mixes in proportion to size.
+        batch_size: Samples of an update over all ranks; `None` takes `per_device_train_batch_size` ×
+            `gradient_accumulation_steps` × ranks. Micro-batches hold at most `per_device_train_batch_size` samples.
+        epoch_size: Samples of an epoch of the mixture; `None` takes those of all streams together.
+        groupings: Groups of streams with weights and caps of their own.
+        drawing: `"exact"` gives every stream its share to the sample, `"multinomial"` draws the counts at random.
+        nonfinite: What to do when a stream's loss is not finite: `"warn"` and go on as the Trainer does, `"skip"`
+            the optimizer step, or `"raise"`.
+        **kwargs: Further arguments of the Trainer class.
+
+    Raises:
+        ValueError: If streams, weights, batch size or training arguments do not fit together; the message says how
+            they would.
+        TypeError: If something is of the wrong kind.
+
+    Example:
+        >>> trainer = MixingTrainer(  # doctest: +SKIP
+        ...     model=model, args=args, train_dataset={"math": math, "code": code}, mixing={"math": 2, "code": 1}
+        ... )
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        args: TrainingArguments | None = None,
+        data_collator: Any = None,
+        train_dataset: Any = None,
+        *positional: Any,
+        mixing: Policy | str | Mapping[str, float] | Sequence[float] | Callable[..., Any] | None = None,
+        batch_size: int | None = None,
+        epoch_size: int | None = None,
+        groupings: Sequence[Grouping] = (),
+        drawing: Drawing = "exact",
+        nonfinite: NonFinite = "warn",
+        **kwargs: Any,
+    ):
+        if nonfinite not in ("warn", "skip", "raise"):
+            raise ValueError(f"nonfinite must be 'warn', 'skip' or 'raise', got {nonfinite!r}.")
+        self.streams: list[Stream] = [] if train_dataset is None else as_streams(train_dataset)
+        datasets = [stream.dataset for stream in self.streams]
+        combined = datasets[0] if len(datasets) == 1 else ConcatDataset(datasets) if datasets else None
+        super().__init__(model, args, data_collator, combined, *positional, **kwargs)
+        self._combined = combined
+        self._policy = _policy(mixing, self.streams)
+        self._batch_size, self._epoch_size = batch_size, epoch_size
+        self._groupings, self._drawing = tuple(groupings), drawing
+        self._nonfinite = nonfinite
+        self._resume_from: str | None = None
+        self.ledger = Ledger(Path(str(self.args.output_dir)) / "ledger", is_writer=self.is_world_process_zero())
+        if self.streams:
+            check_arguments(self)
+            check_needs(self._policy, self.streams, self.args, self.eval_dataset)
+            self._mixing = self._new_mixing(None)
+            handler = self.callback_handler
+            handler.callbacks.insert(
+                0, MixingCallback(self._close_update, lambda: self.mixing, lambda: handler.callbacks)
+            )
+
+    # ---- Setting up a run ----
+
+    def _new_mixing(self, saved_batch_size: int | None) -> Mixing:
+        args = self.args
+        batch_size, drop_unit = resolve_batch_size(args, self._batch_size)
+        if saved_batch_size is not None and self._batch_size is None:
+            batch_size = saved_batch_size  # the total rules, however many ranks there are now
+        streams = self.streams
+        if args.train_sampling_strategy == "sequential":
+            streams = [replace(stream, shuffle=False) for stream in streams]
+        ends = [stream.max_samples for stream in streams]
+        clock = Clock(
+            batch_size=batch_size,
+            epoch_size=sum(stream.num_samples for stream in streams) if self._epoch_size is None else self._epoch_size,
+            num_epochs=args.num_train_epochs,
+            max_steps=args.max_steps,
+            drop_unit=drop_unit if args.dataloader_drop_last else 0,
+            max_samples=None if None in ends else sum(end or 0 for end in ends),
+        )
+        seed = args.seed if args.data_seed is None else args.data_seed
+        return Mixing(Planner(streams, seed, self._groupings, self._drawing), self._policy, clock)
+
+    def get_train_dataloader(self) -> MixingLoader:  # type: ignore[override]  # the loop iterates it and asks its length
+        """Makes the loader of a new or resumed run; see `Trainer.get_train_dataloader`."""
+        if self.train_dataset is not self._combined:
+            raise ValueError(
+                "train_dataset was replaced after construction, but the streams are fixed there. Build a new trainer."
+            )
+        if self._combined is None:
+            raise ValueError("Trainer: training requires a train_dataset.")
+        self._begin_run()
+        collator = self.data_collator
+        if not all(_is_arrow(stream.dataset) for stream in self.streams):
+            collator = self._get_collator_with_removed_columns(collator, description="training")
+        self._loader = MixingLoader(
+            self.mixing,
+            [self._with_model_columns(stream) for stream in self.streams],
+            collator,
+            rank=self.args.process_index,
+            world_size=self.args.world_size,
+            max_micro_batch_size=self._train_batch_size,
+        )
+        return self._loader
+
+    def _begin_run(self) -> None:
+        state = None if self._resume_from is None else read_state(Path(self._resume_from))
+        manual = self.mixing.manual_weights if self.mixing.clock.step == 0 else None
+        self._mixing = self._new_mixing(None if state is None else state["clock"]["batch_size"])
+        if manual is not None:
+            self._mixing.set_weights(manual)
+        if state is not None:
+            try:
+                self._mixing.load_state_dict(state)
+            except ValueError as error:
+                raise ValueError(f"Cannot resume the mixture from {self._resume_from}: {error}.") from None
+        self.ledger.begin(
+            None if state is None else self._mixing.clock.step,
+            {"streams": list(self._mixing.names), "policy": type(self._policy).__name__},
+        )
+        self._agreement = Agreement(self.args.world_size, len(self.streams))
+        reads_at_once = self.args.device.type == "cpu" or "loss" in self._policy.needs
+        self._recorder = Recorder(self._mixing, self.ledger, reads_at_once)
+        self._convention, self._finished = None, None
+        self._detach_tracker()
+
+    def _with_model_columns(self, stream: Stream) -> Any:
+        if not _is_arrow(stream.dataset):
+            return stream.dataset
+        return self._remove_unused_columns(stream.dataset, description=f"training stream {stream.name!r}")
+
+    def set_initial_training_values(self, args: TrainingArguments, dataloader: Any) -> tuple[Any, ...]:
+        """Gives the run's length by the mixture's clock; see `Trainer.set_initial_training_values`."""
+        clock = self.mixing.clock
+        num_epochs = -(-clock.max_steps // clock.steps_per_epoch)
+        if args.max_steps > 0:
+            num_samples: float = clock.max_steps * clock.batch_size
+        else:
+            num_samples = clock.epoch_size * args.num_train_epochs
+        steps = clock.steps_per_epoch
+        return num_epochs, steps, clock.epoch_size, num_samples, clock.batch_size, steps, clock.max_steps
+
+    def get_total_train_batch_size(self, args: TrainingArguments) -> int:
+        """Gives the samples of an update over all ranks; see `Trainer.get_total_train_batch_size`."""
+        return super().get_total_train_batch_size(args) if self._mixing is None else self.mixing.clock.batch_size
+
+    # ---- The loop ----
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Trains on the mixture; see `Trainer.train`."""
+        try:
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+        finally:
+            self._detach_tracker()
+            if self._mixing is not None and self.is_in_train:  # an error ended the run: keep what was recorded
+                self.ledger.flush()
+
+    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
+        self._resume_from = kwargs.get("resume_from_checkpoint")
+        result = super()._inner_training_loop(*args, **kwargs)
+        self._recorder.settle()
+        self.ledger.finish()
+        return result
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> Any:
+        with self._loop_arguments():
+            return super()._init_training_state(*args, **kwargs)
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        clock = self.mixing.clock
+        kwargs["num_update_steps_per_epoch"] = clock.steps_per_epoch - clock.step_in_epoch
+        with self._loop_arguments():
+            super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    @contextlib.contextmanager
+    def _loop_arguments(self) -> Iterator[None]:
+        """Shows the loop one element an update, and a loader that stands where it has to: nothing to skip."""
+        names = ("gradient_accumulation_steps", "ignore_data_skip")
+        self._user_arguments = {name: getattr(self.args, name) for name in names}
+        self._set_arguments({"gradient_accumulation_steps": 1, "ignore_data_skip": True})
+        try:
+            yield
+        finally:
+            self._set_arguments(self._user_arguments)
+
+    def _set_arguments(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            setattr(self.args, name, value)
+
+    def _close_update(self) -> None:
+        update = self._finished
+        if update is None:
+            return
+        self._finished = None
+        losses = np.full(len(self.streams), np.nan)
+        if "loss" in self._policy.needs:
+            losses = update.losses()
+            losses[~np.isfinite(losses)] = np.nan
+        self.mixing.observe(update.plan, losses, update.contents.tokens)
+        self._recorder.record(update)
+
+    # ---- Logs, evaluation, checkpoints ----
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Adds what the streams did to a training log; see `Trainer.log`."""
+        if self._mixing is not None and self.is_in_train and "loss" in logs:
+            logs.update(self._recorder.log_entries())
+        super().log(logs, start_time)
+
+    def evaluate(
+        self,
+        eval_dataset: Dataset[Any] | dict[str, Dataset[Any]] | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """Evaluates, and averages over several evaluation sets; see `Trainer.evaluate`.
+
+        Over a dict it also gives `eval_loss`, the mean by the weights that the run started with, and `eval_worst_loss`.
+        """
+        metrics: dict[str, float] = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        sets = self.eval_dataset if eval_dataset is None else eval_dataset
+        if self._mixing is None or not isinstance(sets, dict):
+            return metrics
+        keys = {name: f"{metric_key_prefix}_{name}_loss" for name in sets}
+        losses = {name: metrics[key] for name, key in keys.items() if key in metrics}
+        if losses:
+            average, worst = self.mixing.average_evaluation(losses), max(losses.values())
+            summary = {f"{metric_key_prefix}_loss": average, f"{metric_key_prefix}_worst_loss": worst}
+            self.log(dict(summary))
+            metrics.update(summary)
+        if self.is_in_train:
+            self.mixing.observe_evaluation(losses)
+            self.ledger.record_evaluation(self.state.global_step, losses)
+        return metrics
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        inside = {name: getattr(self.args, name) for name in self._user_arguments}
+        self._set_arguments(self._user_arguments)  # what is saved are the user's arguments, not the loop's
+        try:
+            super()._save_checkpoint(*args, **kwargs)
+        finally:
+            self._set_arguments(inside)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        if self._mixing is not None and self.args.should_save:
+            write_json(Path(output_dir) / STATE_FILE, self.mixing.state_dict())
+        if self._mixing is not None:
+            self._recorder.settle()
+            self.ledger.flush()
+
+
+class MixingTrainer(MixingMixin, Trainer):
+    """The Trainer on a mixture of streams; see `MixingMixin`."""
+
+
+def _policy(mixing: Any, streams: Sequence[Stream]) -> Policy:
+    if mixing is not None:
+        return as_policy(mixing)
+    has_weights = bool(streams) and streams[0].weight is not None
+    return Fixed() if has_weights else Proportional()
+
+
+def _is_arrow(dataset: Any) -> bool:
+    return isinstance(dataset, datasets.Dataset)

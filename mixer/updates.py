@@ -1,0 +1,211 @@
+"""How an update is trained: all its micro-batches, on every rank, as if one process had the whole batch."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import Trainer
+from transformers.utils import logging
+
+from mixer.agreement import Agreement, UpdateContents
+from mixer.controller import Mixing
+from mixer.convention import UNDECIDED, LossConvention, decide, try_convention
+from mixer.ledger import Ledger
+from mixer.loader import MicroBatch, MixingLoader, Update, batch_mapping
+from mixer.losses import LossTracker, items_per_row, tokens_per_row
+from mixer.recorder import FinishedUpdate
+from mixer.streams import Stream
+
+logger = logging.get_logger(__name__)
+
+NonFinite = Literal["warn", "skip", "raise"]
+
+# What is assumed of a loss that says nothing yet, all of its labels being ignored.
+_MEAN = LossConvention(counts_items=False, factor=1.0, rows_known=False)
+
+
+class NonFiniteLossError(RuntimeError):
+    """A stream's loss is not finite and the trainer was told to stop then."""
+
+
+class UpdateMixin(Trainer):
+    """The steps of a Trainer whose batches are whole updates; `MixingMixin` sets it up."""
+
+    ledger: Ledger
+    streams: list[Stream]
+    _agreement: Agreement
+    _loader: MixingLoader
+    _nonfinite: NonFinite
+    _contents_of_update: UpdateContents
+    _mixing: Mixing | None = None
+    _convention: LossConvention | None = None
+    _finished: FinishedUpdate | None = None
+    _tracker: LossTracker | None = None
+
+    @property
+    def mixing(self) -> Mixing:
+        """The controller of the mixture: weights, coverage, live control.
+
+        Raises:
+            ValueError: If the trainer has no training data.
+        """
+        if self._mixing is None:
+            raise ValueError("This trainer has no train_dataset, so there is no mixture.")
+        return self._mixing
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Tensor | int | None]:
+        """Loads the next update and makes sure that all ranks mean the same; see `Trainer.get_batch_samples`."""
+        if self._mixing is None:
+            return super().get_batch_samples(epoch_iterator, num_batches, device)
+        self._load_started = time.perf_counter()
+        update, contents, error = None, None, None
+        try:
+            update = next(epoch_iterator, None)
+            contents = None if update is None else self._contents(update)
+        except Exception as caught:  # goes to all ranks before it is raised
+            error = caught
+        self._contents_of_update = self._agreement.confirm(None if update is None else update.plan, contents, error)
+        if update is None:
+            return [], None
+        if self._convention is None:
+            update = self._learn_convention(update)
+        self._train_started = time.perf_counter()
+        return [update], torch.tensor(max(int(self._contents_of_update.items.sum()), 1), device=device)
+
+    def _contents(self, update: Update) -> UpdateContents:
+        num_streams = len(self.streams)
+        items, tokens = np.zeros(num_streams), np.zeros(num_streams)
+        for micro in update.micro_batches:
+            if not micro.is_padding:
+                inputs = batch_mapping(micro.inputs)
+                items += _by_stream(items_per_row(inputs, self._loss_shifts_labels), micro, num_streams)
+                tokens += _by_stream(tokens_per_row(inputs), micro, num_streams)
+        return UpdateContents(items.astype(np.int64), tokens.astype(np.int64))
+
+    def _learn_convention(self, update: Update) -> Update:
+        """Finds out how the loss is normalised; loads the update anew, by stream, if its rows cannot be told apart."""
+        if self._tracker is None:
+            model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
+            smoothing = self.args.label_smoothing_factor
+            self._tracker = LossTracker(model, self._loss_shifts_labels, smoothing, not self.args.torch_compile)
+            self._tracker.attach()
+        votes = self._agreement.add_up(self._try_convention(update.micro_batches[0]).to(self.args.device))
+        self._convention = decide(votes.cpu(), self.args.world_size)
+        if self._convention is None or self._convention.rows_known or self._loader.by_stream:
+            return update
+        if len(self.streams) > 1:
+            logger.warning(
+                "The loss of this model cannot be told apart by row, so every micro-batch is made of one stream only."
+            )
+        self._loader.by_stream = True
+        return self._loader.load(update.plan)
+
+    def _try_convention(self, micro: MicroBatch) -> Tensor:
+        num_items = max(int(self._contents_of_update.items.sum()), 1)
+        own_items = 0 if micro.is_padding else int(items_per_row(micro.inputs, self._loss_shifts_labels).sum())
+        tracker, model = self._tracker, self.model_wrapped
+        assert tracker is not None, "the tracker is attached before a loss is tried"  # noqa: S101
+
+        def compute_loss(count: int) -> Tensor:
+            inputs = self._prepare_inputs(dict(micro.inputs))
+            tracker.listen(inputs)
+            with self.compute_loss_context_manager():
+                count_on_device = torch.tensor(count, device=self.args.device)
+                loss: Any = self.compute_loss(model, inputs, num_items_in_batch=count_on_device)
+            return torch.as_tensor(loss).detach()
+
+        devices = [] if self.args.device.type == "cpu" else [self.args.device]
+        with torch.random.fork_rng(devices, device_type=self.args.device.type), torch.no_grad():
+            model.eval()
+            votes = try_convention(compute_loss, tracker.row_losses, num_items, own_items, self.args.world_size)
+            model.train()
+        return votes if own_items else UNDECIDED.clone()
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+        """Runs all micro-batches of an update, with gradients synchronised once; see `Trainer.training_step`."""
+        if not isinstance(inputs, Update):
+            return super().training_step(model, inputs, num_items_in_batch)
+        device = self.args.device
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        sums = torch.zeros(len(self.streams) + 1, dtype=dtype, device=device)
+        loss = torch.zeros((), device=device)
+        last = len(inputs.micro_batches) - 1
+        for number, micro in enumerate(inputs.micro_batches):
+            with self._synchronised(model, number == last):
+                loss = loss + self._train_micro_batch(model, micro, inputs, num_items_in_batch, sums)
+        self._finished = FinishedUpdate(inputs.plan, self._contents_of_update, self._agreement.add_up(sums))
+        if self._nonfinite != "warn":
+            self._handle_nonfinite(model, self._finished)
+        self.ledger.record_update(
+            step=inputs.plan.step + 1,
+            total=inputs.plan.total,
+            micro_batches=len(inputs.micro_batches),
+            load_seconds=self._train_started - self._load_started,
+            train_seconds=time.perf_counter() - self._train_started,
+        )
+        return loss
+
+    @contextlib.contextmanager
+    def _synchronised(self, model: nn.Module, is_last: bool) -> Iterator[None]:
+        gradient_state = self.accelerator.gradient_state
+        gradient_state._set_sync_gradients(is_last)
+        if is_last or gradient_state.plugin_kwargs.get("sync_each_batch", False):
+            yield
+        else:
+            with self.accelerator.no_sync(model=model):
+                yield
+
+    def _train_micro_batch(
+        self, model: nn.Module, micro: MicroBatch, update: Update, num_items: Any, sums: Tensor
+    ) -> Tensor:
+        """Does the forward and backward of a micro-batch and adds what it shows of the streams to `sums`."""
+        convention, tracker, plan = self._convention or _MEAN, self._tracker, update.plan
+        assert tracker is not None, "the tracker is attached before the first step"  # noqa: S101
+        total, world_size = int(num_items), self.args.world_size
+        own = 0 if micro.is_padding else int(items_per_row(micro.inputs, self._loss_shifts_labels).sum())
+        factor = 1.0 if plan.loss_weights is None else float(plan.loss_weights[micro.stream_ids[0]])
+        divisor = convention.divisor(total, own, world_size)
+        # The Trainer's own division does the scaling, whatever compute_loss a subclass has: by infinity for weight 0.
+        self.loss_is_scaled_for_ga = False
+        divide_by: Any = divisor / factor if factor and not micro.is_padding else float("inf")
+        self.current_gradient_accumulation_steps = divide_by
+        tracker.listen(micro.inputs)
+        loss = super().training_step(model, micro.inputs, num_items if convention.counts_items else None)
+        rows = tracker.row_losses()
+        if micro.is_padding:
+            return torch.zeros_like(loss)
+        ids = torch.from_numpy(micro.stream_ids).to(sums.device)
+        if convention.rows_known and rows is not None and len(rows) == len(ids):
+            sums[:-1].index_add_(0, ids, rows.to(sums.dtype))
+            unweighted = loss / factor if factor else rows.sum() * (world_size / total)
+        else:
+            unweighted = loss / factor if factor else torch.full_like(loss, float("nan"))
+            sums[ids[0]] += unweighted * (total / world_size)
+        sums[-1] += unweighted / world_size
+        return unweighted
+
+    def _handle_nonfinite(self, model: nn.Module, update: FinishedUpdate) -> None:
+        names = [self.mixing.names[stream_id] for stream_id in update.bad_streams()]
+        if names and self._nonfinite == "raise":
+            raise NonFiniteLossError(f"Update {update.plan.step + 1}: the loss of {names} is not finite.")
+        if names and self.accelerator.scaler is None:  # a gradient scaler leaves such a step out by itself
+            logger.warning("Update %d is skipped: the loss of %s is not finite.", update.plan.step + 1, names)
+            model.zero_grad(set_to_none=True)
+
+    def _detach_tracker(self) -> None:
+        if self._tracker is not None:
+            self._tracker.detach()
+            self._tracker = None
+
+
+def _by_stream(per_row: Tensor, micro: MicroBatch, num_streams: int) -> np.ndarray:
+    ids = micro.stream_ids
+    if len(per_row) != len(ids):  # packed rows: they are of one stream, or the run is told to make them so
+        return np.bincount(ids[:1], weights=[int(per_row.sum())], minlength=num_streams)
+    return np.bincount(ids, weights=per_row.cpu().numpy(), minlength=num_streams)

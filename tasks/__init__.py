@@ -1,0 +1,1 @@
+"""Built-in data sources, tasks and sequences of tasks."""
