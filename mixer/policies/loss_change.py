@@ -32,6 +32,8 @@ class LossChange(Policy):
         ValueError: If a value is outside its range; at the start of the run if the floors exceed 1.
     """
 
+    needs = frozenset({"loss"})
+
     def __init__(
         self,
         temperature: float = 1.0,
@@ -60,7 +62,8 @@ class LossChange(Policy):
         self.floor = floor
         self.num_warmup_observations = num_warmup_observations
         self.loss = loss
-        self.needs = frozenset({"loss" if loss == "train" else "evaluation_loss"})
+        if loss == "evaluation":
+            self.needs = frozenset({"evaluation_loss"})
 
     def start(self, mixture: Mixture) -> Decision:
         """Forgets all losses and gives the streams' own weights; see `Policy.start`."""

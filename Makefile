@@ -1,0 +1,37 @@
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+LAUNCH := $(VENV)/bin/torchrun --standalone --nproc_per_node 2 -m mixer train recipes/demo.yaml
+
+# One thread a rank: two ranks on two cores.
+export OMP_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: demo test lint format clean
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(PYTHON) || python3 -m venv $(VENV)
+	@# torch goes first, at the pinned build: left to the resolver it would bring gigabytes for GPUs.
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt torch
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $(STAMP)
+
+demo: $(STAMP)
+	$(LAUNCH) --training.output_dir runs/demo/adaptive
+	$(LAUNCH) --training.output_dir runs/demo/uniform --mixing Uniform
+	$(VENV)/bin/mixer compare runs/demo/adaptive runs/demo/uniform
+
+test: $(STAMP)
+	$(PYTHON) -m pytest -n 2 --dist loadgroup
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(STAMP)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

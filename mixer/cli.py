@@ -1,0 +1,85 @@
+"""The command line: `mixer train RECIPE.yaml`, `mixer policies`, `mixer compare RUN RUN`."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+from rich.table import Table
+
+from mixer.compare import compare
+from mixer.policies import Wrapper, policy_classes
+from mixer.recipe import Recipe
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs a command; ends the process with status 2 and a message when the input is wrong.
+
+    Args:
+        arguments: Command and arguments; `None` takes those of the process.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser, train_parser = _parsers()
+    config = parser.parse_args(_with_recipe_option(given))
+    command = config[config.command]
+    try:
+        if config.command == "train":
+            _train(train_parser, command)
+        elif config.command == "policies":
+            _print_policies()
+        else:
+            Console(width=None if sys.stdout.isatty() else 120).print(compare([Path(run) for run in command.runs]))
+    except (ValueError, TypeError, FileNotFoundError) as error:
+        sys.exit(f"mixer {config.command}: {error}")
+
+
+def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
+    parser = ArgumentParser(prog="mixer", description="Trains one model on a mixture of data streams.")
+    commands = parser.add_subcommands(dest="command")
+    train = ArgumentParser(
+        description="Trains by a recipe. Every field can be overridden: --training.learning_rate 1e-3.",
+        usage="mixer train RECIPE.yaml [--FIELD VALUE ...]",
+    )
+    train.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
+    train.add_class_arguments(Recipe)
+    commands.add_subcommand("train", train, help="train by a recipe")
+    policies = ArgumentParser(description="Lists the mixing policies, what they need and what they do.")
+    commands.add_subcommand("policies", policies, help="list the mixing policies")
+    compared = ArgumentParser(description="Puts finished or running runs side by side.")
+    compared.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
+    commands.add_subcommand("compare", compared, help="put runs side by side")
+    return parser, train
+
+
+def _with_recipe_option(arguments: list[str]) -> list[str]:
+    if len(arguments) > 1 and arguments[0] == "train" and not arguments[1].startswith("-"):
+        return ["train", "--recipe", *arguments[1:]]
+    return arguments
+
+
+def _train(parser: ArgumentParser, config: Namespace) -> None:
+    recipe = Recipe(**_fields(parser.instantiate(config)))
+    trainer = recipe.build()
+    if trainer.is_world_process_zero():
+        path = Path(str(recipe.training.output_dir)) / "recipe.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        parser.save(config, str(path), overwrite=True, skip_validation=True)
+    trainer.train(resume_from_checkpoint=recipe.training.resume_from_checkpoint)
+    trainer.save_model()
+
+
+def _fields(config: Namespace) -> dict[str, Any]:
+    return {name: value for name, value in vars(config).items() if name != "recipe"}
+
+
+def _print_policies() -> None:
+    table = Table(title="Mixing policies")
+    for column in ("name", "needs", "what it does"):
+        table.add_column(column)
+    for name, policy in policy_classes().items():
+        summary = (policy.__doc__ or "").strip().splitlines()[0]
+        needs = "its inner policy's" if issubclass(policy, Wrapper) else ", ".join(sorted(policy.needs)) or "nothing"
+        table.add_row(name, needs, summary)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)

@@ -1,0 +1,187 @@
+"""A recipe: a whole training run as typed data, from which model, streams and trainer are built."""
+
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import transformers
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, TrainingArguments, set_seed
+
+from mixer.groups import Grouping
+from mixer.planner import Drawing
+from mixer.policies.base import Policy
+from mixer.streams import Stream
+from mixer.trainer import MixingTrainer
+from mixer.updates import NonFinite
+
+Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification", "token-classification"]
+
+_AUTO_CLASSES: dict[str, str] = {
+    "causal-lm": "AutoModelForCausalLM",
+    "masked-lm": "AutoModelForMaskedLM",
+    "seq2seq-lm": "AutoModelForSeq2SeqLM",
+    "sequence-classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+}
+
+
+@dataclass
+class ModelRecipe:
+    """Which model to train.
+
+    Args:
+        task: The kind of head.
+        name_or_path: A model to load, from a folder or by its name on the hub.
+        config: Without `name_or_path`: the configuration of a new model, `model_type` among its entries. Beside it:
+            entries that are changed.
+    """
+
+    task: Task = "causal-lm"
+    name_or_path: str | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def build(self) -> PreTrainedModel:
+        """Loads the model, or makes a new one.
+
+        Returns:
+            The model.
+
+        Raises:
+            ValueError: If neither a model nor the type of a new one is named.
+        """
+        auto = getattr(transformers, _AUTO_CLASSES[self.task])
+        if self.name_or_path is not None:
+            return auto.from_pretrained(self.name_or_path, **self.config)  # type: ignore[no-any-return]
+        if "model_type" not in self.config:
+            raise ValueError(
+                "model: give name_or_path, or a config with a model_type (such as 'llama') for a new model."
+            )
+        return auto.from_config(AutoConfig.for_model(**self.config))  # type: ignore[no-any-return]
+
+
+@dataclass
+class StreamRecipe:
+    """One data source.
+
+    Args:
+        factory: Dotted name of a function that gives a data set, or a mapping of splits: `package.module.function`.
+        arguments: What to call it with.
+        train_split: The split to train on, where the function gives several.
+        validation_split: The split to evaluate on, if the function gives it.
+        weight: See `Stream`, as all that follow.
+        max_epochs: See `Stream`.
+        shuffle: See `Stream`.
+        seed: See `Stream`.
+        enters_at: See `Stream`.
+        leaves_at: See `Stream`.
+        groups: See `Stream`.
+    """
+
+    factory: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    train_split: str = "train"
+    validation_split: str = "validation"
+    weight: float | None = None
+    max_epochs: float | None = None
+    shuffle: bool = True
+    seed: int | None = None
+    enters_at: float = 0.0
+    leaves_at: float = 1.0
+    groups: dict[str, str] = field(default_factory=dict)
+
+    def build(self, name: str) -> tuple[Stream, Any]:
+        """Calls the function.
+
+        Args:
+            name: The stream's name.
+
+        Returns:
+            The stream, and its data set for evaluation or `None`.
+
+        Raises:
+            ValueError: If the function cannot be found or called, or does not give the split; the stream is named.
+        """
+        splits = _call(f"streams.{name}.factory", self.factory, self.arguments)
+        validation = None
+        if isinstance(splits, Mapping):
+            if self.train_split not in splits:
+                raise ValueError(
+                    f"streams.{name}.train_split: {self.factory} gives the splits {list(splits)}, "
+                    f"not {self.train_split!r}."
+                )
+            splits, validation = splits[self.train_split], splits.get(self.validation_split)
+        options = ("weight", "max_epochs", "shuffle", "seed", "enters_at", "leaves_at", "groups")
+        return Stream(name, splits, **{option: getattr(self, option) for option in options}), validation
+
+
+@dataclass
+class Recipe:
+    """A training run.
+
+    Args:
+        model: The model.
+        streams: The data sources by name.
+        training: Arguments of the Trainer.
+        mixing: The policy: a class of `mixer policies` with its arguments, a name, or weights by name.
+        batch_size: Samples of an update over all ranks.
+        epoch_size: Samples of an epoch of the mixture.
+        groupings: Groups of streams.
+        drawing: How counts come of weights.
+        nonfinite: What to do when a stream's loss is not finite.
+        tokenizer: A tokenizer to load, from a folder or by its name on the hub; pads batches.
+    """
+
+    model: ModelRecipe
+    streams: dict[str, StreamRecipe]
+    training: TrainingArguments
+    mixing: Policy | dict[str, float] | str | None = None
+    batch_size: int | None = None
+    epoch_size: int | None = None
+    groupings: list[Grouping] = field(default_factory=list)
+    drawing: Drawing = "exact"
+    nonfinite: NonFinite = "warn"
+    tokenizer: str | None = None
+
+    def build(self) -> MixingTrainer:
+        """Builds the model, the streams and the trainer.
+
+        Returns:
+            The trainer, ready to train.
+
+        Raises:
+            ValueError: If a part cannot be built; the field is named.
+        """
+        set_seed(self.training.seed)
+        built = {name: stream.build(name) for name, stream in self.streams.items()}
+        evaluation = {name: validation for name, (_, validation) in built.items() if validation is not None}
+        return MixingTrainer(
+            model=self.model.build(),
+            args=self.training,
+            train_dataset=[stream for stream, _ in built.values()],
+            eval_dataset=evaluation or None,
+            processing_class=None if self.tokenizer is None else AutoTokenizer.from_pretrained(self.tokenizer),
+            mixing=self.mixing,
+            batch_size=self.batch_size,
+            epoch_size=self.epoch_size,
+            groupings=self.groupings,
+            drawing=self.drawing,
+            nonfinite=self.nonfinite,
+        )
+
+
+def _call(field_name: str, dotted_name: str, arguments: Mapping[str, Any]) -> Any:
+    try:
+        function = pkgutil.resolve_name(dotted_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"{field_name}: {dotted_name!r} cannot be found ({error}). Is its package installed?"
+        ) from None
+    try:
+        return function(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{field_name}: {dotted_name}({_written(arguments)}) failed: {error}") from error
+
+
+def _written(arguments: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in arguments.items())

@@ -1,0 +1,178 @@
+"""Three domains of real text that every machine with the project's dependencies holds: Python, C++ and English.
+
+Nothing is downloaded: the Python source is the standard library's, the C++ are the headers that torch ships, the
+English are the docstrings of the standard library, NumPy, pandas and torch. Files, not pieces of them, are held out
+for validation.
+"""
+
+import ast
+import hashlib
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from torch.utils.data import Dataset
+
+_TEST_FOLDERS = frozenset({"test", "tests", "site-packages", "dist-packages", "idlelib", "__pycache__"})
+_VALIDATION_SHARE = 1 / 12
+
+
+class ByteBlocks(Dataset[dict[str, torch.Tensor]]):
+    """Text as blocks of bytes for a byte-level language model: `input_ids` and equal `labels`, int64 `[block_length]`.
+
+    Args:
+        blocks: uint8 `[num_blocks, block_length]`.
+    """
+
+    def __init__(self, blocks: npt.NDArray[np.uint8]):
+        self.blocks = torch.from_numpy(blocks)
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        ids = self.blocks[index].long()
+        return {"input_ids": ids, "labels": ids}
+
+    def __getitems__(self, indices: list[int]) -> list[dict[str, torch.Tensor]]:
+        """Reads several blocks at once.
+
+        Args:
+            indices: Which ones.
+
+        Returns:
+            One sample an index.
+        """
+        return [{"input_ids": ids, "labels": ids} for ids in self.blocks[indices].long()]
+
+
+def python_source(
+    num_samples: int = 2_000, num_validation_samples: int = 100, block_length: int = 128
+) -> dict[str, ByteBlocks]:
+    """Python source code of the standard library.
+
+    Args:
+        num_samples: Blocks for training.
+        num_validation_samples: Blocks for validation, from other files.
+        block_length: Bytes of a block.
+
+    Returns:
+        The data sets `"train"` and `"validation"`.
+
+    Raises:
+        ValueError: If there is less text than that.
+    """
+    texts = _read(_python_files([Path(sysconfig.get_paths()["stdlib"])]), _whole)
+    return _split("Python source", texts, num_samples, num_validation_samples, block_length)
+
+
+def cpp_headers(
+    num_samples: int = 2_000, num_validation_samples: int = 100, block_length: int = 128
+) -> dict[str, ByteBlocks]:
+    """C++ headers of the torch package.
+
+    Args:
+        num_samples: Blocks for training.
+        num_validation_samples: Blocks for validation, from other files.
+        block_length: Bytes of a block.
+
+    Returns:
+        The data sets `"train"` and `"validation"`.
+
+    Raises:
+        ValueError: If there is less text than that.
+    """
+    root = Path(torch.__file__).parent / "include"
+    texts = _read(_in_key_order(root, [path for path in root.rglob("*.h") if path.is_file()]), _whole)
+    return _split("C++ headers", texts, num_samples, num_validation_samples, block_length)
+
+
+def english_docstrings(
+    num_samples: int = 2_000, num_validation_samples: int = 100, block_length: int = 128
+) -> dict[str, ByteBlocks]:
+    """English prose: the docstrings of the standard library, NumPy, pandas and torch.
+
+    Args:
+        num_samples: Blocks for training.
+        num_validation_samples: Blocks for validation, from other files.
+        block_length: Bytes of a block.
+
+    Returns:
+        The data sets `"train"` and `"validation"`.
+
+    Raises:
+        ValueError: If there is less text than that.
+    """
+    roots = [
+        Path(sysconfig.get_paths()["stdlib"]),
+        *(Path(str(package.__file__)).parent for package in (np, pd, torch)),
+    ]
+    texts = _read(_python_files(roots), _docstrings)
+    return _split("English docstrings", texts, num_samples, num_validation_samples, block_length)
+
+
+def _python_files(roots: Iterable[Path]) -> list[tuple[float, Path]]:
+    files: list[tuple[float, Path]] = []
+    for root in roots:
+        inside = [path for path in root.rglob("*.py") if not _TEST_FOLDERS & set(path.relative_to(root).parts)]
+        files += _in_key_order(root, inside)
+    return sorted(files)
+
+
+def _in_key_order(root: Path, paths: Iterable[Path]) -> list[tuple[float, Path]]:
+    """Sorts files by a hash of their place under the root, in [0, 1): a mixed order that is the same anywhere."""
+
+    def key(path: Path) -> float:
+        name = f"{root.name}/{path.relative_to(root).as_posix()}"
+        return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=6).digest(), "big") / 2**48
+
+    return sorted((key(path), path) for path in paths)
+
+
+def _read(files: Iterable[tuple[float, Path]], extract: Callable[[str], str]) -> Iterator[tuple[float, bytes]]:
+    for key, path in files:
+        try:
+            text = extract(path.read_text(encoding="utf-8"))
+        except (UnicodeDecodeError, SyntaxError, OSError):
+            continue  # a file in another encoding or for another version of Python
+        if text:
+            yield key, text.encode()
+
+
+def _whole(text: str) -> str:
+    return text
+
+
+def _docstrings(text: str) -> str:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
+    found = [ast.get_docstring(node) or "" for node in nodes]
+    return "\n\n".join(docstring for docstring in found if len(docstring) > 80)
+
+
+def _split(
+    what: str, texts: Iterable[tuple[float, bytes]], num_samples: int, num_validation_samples: int, block_length: int
+) -> dict[str, ByteBlocks]:
+    wanted = {"train": num_samples * block_length, "validation": num_validation_samples * block_length}
+    buffers = {split: bytearray() for split in wanted}
+    for key, text in texts:
+        # The files come in the order of their keys; the last digits of the key part them into the two splits.
+        split = "validation" if (key * 1e6) % 1.0 < _VALIDATION_SHARE else "train"
+        if len(buffers[split]) < wanted[split]:
+            buffers[split] += text + b"\n"
+        elif all(len(buffers[name]) >= wanted[name] for name in wanted):
+            break
+    for split, size in wanted.items():
+        if len(buffers[split]) < size:
+            raise ValueError(
+                f"{what}: this machine holds {len(buffers[split]):,} bytes for {split}, but {size:,} were asked for. "
+                "Lower num_samples or block_length."
+            )
+    return {
+        split: ByteBlocks(np.frombuffer(bytes(buffers[split][:size]), dtype=np.uint8).reshape(-1, block_length).copy())
+        for split, size in wanted.items()
+    }
