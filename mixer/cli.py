@@ -36,11 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
-    parser = ArgumentParser(prog="mixer", description="Trains one model on a mixture of data streams.")
+    parser = ArgumentParser(
+        prog="mixer", description="Trains one model on a mixture of data streams.", allow_abbrev=False
+    )
     commands = parser.add_subcommands(dest="command")
     train = ArgumentParser(
         description="Trains by a recipe. Every field can be overridden: --training.learning_rate 1e-3.",
         usage="mixer train RECIPE.yaml [--FIELD VALUE ...]",
+        allow_abbrev=False,
     )
     train.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
     train.add_class_arguments(Recipe)

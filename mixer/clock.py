@@ -19,6 +19,8 @@ class Clock:
         drop_unit: Where the rest of an epoch is dropped, it is cut to a multiple of so many samples; 0 keeps the
             rest as a smaller update.
         max_samples: Samples after which all streams are exhausted, or `None`.
+        pass_size: Samples of one accumulation step over all ranks, in which the Trainer counts an epoch; `None` takes
+            the batch size.
 
     Raises:
         ValueError: If a number is below its least value, or dropping the rest leaves nothing of an epoch.
@@ -32,6 +34,7 @@ class Clock:
         max_steps: int = -1,
         drop_unit: int = 0,
         max_samples: int | None = None,
+        pass_size: int | None = None,
     ):
         if epoch_size < 1:
             raise ValueError(f"epoch_size must be at least 1 sample, got {epoch_size}.")
@@ -44,6 +47,7 @@ class Clock:
                 f"dataloader_drop_last drops everything: an epoch has {epoch_size} samples, fewer than the {drop_unit} "
                 "of a batch over all ranks. Lower the batch size or keep the last batch."
             )
+        self._pass_size = batch_size if pass_size is None else pass_size
         self.dropped_samples = epoch_size - self.epoch_size
         self.steps_per_epoch = -(-self.epoch_size // batch_size)
         self.num_epochs = num_epochs if max_steps < 1 else max_steps / self.steps_per_epoch
@@ -65,13 +69,12 @@ class Clock:
     @property
     def epoch(self) -> float:
         """Number of epochs done, as the Trainer counts them."""
-        return self.step // self.steps_per_epoch + self.step_in_epoch / self.steps_per_epoch
+        return self.step // self.steps_per_epoch + self._share(self.step_in_epoch)
 
     @property
     def epoch_progress(self) -> float:
         """Share of the present epoch that is done, in (0, 1] once the run has begun."""
-        in_epoch = self.step_in_epoch
-        return 1.0 if in_epoch == 0 and self.step else in_epoch / self.steps_per_epoch
+        return 1.0 if self.at_epoch_end else self._share(self.step_in_epoch)
 
     @property
     def at_epoch_end(self) -> bool:
@@ -108,6 +111,10 @@ class Clock:
             if state[field] != own[field]:
                 raise ValueError(f"{field} was {state[field]} when the run was saved and is {own[field]} now")
         self.step = int(state["step"])
+
+    def _share(self, num_steps: int) -> float:
+        num_samples = min(num_steps * self.batch_size, self.epoch_size)
+        return -(-num_samples // self._pass_size) / -(-self.epoch_size // self._pass_size)
 
     def _steps_for(self, num_samples: int) -> int:
         epochs, rest = divmod(num_samples, self.epoch_size + self.dropped_samples)

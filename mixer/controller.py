@@ -208,8 +208,8 @@ class Mixing:
             raise ValueError(f"it has format {state.get('format')}, this version reads format {FORMAT_VERSION}")
         if state["policy"]["name"] != type(self.policy).__name__:
             raise ValueError(f"the policy was {state['policy']['name']} and is {type(self.policy).__name__} now")
-        self.clock.load_state_dict(state["clock"])
         self.planner.load_state_dict(state["planner"])
+        self.clock.load_state_dict(state["clock"])
         self.policy.load_state_dict(state["policy"]["state"])
         self._decide(Decision(*(_array(state["decision"][field]) for field in ("weights", "loss_weights"))))  # type: ignore[arg-type]
         self._manual = _array(state["manual_weights"])

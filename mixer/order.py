@@ -51,7 +51,7 @@ class Order:
 
     Example:
         >>> Order(length=5, seed=7).indices(start=0, count=5).tolist()
-        [2, 4, 3, 0, 1]
+        [3, 1, 4, 2, 0]
     """
 
     def __init__(self, length: int | Sequence[int], seed: int | Sequence[int], shuffle: bool | Sequence[bool] = True):

@@ -105,7 +105,7 @@ class MixingMixin(UpdateMixin):
 
     def _new_mixing(self, saved_batch_size: int | None) -> Mixing:
         args = self.args
-        batch_size, drop_unit = resolve_batch_size(args, self._batch_size)
+        batch_size, pass_size = resolve_batch_size(args, self._batch_size)
         if saved_batch_size is not None and self._batch_size is None:
             batch_size = saved_batch_size  # the total rules, however many ranks there are now
         streams = self.streams
@@ -117,7 +117,8 @@ class MixingMixin(UpdateMixin):
             epoch_size=sum(stream.num_samples for stream in streams) if self._epoch_size is None else self._epoch_size,
             num_epochs=args.num_train_epochs,
             max_steps=args.max_steps,
-            drop_unit=drop_unit if args.dataloader_drop_last else 0,
+            drop_unit=pass_size if args.dataloader_drop_last else 0,
+            pass_size=pass_size,
             max_samples=None if None in ends else sum(end or 0 for end in ends),
         )
         seed = args.seed if args.data_seed is None else args.data_seed

@@ -24,8 +24,8 @@ logger = logging.get_logger(__name__)
 
 NonFinite = Literal["warn", "skip", "raise"]
 
-# What is assumed of a loss that says nothing yet, all of its labels being ignored.
-_MEAN = LossConvention(counts_items=False, factor=1.0, rows_known=False)
+# What is assumed of a loss that says nothing yet: all its labels are ignored, or it is not finite.
+_MEAN = LossConvention(counts_items=False, factor=1.0, rows_known=True)
 
 
 class NonFiniteLossError(RuntimeError):
@@ -186,7 +186,9 @@ class UpdateMixin(Trainer):
             unweighted = loss / factor if factor else rows.sum() * (world_size / total)
         else:
             unweighted = loss / factor if factor else torch.full_like(loss, float("nan"))
-            sums[ids[0]] += unweighted * (total / world_size)
+            is_pure = micro.stream_ids[0] == micro.stream_ids[-1]  # they ascend
+            # A loss whose rows cannot be told apart is no stream's, rather than the first one's.
+            sums[ids] += unweighted * (total / world_size) if is_pure else float("nan")
         sums[-1] += unweighted / world_size
         return unweighted
 

@@ -34,7 +34,9 @@ class Function(Policy):
         return self._call(0, mixture.weights)
 
     def update(self, observation: Observation) -> Decision:
-        """Calls the function for the next step; see `Policy.update`."""
+        """Calls the function for the next step, unless the run is over; see `Policy.update`."""
+        if observation.progress >= 1.0:
+            return Decision(observation.weights)
         return self._call(observation.step, observation.weights)
 
     def evaluation_weights(self) -> FloatArray:

@@ -1,0 +1,1 @@
+"""What the README claims about speed and memory, one command each."""

@@ -1,0 +1,134 @@
+"""What the benchmarks share: the machine, paired statistics, tables and the file of figures."""
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import ArrayLike
+from rich.console import Console
+from rich.table import Table
+
+_NUM_RESAMPLES = 5_000
+_MIN_WIDTH = 120  # a table stays whole where there is no terminal
+
+
+def hardware() -> dict[str, Any]:
+    """Describes the machine and the versions that figures depend on.
+
+    Returns:
+        Plain data.
+    """
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def _cpu_model() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def spread(values: ArrayLike) -> dict[str, float]:
+    """Sums repetitions up.
+
+    Args:
+        values: `[num_repetitions]`.
+
+    Returns:
+        Their `median`, `min` and `max`.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    return {"median": float(np.median(array)), "min": float(array.min()), "max": float(array.max())}
+
+
+def paired_ratio(numerators: ArrayLike, denominators: ArrayLike) -> dict[str, float]:
+    """Compares two series that were measured in turns, pair by pair, so that the machine's drift cancels.
+
+    Args:
+        numerators: `[num_pairs]`.
+        denominators: `[num_pairs]`: what was measured beside each of them.
+
+    Returns:
+        The `median` of the ratios, `low` and `high` ends of its 95 % bootstrap interval, `min` and `max` of the
+        ratios, and `num_pairs`.
+    """
+    ratios = np.asarray(numerators, dtype=np.float64) / np.asarray(denominators, dtype=np.float64)
+    low, high = bootstrap_interval(ratios)
+    return {**spread(ratios), "low": low, "high": high, "num_pairs": len(ratios)}
+
+
+def bootstrap_interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float, float]:
+    """Gives the percentile bootstrap interval of a median.
+
+    Args:
+        values: `[num_values]`.
+        confidence: Probability that the interval covers.
+
+    Returns:
+        Its low and its high end.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    picks = np.random.default_rng(0).integers(0, len(array), size=(_NUM_RESAMPLES, len(array)))
+    tail = (1.0 - confidence) / 2.0
+    low, high = np.quantile(np.median(array[picks], axis=1), [tail, 1.0 - tail])
+    return float(low), float(high)
+
+
+def rotated(names: Sequence[str], round_number: int) -> list[str]:
+    """Gives the order in which competitors have their turns, so that each comes first and last equally often.
+
+    Args:
+        names: The competitors.
+        round_number: Which round, from 0.
+
+    Returns:
+        The names, shifted, and reversed in every second cycle.
+    """
+    cycle, shift = divmod(round_number, len(names))
+    order = [*names[shift:], *names[:shift]]
+    return order[::-1] if cycle % 2 else order
+
+
+def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints a table.
+
+    Args:
+        title: What it shows.
+        columns: Headings; the first column is text, the others are numbers.
+        rows: The cells.
+    """
+    table = Table()
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    console.width = max(console.width, _MIN_WIDTH)
+    console.print(title, table, sep="\n", highlight=False)
+
+
+def write_json(path: str | None, figures: dict[str, Any]) -> None:
+    """Writes the figures, beside what they depend on.
+
+    Args:
+        path: The file; `None` writes nothing.
+        figures: Plain data.
+    """
+    if path is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(json.dumps({"hardware": hardware(), **figures}, indent=2) + "\n")

@@ -1,0 +1,168 @@
+"""The data of the planning benchmark, and those who draw batches from it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from datasets import Dataset as ArrowDataset
+from datasets import interleave_datasets
+from torch import Tensor
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, RandomSampler
+
+from mixer.clock import Clock
+from mixer.controller import Mixing
+from mixer.loader import MixingLoader
+from mixer.planner import Planner
+from mixer.policies import Fixed
+from mixer.streams import Stream
+
+ROW_LENGTH = 128
+SHARES = (0.5, 0.3, 0.2)
+_SHUFFLE_BUFFER = 1_000
+
+Batch = dict[str, Tensor]
+Collator = Callable[[list[Any]], Any]
+Sample = dict[str, Tensor]
+
+
+class Rows(Dataset[Sample]):
+    """Tokenised samples in memory, read item by item.
+
+    Args:
+        rows: int64 `[num_samples, ROW_LENGTH]`.
+    """
+
+    def __init__(self, rows: Tensor):
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Sample:
+        row = self.rows[index]
+        return {"input_ids": row, "labels": row}
+
+
+class BatchRows(Rows):
+    """The same samples, which can be read several at a time too.
+
+    Args:
+        rows: int64 `[num_samples, ROW_LENGTH]`.
+    """
+
+    def __getitems__(self, indices: list[int]) -> list[Sample]:
+        rows = self.rows.index_select(0, torch.tensor(indices))
+        return [{"input_ids": row, "labels": row} for row in rows.unbind()]
+
+
+class LazyRows(Dataset[Sample]):
+    """Any number of samples that are computed when they are read, and take no memory.
+
+    Args:
+        num_samples: How many.
+    """
+
+    def __init__(self, num_samples: int):
+        self._num_samples = num_samples
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def __getitem__(self, index: int) -> Sample:
+        row = torch.arange(index, index + ROW_LENGTH)
+        return {"input_ids": row, "labels": row}
+
+
+def make_rows(num_streams: int, num_samples: int) -> list[Tensor]:
+    """Makes the tokens of each stream.
+
+    Args:
+        num_streams: Number of streams.
+        num_samples: Samples of each.
+
+    Returns:
+        int64 `[num_samples, ROW_LENGTH]` a stream.
+    """
+    random = torch.Generator().manual_seed(0)
+    return [torch.randint(32_000, (num_samples, ROW_LENGTH), generator=random) for _ in range(num_streams)]
+
+
+def new_mixing(datasets: Sequence[Any], shares: Sequence[float], batch_size: int) -> Mixing:
+    """Builds the controller of an endless run, as the trainer does.
+
+    Args:
+        datasets: The streams' data sets.
+        shares: Weight of each.
+        batch_size: Samples of an update, over all ranks.
+
+    Returns:
+        The controller.
+    """
+    streams = [Stream(f"stream{number}", dataset) for number, dataset in enumerate(datasets)]
+    epoch_size = sum(stream.num_samples for stream in streams)
+    clock = Clock(batch_size=batch_size, epoch_size=epoch_size, num_epochs=1, max_steps=10**9)
+    return Mixing(Planner(streams, seed=0), Fixed(list(shares)), clock)
+
+
+def mixing_batches(datasets: Sequence[Any], batch_size: int, collator: Collator) -> Iterator[Batch]:
+    """Draws batches as the trainer does on one rank: plan, fetch, collate, observe.
+
+    Args:
+        datasets: The streams' data sets.
+        batch_size: Samples of a batch.
+        collator: Makes a batch of a list of samples.
+
+    Yields:
+        Batches without end.
+    """
+    mixing = new_mixing(datasets, SHARES, batch_size)
+    loader = MixingLoader(mixing, datasets, collator, max_micro_batch_size=batch_size)
+    losses = np.ones(len(datasets))
+    while (update := loader.next_update()) is not None:
+        yield update.micro_batches[0].inputs
+        mixing.observe(update.plan, losses, update.plan.counts * ROW_LENGTH)
+
+
+def _endless(loader: DataLoader[Any]) -> Iterator[Batch]:
+    while True:
+        yield from loader
+
+
+def torch_batches(datasets: Sequence[Any], batch_size: int, collator: Collator) -> Iterator[Batch]:
+    """Draws batches from the data sets in a row, shuffled together (without any mixture); see `mixing_batches`."""
+    together: Dataset[Any] = ConcatDataset(datasets)
+    return _endless(DataLoader(together, batch_size, sampler=RandomSampler(together), collate_fn=collator))
+
+
+def arrow_datasets(rows: Sequence[Tensor]) -> list[ArrowDataset]:
+    """Shows the same tokens as Arrow data sets, without copying them.
+
+    Args:
+        rows: int64 `[num_samples, ROW_LENGTH]` a stream.
+
+    Returns:
+        A data set a stream, giving tensors.
+    """
+    return [_arrow_dataset(tokens.numpy()) for tokens in rows]
+
+
+def _arrow_dataset(tokens: np.ndarray) -> ArrowDataset:
+    offsets = np.arange(len(tokens) + 1, dtype=np.int32) * tokens.shape[1]
+    column = pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens.ravel()))
+    return ArrowDataset(pa.table({"input_ids": column, "labels": column})).with_format("torch")
+
+
+def interleaved_batches(datasets: Sequence[ArrowDataset], batch_size: int, collator: Collator) -> Iterator[Batch]:
+    """Draws batches from the map-style interleaved data sets, shuffled; see `mixing_batches`."""
+    mixed = interleave_datasets(list(datasets), probabilities=list(SHARES), seed=0).with_format("torch")
+    return _endless(DataLoader(mixed, batch_size, shuffle=True, collate_fn=collator))
+
+
+def streamed_batches(datasets: Sequence[ArrowDataset], batch_size: int, collator: Collator) -> Iterator[Batch]:
+    """Draws batches from the iterable interleaved data sets, shuffled in a buffer; see `mixing_batches`."""
+    iterables = [dataset.to_iterable_dataset() for dataset in datasets]
+    mixed = interleave_datasets(iterables, probabilities=list(SHARES), seed=0)
+    shuffled = mixed.shuffle(seed=0, buffer_size=_SHUFFLE_BUFFER).with_format("torch")
+    return _endless(DataLoader(shuffled, batch_size, collate_fn=collator))

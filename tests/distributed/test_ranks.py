@@ -1,0 +1,112 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from mixer import Ledger, MixingTrainer, Uniform
+from tests.helpers import MODEL_DATA, GradientRecorder, arguments, build_model, three_streams
+
+ROOT = Path(__file__).parents[2]
+SCENARIOS = ("gradients", "stock_gradient", "disagreement", "broken_sample", "nonfinite", "resume")
+
+pytestmark = pytest.mark.xdist_group("ranks")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ranks")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(
+        [*command, str(Path(__file__).with_name("worker.py")), str(path), *SCENARIOS],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-6000:]
+    return path
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads((folder / f"results-{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("name", MODEL_DATA)
+def test_gradient_of_two_ranks_is_the_one_of_one_process(name: str, folder: Path, tmp_path: Path) -> None:
+    recorder = GradientRecorder()
+    trainer = MixingTrainer(
+        model=build_model(name),
+        args=arguments(tmp_path, per_device_train_batch_size=64, max_steps=6),
+        train_dataset=three_streams(MODEL_DATA[name]),
+        batch_size=9,
+        mixing=Uniform(),
+        callbacks=[recorder],
+    )
+    trainer.train()
+    single = torch.stack(recorder.gradients)
+    for rank in range(2):
+        both = torch.load(folder / f"{name}-rank{rank}.pt")
+        assert both.abs().max() > 1e-3
+        torch.testing.assert_close(both, single, rtol=0, atol=1e-6)
+    # Five updates of an epoch of 37 samples: four of 9, and one sample left for two ranks.
+    assert trainer.ledger.updates()["total"].tolist() == [9, 9, 9, 9, 1, 9]
+
+
+@pytest.mark.parametrize("name", MODEL_DATA)
+def test_ledger_of_two_ranks_is_the_one_of_one_process(name: str, folder: Path, tmp_path: Path) -> None:
+    trainer = MixingTrainer(
+        model=build_model(name),
+        args=arguments(tmp_path, per_device_train_batch_size=64, max_steps=6),
+        train_dataset=three_streams(MODEL_DATA[name]),
+        batch_size=9,
+        mixing=Uniform(),
+    )
+    trainer.train()
+    single, both = trainer.ledger.to_pandas(), Ledger(folder / name / "ledger").to_pandas()
+    pd.testing.assert_frame_equal(single.drop(columns="loss"), both.drop(columns="loss"))
+    pd.testing.assert_series_equal(single["loss"], both["loss"], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", MODEL_DATA)
+def test_sum_over_streams_is_the_backpropagated_loss(name: str, folder: Path, results: list[dict[str, Any]]) -> None:
+    rows = Ledger(folder / name / "ledger").to_pandas()
+    rows["sum"] = rows["loss"].fillna(0.0) * rows["items"]
+    steps = rows.groupby("step")
+    expected = (steps["sum"].sum() / steps["items"].sum()).tolist()
+    assert results[0]["gradients"][name] == pytest.approx(expected, abs=1e-6)
+
+
+def test_stock_gradient_is_too_large_by_the_number_of_ranks(results: list[dict[str, Any]]) -> None:
+    assert results[0]["stock_gradient"] == pytest.approx(2.0, abs=1e-4)
+
+
+def test_ranks_that_disagree_end_in_an_error_on_all(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        assert result["disagreement"].startswith("DisagreementError")
+        assert "rank 0: step 2" in result["disagreement"]
+        assert "rank 1: step 2" in result["disagreement"]
+
+
+def test_a_sample_that_fails_on_one_rank_ends_in_an_error_on_all(results: list[dict[str, Any]]) -> None:
+    messages = [result["broken_sample"] for result in results]
+    assert all("Stream 'bad': sample 7 could not be loaded: OSError: disk on fire" in message for message in messages)
+    assert sorted(message.split(":")[0] for message in messages) == ["RemoteError", "SampleError"]
+
+
+def test_a_loss_that_is_not_finite_skips_or_raises_on_all_ranks(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        assert result["nonfinite"]["skip"]
+        assert result["nonfinite"]["raise"].startswith("NonFiniteLossError: Update 1: the loss of ['bad']")
+
+
+def test_resuming_gives_the_same_weights_to_the_bit(results: list[dict[str, Any]]) -> None:
+    assert all(result["resume"] for result in results)

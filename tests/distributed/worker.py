@@ -1,0 +1,151 @@
+"""What each rank does in the distributed tests: `torchrun ... worker.py FOLDER SCENARIO...`."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Trainer, TrainerCallback
+
+from mixer import LossChange, MixingTrainer, Uniform
+from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, arguments, build_model, three_streams, weights_of
+
+
+def gradients(folder: Path) -> dict[str, Any]:
+    """Gradients of updates with unequal counts on the ranks, several micro-batches, and a rank without samples."""
+    results: dict[str, Any] = {}
+    for name in MODEL_DATA:
+        recorder = GradientRecorder()
+        trainer = MixingTrainer(
+            model=build_model(name),
+            args=arguments(folder / name, per_device_train_batch_size=2, max_steps=6),
+            train_dataset=three_streams(MODEL_DATA[name]),
+            batch_size=9,
+            mixing=Uniform(),
+            callbacks=[recorder],
+        )
+        trainer.train()
+        torch.save(torch.stack(recorder.gradients), folder / f"{name}-rank{trainer.args.process_index}.pt")
+        results[name] = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return results
+
+
+def stock_gradient(folder: Path) -> float:
+    """The norm ratio of the stock Trainer's gradient for a head that ignores the item count."""
+    recorder = GradientRecorder()
+    data = Tokens(8, 1, "sequence-classification")
+    args = arguments(folder / "stock", per_device_train_batch_size=4, max_steps=1, train_sampling_strategy="sequential")
+    trainer = Trainer(build_model("bert-classifier"), args, train_dataset=data, callbacks=[recorder])
+    trainer.train()
+    own = GradientRecorder()
+    args = arguments(folder / "own", per_device_train_batch_size=4, max_steps=1, train_sampling_strategy="sequential")
+    mixing = MixingTrainer(build_model("bert-classifier"), args, train_dataset=data, callbacks=[own])
+    mixing.train()
+    return float(recorder.gradients[0].norm() / own.gradients[0].norm())
+
+
+class _WeightsOnOneRank(TrainerCallback):
+    def __init__(self, mixing: Callable[[], Any]):
+        self.mixing = mixing
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 2 and args.process_index == 1:
+            self.mixing().set_weights({"a": 1, "b": 5, "c": 1})
+
+
+def disagreement(folder: Path) -> str:
+    trainer = MixingTrainer(build_model("llama"), arguments(folder / "disagreement"), train_dataset=three_streams())
+    trainer.add_callback(_WeightsOnOneRank(lambda: trainer.mixing))
+    return _error_of(trainer)
+
+
+class _Broken(Tokens):
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        if index == 7:
+            raise OSError("disk on fire")
+        return super().__getitem__(index)
+
+
+def broken_sample(folder: Path) -> str:
+    streams = {"good": Tokens(20, 1), "bad": _Broken(12, 2)}
+    args = arguments(folder / "broken", max_steps=10)
+    return _error_of(MixingTrainer(build_model("llama"), args, train_dataset=streams, batch_size=8))
+
+
+class _InfiniteForLabel(torch.nn.Module):
+    """A classifier whose loss is infinite for rows that hold the token 63."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = build_model("bert-classifier")
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> Any:
+        output = self.inner(input_ids=input_ids, attention_mask=attention_mask)
+        bad = (input_ids == 63).any(dim=1, keepdim=True)
+        logits = torch.where(bad, output.logits * float("inf"), output.logits)
+        return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def nonfinite(folder: Path) -> dict[str, Any]:
+    good, bad = Tokens(16, 1, "sequence-classification"), Tokens(16, 2, "sequence-classification")
+    for rows, replacement in ((good.rows, 1), (bad.rows, 63)):
+        for row in rows:
+            row["input_ids"] = torch.where(row["input_ids"] >= 63, 1, row["input_ids"])
+            row["input_ids"][0] = replacement
+    results: dict[str, Any] = {}
+    for mode in ("skip", "raise"):
+        model = _InfiniteForLabel()
+        before = weights_of(model)
+        trainer = MixingTrainer(
+            model,
+            arguments(folder / mode, max_steps=2, weight_decay=0.1),
+            train_dataset={"good": good, "bad": bad},
+            batch_size=6,
+            nonfinite=mode,
+        )
+        if mode == "raise":
+            results[mode] = _error_of(trainer)
+        else:
+            trainer.train()
+            results[mode] = bool(torch.equal(before, weights_of(model)))
+    return results
+
+
+def resume(folder: Path) -> bool:
+    """Whether a run that was saved half-way and resumed ends with the weights of the uninterrupted one."""
+    ends = []
+    for name, half in (("whole", False), ("resumed", True)):
+        args = arguments(folder / name, max_steps=8, save_strategy="steps", save_steps=4, optim="adamw_torch")
+        for _ in range(2 if half else 1):
+            trainer = MixingTrainer(
+                build_model("llama"),
+                args,
+                train_dataset=three_streams(),
+                batch_size=5,
+                mixing=LossChange(num_warmup_observations=1),
+            )
+            trainer.train(resume_from_checkpoint=str(folder / name / "checkpoint-4") if len(ends) == 2 else None)
+            ends.append(weights_of(trainer.model))
+    return torch.equal(ends[0], ends[2])
+
+
+def _error_of(trainer: MixingTrainer) -> str:
+    try:
+        trainer.train()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    results = {name: globals()[name](folder) for name in sys.argv[2:]}
+    rank = torch.distributed.get_rank()
+    (folder / f"results-{rank}.json").write_text(json.dumps(results))
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

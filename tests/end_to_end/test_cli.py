@@ -1,0 +1,143 @@
+"""The command line as a user runs it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mixer import Ledger
+from mixer.cli import main
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.xdist_group("ranks")
+
+RECIPE = {
+    "model": {
+        "config": {
+            "model_type": "llama",
+            "vocab_size": 256,
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+        }
+    },
+    "streams": {
+        "python": {
+            "factory": "tasks.text_domains.python_source",
+            "arguments": {"num_samples": 60, "num_validation_samples": 8, "block_length": 16},
+        },
+        "cpp": {
+            "factory": "tasks.text_domains.cpp_headers",
+            "arguments": {"num_samples": 40, "num_validation_samples": 8, "block_length": 16},
+        },
+    },
+    "mixing": {"class_path": "LossChange", "init_args": {"num_warmup_observations": 1}},
+    "batch_size": 9,
+    "training": {
+        "per_device_train_batch_size": 4,
+        "max_steps": 4,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "eval_on_start": True,
+        "logging_steps": 2,
+        "save_strategy": "no",
+        "report_to": "none",
+        "use_cpu": True,
+        "disable_tqdm": True,
+    },
+}
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump({**RECIPE, "training": {**RECIPE["training"], "output_dir": str(tmp_path / "run")}}))
+    return path
+
+
+def _launch(*command: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-m", *command], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_two_ranks_train_by_a_recipe_and_are_compared(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    launcher = ("torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "mixer")
+    run = _launch(*launcher, "train", str(recipe), "--training.seed", "7")
+    assert run.returncode == 0, run.stderr[-4000:]
+    folder = recipe.parent / "run"
+    rows = Ledger(folder / "ledger").to_pandas()
+    assert rows.groupby("step")["count"].sum().tolist() == [9, 9, 9, 9]
+    assert Ledger(folder / "ledger").evaluations()["step"].tolist() == [0, 0, 2, 2, 4, 4]
+    assert (folder / "model.safetensors").is_file()
+    assert yaml.safe_load((folder / "recipe.yaml").read_text())["training"]["seed"] == 7
+    main(["compare", str(folder), str(folder)])
+    printed = capsys.readouterr().out
+    assert "python" in printed
+    assert "worst" in printed
+
+
+def test_one_process_trains_with_another_policy_and_model(recipe: Path, tmp_path: Path) -> None:
+    main(["train", str(recipe), "--mixing", "Uniform", "--model.config.hidden_size", "32", "--batch_size", "8"])
+    rows = Ledger(tmp_path / "run" / "ledger").to_pandas()
+    assert rows["weight"].unique().tolist() == [0.5]
+    # A saved model is loaded by name; weights are given by name.
+    arguments = [
+        "--model.name_or_path",
+        str(tmp_path / "run"),
+        "--model.config",
+        "{}",
+        "--mixing",
+        '{"python": 1, "cpp": 3}',
+    ]
+    main(["train", str(recipe), *arguments, "--training.output_dir", str(tmp_path / "second")])
+    weights = Ledger(tmp_path / "second" / "ledger").to_pandas().groupby("stream")["weight"].mean()
+    assert weights.to_dict() == {"python": 0.25, "cpp": 0.75}
+    first, second = (Ledger(tmp_path / name / "ledger").evaluations()["loss"] for name in ("run", "second"))
+    assert second.iloc[0] == pytest.approx(first.iloc[-2], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--training.max_steps", "many"], 'Parser key "training.max_steps"'),
+        (["--streams.python.factory", "tasks.nowhere.f"], "streams.python.factory: 'tasks.nowhere.f' cannot be found"),
+        (
+            ["--streams.python.arguments", '{"num_sample": 3}'],
+            "streams.python.factory: tasks.text_domains.python_source",
+        ),
+        (["--streams.python.train_split", "dev"], "streams.python.train_split"),
+        (["--mixing", "LosChange"], "LossChange"),
+        (["--mixing", '{"python": 1}'], "missing: ['cpp']"),
+        (["--batch_size", "0"], "batch_size=0"),
+        (["--model.config", "{}"], "model_type"),
+        (["--colour", "red"], "colour"),
+        (["--training.learning_rat", "1"], "learning_rat"),
+    ],
+)
+def test_wrong_input_names_the_field(
+    recipe: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["train", str(recipe), *arguments])
+    assert stop.value.code not in (0, None)
+    assert message in f"{capsys.readouterr().err}{stop.value.code}"
+
+
+def test_policies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["policies"])
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("Uniform", "LossChange", "Scheduled", "Hold"))
+
+
+def test_comparing_what_is_no_run_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", str(tmp_path)])
+    assert "is not the folder of a run" in str(stop.value.code)

@@ -1,0 +1,157 @@
+"""Small models, data sets and callbacks that several tests share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+VOCABULARY = 64
+
+
+class Tokens(Dataset[dict[str, torch.Tensor]]):
+    """Rows of tokens of different length, padded, with labels by `label(ids, mask, generator)`."""
+
+    def __init__(self, num_samples: int, seed: int, kind: str = "causal-lm", length: int = 12):
+        generator = torch.Generator().manual_seed(seed)
+        self.rows = []
+        for _ in range(num_samples):
+            size = int(torch.randint(3, length + 1, (1,), generator=generator))
+            ids = torch.randint(1, VOCABULARY, (length,), generator=generator)
+            mask = (torch.arange(length) < size).long()
+            row = {"input_ids": ids * mask, "attention_mask": mask}
+            row["labels"] = _LABELS[kind](ids, mask, generator)
+            self.rows.append(row)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return self.rows[index]
+
+
+def _class(ids: torch.Tensor, mask: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.randint(0, 3, (), generator=generator)
+
+
+def _token_labels(ids: torch.Tensor, mask: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.where(mask.bool(), ids % 3, -100)
+
+
+def _next_token(ids: torch.Tensor, mask: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.where(mask.bool(), ids, -100)
+
+
+def _number(ids: torch.Tensor, mask: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn((), generator=generator)
+
+
+def _several_classes(ids: torch.Tensor, mask: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.randint(0, 2, (3,), generator=generator).float()
+
+
+_LABELS: dict[str, Callable[..., torch.Tensor]] = {
+    "causal-lm": _next_token,
+    "masked-lm": _next_token,
+    "sequence-classification": _class,
+    "token-classification": _token_labels,
+    "regression": _number,
+    "multi-label": _several_classes,
+}
+
+
+def _llama_config(**changes: Any) -> LlamaConfig:
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaConfig(vocab_size=VOCABULARY, num_key_value_heads=2, pad_token_id=0, **{**sizes, **changes})
+
+
+def _bert_config(**changes: Any) -> BertConfig:
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return BertConfig(vocab_size=VOCABULARY, **{**sizes, **dropout, **changes})
+
+
+def build_model(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    if name == "llama":
+        return LlamaForCausalLM(_llama_config())
+    if name == "gpt2":
+        config = GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=1, n_head=2, n_positions=32)
+        config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
+        return GPT2LMHeadModel(config)
+    if name == "llama-classifier":
+        return LlamaForSequenceClassification(_llama_config(num_labels=3))
+    if name == "bert-classifier":
+        return BertForSequenceClassification(_bert_config(num_labels=3))
+    if name == "bert-regression":
+        return BertForSequenceClassification(_bert_config(num_labels=1))
+    if name == "bert-multi-label":
+        return BertForSequenceClassification(_bert_config(num_labels=3, problem_type="multi_label_classification"))
+    if name == "bert-tokens":
+        return BertForTokenClassification(_bert_config(num_labels=3))
+    assert name == "bert-masked-lm"
+    return BertForMaskedLM(_bert_config())
+
+
+MODEL_DATA = {
+    "llama": "causal-lm",
+    "gpt2": "causal-lm",
+    "llama-classifier": "sequence-classification",
+    "bert-classifier": "sequence-classification",
+    "bert-regression": "regression",
+    "bert-multi-label": "multi-label",
+    "bert-tokens": "token-classification",
+    "bert-masked-lm": "masked-lm",
+}
+
+
+def three_streams(kind: str = "causal-lm") -> dict[str, Tokens]:
+    return {"a": Tokens(20, 1, kind), "b": Tokens(11, 2, kind), "c": Tokens(6, 3, kind)}
+
+
+def arguments(folder: str | Path, **changes: Any) -> TrainingArguments:
+    defaults: dict[str, Any] = {
+        "per_device_train_batch_size": 8,
+        "max_steps": 3,
+        "optim": "sgd",
+        "learning_rate": 0.1,
+        "max_grad_norm": 0.0,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+    }
+    return TrainingArguments(output_dir=str(folder), **{**defaults, **changes})
+
+
+class GradientRecorder(TrainerCallback):
+    """Keeps the gradients of every update, flattened into one vector."""
+
+    def __init__(self) -> None:
+        self.gradients: list[torch.Tensor] = []
+
+    def on_pre_optimizer_step(
+        self, args: Any, state: Any, control: Any, model: nn.Module = None, **kwargs: Any
+    ) -> None:
+        parts = [p.grad.flatten() if p.grad is not None else torch.zeros(p.numel()) for p in model.parameters()]
+        self.gradients.append(torch.cat(parts).detach().clone())
+
+
+def weights_of(model: nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])

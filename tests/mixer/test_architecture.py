@@ -1,0 +1,81 @@
+"""Imports point one way: tasks -> replay -> mixer, and downward inside each package."""
+
+import ast
+import doctest
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RANKS = {"mixer": 0, "replay": 1, "tasks": 2, "benchmarks": 3}
+MODULES = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for package in ("mixer", "replay", "tasks")
+    for path in (ROOT / package).rglob("*.py")
+)
+
+
+def _imports(module: str) -> set[str]:
+    path = ROOT / (module.replace(".", "/") + ".py")
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: imports are absolute"
+            found.add(node.module or "")
+    return {name for name in found if name.split(".")[0] in RANKS}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_package_imports_only_packages_below_it(module: str) -> None:
+    own = RANKS[module.split(".")[0]]
+    assert all(RANKS[name.split(".")[0]] <= own for name in _imports(module))
+
+
+def test_no_two_modules_import_each_other_however_far_apart() -> None:
+    modules = {module.removesuffix(".__init__"): _imports(module) for module in MODULES}
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, f"import cycle: {' -> '.join((*path, name))}"
+        if name in done or name not in modules:
+            return
+        for imported in modules[name]:
+            visit(imported, (*path, name))
+        done.add(name)
+
+    for name in modules:
+        visit(name, ())
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("mixer.policies.")])
+def test_a_policy_needs_little_code(module: str) -> None:
+    if module.rsplit(".", 1)[1] in ("__init__", "registry"):
+        pytest.skip("gathers all policies")
+    needed, waiting = set(), [module]
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting += [imported for imported in _imports(name) if imported in MODULES]
+    lines = sum(len((ROOT / (name.replace(".", "/") + ".py")).read_text().splitlines()) for name in needed)
+    assert lines < 500
+
+
+@pytest.mark.parametrize("module", [name.removesuffix(".__init__") for name in MODULES if "__main__" not in name])
+def test_examples_in_docstrings_run(module: str) -> None:
+    assert doctest.testmod(importlib.import_module(module)).failed == 0
+
+
+def test_every_public_policy_is_exported_and_registered() -> None:
+    import mixer
+    from mixer import policies
+
+    names = [info.name for info in pkgutil.iter_modules(policies.__path__)]
+    assert {"uniform", "fixed", "loss_change"} <= set(names)
+    for name in policies.policy_classes():
+        assert name in policies.__all__
+        assert name in mixer.__all__

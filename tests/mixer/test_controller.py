@@ -1,0 +1,509 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mixer.clock import Clock
+from mixer.controller import FORMAT_VERSION, Mixing
+from mixer.groups import Grouping
+from mixer.plan import Plan
+from mixer.planner import Planner
+from mixer.policies import (
+    Decision,
+    Fixed,
+    Function,
+    Hold,
+    LossChange,
+    Mixture,
+    Observation,
+    Policy,
+    Scheduled,
+    Smoothed,
+    Uniform,
+    WarmUp,
+)
+from mixer.streams import Stream
+
+LENGTHS = {"a": 20, "b": 30, "c": 50}
+NO_TOKENS = np.zeros(3, dtype=np.int64)
+
+
+class Recording(Policy):
+    """Gives the next of the given weights and keeps what it observed."""
+
+    needs = frozenset({"loss"})
+
+    def __init__(self, *weights: list[float], loss_weights: list[float] | None = None, unit: str = "samples"):
+        super().__init__(unit=unit)
+        self.weights, self.loss_weights = weights, loss_weights
+        self.observations: list[Observation] = []
+
+    def decision(self) -> Decision:
+        weights = self.weights[min(len(self.observations), len(self.weights) - 1)]
+        return Decision(np.array(weights), None if self.loss_weights is None else np.array(self.loss_weights))
+
+    def start(self, mixture: Mixture) -> Decision:
+        return self.decision()
+
+    def update(self, observation: Observation) -> Decision:
+        self.observations.append(observation)
+        return self.decision()
+
+
+def make_mixing(
+    policy: Policy | None = None,
+    batch_size: int = 8,
+    num_epochs: float = 5,
+    streams: list[Stream] | None = None,
+    seed: int = 0,
+    **planning: object,
+) -> Mixing:
+    streams = [Stream(name, range(length)) for name, length in LENGTHS.items()] if streams is None else streams
+    clock = Clock(batch_size, sum(stream.num_samples for stream in streams), num_epochs)
+    return Mixing(Planner(streams, seed, **planning), policy or Uniform(), clock)
+
+
+def losses_at(step: int, num_streams: int) -> np.ndarray:
+    losses = np.random.default_rng(step).random(num_streams) * np.arange(1, num_streams + 1)
+    return np.where(np.random.default_rng(step + 9_999).random(num_streams) < 0.1, np.nan, losses)
+
+
+def one_update(mixing: Mixing) -> Plan:
+    plan = mixing.next_plan()
+    mixing.observe(plan, losses_at(plan.step, len(mixing.names)), plan.counts * (1 + np.arange(len(mixing.names))))
+    return plan
+
+
+def run_to_the_end(mixing: Mixing, limit: int = 1_000) -> list[Plan]:
+    plans: list[Plan] = []
+    while len(plans) < limit and (plan := mixing.next_plan()) is not None:
+        mixing.observe(plan, np.ones(len(mixing.names)), np.zeros(len(mixing.names), dtype=np.int64))
+        plans.append(plan)
+    return plans
+
+
+def through_json(state: dict) -> dict:
+    return json.loads(json.dumps(state, allow_nan=False))
+
+
+def assert_same_plan(first: Plan, second: Plan) -> None:
+    assert first.fingerprint() == second.fingerprint()
+    assert first.policy_weights.tolist() == second.policy_weights.tolist()
+    assert first.staleness == second.staleness
+
+
+class TestPlan:
+    def test_a_plan_says_what_it_was_made_of(self) -> None:
+        plan = make_mixing(Recording([2.0, 1.0, 1.0], loss_weights=[1.0, 2.0, 3.0])).next_plan()
+        assert (plan.step, plan.total, plan.staleness) == (0, 8, 0)
+        assert plan.counts.tolist() == [4, 2, 2]
+        assert plan.weights.tolist() == [0.5, 0.25, 0.25]
+        assert plan.policy_weights.tolist() == [2.0, 1.0, 1.0]
+        assert plan.loss_weights.tolist() == [1.0, 2.0, 3.0]
+
+    @given(
+        weights=st.lists(st.floats(0.01, 1.0), min_size=3, max_size=3),
+        batch_size=st.integers(1, 70),
+    )
+    def test_the_realised_share_stays_within_a_sample_at_every_prefix(self, weights, batch_size) -> None:
+        plans = run_to_the_end(make_mixing(Fixed(weights), batch_size), limit=60)
+        counts = np.array([plan.counts for plan in plans])
+        owed = np.cumsum([plan.total for plan in plans])[:, None] * plans[0].weights
+        assert np.abs(np.cumsum(counts, axis=0) - owed).max() <= 0.75 + 1e-6
+
+    def test_the_decision_after_a_step_rules_the_next_one(self) -> None:
+        mixing = make_mixing(Recording([1, 0, 0], [0, 1, 0], [0, 0, 1]))
+        plans = [one_update(mixing) for _ in range(3)]
+        assert [plan.counts.tolist() for plan in plans] == [[8, 0, 0], [0, 8, 0], [0, 0, 8]]
+        assert [plan.staleness for plan in plans] == [0, 0, 0]
+
+    def test_a_plan_made_ahead_is_stale(self) -> None:
+        mixing = make_mixing()
+        plan = mixing.next_plan()
+        mixing.clock.tick()
+        assert (plan.staleness, mixing.next_plan().staleness) == (0, 1)
+
+    def test_the_last_update_of_an_epoch_is_the_remainder(self) -> None:
+        mixing = make_mixing(batch_size=30, num_epochs=2)
+        assert [one_update(mixing).total for _ in range(8)] == [30, 30, 30, 10] * 2
+
+
+class TestObservation:
+    def test_it_holds_what_the_update_was(self) -> None:
+        policy = Recording([2, 1, 1], [1, 1, 1])
+        mixing = make_mixing(policy)
+        losses, tokens = np.array([0.5, np.nan, 2.0]), np.array([40, 0, 9])
+        mixing.observe(mixing.next_plan(), losses, tokens)
+        (seen,) = policy.observations
+        assert (seen.step, seen.progress) == (1, 1 / mixing.clock.max_steps)
+        assert seen.weights.tolist() == [0.5, 0.25, 0.25]
+        assert seen.counts.tolist() == seen.seen.tolist() == [4, 2, 2]
+        assert seen.tokens.tolist() == [40, 0, 9]
+        np.testing.assert_array_equal(seen.losses, losses)
+        assert seen.evaluation_losses is None
+
+    def test_weights_are_those_before_absent_streams_left(self) -> None:
+        policy = Recording([2, 1, 1])
+        streams = [Stream("a", range(9), enters_at=0.5), Stream("b", range(9)), Stream("c", range(9))]
+        mixing = make_mixing(policy, streams=streams)
+        assert one_update(mixing).weights.tolist() == [0.0, 0.5, 0.5]
+        assert policy.observations[0].weights.tolist() == [0.5, 0.25, 0.25]
+
+    def test_what_was_seen_is_kept_as_it_was(self) -> None:
+        policy = Recording([1, 1, 2])
+        mixing = make_mixing(policy)
+        for _ in range(3):
+            one_update(mixing)
+        assert [seen.seen.sum() for seen in policy.observations] == [8, 16, 24]
+
+    def test_an_evaluation_is_seen_once_and_by_name(self) -> None:
+        policy = Recording([1, 1, 1])
+        mixing = make_mixing(policy)
+        mixing.observe_evaluation({"c": 3.0, "other": 9.0})
+        mixing.observe_evaluation({"a": 1.0})
+        one_update(mixing)
+        one_update(mixing)
+        np.testing.assert_array_equal(policy.observations[0].evaluation_losses, [1.0, np.nan, 3.0])
+        assert policy.observations[1].evaluation_losses is None
+
+
+class TestCoverage:
+    def test_it_is_what_was_seen_of_each_stream(self) -> None:
+        mixing = make_mixing(Fixed([1, 1, 2]), batch_size=40)
+        run_to_the_end(mixing, limit=3)
+        assert mixing.seen.tolist() == [25, 25, 50]
+        assert mixing.coverage == {"a": 1.0, "b": 25 / 30, "c": 1.0}
+        assert mixing.stream_epochs.tolist() == [25 / 20, 25 / 30, 1.0]
+        assert mixing.unique.tolist() == [20, 25, 50]
+
+
+class TestSingleStream:
+    def mixing(self, drop_unit: int = 0, num_epochs: float = 3, max_epochs: float | None = None) -> Mixing:
+        streams = [Stream("only", range(10), max_epochs=max_epochs)]
+        return Mixing(Planner(streams, seed=1), Uniform(), Clock(4, 10, num_epochs, drop_unit=drop_unit))
+
+    def references(self, mixing: Mixing, plan: Plan) -> list[int]:
+        return mixing.planner.references(*plan.rank_share(0, 1), plan.total).tolist()
+
+    def test_each_epoch_holds_every_sample_once(self) -> None:
+        mixing = self.mixing()
+        plans = run_to_the_end(mixing, limit=9)
+        assert [plan.total for plan in plans] == [4, 4, 2] * 3
+        samples = sum((self.references(mixing, plan) for plan in plans), [])
+        assert all(sorted(samples[begin : begin + 10]) == list(range(10)) for begin in (0, 10, 20))
+
+    def test_dropping_the_rest_begins_the_next_epoch_with_a_fresh_permutation(self) -> None:
+        mixing = self.mixing(drop_unit=4)
+        plans = run_to_the_end(mixing, limit=6)
+        assert [plan.total for plan in plans] == [4] * 6
+        assert [int(plan.starts[0]) for plan in plans] == [0, 4, 10, 14, 20, 24]
+        for first, second in zip(plans[::2], plans[1::2], strict=True):
+            assert len({*self.references(mixing, first), *self.references(mixing, second)}) == 8
+
+    def test_dropped_samples_are_not_counted_as_seen(self) -> None:
+        mixing = self.mixing(drop_unit=4)
+        run_to_the_end(mixing, limit=4)
+        assert (mixing.seen.tolist(), mixing.unique.tolist()) == ([16], [8])
+
+    def test_the_fraction_of_an_epoch_ends_the_run(self) -> None:
+        assert [plan.total for plan in run_to_the_end(self.mixing(max_epochs=1.5))] == [4, 4, 2, 4, 1]
+
+    @pytest.mark.parametrize(("max_epochs", "expected"), [(1, 8), (0.9, 8), (1.9, 16), (1.5, 13), (2, 16)])
+    def test_the_run_ends_with_the_stream_although_the_rest_is_dropped(self, max_epochs, expected) -> None:
+        mixing = self.mixing(drop_unit=4, max_epochs=max_epochs)
+        assert sum(plan.total for plan in run_to_the_end(mixing)) == expected
+        assert mixing.is_exhausted
+
+
+class TestExhaustion:
+    def test_all_exhausted_ends_the_run(self) -> None:
+        streams = [Stream("a", range(10), max_epochs=1.3), Stream("b", range(9), max_epochs=1)]
+        mixing = make_mixing(streams=streams)
+        plans = run_to_the_end(mixing)
+        assert sum(plan.counts for plan in plans).tolist() == [13, 9]
+        assert mixing.next_plan() is None
+        assert mixing.is_exhausted
+
+    def test_streams_of_weight_zero_do_not_keep_the_run_alive(self) -> None:
+        mixing = make_mixing(Fixed([1, 0]), streams=[Stream("a", range(8), max_epochs=1), Stream("b", range(9))])
+        assert not mixing.is_exhausted
+        assert len(run_to_the_end(mixing)) == 1
+        assert mixing.is_exhausted
+
+    def test_asking_whether_it_is_exhausted_changes_nothing(self) -> None:
+        mixing = make_mixing()
+        before = mixing.state_dict()
+        assert not mixing.is_exhausted
+        assert mixing.state_dict() == before
+
+    def test_streams_enter_and_leave_with_the_progress_of_the_run(self) -> None:
+        streams = [Stream("first", range(40), leaves_at=0.5), Stream("second", range(40), enters_at=0.5)]
+        plans = run_to_the_end(make_mixing(streams=streams, num_epochs=1), limit=10)
+        assert [plan.counts.tolist() for plan in plans] == [[8, 0]] * 5 + [[0, 8]] * 5
+
+    def test_a_group_leaves_after_its_epochs(self) -> None:
+        streams = [Stream(name, range(10), groups={"g": name[0]}) for name in ("x1", "x2", "y1")]
+        mixing = make_mixing(streams=streams, groupings=[Grouping("g", max_epochs={"x": 1})])
+        counts = sum(plan.counts for plan in run_to_the_end(mixing, limit=20))
+        assert counts[:2].sum() == 20
+        assert counts.sum() == sum([8, 8, 8, 6] * 5)
+
+
+class TestSetWeights:
+    def test_it_rules_the_next_plan_until_the_policy_gets_it_back(self) -> None:
+        mixing = make_mixing(Fixed([1, 0, 0]))
+        one_update(mixing)
+        mixing.set_weights({"c": 3, "a": 1, "b": 0})
+        assert mixing.weights == {"a": 0.25, "b": 0.0, "c": 0.75}
+        assert [one_update(mixing).counts.tolist() for _ in range(2)] == [[2, 0, 6]] * 2
+        mixing.set_weights(None)
+        assert one_update(mixing).counts.tolist() == [8, 0, 0]
+
+    def test_it_is_not_stale(self) -> None:
+        mixing = make_mixing()
+        one_update(mixing)
+        mixing.set_weights([1, 2, 3])
+        assert mixing.next_plan().staleness == 0
+
+    def test_the_policy_goes_on_observing(self) -> None:
+        policy = Recording([1, 1, 2])
+        mixing = make_mixing(policy)
+        mixing.set_weights([0, 1, 0])
+        one_update(mixing)
+        assert policy.observations[0].weights.tolist() == [0.0, 1.0, 0.0]
+
+    def test_it_survives_saving(self) -> None:
+        mixing, resumed = make_mixing(), make_mixing()
+        mixing.set_weights({"a": 0.0, "b": 0.1, "c": 0.3})
+        resumed.load_state_dict(through_json(mixing.state_dict()))
+        assert resumed.manual_weights == mixing.manual_weights == {"a": 0.0, "b": 0.1, "c": 0.3}
+        assert_same_plan(resumed.next_plan(), mixing.next_plan())
+
+    def test_giving_back_survives_saving(self) -> None:
+        mixing, resumed = make_mixing(), make_mixing()
+        resumed.set_weights([0, 0, 1])
+        resumed.load_state_dict(through_json(mixing.state_dict()))
+        assert resumed.manual_weights is None
+        assert_same_plan(resumed.next_plan(), mixing.next_plan())
+
+    @pytest.mark.parametrize(
+        ("weights", "message"),
+        [
+            ([1, 2], r"set_weights: expected 3 weights, one for each of \['a', 'b', 'c'\], got shape \[2\]"),
+            ([[1, 2, 3]], r"got shape \[1, 3\]"),
+            ({"a": 1, "b": 1}, r"missing: \['c'\], unknown: \[\]"),
+            ({"a": 1, "b": 1, "c": 1, "d": 1}, r"missing: \[\], unknown: \['d'\]"),
+            ([1, -2, 3], "finite and 0 or more, but 'b' has -2.0"),
+            ([1, 2, float("nan")], "but 'c' has nan"),
+            ([float("inf"), 2, 3], "but 'a' has inf"),
+            ([0, 0, 0], "weights of all streams are 0"),
+            (["x", 1, 2], "weights must be numbers"),
+        ],
+    )
+    def test_weights_that_do_not_fit_are_refused_and_change_nothing(self, weights: object, message: str) -> None:
+        mixing = make_mixing()
+        with pytest.raises(ValueError, match=message):
+            mixing.set_weights(weights)
+        assert mixing.manual_weights is None
+
+
+class TestTokens:
+    def test_shares_of_tokens_become_shares_of_samples(self) -> None:
+        mixing = make_mixing(Fixed([1, 1, 2], unit="tokens"), batch_size=40)
+        first = mixing.next_plan()
+        assert first.counts.tolist() == [10, 10, 20]
+        mixing.observe(first, np.ones(3), first.counts * np.array([100, 400, 200]))
+        second = mixing.next_plan()
+        np.testing.assert_allclose(second.weights, np.array([4, 1, 4]) / 9)
+
+    def test_over_the_run_each_stream_has_its_share_of_the_tokens(self) -> None:
+        lengths = np.array([50, 300, 120])
+        mixing = make_mixing(Fixed([1, 1, 2], unit="tokens"), num_epochs=40)
+        for _ in range(500):
+            plan = mixing.next_plan()
+            mixing.observe(plan, np.ones(3), plan.counts * lengths)
+        np.testing.assert_allclose(mixing.num_tokens / mixing.num_tokens.sum(), [0.25, 0.25, 0.5], atol=0.005)
+
+    def test_a_stream_not_seen_yet_counts_as_the_mean_of_the_others(self) -> None:
+        mixing = make_mixing(Recording([1, 1, 0], [1, 1, 1], unit="tokens"))
+        plan = mixing.next_plan()
+        mixing.observe(plan, np.ones(3), plan.counts * np.array([10, 30, 0]))
+        shares = np.array([1 / 10, 1 / 30, 1 / 20])
+        np.testing.assert_allclose(mixing.next_plan().weights, shares / shares.sum())
+
+    def test_data_without_tokens_is_mixed_by_samples(self) -> None:
+        mixing = make_mixing(Fixed([1, 1, 2], unit="tokens"))
+        mixing.observe(mixing.next_plan(), np.ones(3), NO_TOKENS)
+        np.testing.assert_allclose(mixing.next_plan().weights, [0.25, 0.25, 0.5])
+
+    def test_weights_in_samples_are_not_converted(self) -> None:
+        mixing = make_mixing(Fixed([1, 1, 2]))
+        plan = mixing.next_plan()
+        mixing.observe(plan, np.ones(3), plan.counts * np.array([100, 400, 200]))
+        np.testing.assert_allclose(mixing.next_plan().weights, [0.25, 0.25, 0.5])
+
+
+POLICIES = {
+    "fixed": lambda: Fixed([1, 2, 4]),
+    "tokens": lambda: Fixed([1, 2, 4], unit="tokens"),
+    "scheduled": lambda: Scheduled([(0.0, [1, 1, 1]), (1.0, [0, 1, 3])]),
+    "function": lambda: Function(lambda step, weights: weights * (1 + np.array([0, 1, 2]) * 0.01)),
+    "loss change": lambda: LossChange(num_warmup_observations=3),
+    "wrapped": lambda: Hold(WarmUp(Smoothed(LossChange(num_warmup_observations=2)), 4), 3),
+}
+
+
+class TestResume:
+    @pytest.mark.parametrize("make_policy", POLICIES.values(), ids=POLICIES.keys())
+    @pytest.mark.parametrize("drawing", ["exact", "multinomial"])
+    @given(step=st.integers(0, 30), manual=st.booleans(), evaluated=st.booleans())
+    def test_saved_at_any_step_it_goes_on_alike(self, make_policy, drawing, step, manual, evaluated) -> None:
+        mixing, resumed = make_mixing(make_policy(), drawing=drawing), make_mixing(make_policy(), drawing=drawing)
+        for _ in range(step):
+            one_update(mixing)
+        if manual:
+            mixing.set_weights([3, 1, 1])
+        if evaluated:
+            mixing.observe_evaluation({"b": 1.5})
+        resumed.load_state_dict(through_json(mixing.state_dict()))
+        for later in range(12):
+            if later == 4:
+                mixing.set_weights(None)
+                resumed.set_weights(None)
+            assert_same_plan(one_update(resumed), one_update(mixing))
+        assert resumed.state_dict() == mixing.state_dict()
+
+    @given(step=st.integers(0, 8))
+    def test_a_single_stream_whose_rest_is_dropped_goes_on_alike(self, step: int) -> None:
+        first, second = (
+            Mixing(Planner([Stream("a", range(10))], 1), Uniform(), Clock(4, 10, 9, drop_unit=4)) for _ in range(2)
+        )
+        for _ in range(step):
+            one_update(first)
+        second.load_state_dict(through_json(first.state_dict()))
+        for _ in range(6):
+            assert_same_plan(one_update(second), one_update(first))
+
+    @pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf")])
+    def test_an_evaluation_loss_that_is_not_finite_can_be_saved(self, loss: float) -> None:
+        mixing, resumed = make_mixing(), make_mixing()
+        mixing.observe_evaluation({"a": loss, "b": 1.0})
+        resumed.load_state_dict(through_json(mixing.state_dict()))
+        assert_same_plan(one_update(resumed), one_update(mixing))
+
+    def test_saving_changes_nothing(self) -> None:
+        mixing = make_mixing(LossChange())
+        one_update(mixing)
+        assert mixing.state_dict() == mixing.state_dict()
+
+    def test_the_first_plan_after_a_resume_is_not_stale(self) -> None:
+        mixing, resumed = make_mixing(), make_mixing()
+        for _ in range(5):
+            one_update(mixing)
+        resumed.load_state_dict(mixing.state_dict())
+        assert resumed.next_plan().staleness == 0
+
+    @pytest.mark.parametrize(
+        ("other", "message"),
+        [
+            (lambda: make_mixing(LossChange()), "policy was Uniform and is LossChange now"),
+            (lambda: make_mixing(batch_size=9), "batch_size was 8 .* is 9 now"),
+            (lambda: make_mixing(seed=1), "stream 'a': key was"),
+            (
+                lambda: make_mixing(streams=[Stream(name, range(length)) for name, length in [("a", 20), ("b", 80)]]),
+                r"streams were \['a', 'b', 'c'\] .* are \['a', 'b'\] now",
+            ),
+            (
+                lambda: make_mixing(
+                    streams=[Stream(name, range(length)) for name, length in [("a", 21), ("b", 30), ("c", 49)]]
+                ),
+                "stream 'a': length was 20 .* is 21 now",
+            ),
+            (
+                lambda: make_mixing(
+                    streams=[Stream(name, range(n)) for name, n in zip("abc", (20, 30, 51), strict=True)]
+                ),
+                "epoch_size was 100 .* is 101 now|length was 50 .* is 51 now",
+            ),
+        ],
+        ids=["policy", "batch size", "seed", "names", "length", "epoch"],
+    )
+    def test_another_run_is_refused_and_the_difference_named(self, other, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            other().load_state_dict(make_mixing().state_dict())
+
+    @pytest.mark.parametrize(
+        ("saved", "present"),
+        [
+            (Hold(Uniform()), Hold(LossChange())),
+            (Hold(LossChange()), Hold(Uniform())),
+            (Hold(Uniform()), Hold(Smoothed(Uniform()))),
+            (Hold(Smoothed(Uniform())), Hold(Uniform())),
+        ],
+        ids=["more", "less", "one wrapper more", "one wrapper less"],
+    )
+    def test_another_inner_policy_is_refused(self, saved: Policy, present: Policy) -> None:
+        state = make_mixing(saved).state_dict()
+        with pytest.raises(ValueError, match="LossChange|Smoothed|Uniform"):
+            make_mixing(present).load_state_dict(state)
+
+    @pytest.mark.parametrize("version", [None, 0, FORMAT_VERSION + 1])
+    def test_another_format_is_refused(self, version: int | None) -> None:
+        state = {**make_mixing().state_dict(), "format": version}
+        with pytest.raises(ValueError, match=f"it has format {version}, this version reads format {FORMAT_VERSION}"):
+            make_mixing().load_state_dict(state)
+
+
+class TestDecision:
+    @pytest.mark.parametrize(
+        ("weights", "message"),
+        [
+            (
+                [1.0, 1.0],
+                r"Recording at step 0: expected 3 weights, one for each of \['a', 'b', 'c'\], got shape \[2\]",
+            ),
+            ([1.0, -1.0, 1.0], "Recording at step 0: .* 'b' has -1.0"),
+            ([1.0, np.nan, 1.0], "Recording at step 0: .* 'b' has nan"),
+            ([0.0, 0.0, 0.0], "Recording at step 0: the weights of all streams are 0"),
+        ],
+    )
+    def test_a_first_decision_that_does_not_fit_is_refused(self, weights: list[float], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            make_mixing(Recording(weights))
+
+    def test_a_later_decision_that_does_not_fit_is_refused_with_its_step(self) -> None:
+        mixing = make_mixing(Recording([1.0, 1.0, 1.0], [1.0, np.nan, 1.0]))
+        with pytest.raises(ValueError, match="Recording at step 1: .* 'b' has nan"):
+            one_update(mixing)
+
+    @pytest.mark.parametrize("loss_weights", [[1.0], [1.0, -1.0, 1.0], [np.nan, 1.0, 1.0]])
+    def test_loss_weights_that_do_not_fit_are_refused(self, loss_weights: list[float]) -> None:
+        with pytest.raises(ValueError, match="Recording at step 0"):
+            make_mixing(Recording([1.0, 1.0, 1.0], loss_weights=loss_weights))
+
+    def test_a_function_that_returns_no_weights_is_named_with_its_step(self) -> None:
+        mixing = make_mixing(Function(lambda step, weights: [1, 1, 1] if step < 2 else [1, float("nan"), 1]))
+        one_update(mixing)
+        with pytest.raises(ValueError, match="mixing function at step 2: .* 'b' has nan"):
+            one_update(mixing)
+
+
+class TestAverageEvaluation:
+    def test_it_is_weighted_by_the_mixture_at_the_start(self) -> None:
+        mixing = make_mixing(Recording([2, 1, 1], [0, 0, 1]))
+        one_update(mixing)
+        assert mixing.average_evaluation({"a": 1.0, "b": 2.0, "c": 4.0}) == pytest.approx(2.0)
+
+    def test_streams_without_an_evaluation_leave_the_mean(self) -> None:
+        assert make_mixing(Fixed([2, 1, 1])).average_evaluation({"c": 4.0, "a": 1.0}) == pytest.approx(2.0)
+
+    def test_other_names_have_a_plain_mean(self) -> None:
+        assert make_mixing(Fixed([2, 1, 1])).average_evaluation({"a": 1.0, "held out": 4.0}) == pytest.approx(2.5)
+
+    def test_a_stream_of_weight_zero_does_not_count_whatever_its_loss(self) -> None:
+        assert make_mixing(Fixed([1, 1, 0])).average_evaluation({"a": 1.0, "b": 2.0, "c": np.nan}) == 1.5
+
+    def test_where_only_weights_of_zero_are_left_it_is_the_plain_mean(self) -> None:
+        assert make_mixing(Fixed([1, 0, 0])).average_evaluation({"b": 2.0, "c": 3.0}) == 2.5

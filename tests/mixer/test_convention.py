@@ -1,0 +1,61 @@
+import itertools
+import math
+
+import pytest
+import torch
+
+from mixer.convention import decide, try_convention
+
+
+def _votes(form: str, world_size: int, rows: bool = True, micro_items: int = 6, other: float = 0.0) -> torch.Tensor:
+    """A loss whose item losses sum to 12, normalised in one of the forms that trainers and models use."""
+    total = torch.tensor(12.0)
+    losses = {
+        "sum over items times ranks": lambda count: total * world_size / count,
+        "sum over items": lambda count: total / count,
+        "mean": lambda count: total / micro_items,
+    }
+    return try_convention(
+        lambda count: losses[form](count) + other,
+        lambda: total / 3 * torch.ones(3) if rows else None,
+        num_items=20,
+        micro_items=micro_items,
+        world_size=world_size,
+    )
+
+
+@pytest.mark.parametrize(("rows", "world_size"), itertools.product([True, False], [1, 2, 8]))
+@pytest.mark.parametrize("form", ["sum over items times ranks", "mean"])
+def test_the_divisor_makes_every_form_the_sum_times_ranks_over_items(form: str, rows: bool, world_size: int) -> None:
+    convention = decide(_votes(form, world_size, rows), world_size)
+    assert convention is not None
+    loss = 12.0 * world_size / 20 if form != "mean" else 12.0 / 6
+    assert loss / convention.divisor(20, 6, world_size) == pytest.approx(12.0 * world_size / 20)
+    assert convention.rows_known is rows
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 8])
+def test_a_loss_that_leaves_out_the_ranks_is_found_out_by_its_rows(world_size: int) -> None:
+    convention = decide(_votes("sum over items", world_size), world_size)
+    assert convention is not None
+    assert (12.0 / 20) / convention.divisor(20, 6, world_size) == pytest.approx(12.0 * world_size / 20)
+
+
+def test_a_small_other_part_is_no_reason_to_split_by_stream() -> None:
+    assert decide(_votes("mean", 1, other=0.05), 1).rows_known  # type: ignore[union-attr]
+    assert not decide(_votes("mean", 1, other=2.0), 1).rows_known  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("other", [math.nan, math.inf, -2.0])
+def test_a_loss_that_is_zero_or_not_finite_says_nothing(other: float) -> None:
+    assert decide(_votes("mean", 1, other=other), 1) is None
+
+
+def test_a_rank_without_items_leaves_the_decision_to_the_others() -> None:
+    assert decide(torch.zeros(4, dtype=torch.float64) + _votes("mean", 2), 2) == decide(_votes("mean", 2), 2)
+
+
+def test_a_micro_batch_without_items_counts_for_nothing() -> None:
+    convention = decide(_votes("mean", 1), 1)
+    assert convention is not None
+    assert convention.divisor(20, 0, 1) == math.inf

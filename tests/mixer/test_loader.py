@@ -1,0 +1,157 @@
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import default_data_collator
+
+from mixer import Decision, Mixture, Observation, Order, Policy, Stream, Uniform
+from mixer.clock import Clock
+from mixer.controller import Mixing
+from mixer.loader import MixingLoader, SampleError, Update
+from mixer.planner import Planner
+
+
+class _Numbers:
+    """Samples that say where they come from."""
+
+    def __init__(self, stream: int, length: int):
+        self.stream, self.length = stream, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"x": torch.tensor([self.stream, index]), "labels": torch.tensor(index)}
+
+
+class _Batches(_Numbers):
+    calls = 0
+
+    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
+        type(self).calls += 1
+        return [self[index] for index in indices]
+
+
+class _Weighing(Policy):
+    def start(self, mixture: Mixture) -> Decision:
+        return Decision(np.ones(len(mixture.names)), np.ones(len(mixture.names)))
+
+    def update(self, observation: Observation) -> Decision:
+        raise NotImplementedError
+
+
+def _loader(
+    lengths: Sequence[int],
+    batch_size: int,
+    rank: int = 0,
+    world_size: int = 1,
+    policy: Policy | None = None,
+    **options: Any,
+) -> MixingLoader:
+    streams = [Stream(f"s{k}", _Batches(k, n) if k % 2 else _Numbers(k, n)) for k, n in enumerate(lengths)]
+    clock = Clock(batch_size, sum(lengths), num_epochs=1)
+    mixing = Mixing(Planner(streams, seed=0), policy or Uniform(), clock)
+    datasets = [stream.dataset for stream in streams]
+    return MixingLoader(mixing, datasets, default_data_collator, rank, world_size, **options)
+
+
+def _rows(update: Update) -> list[tuple[int, int]]:
+    micro_batches = [micro for micro in update.micro_batches if not micro.is_padding]
+    return [tuple(row) for micro in micro_batches for row in micro.inputs["x"].tolist()]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+@pytest.mark.parametrize("by_stream", [False, True])
+def test_the_ranks_together_load_the_plan(world_size: int, by_stream: bool) -> None:
+    updates = []
+    for rank in range(world_size):
+        loader = _loader([20, 11, 6], 9, rank, world_size, max_micro_batch_size=2)
+        loader.by_stream = by_stream
+        update = loader.next_update()
+        assert update is not None
+        updates.append(update)
+    assert len({len(update.micro_batches) for update in updates}) == 1
+    together = sorted(row for update in updates for row in _rows(update))
+    plan = updates[0].plan
+    expected = []
+    for k, stream in enumerate(loader.mixing.planner.streams):
+        order = Order(len(stream.dataset), stream.order_key(0))
+        expected += [(k, int(index)) for index in order.indices(int(plan.starts[k]), int(plan.counts[k]))]
+    assert together == sorted(expected)
+
+
+def test_stream_ids_say_where_each_row_comes_from() -> None:
+    update = _loader([20, 11, 6], 9, max_micro_batch_size=4).next_update()
+    assert update is not None
+    for micro in update.micro_batches:
+        assert micro.inputs["x"][:, 0].tolist() == micro.stream_ids.tolist()
+
+
+def test_a_rank_without_samples_gets_a_micro_batch_that_counts_for_nothing() -> None:
+    update = _loader([4, 4], 2, rank=2, world_size=3).next_update()
+    assert update is not None
+    assert [micro.is_padding for micro in update.micro_batches] == [True]
+    assert update["x"].numel() == 0
+
+
+def test_loss_weights_make_micro_batches_of_one_stream() -> None:
+    update = _loader([20, 11, 6], 9, max_micro_batch_size=64, policy=_Weighing()).next_update()
+    assert update is not None
+    assert [set(micro.stream_ids) for micro in update.micro_batches] == [{0}, {1}, {2}]
+
+
+def test_one_call_a_stream_where_a_data_set_reads_batches() -> None:
+    _Batches.calls = 0
+    _loader([8, 8], 8).next_update()
+    assert _Batches.calls == 1
+
+
+def test_an_epoch_is_as_long_as_it_says() -> None:
+    loader = _loader([20, 11, 6], 9)
+    updates = []
+    for update in loader:
+        updates.append(update)
+        loader.mixing.observe(update.plan, np.full(3, np.nan), np.zeros(3, dtype=np.int64))
+    assert len(updates) == len(loader) == 5
+    assert sum(len(_rows(update)) for update in updates) == 37
+
+
+def test_an_update_gives_the_tensors_of_its_samples() -> None:
+    update = _loader([20, 11, 6], 9, max_micro_batch_size=4).next_update()
+    assert update is not None
+    assert "x" in update
+    assert "y" not in update
+    assert update["x"].numel() == 18
+
+
+class _Failing(_Numbers):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == 3:
+            raise KeyError("lost")
+        return super().__getitem__(index)
+
+
+class _FailingBatches(_Batches):
+    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
+        raise KeyError("lost")
+
+
+class _Short(_Batches):
+    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (_Failing(0, 5), r"Stream 'bad': sample 3 could not be loaded: KeyError: 'lost'"),
+        (_FailingBatches(0, 5), r"Stream 'bad': one of the samples \[.*\] could not be loaded: KeyError"),
+        (_Short(0, 5), r"Stream 'bad': __getitems__ gave 0 samples for 5 indices"),
+    ],
+)
+def test_a_sample_that_cannot_be_loaded_is_named(dataset: Any, message: str) -> None:
+    mixing = Mixing(Planner([Stream("bad", dataset)], seed=0), Uniform(), Clock(5, 5, num_epochs=1))
+    with pytest.raises(SampleError, match=message):
+        MixingLoader(mixing, [dataset], default_data_collator).next_update()

@@ -1,0 +1,133 @@
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from transformers import default_data_collator
+
+from mixer.losses import LossTracker, items_per_row, num_rows, tokens_per_row
+from tests.helpers import MODEL_DATA, Tokens, build_model
+
+SHIFTS = {"llama": True, "gpt2": True}
+
+
+def _batch(name: str, num_samples: int = 5) -> dict[str, torch.Tensor]:
+    data = Tokens(num_samples, 1, MODEL_DATA[name])
+    return default_data_collator([data[index] for index in range(num_samples)])
+
+
+def _row_losses(name: str, tracked: Any, batch: dict[str, torch.Tensor], **options: Any) -> torch.Tensor | None:
+    tracker = LossTracker(tracked, SHIFTS.get(name, False), **options)
+    tracker.attach()
+    tracker.listen(batch)
+    tracked(**batch)
+    rows = tracker.row_losses()
+    tracker.detach()
+    return rows
+
+
+@pytest.mark.parametrize("wrap", [True, False])
+@pytest.mark.parametrize("name", MODEL_DATA)
+def test_row_losses_are_those_of_the_rows_alone(name: str, wrap: bool) -> None:
+    model, batch = build_model(name), _batch(name)
+    rows = _row_losses(name, model, batch, wrap_loss_function=wrap)
+    items = items_per_row(batch, SHIFTS.get(name, False))
+    alone = [model(**{key: value[row : row + 1] for key, value in batch.items()}).loss for row in range(5)]
+    assert rows is not None
+    torch.testing.assert_close(rows, (torch.stack(alone) * items).detach(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODEL_DATA)
+def test_a_tracked_forward_has_the_gradient_of_an_untracked_one(name: str) -> None:
+    gradients = []
+    for tracked in (False, True):
+        model, batch = build_model(name), _batch(name)
+        tracker = LossTracker(model, SHIFTS.get(name, False))
+        if tracked:
+            tracker.attach()
+            tracker.listen(batch)
+        model(**batch).loss.backward()
+        gradients.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
+    for plain, other in zip(*gradients, strict=True):
+        assert torch.equal(plain, other)
+
+
+def test_a_sum_over_a_number_of_items_is_tracked_too() -> None:
+    model, batch = build_model("llama"), _batch("llama")
+    tracker = LossTracker(model, True)
+    tracker.attach()
+    tracker.listen(batch)
+    loss = model(**batch, num_items_in_batch=torch.tensor(1000)).loss
+    rows = tracker.row_losses()
+    assert rows is not None
+    assert float(rows.sum()) / 1000 == pytest.approx(float(loss), rel=1e-6)
+
+
+def test_smoothed_labels_are_tracked_from_the_logits() -> None:
+    model, batch = build_model("bert-classifier"), _batch("bert-classifier")
+    tracker = LossTracker(model, False, label_smoothing=0.1)
+    tracker.attach()
+    tracker.listen(batch)
+    logits = model(**{key: value for key, value in batch.items() if key != "labels"}).logits
+    rows = tracker.row_losses()
+    assert rows is not None
+    expected = F.cross_entropy(logits, batch["labels"], reduction="none", label_smoothing=0.1)
+    torch.testing.assert_close(rows, expected.detach())
+
+
+def test_nothing_is_told_of_a_forward_that_nobody_listens_to() -> None:
+    model, batch = build_model("llama"), _batch("llama")
+    tracker = LossTracker(model, True)
+    tracker.attach()
+    model(**batch)
+    assert tracker.row_losses() is None
+
+
+def test_a_copy_of_a_tracked_model_does_not_reach_the_tracker() -> None:
+    model, batch = build_model("llama"), _batch("llama")
+    tracker = LossTracker(model, True)
+    tracker.attach()
+    copied = copy.deepcopy(model)
+    del tracker
+    assert torch.isfinite(copied(**batch).loss)
+
+
+def test_detaching_gives_back_a_loss_function_of_the_user() -> None:
+    model = build_model("llama")
+
+    def own(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.zeros(())
+
+    model.loss_function = own
+    tracker = LossTracker(model, True)
+    tracker.attach()
+    assert model.loss_function is not own
+    tracker.detach()
+    assert model.loss_function is own
+
+
+def test_a_loss_function_without_cross_entropy_falls_back_to_the_logits_or_to_nothing() -> None:
+    class Silent(torch.nn.Module):
+        def forward(self, labels: torch.Tensor) -> tuple[torch.Tensor]:
+            return (labels.float().mean(),)
+
+    batch = {"labels": torch.ones(3, dtype=torch.long)}
+    assert _row_losses("bert-classifier", Silent(), batch) is None
+
+
+def test_items_of_labels_that_are_shifted_ignored_or_missing() -> None:
+    labels = torch.tensor([[1, 2, 3], [-100, -100, 5]])
+    assert items_per_row({"labels": labels}, shifts_labels=False).tolist() == [3, 1]
+    assert items_per_row({"labels": labels}, shifts_labels=True).tolist() == [2, 1]
+    assert items_per_row({"labels": labels, "shift_labels": labels}, shifts_labels=True).tolist() == [3, 1]
+    assert items_per_row({"labels": torch.tensor([0.5, 2.0])}, shifts_labels=False).tolist() == [1, 1]
+    assert items_per_row({"pixel_values": torch.zeros(4, 2)}, shifts_labels=False).tolist() == [1] * 4
+
+
+def test_tokens_by_mask_by_length_or_none() -> None:
+    ids = torch.ones(2, 3, dtype=torch.long)
+    assert tokens_per_row({"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 0], [1, 0, 0]])}).tolist() == [2, 1]
+    assert tokens_per_row({"input_ids": ids}).tolist() == [3, 3]
+    assert tokens_per_row({"pixel_values": torch.zeros(4, 2)}).tolist() == [0] * 4
+    assert num_rows({"name": "x", "scale": torch.tensor(1.0)}) == 0

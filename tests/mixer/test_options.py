@@ -1,0 +1,113 @@
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mixer import Decision, LossChange, MixingTrainer, Mixture, Observation, Policy, Stream, Uniform
+from tests.helpers import Tokens, arguments, build_model, three_streams
+
+
+class _Endless(torch.utils.data.IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield 0
+
+
+def _trainer(tmp_path: Path, **changes: Any) -> MixingTrainer:
+    args = arguments(tmp_path, **changes.pop("args", {}))
+    return MixingTrainer(build_model("llama"), args, **{"train_dataset": three_streams(), **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 8, "args": {"gradient_accumulation_steps": 2}}, "nothing to multiply"),
+        ({"batch_size": 0}, "smaller than the number of ranks"),
+        ({"nonfinite": "ignore"}, "'warn', 'skip' or 'raise'"),
+        ({"drawing": "random"}, "'exact' or 'multinomial'"),
+        ({"mixing": "LosChange"}, "Did you mean 'LossChange'"),
+        ({"mixing": {"a": 1, "b": 1}}, r"missing: \['c'\]"),
+        ({"mixing": [1, 2]}, "expected 3 weights"),
+        ({"mixing": [1, -1, 1]}, "'b' has -1"),
+        ({"mixing": [0, 0, 0]}, "all streams are 0"),
+        ({"train_dataset": {}}, "holds no stream"),
+        ({"train_dataset": {"a": []}}, "'a': the data set is empty"),
+        ({"train_dataset": {"train": Tokens(3, 1), "test": Tokens(3, 1)}}, "splits of one data set"),
+        ({"train_dataset": [Stream("a", Tokens(3, 1)), Stream("a", Tokens(3, 1))]}, "more than once"),
+        ({"epoch_size": 0}, "epoch_size must be at least 1"),
+        ({"args": {"dataloader_drop_last": True, "per_device_train_batch_size": 64}}, "drops everything"),
+        ({"args": {"train_sampling_strategy": "group_by_length"}}, "not supported by mixing yet"),
+        ({"args": {"accelerator_config": {"dispatch_batches": True}}}, "split_batches and dispatch_batches"),
+    ],
+)
+def test_what_does_not_fit_is_refused_at_construction(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _trainer(tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 8.0}, "whole number of samples"),
+        ({"batch_size": True}, "whole number of samples"),
+        ({"mixing": 3}, "must be a policy, its name"),
+        ({"mixing": Uniform}, "give an instance"),
+        ({"train_dataset": _Endless()}, "not supported yet"),
+        ({"train_dataset": {"a": iter([])}}, "__len__ and __getitem__"),
+    ],
+)
+def test_what_is_of_the_wrong_kind_is_refused_at_construction(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        _trainer(tmp_path, **changes)
+
+
+def test_a_policy_that_needs_evaluations_is_refused_without_any(tmp_path: Path) -> None:
+    policy = LossChange(loss="evaluation")
+    every_step = {"eval_strategy": "steps", "eval_steps": 1}
+    with pytest.raises(ValueError, match=r"missing: \['a', 'b', 'c'\]"):
+        _trainer(tmp_path, mixing=policy)
+    with pytest.raises(ValueError, match=r"missing: \['c'\]"):
+        _trainer(tmp_path, mixing=policy, eval_dataset={"a": Tokens(2, 1), "b": Tokens(2, 1)}, args=every_step)
+    with pytest.raises(ValueError, match="set eval_strategy"):
+        _trainer(tmp_path, mixing=policy, eval_dataset=three_streams())
+    _trainer(tmp_path, mixing=policy, eval_dataset=three_streams(), args=every_step)
+
+
+def test_a_policy_that_needs_what_nobody_observes_is_refused(tmp_path: Path) -> None:
+    class Psychic(Policy):
+        needs = frozenset({"future"})
+
+        def start(self, mixture: Mixture) -> Decision:
+            return Decision(mixture.weights)
+
+        def update(self, observation: Observation) -> Decision:
+            return Decision(observation.weights)
+
+    with pytest.raises(ValueError, match=r"Psychic needs \['future'\]"):
+        _trainer(tmp_path, mixing=Psychic())
+
+
+def test_worker_processes_are_said_not_to_be_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _trainer(tmp_path, args={"dataloader_num_workers": 2})
+    assert "fetches training samples in the training process" in caplog.text
+
+
+def test_sequential_sampling_keeps_the_order_of_the_data(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path, train_dataset=Tokens(6, 1), args={"train_sampling_strategy": "sequential"})
+    drawer = trainer.mixing.planner.drawers[0]
+    assert drawer.references(torch.arange(7).numpy()).tolist() == [0, 1, 2, 3, 4, 5, 0]
+
+
+def test_replacing_the_training_data_after_construction_is_refused(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path)
+    trainer.train_dataset = Tokens(4, 1)
+    with pytest.raises(ValueError, match="Build a new trainer"):
+        trainer.train()
+
+
+def test_accumulation_steps_multiply_the_default_batch(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path, args={"gradient_accumulation_steps": 3})
+    assert trainer.mixing.clock.batch_size == 24

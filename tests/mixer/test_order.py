@@ -1,0 +1,254 @@
+import doctest
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mixer import order
+from mixer.order import Order, OrderBlocks, mix_bits
+
+SMALL_LENGTHS = range(1, 71)
+EDGE_LENGTHS = sorted({2**power + offset for power in range(7, 21) for offset in (-1, 0, 1)})
+BLOCK_THRESHOLDS = (4_095, 4_096, 4_097)
+
+
+def is_permutation(indices: np.ndarray, length: int) -> bool:
+    return len(indices) == length and np.array_equal(np.sort(indices), np.arange(length))
+
+
+def chi_square(observed: np.ndarray) -> float:
+    expected = observed.sum() / observed.size
+    return float(((observed - expected) ** 2 / expected).sum())
+
+
+def chi_square_limit(degrees: int) -> float:
+    return degrees + 4.5 * np.sqrt(2 * degrees)
+
+
+class TestExactCoverage:
+    @pytest.mark.parametrize("length", SMALL_LENGTHS)
+    def test_every_epoch_of_a_small_stream_is_a_permutation(self, length: int) -> None:
+        epochs = Order(length, seed=11).indices(0, 6 * length).reshape(6, length)
+        assert all(is_permutation(epoch, length) for epoch in epochs)
+
+    @pytest.mark.parametrize("length", EDGE_LENGTHS)
+    def test_every_epoch_around_a_power_of_two_is_a_permutation(self, length: int) -> None:
+        num_epochs = 2 if length < 300_000 else 1
+        epochs = Order(length, seed=length).indices(3 * length, num_epochs * length).reshape(num_epochs, length)
+        assert all(is_permutation(epoch, length) for epoch in epochs)
+
+    @pytest.mark.parametrize("seed", [0, 1, -1, 2**63 - 1, -(2**63)])
+    @pytest.mark.parametrize("length", [1, 2, 7, 64, *BLOCK_THRESHOLDS])
+    def test_any_key_gives_permutations(self, length: int, seed: int) -> None:
+        assert is_permutation(Order(length, seed).indices(0, length), length)
+
+    @given(length=st.integers(1, 3_000), epoch=st.integers(0, 10**9), seed=st.integers(-(2**63), 2**63 - 1))
+    def test_any_epoch_is_a_permutation(self, length: int, epoch: int, seed: int) -> None:
+        assert is_permutation(Order(length, seed).indices(epoch * length, length), length)
+
+    @given(
+        length=st.integers(1, 200),
+        seed=st.integers(0, 99),
+        cuts=st.lists(st.integers(0, 1_000), min_size=1, max_size=8),
+    )
+    def test_any_walk_across_epoch_borders_is_a_cut_of_the_whole(self, length: int, seed: int, cuts: list[int]) -> None:
+        whole, ends = Order(length, seed), sorted(cuts)
+        pieces = [whole.indices(begin, end - begin) for begin, end in zip([0, *ends], ends, strict=False)]
+        assert np.array_equal(np.concatenate(pieces), whole.indices(0, ends[-1]))
+
+    def test_a_length_of_many_billions_costs_nothing(self) -> None:
+        length = 10**15 + 37
+        indices = Order(length, seed=5).indices(length - 500, 1_000)
+        assert indices.min() >= 0
+        assert indices.max() < length
+        assert len(set(indices[:500].tolist())) == len(set(indices[500:].tolist())) == 500
+
+    def test_the_largest_length_stays_inside(self) -> None:
+        length = 2**62 - 1
+        indices = Order(length, seed=5).indices(0, 2_000)
+        assert indices.min() >= 0
+        assert indices.max() < length
+        assert len(set(indices.tolist())) == 2_000
+
+
+class TestRandomness:
+    @pytest.mark.parametrize("length", [5, 16, 63, 1_000])
+    def test_epochs_differ(self, length: int) -> None:
+        epochs = Order(length, seed=4).indices(0, 5 * length).reshape(5, length)
+        assert len({tuple(epoch) for epoch in epochs.tolist()}) == 5
+
+    @pytest.mark.parametrize("length", [8, 63, 1_000])
+    def test_seeds_differ(self, length: int) -> None:
+        orders = {tuple(Order(length, seed).indices(0, length).tolist()) for seed in range(20)}
+        assert len(orders) == 20
+
+    @pytest.mark.parametrize("length", [2, 3, 4, 5])
+    def test_all_permutations_of_few_samples_are_equally_frequent_over_seeds(self, length: int) -> None:
+        num_seeds = 24_000
+        whole = Order([length] * num_seeds, range(num_seeds))
+        found = whole.map_positions(np.repeat(np.arange(num_seeds), length), np.tile(np.arange(length), num_seeds))
+        self._assert_uniform(found.reshape(num_seeds, length), length)
+
+    @pytest.mark.parametrize("length", [2, 3, 4, 5])
+    def test_all_permutations_of_few_samples_are_equally_frequent_over_epochs(self, length: int) -> None:
+        found = Order(length, seed=1).indices(0, 24_000 * length).reshape(24_000, length)
+        self._assert_uniform(found, length)
+
+    @pytest.mark.parametrize("length", [6, 9, 17, 64, 70])
+    def test_every_sample_is_equally_frequent_at_every_position(self, length: int) -> None:
+        num_epochs = 100 * length
+        epochs = Order(length, seed=2).indices(0, num_epochs * length).reshape(num_epochs, length)
+        observed = np.stack([np.bincount(epochs[:, position], minlength=length) for position in range(length)])
+        assert chi_square(observed) < chi_square_limit((length - 1) ** 2)
+
+    @pytest.mark.parametrize("length", [1_000, 4_095, 4_096, 65_537])
+    def test_neighbours_are_not_correlated(self, length: int) -> None:
+        indices = Order(length, seed=3).indices(0, length).astype(np.float64)
+        bound = 4.0 / np.sqrt(length)
+        assert abs(np.corrcoef(indices[1:], indices[:-1])[0, 1]) < bound
+        assert abs(np.corrcoef(indices, np.arange(length))[0, 1]) < bound
+
+    def test_mixed_bits_change_in_half_of_the_places(self) -> None:
+        words = np.arange(2_000, dtype=np.uint64)
+        for bit in range(64):
+            changed = mix_bits(words) ^ mix_bits(words ^ np.uint64(1 << bit))
+            assert abs(np.bitwise_count(changed).mean() - 32.0) < 1.0
+
+    @staticmethod
+    def _assert_uniform(found: np.ndarray, length: int) -> None:
+        numbers = {permutation: number for number, permutation in enumerate(permutations(range(length)))}
+        observed = np.bincount([numbers[tuple(row)] for row in found.tolist()], minlength=len(numbers))
+        assert chi_square(observed) < chi_square_limit(len(numbers) - 1)
+
+
+class TestManyStreams:
+    @given(
+        lengths=st.lists(st.integers(1, 5_000), min_size=1, max_size=6),
+        pairs=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 100_000)), max_size=40),
+    )
+    def test_pairs_are_mapped_as_their_own_stream_maps_them(
+        self, lengths: list[int], pairs: list[tuple[int, int]]
+    ) -> None:
+        pairs = [(stream % len(lengths), position) for stream, position in pairs]
+        together = Order(lengths, seed=range(len(lengths)))
+        ids, positions = [stream for stream, _ in pairs], [position for _, position in pairs]
+        alone = [int(Order(lengths[stream], stream).indices(position, 1)[0]) for stream, position in pairs]
+        assert together.map_positions(ids, positions).tolist() == alone
+
+    def test_indices_reads_the_stream_that_is_asked_for(self) -> None:
+        together = Order([10, 20], seed=[1, 2])
+        assert np.array_equal(together.indices(5, 30, stream_id=1), Order(20, 2).indices(5, 30))
+
+    def test_shuffling_is_chosen_for_each_stream(self) -> None:
+        together = Order([50, 50], seed=[1, 2], shuffle=[False, True])
+        assert together.indices(45, 10, stream_id=0).tolist() == [*range(45, 50), *range(5)]
+        assert np.array_equal(together.indices(0, 50, stream_id=1), Order(50, 2).indices(0, 50))
+
+    def test_without_shuffling_the_order_is_that_of_the_data_set(self) -> None:
+        assert Order(7, seed=3, shuffle=False).indices(0, 14).tolist() == [*range(7)] * 2
+
+
+class TestArguments:
+    @pytest.mark.parametrize("length", [0, -1, 2**62])
+    def test_a_length_that_cannot_be_is_refused(self, length: int) -> None:
+        with pytest.raises(ValueError, match="length must be between 1 and"):
+            Order(length, seed=0)
+
+    def test_one_bad_length_among_good_ones_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="length must be between 1 and"):
+            Order([5, 0], seed=[0, 1])
+
+    def test_each_stream_needs_a_seed(self) -> None:
+        with pytest.raises(ValueError, match="one entry a stream, got 2 and 1"):
+            Order([5, 6], seed=[0])
+
+    def test_nothing_is_asked(self) -> None:
+        assert Order(5, seed=0).indices(3, 0).tolist() == []
+
+    def test_the_order_of_a_seed_never_changes(self) -> None:
+        assert Order(length=5, seed=7).indices(start=0, count=5).tolist() == [3, 1, 4, 2, 0]
+        assert Order(length=10, seed=7).indices(start=0, count=10).tolist() == [0, 3, 2, 5, 1, 7, 4, 8, 6, 9]
+
+    def test_the_example_of_the_documentation_holds(self) -> None:
+        results = doctest.testmod(order)
+        assert results.attempted > 0
+        assert results.failed == 0
+
+
+def step_positions(cursors: list[int], counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    ids = np.repeat(np.arange(len(counts)), counts)
+    pieces = [np.arange(begin, begin + count) for begin, count in zip(cursors, counts, strict=True)]
+    return ids, np.concatenate(pieces).astype(np.int64)
+
+
+class TestOrderBlocks:
+    LENGTHS = (1_000, 37, 5_000)
+
+    def blocks(self, table_size: int = 96) -> tuple[Order, OrderBlocks]:
+        whole = Order(self.LENGTHS, seed=[1, 2, 3])
+        return whole, OrderBlocks(whole, len(self.LENGTHS), table_size)
+
+    @pytest.mark.parametrize("counts", [[1, 1, 1], [7, 3, 0], [16, 16, 16], [31, 1, 5], [32, 32, 32]])
+    def test_a_walk_forwards_reads_the_order(self, counts: list[int]) -> None:
+        whole, blocks = self.blocks()
+        for step in range(60):
+            ids, positions = step_positions([step * count for count in counts], counts)
+            assert np.array_equal(blocks.map_positions(ids, positions), whole.map_positions(ids, positions))
+
+    def test_a_step_across_the_end_of_a_block_reads_the_order(self) -> None:
+        whole, blocks = self.blocks()
+        for begin in (0, 28, 50):
+            ids, positions = step_positions([begin, 0, 0], [10, 0, 0])
+            assert np.array_equal(blocks.map_positions(ids, positions), whole.map_positions(ids, positions))
+
+    @pytest.mark.parametrize("jump", [0, 5, 95, 10_000, 2**40])
+    def test_a_restart_or_a_jump_reads_the_order(self, jump: int) -> None:
+        whole, blocks = self.blocks()
+        for begin in (100, 110, jump, jump + 5, 100):
+            ids, positions = step_positions([begin, begin, begin], [5, 5, 5])
+            assert np.array_equal(blocks.map_positions(ids, positions), whole.map_positions(ids, positions))
+
+    @pytest.mark.parametrize("count", [33, 64, 500])
+    def test_a_step_larger_than_a_block_reads_the_order(self, count: int) -> None:
+        whole, blocks = self.blocks()
+        for step in range(3):
+            ids, positions = step_positions([step * count, step, 2 * step], [count, 1, 2])
+            assert np.array_equal(blocks.map_positions(ids, positions), whole.map_positions(ids, positions))
+
+    @pytest.mark.parametrize("world_size", [2, 3, 8])
+    def test_the_share_of_a_rank_reads_the_order(self, world_size: int) -> None:
+        whole, blocks = self.blocks()
+        for step in range(40):
+            ids, positions = step_positions([step * 9, step * 5, step * 2], [9, 5, 2])
+            ids, positions = ids[1::world_size], positions[1::world_size]
+            assert np.array_equal(blocks.map_positions(ids, positions), whole.map_positions(ids, positions))
+
+    def test_more_streams_than_entries_of_the_table(self) -> None:
+        whole = Order([50] * 300, seed=range(300))
+        blocks = OrderBlocks(whole, 300, table_size=100)
+        for step in range(40):
+            ids, positions = step_positions([step] * 300, [1] * 300)
+            assert np.array_equal(blocks.map_positions(ids, positions), whole.map_positions(ids, positions))
+
+    def test_nothing_is_asked(self) -> None:
+        _, blocks = self.blocks()
+        nothing = np.zeros(0, dtype=np.int64)
+        assert blocks.map_positions(nothing, nothing).tolist() == []
+
+    @given(
+        steps=st.lists(
+            st.tuples(st.lists(st.integers(0, 40), min_size=3, max_size=3), st.sampled_from([None, 0, 17, 10**6])),
+            min_size=1,
+            max_size=12,
+        )
+    )
+    def test_any_walk_reads_the_order(self, steps: list[tuple[list[int], int | None]]) -> None:
+        whole, blocks = self.blocks()
+        cursors = [0, 0, 0]
+        for counts, jump in steps:
+            cursors = cursors if jump is None else [jump, cursors[1], jump]
+            ids, positions = step_positions(cursors, counts)
+            assert np.array_equal(blocks.map_positions(ids, positions), whole.map_positions(ids, positions))
+            cursors = [cursor + count for cursor, count in zip(cursors, counts, strict=True)]

@@ -1,0 +1,295 @@
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mixer.drawers import DrawerLookup, OrderedDrawer
+from mixer.groups import Grouping
+from mixer.order import Order
+from mixer.planner import Planner
+from mixer.streams import Stream
+
+
+def make_streams(*lengths: int, **fields: object) -> list[Stream]:
+    return [Stream(f"s{k}", range(length), **fields) for k, length in enumerate(lengths)]
+
+
+def draw(planner: Planner, weights: Sequence[float], total: int, step: int = 0, progress: float = 0.0) -> list[int]:
+    shares, available = planner.shares(np.array(weights, dtype=np.float64), progress)
+    counts, _ = planner.draw(shares, available, total, step)
+    return counts.tolist()
+
+
+def all_references(planner: Planner, counts: np.ndarray, starts: np.ndarray) -> list[list[int]]:
+    references = []
+    for stream_id, (count, start) in enumerate(zip(counts.tolist(), starts.tolist(), strict=True)):
+        positions = np.arange(start, start + count)
+        ids = np.full(count, stream_id)
+        references.append(planner.references(ids, positions, int(counts.sum())).tolist())
+    return references
+
+
+class TestDraw:
+    @given(
+        weights=st.lists(st.floats(0.01, 1.0), min_size=1, max_size=6),
+        totals=st.lists(st.integers(1, 100), min_size=1, max_size=20),
+    )
+    def test_counts_sum_to_the_batch_and_move_the_streams_on(self, weights: list[float], totals: list[int]) -> None:
+        planner = Planner(make_streams(*[50] * len(weights)), seed=0)
+        seen = np.zeros(len(weights), dtype=np.int64)
+        for step, total in enumerate(totals):
+            shares, available = planner.shares(np.array(weights), 0.0)
+            counts, starts = planner.draw(shares, available, total, step)
+            assert counts.sum() == total
+            assert starts.tolist() == seen.tolist()
+            seen += counts
+        assert planner.seen.tolist() == seen.tolist()
+
+    def test_remainders_are_carried_over(self) -> None:
+        planner = Planner(make_streams(9, 9, 9), seed=0)
+        counts = np.array([draw(planner, [5, 3, 2], 1, step) for step in range(200)])
+        owed = np.arange(1, 201)[:, None] * np.array([0.5, 0.3, 0.2])
+        assert np.abs(np.cumsum(counts, axis=0) - owed).max() <= 0.75 + 1e-9
+
+    def test_weights_of_zero_draw_nothing(self) -> None:
+        planner = Planner(make_streams(9, 9, 9), seed=0)
+        counts = np.sum([draw(planner, [1, 0, 2], 7, step) for step in range(30)], axis=0)
+        assert counts.tolist() == [70, 0, 140]
+
+    def test_every_sample_comes_once_an_epoch_whatever_the_weights(self) -> None:
+        lengths, random = (13, 64, 7), np.random.default_rng(0)
+        planner = Planner(make_streams(*lengths), seed=3)
+        drawn: list[list[int]] = [[], [], []]
+        for step in range(100):
+            shares, available = planner.shares(random.dirichlet(np.ones(3)), 0.0)
+            counts, starts = planner.draw(shares, available, 9, step)
+            for own, new in zip(drawn, all_references(planner, counts, starts), strict=True):
+                own += new
+        for length, own in zip(lengths, drawn, strict=True):
+            for epoch in range(len(own) // length):
+                assert sorted(own[epoch * length : (epoch + 1) * length]) == list(range(length))
+
+
+class TestExhaustion:
+    def test_a_stream_gives_exactly_its_samples_and_the_others_go_on(self) -> None:
+        planner = Planner([Stream("a", range(10), max_epochs=1.3), Stream("b", range(10))], seed=0)
+        counts = [draw(planner, [1, 1], 8, step) for step in range(5)]
+        assert counts == [[4, 4], [4, 4], [4, 4], [1, 7], [0, 8]]
+
+    def test_the_others_are_renormalised_in_the_same_update(self) -> None:
+        streams = [Stream("a", range(2), max_epochs=1), Stream("b", range(99)), Stream("c", range(99))]
+        assert draw(Planner(streams, seed=0), [8, 1, 3], 42) == [2, 10, 30]
+
+    def test_several_streams_run_out_in_one_update(self) -> None:
+        streams = [Stream("a", range(2), max_epochs=1), Stream("b", range(9), max_epochs=1), Stream("c", range(9))]
+        assert draw(Planner(streams, seed=0), [4, 3, 1], 40) == [2, 9, 29]
+
+    def test_when_all_run_out_the_last_update_is_smaller(self) -> None:
+        planner = Planner(make_streams(5, 6, max_epochs=1), seed=0)
+        assert draw(planner, [1, 1], 40) == [5, 6]
+        shares, _ = planner.shares(np.ones(2), 0.0)
+        assert not shares.any()
+
+    @given(
+        lengths=st.lists(st.integers(1, 30), min_size=1, max_size=5),
+        epochs=st.sampled_from([1.0, 1.5, 2.0]),
+        total=st.integers(1, 20),
+        drawing=st.sampled_from(["exact", "multinomial"]),
+    )
+    def test_to_the_end_every_stream_gives_exactly_its_samples(self, lengths, epochs, total, drawing) -> None:
+        streams = make_streams(*lengths, max_epochs=epochs)
+        planner = Planner(streams, seed=1, drawing=drawing)
+        given_so_far, whole = 0, sum(stream.max_samples for stream in streams)
+        while given_so_far < whole:
+            counts = draw(planner, np.arange(1, len(lengths) + 1), total, given_so_far)
+            assert sum(counts) == min(total, whole - given_so_far)
+            given_so_far += sum(counts)
+        assert planner.seen.tolist() == [stream.max_samples for stream in streams]
+
+    def test_a_group_leaves_after_its_epochs(self) -> None:
+        streams = [Stream(name, range(10), groups={"g": group}) for name, group in (("a", "x"), ("b", "x"), ("c", "y"))]
+        planner = Planner(streams, seed=0, groupings=[Grouping("g", max_epochs={"x": 1.5})])
+        counts = np.array([draw(planner, [2, 1, 1], 8, step) for step in range(20)])
+        assert counts.sum(axis=1).tolist() == [8] * 20
+        assert counts[:, :2].sum() == 30
+
+    def test_a_group_gives_exactly_its_samples_although_a_member_ran_out(self) -> None:
+        streams = [
+            Stream("a", range(10), max_epochs=0.5, groups={"g": "x"}),
+            Stream("b", range(10), groups={"g": "x"}),
+            Stream("c", range(10), groups={"g": "y"}),
+        ]
+        planner = Planner(streams, seed=0, groupings=[Grouping("g", max_epochs={"x": 1.5})])
+        counts = np.array([draw(planner, [1, 1, 1], 6, step) for step in range(20)])
+        assert counts.sum(axis=0)[:2].tolist() == [5, 25]
+        assert counts.sum(axis=1).tolist() == [6] * 20
+
+    def test_the_run_does_not_end_before_the_last_sample_of_a_group(self) -> None:
+        streams = [
+            Stream("gone", range(10), leaves_at=0.5, groups={"g": "x"}),
+            Stream("here", range(10), groups={"g": "x"}),
+        ]
+        planner = Planner(streams, seed=0, groupings=[Grouping("g", max_epochs={"x": 1})])
+        while planner.shares(np.ones(2), 0.9)[0].any():
+            draw(planner, [1, 1], 3, progress=0.9)
+        assert planner.seen.tolist() == [0, 20]
+
+
+class TestPresence:
+    def test_streams_enter_and_leave(self) -> None:
+        streams = [
+            Stream("early", range(9), leaves_at=0.5),
+            Stream("always", range(9)),
+            Stream("late", range(9), enters_at=0.25),
+        ]
+        planner = Planner(streams, seed=0)
+        shares = [planner.shares(np.ones(3), progress)[0] for progress in (0.0, 0.24, 0.25, 0.49, 0.5, 1.0)]
+        half, third = [0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3]
+        np.testing.assert_allclose(shares, [half, half, third, third, [0.0, 0.5, 0.5], [0.0, 0.5, 0.5]])
+
+    def test_an_absent_stream_draws_nothing(self) -> None:
+        planner = Planner([Stream("a", range(9), leaves_at=0.5), Stream("b", range(9))], seed=0)
+        assert draw(planner, [1, 1], 7, progress=0.6) == [0, 7]
+
+    def test_one_after_the_other(self) -> None:
+        planner = Planner([Stream("a", range(9), leaves_at=0.5), Stream("b", range(9), enters_at=0.5)], seed=0)
+        assert draw(planner, [1, 1], 4, progress=0.4) == [4, 0]
+        assert draw(planner, [1, 1], 4, progress=0.5) == [0, 4]
+
+    @pytest.mark.parametrize(
+        ("spans", "gap"), [([(0.1, 1.0)], 0.0), ([(0.0, 0.3), (0.5, 1.0)], 0.3), ([(0.0, 0.5), (0.2, 0.9)], 0.9)]
+    )
+    def test_a_part_of_the_run_without_streams_is_refused(self, spans: list[tuple[float, float]], gap: float) -> None:
+        streams = [Stream(f"s{k}", [1], enters_at=enters, leaves_at=leaves) for k, (enters, leaves) in enumerate(spans)]
+        with pytest.raises(ValueError, match=f"No stream is there from progress {gap}"):
+            Planner(streams, seed=0)
+
+
+class TestGroups:
+    def test_marginals_are_met_over_the_run(self) -> None:
+        streams = [
+            Stream(f"{language}-{domain}", range(50), groups={"language": language, "domain": domain})
+            for language in ("de", "en")
+            for domain in ("code", "web")
+        ]
+        groupings = [Grouping("language", {"de": 1, "en": 3}), Grouping("domain", max_shares={"web": 0.6})]
+        planner = Planner(streams, seed=0, groupings=groupings)
+        counts = np.sum([draw(planner, [1, 4, 1, 4], 10, step) for step in range(100)], axis=0).reshape(2, 2)
+        np.testing.assert_allclose(counts.sum(axis=1), [250, 750], atol=2)
+        np.testing.assert_allclose(counts.sum(axis=0), [400, 600], atol=2)
+
+
+class TestMultinomial:
+    def test_the_same_seed_and_step_draw_the_same(self) -> None:
+        runs = [
+            [
+                draw(Planner(make_streams(9, 9, 9), seed=5, drawing="multinomial"), [1, 2, 3], 20, step)
+                for step in (0, 7)
+            ]
+            for _ in range(2)
+        ]
+        assert runs[0] == runs[1]
+        assert runs[0][0] != runs[0][1]
+
+    def test_another_seed_draws_otherwise(self) -> None:
+        draws = {
+            tuple(draw(Planner(make_streams(9, 9, 9), seed=seed, drawing="multinomial"), [1, 2, 3], 30))
+            for seed in range(-5, 5)
+        }
+        assert len(draws) > 5
+
+    def test_mean_and_variance_are_those_of_the_multinomial(self) -> None:
+        planner = Planner(make_streams(9, 9, 9), seed=0, drawing="multinomial")
+        shares = np.array([0.5, 0.3, 0.2])
+        counts = np.array([draw(planner, shares, 20, step) for step in range(4_000)])
+        np.testing.assert_allclose(counts.mean(axis=0), 20 * shares, atol=4 * np.sqrt(20 * 0.25 / 4_000))
+        np.testing.assert_allclose(counts.var(axis=0), 20 * shares * (1 - shares), rtol=0.1)
+        assert counts.sum(axis=1).tolist() == [20] * 4_000
+
+    def test_the_global_random_state_is_left_alone(self) -> None:
+        np.random.seed(0)  # noqa: NPY002
+        before = np.random.get_state()[1].tolist()  # noqa: NPY002
+        draw(Planner(make_streams(9, 9), seed=0, drawing="multinomial"), [1, 2], 20)
+        assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
+
+
+class TestState:
+    def planner(self, drawing: str = "exact", seed: int = 2) -> Planner:
+        streams = [Stream("a", range(20), max_epochs=2), Stream("b", range(30)), Stream("c", range(7), leaves_at=0.8)]
+        return Planner(streams, seed=seed, drawing=drawing)
+
+    @given(step=st.integers(0, 24), drawing=st.sampled_from(["exact", "multinomial"]))
+    def test_saved_at_any_step_it_goes_on_alike(self, step: int, drawing: str) -> None:
+        planner, resumed = self.planner(drawing), self.planner(drawing)
+        for done in range(step):
+            draw(planner, [3, 2, 1.3], 7, done, done / 25)
+        resumed.load_state_dict(json.loads(json.dumps(planner.state_dict())))
+        assert resumed.seen.tolist() == planner.seen.tolist()
+        for later in range(step, 25):
+            assert draw(resumed, [3, 2, 1.3], 7, later, later / 25) == draw(planner, [3, 2, 1.3], 7, later, later / 25)
+        assert resumed.state_dict() == planner.state_dict()
+
+    def test_saving_does_not_change_it(self) -> None:
+        planner = self.planner()
+        draw(planner, [3, 2, 1], 7)
+        assert planner.state_dict() == planner.state_dict()
+
+    @pytest.mark.parametrize(
+        ("streams", "seed", "message"),
+        [
+            ([("a", 20), ("x", 30)], 0, r"streams were \['a', 'b'\] .* and are \['a', 'x'\] now"),
+            ([("b", 30), ("a", 20)], 0, r"streams were \['a', 'b'\] .* and are \['b', 'a'\] now"),
+            ([("a", 20)], 0, r"streams were \['a', 'b'\] .* and are \['a'\] now"),
+            ([("a", 20), ("b", 31)], 0, "stream 'b': length was 30 when the run was saved and is 31 now"),
+            ([("a", 20), ("b", 30)], 1, "stream 'a': key was -?[0-9]+ when the run was saved and is -?[0-9]+ now"),
+        ],
+    )
+    def test_other_streams_are_refused(self, streams: list[tuple[str, int]], seed: int, message: str) -> None:
+        saved = Planner([Stream("a", range(20)), Stream("b", range(30))], seed=0).state_dict()
+        other = Planner([Stream(name, range(length)) for name, length in streams], seed)
+        with pytest.raises(ValueError, match=message):
+            other.load_state_dict(saved)
+
+    def test_another_shuffling_is_refused(self) -> None:
+        saved = Planner(make_streams(9), seed=0).state_dict()
+        with pytest.raises(ValueError, match="stream 's0': shuffle was True"):
+            Planner(make_streams(9, shuffle=False), seed=0).load_state_dict(saved)
+
+
+class TestLookup:
+    def test_the_drawer_and_the_lookup_of_many_read_the_same(self) -> None:
+        drawers = [OrderedDrawer(stream, run_seed=1) for stream in make_streams(40, 9)]
+        positions = np.arange(5, 25)
+        together = DrawerLookup(drawers).references(np.full(20, 1), positions, step_size=20)
+        assert together.tolist() == drawers[1].references(positions).tolist()
+        assert together.tolist() == Order(9, drawers[1].key).indices(5, 20).tolist()
+
+    @pytest.mark.parametrize("step_size", [8, 1_000_000])
+    def test_small_and_large_steps_read_the_same(self, step_size: int) -> None:
+        drawers = [OrderedDrawer(stream, run_seed=1) for stream in make_streams(40, 9)]
+        ids, positions = np.repeat([0, 1], [30, 12]), np.concatenate([np.arange(30), np.arange(12)])
+        expected = [*drawers[0].references(np.arange(30)), *drawers[1].references(np.arange(12))]
+        assert DrawerLookup(drawers).references(ids, positions, step_size).tolist() == expected
+
+    def test_other_drawers_are_asked_one_by_one(self) -> None:
+        class Reversed:
+            def references(self, positions: np.ndarray) -> np.ndarray:
+                return 100 - positions
+
+        ordered = OrderedDrawer(Stream("a", range(40)), run_seed=1)
+        lookup = DrawerLookup([ordered, Reversed()])
+        found = lookup.references(np.array([0, 0, 1, 1]), np.array([3, 4, 5, 6]), step_size=4).tolist()
+        assert found == [*ordered.references(np.array([3, 4])), 95, 94]
+
+
+class TestArguments:
+    def test_another_way_of_drawing_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="drawing must be 'exact' or 'multinomial', got 'random'"):
+            Planner(make_streams(3), seed=0, drawing="random")
+
+    def test_only_a_single_stream_can_skip(self) -> None:
+        with pytest.raises(AssertionError, match="only the epochs of a single stream"):
+            Planner(make_streams(3, 3), seed=0).skip(1)

@@ -1,0 +1,244 @@
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mixer.table import Table
+
+SCHEMA = pa.schema({"step": pa.int64(), "name": pa.string(), "value": pa.float64()})
+NEVER = 1e9
+
+
+def make_table(folder: Path, rows_per_part: int = 1_000) -> Table:
+    return Table(folder, SCHEMA, rows_per_part, flush_interval_seconds=NEVER)
+
+
+def append(table: Table, *steps: int, names: tuple[str, ...] = ("a", "b")) -> None:
+    for step in steps:
+        table.append({"step": np.full(len(names), step), "name": list(names), "value": np.full(len(names), step / 7)})
+
+
+def steps_of(table: Table) -> list[int]:
+    return table.read().column("step").to_pylist()[::2]
+
+
+def tail_of(folder: Path) -> Path:
+    (tail,) = folder.glob("tail*")
+    return tail
+
+
+def parts_of(folder: Path) -> list[Path]:
+    return sorted(folder.glob("part-*.parquet"))
+
+
+class TestRead:
+    def test_an_empty_table_has_its_columns(self, tmp_path: Path) -> None:
+        table = make_table(tmp_path / "none").read()
+        assert table.schema == SCHEMA
+        assert table.num_rows == 0
+
+    def test_rows_are_read_as_they_were_written(self, tmp_path: Path) -> None:
+        table = make_table(tmp_path)
+        table.append({"step": [1, 1], "name": ["a", "é"], "value": np.array([0.1, np.nan])})
+        columns = table.read().to_pydict()
+        assert columns["step"] == [1, 1]
+        assert columns["name"] == ["a", "é"]
+        assert columns["value"][0] == 0.1
+        assert np.isnan(columns["value"][1])
+
+    def test_rows_in_memory_are_read_too(self, tmp_path: Path) -> None:
+        table = make_table(tmp_path)
+        append(table, 1, 2)
+        assert steps_of(table) == [1, 2]
+
+    def test_reading_makes_no_folder(self, tmp_path: Path) -> None:
+        make_table(tmp_path / "none").read()
+        assert not (tmp_path / "none").exists()
+
+    @given(
+        actions=st.lists(st.sampled_from(["append", "flush", "seal", "close", "read", "reopen"]), max_size=25),
+        rows_per_part=st.sampled_from([1, 4, 1_000]),
+    )
+    def test_any_course_of_events_keeps_every_row_once(self, tmp_path_factory, actions, rows_per_part) -> None:
+        folder = tmp_path_factory.mktemp("table")
+        table, step = make_table(folder, rows_per_part), 0
+        for action in actions:
+            if action == "append":
+                step += 1
+                append(table, step)
+            elif action == "reopen":
+                table.close()
+                table = make_table(folder, rows_per_part)
+            else:
+                getattr(table, action)()
+        assert steps_of(table) == list(range(1, step + 1))
+
+
+class TestOtherProcess:
+    def test_the_tail_is_read_while_it_is_written(self, tmp_path: Path) -> None:
+        table, reader = make_table(tmp_path), make_table(tmp_path)
+        append(table, 1, 2)
+        assert steps_of(reader) == []
+        table.flush()
+        assert steps_of(reader) == [1, 2]
+        append(table, 3)
+        table.flush()
+        assert steps_of(reader) == [1, 2, 3]
+
+    def test_every_row_is_flushed_at_once_where_the_interval_is_zero(self, tmp_path: Path) -> None:
+        table = Table(tmp_path, SCHEMA, flush_interval_seconds=0.0)
+        append(table, 1)
+        assert steps_of(make_table(tmp_path)) == [1]
+
+
+class TestTornTail:
+    def test_a_tail_cut_at_any_byte_gives_a_prefix_of_the_rows(self, tmp_path: Path) -> None:
+        table = make_table(tmp_path)
+        ends = []
+        for step in (1, 2, 3):
+            append(table, step)
+            table.flush()
+            ends.append(tail_of(tmp_path).stat().st_size)
+        whole = tail_of(tmp_path).read_bytes()
+        for length in range(len(whole) + 1):
+            tail_of(tmp_path).write_bytes(whole[:length])
+            found = steps_of(make_table(tmp_path))
+            assert found in ([], [1], [1, 2], [1, 2, 3])
+            assert len(found) >= sum(length >= end for end in ends)
+
+    @pytest.mark.parametrize("num_lost", [0, 1, 7, 8, 9, 40, 200])
+    def test_writing_goes_on_after_a_torn_tail(self, tmp_path: Path, num_lost: int) -> None:
+        crashed = make_table(tmp_path)
+        for step in (1, 2):
+            append(crashed, step)
+            crashed.flush()
+        whole = tail_of(tmp_path).read_bytes()
+        tail_of(tmp_path).write_bytes(whole[: len(whole) - num_lost])
+        table = make_table(tmp_path)
+        before = steps_of(table)
+        append(table, 3)
+        assert steps_of(table) == [*before, 3]
+        table.seal()
+        assert steps_of(make_table(tmp_path)) == [*before, 3]
+
+    def test_an_empty_tail_is_no_row(self, tmp_path: Path) -> None:
+        table = make_table(tmp_path)
+        append(table, 1)
+        table.flush()
+        tail_of(tmp_path).write_bytes(b"")
+        assert steps_of(make_table(tmp_path)) == []
+
+    def test_zeros_that_a_crash_left_at_the_end_are_no_rows(self, tmp_path: Path) -> None:
+        table = make_table(tmp_path)
+        append(table, 1)
+        table.flush()
+        tail_of(tmp_path).write_bytes(tail_of(tmp_path).read_bytes() + bytes(512))
+        assert steps_of(make_table(tmp_path)) == [1]
+
+
+class TestSeal:
+    def test_parts_are_of_bounded_size(self, tmp_path: Path) -> None:
+        table = make_table(tmp_path, rows_per_part=10)
+        for step in range(1, 24):
+            append(table, step)
+            table.flush()
+        assert [pq.read_metadata(part).num_rows for part in parts_of(tmp_path)] == [10, 10, 10, 10]
+        assert steps_of(table) == list(range(1, 24))
+
+    def test_the_tail_is_gone_after_sealing(self, tmp_path: Path) -> None:
+        table = make_table(tmp_path)
+        append(table, 1, 2)
+        table.seal()
+        assert [path.name for path in tmp_path.iterdir()] == ["part-000000.parquet"]
+
+    def test_sealing_nothing_makes_no_part(self, tmp_path: Path) -> None:
+        table = make_table(tmp_path)
+        table.seal()
+        append(table, 1)
+        table.seal()
+        table.seal()
+        assert len(parts_of(tmp_path)) == 1
+
+    def test_a_crash_between_sealing_and_removing_the_tail_gives_no_duplicates(self, tmp_path: Path) -> None:
+        table = make_table(tmp_path)
+        append(table, 1, 2, 3)
+        table.flush()
+        tail, content = tail_of(tmp_path), tail_of(tmp_path).read_bytes()
+        table.seal()
+        tail.write_bytes(content)
+        recovered = make_table(tmp_path)
+        assert steps_of(recovered) == [1, 2, 3]
+        append(recovered, 4)
+        assert steps_of(recovered) == [1, 2, 3, 4]
+        recovered.seal()
+        assert steps_of(make_table(tmp_path)) == [1, 2, 3, 4]
+
+    def test_a_crash_while_a_part_is_written_loses_nothing(self, tmp_path: Path) -> None:
+        table = make_table(tmp_path)
+        append(table, 1, 2)
+        with patch("mixer.table.os.fsync", side_effect=OSError), pytest.raises(OSError):
+            table.seal()
+        assert steps_of(make_table(tmp_path)) == [1, 2]
+
+    def test_rows_of_one_step_may_come_before_and_after_sealing(self, tmp_path: Path) -> None:
+        table = make_table(tmp_path)
+        append(table, 5, names=("a", "b"))
+        table.seal()
+        append(table, 5, names=("c", "d"))
+        assert table.read().column("name").to_pylist() == ["a", "b", "c", "d"]
+        table.seal()
+        assert table.read().column("name").to_pylist() == ["a", "b", "c", "d"]
+
+
+class TestTruncate:
+    @pytest.mark.parametrize("last", range(9))
+    @pytest.mark.parametrize("rows_per_part", [2, 6, 1_000])
+    def test_the_rows_up_to_the_step_stay(self, tmp_path: Path, last: int, rows_per_part: int) -> None:
+        table = make_table(tmp_path, rows_per_part)
+        for step in range(1, 8):
+            append(table, step)
+            table.flush()
+        table.truncate(last)
+        assert steps_of(table) == list(range(1, min(last, 7) + 1))
+        append(table, 99)
+        assert steps_of(table) == [*range(1, min(last, 7) + 1), 99]
+        assert steps_of(make_table(tmp_path)) == steps_of(table)
+
+    def test_rows_in_memory_up_to_the_step_stay(self, tmp_path: Path) -> None:
+        table = make_table(tmp_path)
+        append(table, 1, 2, 3, 4)
+        table.truncate(2)
+        assert steps_of(table) == [1, 2]
+
+    def test_an_empty_table_stays_empty(self, tmp_path: Path) -> None:
+        table = make_table(tmp_path / "none")
+        table.truncate(3)
+        assert steps_of(table) == []
+
+    @pytest.mark.parametrize("num_lost", [0, 3, 100])
+    def test_a_torn_tail_is_truncated_too(self, tmp_path: Path, num_lost: int) -> None:
+        crashed = make_table(tmp_path)
+        for step in (1, 2, 3):
+            append(crashed, step)
+            crashed.flush()
+        whole = tail_of(tmp_path).read_bytes()
+        tail_of(tmp_path).write_bytes(whole[: len(whole) - num_lost])
+        table = make_table(tmp_path)
+        table.truncate(1)
+        append(table, 2)
+        assert steps_of(table) == [1, 2]
+
+    def test_a_crash_while_truncating_loses_no_row_that_stays(self, tmp_path: Path) -> None:
+        table = make_table(tmp_path)
+        append(table, 1, 2, 3, 4)
+        table.seal()
+        with patch("mixer.table.pq.write_table", side_effect=OSError), pytest.raises(OSError):
+            table.truncate(2)
+        resumed = make_table(tmp_path)
+        resumed.truncate(2)
+        assert steps_of(resumed) == [1, 2]
