@@ -343,12 +343,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="bf16 is mixed precision")
     parser.add_argument("--threads", type=int, default=2, help="torch's threads on the CPU")
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=42, help="multiples of 6 balance the order")
     parser.add_argument("--block", type=int, help="steps of a turn; default: 1 on the CPU, 20 on a GPU")
     parser.add_argument("--warmup", type=int, default=5, help="steps that do not count")
     args = parser.parse_args(argv)
     if args.quick:
-        args.layers, args.hidden, args.vocabulary, args.rounds, args.warmup = 2, 64, 512, 9, 3
+        args.layers, args.hidden, args.vocabulary, args.rounds, args.warmup = 2, 64, 512, 12, 3
     for name, value in _SHAPES[args.model].items():
         setattr(args, name, getattr(args, name) or value)
     args.block = args.block or (20 if args.device == "cuda" else 1)

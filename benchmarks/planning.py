@@ -230,12 +230,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--collator", choices=_COLLATORS, default="default_data_collator")
     parser.add_argument("--threads", type=int, default=1, help="torch's threads")
     parser.add_argument("--samples", type=int, default=100_000, help="samples of each of the three streams")
-    parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--rounds", type=int, default=30, help="multiples of 10 balance the order")
     parser.add_argument("--seconds", type=float, default=0.3, help="length of a turn")
     parser.add_argument("--repetitions", type=int, default=9, help="of planning alone and of the first batch")
     args = parser.parse_args(argv)
     if args.quick:
-        args.samples, args.rounds, args.seconds, args.repetitions = 10_000, 4, 0.05, 3
+        args.samples, args.rounds, args.seconds, args.repetitions = 10_000, 10, 0.05, 3
     return args
 
 

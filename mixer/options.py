@@ -1,6 +1,5 @@
 """Which options of the Trainer mixing honours, and the reasons against the others, at construction."""
 
-import inspect
 from typing import Any
 
 from accelerate.utils import DistributedType
@@ -134,14 +133,14 @@ def check_needs(policy: Policy, streams: list[Stream], args: TrainingArguments, 
         raise ValueError(f"Policy {name} needs evaluation losses: set eval_strategy to 'steps' or 'epoch'.")
 
 
-def accepts(function: Any, name: str) -> bool:
-    """Says whether a callable has a parameter of this name.
+def check_evaluation_names(eval_dataset: Any) -> None:
+    """Refuses names of evaluation sets whose keys are those of the summary.
 
     Args:
-        function: The callable.
-        name: The parameter.
+        eval_dataset: The trainer's evaluation data.
 
-    Returns:
-        Whether it can be passed.
+    Raises:
+        ValueError: If a set is called `"worst"`.
     """
-    return name in inspect.signature(function).parameters
+    if isinstance(eval_dataset, dict) and "worst" in eval_dataset:
+        raise ValueError("eval_dataset: the name 'worst' is taken by eval_worst_loss; give the set another name.")

@@ -20,7 +20,7 @@ from mixer.controller import Mixing
 from mixer.groups import Grouping
 from mixer.ledger import Ledger
 from mixer.loader import MixingLoader
-from mixer.options import check_arguments, check_needs, resolve_batch_size
+from mixer.options import check_arguments, check_evaluation_names, check_needs, resolve_batch_size
 from mixer.planner import Drawing, Planner
 from mixer.policies import Fixed, Policy, Proportional, as_policy
 from mixer.recorder import Recorder
@@ -90,12 +90,13 @@ class MixingMixin(UpdateMixin):
         self._batch_size, self._epoch_size = batch_size, epoch_size
         self._groupings, self._drawing = tuple(groupings), drawing
         self._nonfinite = nonfinite
-        self._resume_from: str | None = None
         self.ledger = Ledger(Path(str(self.args.output_dir)) / "ledger", is_writer=self.is_world_process_zero())
         if self.streams:
             check_arguments(self)
             check_needs(self._policy, self.streams, self.args, self.eval_dataset)
+            check_evaluation_names(self.eval_dataset)
             self._mixing = self._new_mixing(None)
+            self._recorder = self._new_recorder(self._mixing)
             handler = self.callback_handler
             handler.callbacks.insert(
                 0, MixingCallback(self._close_update, lambda: self.mixing, lambda: handler.callbacks)
@@ -124,15 +125,18 @@ class MixingMixin(UpdateMixin):
         seed = args.seed if args.data_seed is None else args.data_seed
         return Mixing(Planner(streams, seed, self._groupings, self._drawing), self._policy, clock)
 
+    def _new_recorder(self, mixing: Mixing) -> Recorder:
+        reads_at_once = self.args.device.type == "cpu" or "loss" in self._policy.needs
+        return Recorder(mixing, self.ledger, reads_at_once)
+
     def get_train_dataloader(self) -> MixingLoader:  # type: ignore[override]  # the loop iterates it and asks its length
-        """Makes the loader of a new or resumed run; see `Trainer.get_train_dataloader`."""
+        """Makes the loader of the streams; see `Trainer.get_train_dataloader`."""
         if self.train_dataset is not self._combined:
             raise ValueError(
                 "train_dataset was replaced after construction, but the streams are fixed there. Build a new trainer."
             )
         if self._combined is None:
             raise ValueError("Trainer: training requires a train_dataset.")
-        self._begin_run()
         collator = self.data_collator
         if not all(_is_arrow(stream.dataset) for stream in self.streams):
             collator = self._get_collator_with_removed_columns(collator, description="training")
@@ -146,8 +150,8 @@ class MixingMixin(UpdateMixin):
         )
         return self._loader
 
-    def _begin_run(self) -> None:
-        state = None if self._resume_from is None else read_state(Path(self._resume_from))
+    def _begin_run(self, resume_from: str | None) -> None:
+        state = None if resume_from is None else read_state(Path(resume_from))
         manual = self.mixing.manual_weights if self.mixing.clock.step == 0 else None
         self._mixing = self._new_mixing(None if state is None else state["clock"]["batch_size"])
         if manual is not None:
@@ -156,14 +160,13 @@ class MixingMixin(UpdateMixin):
             try:
                 self._mixing.load_state_dict(state)
             except ValueError as error:
-                raise ValueError(f"Cannot resume the mixture from {self._resume_from}: {error}.") from None
+                raise ValueError(f"Cannot resume the mixture from {resume_from}: {error}.") from None
         self.ledger.begin(
             None if state is None else self._mixing.clock.step,
             {"streams": list(self._mixing.names), "policy": type(self._policy).__name__},
         )
         self._agreement = Agreement(self.args.world_size, len(self.streams))
-        reads_at_once = self.args.device.type == "cpu" or "loss" in self._policy.needs
-        self._recorder = Recorder(self._mixing, self.ledger, reads_at_once)
+        self._recorder = self._new_recorder(self._mixing)
         self._convention, self._finished = None, None
         self._detach_tracker()
 
@@ -196,10 +199,13 @@ class MixingMixin(UpdateMixin):
         finally:
             self._detach_tracker()
             if self._mixing is not None and self.is_in_train:  # an error ended the run: keep what was recorded
+                with contextlib.suppress(RuntimeError):  # a device that failed gives back no losses any more
+                    self._recorder.settle()
                 self.ledger.flush()
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
-        self._resume_from = kwargs.get("resume_from_checkpoint")
+        if self._mixing is not None:
+            self._begin_run(kwargs.get("resume_from_checkpoint"))
         result = super()._inner_training_loop(*args, **kwargs)
         self._recorder.settle()
         self.ledger.finish()
@@ -239,8 +245,10 @@ class MixingMixin(UpdateMixin):
         if "loss" in self._policy.needs:
             losses = update.losses()
             losses[~np.isfinite(losses)] = np.nan
-        self.mixing.observe(update.plan, losses, update.contents.tokens)
-        self._recorder.record(update)
+        try:
+            self.mixing.observe(update.plan, losses, update.contents.tokens)
+        finally:  # a policy that fails must not lose the update that was trained
+            self._recorder.record(update)
 
     # ---- Logs, evaluation, checkpoints ----
 

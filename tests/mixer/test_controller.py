@@ -191,7 +191,7 @@ class TestSingleStream:
         mixing = self.mixing()
         plans = run_to_the_end(mixing, limit=9)
         assert [plan.total for plan in plans] == [4, 4, 2] * 3
-        samples = sum((self.references(mixing, plan) for plan in plans), [])
+        samples = [index for plan in plans for index in self.references(mixing, plan)]
         assert all(sorted(samples[begin : begin + 10]) == list(range(10)) for begin in (0, 10, 20))
 
     def test_dropping_the_rest_begins_the_next_epoch_with_a_fresh_permutation(self) -> None:
@@ -446,7 +446,7 @@ class TestResume:
     )
     def test_another_inner_policy_is_refused(self, saved: Policy, present: Policy) -> None:
         state = make_mixing(saved).state_dict()
-        with pytest.raises(ValueError, match="LossChange|Smoothed|Uniform"):
+        with pytest.raises(ValueError, match=r"LossChange|Smoothed|Uniform"):
             make_mixing(present).load_state_dict(state)
 
     @pytest.mark.parametrize("version", [None, 0, FORMAT_VERSION + 1])
@@ -475,7 +475,7 @@ class TestDecision:
 
     def test_a_later_decision_that_does_not_fit_is_refused_with_its_step(self) -> None:
         mixing = make_mixing(Recording([1.0, 1.0, 1.0], [1.0, np.nan, 1.0]))
-        with pytest.raises(ValueError, match="Recording at step 1: .* 'b' has nan"):
+        with pytest.raises(ValueError, match=r"Recording at step 1: .* 'b' has nan"):
             one_update(mixing)
 
     @pytest.mark.parametrize("loss_weights", [[1.0], [1.0, -1.0, 1.0], [np.nan, 1.0, 1.0]])
@@ -486,7 +486,7 @@ class TestDecision:
     def test_a_function_that_returns_no_weights_is_named_with_its_step(self) -> None:
         mixing = make_mixing(Function(lambda step, weights: [1, 1, 1] if step < 2 else [1, float("nan"), 1]))
         one_update(mixing)
-        with pytest.raises(ValueError, match="mixing function at step 2: .* 'b' has nan"):
+        with pytest.raises(ValueError, match=r"mixing function at step 2: .* 'b' has nan"):
             one_update(mixing)
 
 

@@ -35,6 +35,7 @@ def _trainer(tmp_path: Path, **changes: Any) -> MixingTrainer:
         ({"train_dataset": {"a": []}}, "'a': the data set is empty"),
         ({"train_dataset": {"train": Tokens(3, 1), "test": Tokens(3, 1)}}, "splits of one data set"),
         ({"train_dataset": [Stream("a", Tokens(3, 1)), Stream("a", Tokens(3, 1))]}, "more than once"),
+        ({"eval_dataset": {"worst": Tokens(3, 1)}}, "'worst' is taken"),
         ({"epoch_size": 0}, "epoch_size must be at least 1"),
         ({"args": {"dataloader_drop_last": True, "per_device_train_batch_size": 64}}, "drops everything"),
         ({"args": {"train_sampling_strategy": "group_by_length"}}, "not supported by mixing yet"),

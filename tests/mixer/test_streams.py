@@ -43,7 +43,7 @@ class TestStream:
             Stream(name, [1])
 
     def test_a_name_must_not_split_log_keys(self) -> None:
-        with pytest.raises(ValueError, match="'a/b'.*'/' separates"):
+        with pytest.raises(ValueError, match=r"'a/b'.*'/' separates"):
             Stream("a/b", [1])
 
     @pytest.mark.parametrize("dataset", [[], Numbers(0), datasets.Dataset.from_dict({"x": []})])

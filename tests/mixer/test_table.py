@@ -181,7 +181,7 @@ class TestSeal:
     def test_a_crash_while_a_part_is_written_loses_nothing(self, tmp_path: Path) -> None:
         table = make_table(tmp_path)
         append(table, 1, 2)
-        with patch("mixer.table.os.fsync", side_effect=OSError), pytest.raises(OSError):
+        with patch("mixer.table.os.fsync", side_effect=OSError("full")), pytest.raises(OSError, match="full"):
             table.seal()
         assert steps_of(make_table(tmp_path)) == [1, 2]
 
@@ -237,7 +237,7 @@ class TestTruncate:
         table = make_table(tmp_path)
         append(table, 1, 2, 3, 4)
         table.seal()
-        with patch("mixer.table.pq.write_table", side_effect=OSError), pytest.raises(OSError):
+        with patch("mixer.table.pq.write_table", side_effect=OSError("full")), pytest.raises(OSError, match="full"):
             table.truncate(2)
         resumed = make_table(tmp_path)
         resumed.truncate(2)

@@ -275,6 +275,25 @@ def test_labels_that_are_all_ignored_give_no_gradient_and_no_error(tmp_path: Pat
         assert silent.ledger.to_pandas()["loss"].isna().all()
 
 
+@pytest.mark.parametrize("name", ["llama", "bert-classifier"])
+def test_label_smoothing_keeps_losses_by_stream(tmp_path: Path, name: str) -> None:
+    args = arguments(tmp_path, label_smoothing_factor=0.1)
+    trainer = MixingTrainer(build_model(name), args, train_dataset=three_streams(MODEL_DATA[name]), batch_size=9)
+    trainer.train()
+    assert not trainer._loader.by_stream
+    rows = trainer.ledger.to_pandas().query("step == 1")
+    expected = (rows["loss"] * rows["items"]).sum() / rows["items"].sum()
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_looking_at_the_loader_does_not_move_the_run(tmp_path: Path) -> None:
+    trainer = MixingTrainer(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())
+    batch = next(iter(trainer.get_train_dataloader()))
+    assert len(batch.micro_batches) == 1
+    trainer.train()
+    assert trainer.ledger.to_pandas()["seen"].iloc[-3:].sum() == 24
+
+
 def test_an_auxiliary_loss_is_logged_as_other(tmp_path: Path) -> None:
     class WithAuxiliary(MixingTrainer):
         def compute_loss(self, model: nn.Module, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
@@ -371,7 +390,7 @@ def test_a_function_that_returns_nonsense_is_named_with_its_step(tmp_path: Path)
     )
     with pytest.raises(ValueError, match=r"step 2.*'c' has nan"):
         trainer.train()
-    assert len(trainer.ledger.to_pandas()) >= 3  # what was trained is recorded
+    assert trainer.ledger.to_pandas()["step"].tolist() == [1, 1, 1, 2, 2, 2]  # what was trained is recorded
 
 
 def test_exhausted_streams_end_the_run(tmp_path: Path) -> None:
