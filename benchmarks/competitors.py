@@ -45,16 +45,17 @@ class Rows(Dataset[Sample]):
         return {"input_ids": row, "labels": row}
 
 
-class BatchRows(Rows):
-    """The same samples, which can be read several at a time too.
+class ColumnRows(Rows):
+    """The same samples, which can be read by columns too.
 
     Args:
         rows: int64 `[num_samples, ROW_LENGTH]`.
     """
 
-    def __getitems__(self, indices: list[int]) -> list[Sample]:
-        rows = self.rows.index_select(0, torch.tensor(indices))
-        return [{"input_ids": row, "labels": row} for row in rows.unbind()]
+    def read_columns(self, indices: np.ndarray) -> Batch:
+        """Reads several samples at once; see `mixer.reader.ColumnReader`."""
+        rows = self.rows.index_select(0, torch.from_numpy(indices))
+        return {"input_ids": rows, "labels": rows.clone()}
 
 
 class LazyRows(Dataset[Sample]):
@@ -118,7 +119,7 @@ def mixing_batches(datasets: Sequence[Any], batch_size: int, collator: Collator)
         Batches without end.
     """
     mixing = new_mixing(datasets, SHARES, batch_size)
-    loader = MixingLoader(mixing, datasets, collator, max_micro_batch_size=batch_size)
+    loader = MixingLoader(mixing, datasets, collator, max_micro_batch_size=batch_size, stack_columns=dict)
     losses = np.ones(len(datasets))
     while (update := loader.next_update()) is not None:
         yield update.micro_batches[0].inputs

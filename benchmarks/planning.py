@@ -24,8 +24,8 @@ from benchmarks.competitors import (
     ROW_LENGTH,
     SHARES,
     Batch,
-    BatchRows,
     Collator,
+    ColumnRows,
     LazyRows,
     Rows,
     arrow_datasets,
@@ -37,9 +37,9 @@ from benchmarks.competitors import (
     torch_batches,
 )
 
-OURS, ITEM_BY_ITEM = "mixer", "mixer, without __getitems__"
+OURS, BY_SAMPLE = "mixer, by columns", "mixer, by samples"
 _COLLATORS: dict[str, Collator] = {"default_data_collator": default_data_collator, "default_collate": default_collate}
-_STAGES = ("plan", "share", "look up", "observe")
+_STAGES = ("plan", "look up", "observe")
 # Streams, samples of an update, rank, ranks.
 _PLANS = ((3, 32, 0, 1), (3, 256, 0, 1), (3, 65_536, 5, 1024), (1000, 65_536, 5, 1024))
 _BYTES_PER_INDEX = 60  # RandomSampler: an int64, a Python integer and the list's pointer, with some room
@@ -56,12 +56,12 @@ def sources(rows: Sequence[Tensor]) -> dict[str, Source]:
     Returns:
         For each name what makes endless batches of a batch size and a collator.
     """
-    in_memory, arrow = [BatchRows(tokens) for tokens in rows], arrow_datasets(rows)
-    single = [Rows(tokens) for tokens in rows]
+    columns, samples = [ColumnRows(tokens) for tokens in rows], [Rows(tokens) for tokens in rows]
+    arrow = arrow_datasets(rows)
     return {
-        OURS: lambda size, collator: mixing_batches(in_memory, size, collator),
-        ITEM_BY_ITEM: lambda size, collator: mixing_batches(single, size, collator),
-        "torch concat + RandomSampler": lambda size, collator: torch_batches(in_memory, size, collator),
+        OURS: lambda size, collator: mixing_batches(columns, size, collator),
+        BY_SAMPLE: lambda size, collator: mixing_batches(samples, size, collator),
+        "torch concat + RandomSampler": lambda size, collator: torch_batches(samples, size, collator),
         "datasets interleave, map": lambda size, collator: interleaved_batches(arrow, size, collator),
         "datasets interleave, iterable": lambda size, collator: streamed_batches(arrow, size, collator),
     }
@@ -104,7 +104,7 @@ def throughput(rows: Sequence[Tensor], batch_size: int, collator: Collator, roun
     for number in range(rounds):
         for name in rotated(list(running), number):
             rates[name].append(samples_per_second(running[name], seconds))
-    others = [name for name in rates if name not in (OURS, ITEM_BY_ITEM)]
+    others = [name for name in rates if name not in (OURS, BY_SAMPLE)]
     fastest = max(others, key=lambda name: float(np.median(rates[name])))
     return {
         "batch_size": batch_size,
@@ -151,12 +151,10 @@ def _time_stages(mixing: Any, rank: int, world_size: int, steps: int) -> np.ndar
         laps[step, 0] = time.perf_counter()
         plan = mixing.next_plan()
         laps[step, 1] = time.perf_counter()
-        stream_ids, positions = plan.rank_share(rank, world_size)
+        mixing.planner.rank_share(plan, rank, world_size)
         laps[step, 2] = time.perf_counter()
-        mixing.planner.references(stream_ids, positions, plan.total)
-        laps[step, 3] = time.perf_counter()
         mixing.observe(plan, losses, plan.counts * ROW_LENGTH)
-        laps[step, 4] = time.perf_counter()
+        laps[step, 3] = time.perf_counter()
     means: np.ndarray = np.diff(laps, axis=1).mean(axis=0) * 1e6
     return means
 

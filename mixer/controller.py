@@ -41,7 +41,7 @@ class Mixing:
         self._evaluation_losses: FloatArray | None = None
         self._decide(policy.start(self._mixture))
         evaluation_weights = policy.evaluation_weights()
-        self._evaluation_weights = self._decision.weights if evaluation_weights is None else evaluation_weights
+        self._evaluation_weights = self._policy_weights if evaluation_weights is None else evaluation_weights
 
     @property
     def seen(self) -> Int64Array:
@@ -51,8 +51,7 @@ class Mixing:
     @property
     def weights(self) -> dict[str, float]:
         """The weights that rule the next update, by name; they sum to 1."""
-        weights = self._weights()
-        return dict(zip(self.names, (weights / weights.sum()).tolist(), strict=True))
+        return dict(zip(self.names, self._weights().tolist(), strict=True))
 
     @property
     def manual_weights(self) -> dict[str, float] | None:
@@ -93,7 +92,11 @@ class Mixing:
         Example:
             >>> trainer.mixing.set_weights({"math": 3, "code": 1})  # doctest: +SKIP
         """
-        self._manual = None if weights is None else weights_array(weights, self.names, "set_weights")
+        if weights is None:
+            self._manual = None
+        else:
+            given = weights_array(weights, self.names, "set_weights")
+            self._manual = given / given.sum()
 
     def next_plan(self) -> Plan | None:
         """Plans the next update and moves the streams on.
@@ -134,10 +137,13 @@ class Mixing:
         self.num_tokens += tokens
         if self._dropped and self.clock.at_epoch_end:
             self.planner.skip(self._dropped)
+        if self.policy.is_static:
+            self._num_observed = self.clock.step
+            return
         observation = Observation(
             step=self.clock.step,
             progress=self.clock.progress,
-            weights=plan.policy_weights / plan.policy_weights.sum(),
+            weights=plan.policy_weights,
             counts=plan.counts,
             tokens=tokens,
             seen=self.seen.copy(),
@@ -153,7 +159,8 @@ class Mixing:
         Args:
             losses: Evaluation losses by stream; others are left out.
         """
-        values = np.array([losses.get(name, np.nan) for name in self.names])
+        values = np.array([losses.get(name, np.nan) for name in self.names], dtype=np.float64)
+        values[~np.isfinite(values)] = np.nan
         if self._evaluation_losses is not None:
             values = np.where(np.isnan(values), self._evaluation_losses, values)
         self._evaluation_losses = values
@@ -229,9 +236,10 @@ class Mixing:
             check_weights(values, self.names, where)
         self._decision = decision
         self._num_observed = self.clock.step
+        self._policy_weights = decision.weights / np.sum(decision.weights)
 
     def _weights(self) -> FloatArray:
-        return self._decision.weights if self._manual is None else self._manual
+        return self._policy_weights if self._manual is None else self._manual
 
     def _sample_weights(self, weights: FloatArray) -> FloatArray:
         """Turns shares of tokens into shares of samples by what a sample of each stream has had so far."""

@@ -6,13 +6,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.order import Order, OrderBlocks
+from mixer.order import Order, OrderBlock
+from mixer.plan import Plan
 from mixer.streams import Stream
 
 Int64Array = NDArray[np.int64]
 
-# Below so many samples a step, reading an order ahead in blocks is cheaper than mapping each rank's own positions.
-_BLOCK_LIMIT = 2_048
+# Up to so many streams each looks up its own positions; of more, all are mapped in one vectorised call.
+_FEW_STREAMS = 32
 
 
 class Drawer(Protocol):
@@ -36,14 +37,14 @@ class Drawer(Protocol):
             The first of them; the others follow it.
         """
 
-    def references(self, positions: Int64Array) -> Int64Array:
+    def references(self, positions: range) -> Int64Array:
         """Looks positions up.
 
         Args:
-            positions: int64 `[count]`: reserved positions.
+            positions: Reserved positions; a rank's own are evenly spaced.
 
         Returns:
-            int64 `[count]`: indices into the stream's data set.
+            int64 `[len(positions)]`: indices into the stream's data set.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -63,7 +64,7 @@ class OrderedDrawer:
 
     def __init__(self, stream: Stream, run_seed: int):
         self.length, self.key, self.shuffle = stream.num_samples, stream.order_key(run_seed), stream.shuffle
-        self._order = Order(self.length, self.key, self.shuffle)
+        self._block = OrderBlock(Order(self.length, self.key, self.shuffle))
         self._end = stream.max_samples
         self._position = 0
 
@@ -78,9 +79,9 @@ class OrderedDrawer:
         self._position += count
         return start
 
-    def references(self, positions: Int64Array) -> Int64Array:
+    def references(self, positions: range) -> Int64Array:
         """Looks positions up in the order; see `Drawer.references`."""
-        return self._order.map_positions(np.zeros(len(positions), dtype=np.int64), positions)
+        return self._block.read(positions)
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the position, and what it belongs to; see `Drawer.state_dict`."""
@@ -103,7 +104,7 @@ class OrderedDrawer:
 
 
 class DrawerLookup:
-    """Looks up positions of many streams at once, in one vectorised call where their orders allow it.
+    """Looks up what a rank has to fetch.
 
     Args:
         drawers: The drawers of all streams, in order.
@@ -113,26 +114,25 @@ class DrawerLookup:
         self._drawers = drawers
         ordered = [drawer for drawer in drawers if isinstance(drawer, OrderedDrawer)]
         self._order: Order | None = None
-        if len(ordered) == len(drawers):
+        if len(drawers) > _FEW_STREAMS and len(ordered) == len(drawers):
             self._order = Order([d.length for d in ordered], [d.key for d in ordered], [d.shuffle for d in ordered])
-            self._blocks = OrderBlocks(self._order, len(ordered))
 
-    def references(self, stream_ids: Int64Array, positions: Int64Array, step_size: int) -> Int64Array:
-        """Looks positions up.
+    def share(self, plan: Plan, rank: int, world_size: int) -> list[tuple[int, Int64Array]]:
+        """Gives a rank's samples of a plan.
 
         Args:
-            stream_ids: int64 `[count]`: the stream of each position, ascending.
-            positions: int64 `[count]`: reserved positions, ascending in each stream.
-            step_size: Samples of the whole step, on all ranks.
+            plan: The plan.
+            rank: The rank.
+            world_size: Number of ranks.
 
         Returns:
-            int64 `[count]`: indices into the data sets.
+            For each stream that the rank has samples of, in order: its id, and int64 `[count]` indices into its
+            data set.
         """
         if self._order is None:
-            result = np.empty(len(positions), dtype=np.int64)
-            for stream_id in np.unique(stream_ids):
-                own = stream_ids == stream_id
-                result[own] = self._drawers[stream_id].references(positions[own])
-            return result
-        source = self._blocks if step_size <= _BLOCK_LIMIT else self._order
-        return source.map_positions(stream_ids, positions)
+            own = plan.rank_ranges(rank, world_size)
+            return [(stream_id, self._drawers[stream_id].references(positions)) for stream_id, positions in own]
+        stream_ids, positions = plan.rank_positions(rank, world_size)
+        indices = self._order.map_positions(stream_ids, positions)
+        present, starts = np.unique(stream_ids, return_index=True)
+        return list(zip(present.tolist(), np.split(indices, starts[1:]), strict=True))

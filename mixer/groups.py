@@ -132,7 +132,7 @@ class _GroupTable:
         for group in np.flatnonzero(np.isfinite(left)):
             members = self._ids == group
             available = available.copy()
-            available[members] = np.minimum(available[members], _split(left[group], shares[members]))
+            available[members] = _split(left[group], shares[members], available[members])
         return available
 
 
@@ -155,12 +155,15 @@ def _capped(totals: FloatArray, caps: FloatArray) -> FloatArray | None:
     return targets
 
 
-def _split(total: float, shares: FloatArray) -> FloatArray:
-    """Splits whole samples by shares, the largest remainders rounded up."""
-    if shares.sum() <= 0:
-        return np.full(len(shares), np.floor(total))
-    exact = np.floor(total) * shares / shares.sum()
-    counts: FloatArray = np.floor(exact)
-    missing = int(np.floor(total) - counts.sum())
-    counts[np.argsort(counts - exact, kind="stable")[:missing]] += 1.0
+def _split(total: float, shares: FloatArray, limits: FloatArray) -> FloatArray:
+    """Splits whole samples by shares, the largest remainders rounded up; what one cannot give goes to the others."""
+    counts = np.zeros(len(shares))
+    while (left := np.floor(total) - counts.sum()) >= 1 and (free := counts < limits).any():
+        weights = np.where(free, shares, 0.0)
+        weights = weights if weights.any() else free.astype(np.float64)
+        exact = left * weights / weights.sum()
+        more: FloatArray = np.floor(exact)
+        missing = int(left - more.sum())
+        more[np.argsort(more - exact, kind="stable")[:missing]] += 1.0
+        counts = np.minimum(counts + more, limits)
     return counts

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mixer.controller import Mixing
 from mixer.plan import MicroBatchSlice, Plan, split_by_stream, split_mixed
+from mixer.reader import Columns, Share, StreamReader
 
 Int64Array = NDArray[np.int64]
 Collator = Callable[[list[Any]], Any]
@@ -52,15 +53,6 @@ class Update:
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
 
 
-@runtime_checkable
-class _BatchReader(Protocol):
-    def __getitems__(self, indices: list[int]) -> Sequence[Any]: ...
-
-
-class SampleError(RuntimeError):
-    """A sample could not be loaded; the stream and the index are in the message."""
-
-
 class MixingLoader:
     """Gives the updates of one rank, an epoch of the run at a time.
 
@@ -73,6 +65,8 @@ class MixingLoader:
         rank: This rank.
         world_size: Number of ranks.
         max_micro_batch_size: Most samples of a micro-batch.
+        stack_columns: Makes a micro-batch of columns, in place of the collator, where all data sets can be read by
+            columns; `None` always goes by samples.
     """
 
     def __init__(
@@ -83,13 +77,14 @@ class MixingLoader:
         rank: int = 0,
         world_size: int = 1,
         max_micro_batch_size: int = 8,
+        stack_columns: Callable[[Columns], Any] | None = None,
     ):
         self.mixing = mixing
         self.dataset = datasets[0] if len(datasets) == 1 else torch.utils.data.ConcatDataset(datasets)
         self.collator = collator
         self.by_stream = False
-        self._datasets = tuple(datasets)
-        self._readers = tuple(dataset if isinstance(dataset, _BatchReader) else None for dataset in datasets)
+        self._reader = StreamReader(mixing.names, datasets)
+        self._stack_columns = stack_columns if self._reader.has_columns else None
         self._rank, self._world_size = rank, world_size
         self._max_size = max_micro_batch_size
 
@@ -127,49 +122,36 @@ class MixingLoader:
         Raises:
             SampleError: If a sample cannot be loaded.
         """
-        stream_ids, positions = plan.rank_share(self._rank, self._world_size)
-        samples = self._fetch(plan, stream_ids, positions)
+        share = self.mixing.planner.rank_share(plan, self._rank, self._world_size)
+        stream_ids = np.repeat([stream_id for stream_id, _ in share], [len(indices) for _, indices in share])
+        make = self._batches_of(share)
         split = split_by_stream if self.by_stream or plan.loss_weights is not None else split_mixed
         slices = split(plan, self._rank, self._world_size, self._max_size)
-        return Update(plan, tuple(self._collate(plan, cut, samples, stream_ids) for cut in slices))
+        return Update(
+            plan,
+            tuple(
+                MicroBatch(make(cut.start, cut.stop), stream_ids[cut.start : cut.stop], False)
+                if cut.start < cut.stop
+                else self._padding(plan, cut)
+                for cut in slices
+            ),
+        )
 
-    def _collate(self, plan: Plan, cut: MicroBatchSlice, samples: list[Any], stream_ids: Int64Array) -> MicroBatch:
-        if cut.start < cut.stop:
-            return MicroBatch(self.collator(samples[cut.start : cut.stop]), stream_ids[cut.start : cut.stop], False)
-        # Every rank runs as many forwards and backwards as the others; one without a sample left repeats one of the
-        # plan's, at weight 0.
-        stream_id = np.array([cut.stream_id if cut.stream_id >= 0 else int(np.argmax(plan.counts > 0))])
-        return MicroBatch(self.collator(self._fetch(plan, stream_id, plan.starts[stream_id])), stream_id, True)
+    def _padding(self, plan: Plan, cut: MicroBatchSlice) -> MicroBatch:
+        """Repeats one sample of the plan: every rank runs as many forwards and backwards as the others."""
+        stream_id = cut.stream_id if cut.stream_id >= 0 else int(np.argmax(plan.counts > 0))
+        start = int(plan.starts[stream_id])
+        indices = self.mixing.planner.drawers[stream_id].references(range(start, start + 1))
+        return MicroBatch(self._batches_of([(stream_id, indices)])(0, 1), np.array([stream_id]), True)
 
-    def _fetch(self, plan: Plan, stream_ids: Int64Array, positions: Int64Array) -> list[Any]:
-        indices = self.mixing.planner.references(stream_ids, positions, plan.total).tolist()
-        ends = np.searchsorted(stream_ids, np.arange(len(self._datasets)), side="right").tolist()
-        samples: list[Any] = []
-        for stream_id, end in enumerate(ends):
-            if end > len(samples):
-                samples += self._read(stream_id, indices[len(samples) : end])
-        return samples
-
-    def _read(self, stream_id: int, indices: list[int]) -> Sequence[Any]:
-        reader, dataset = self._readers[stream_id], self._datasets[stream_id]
-        try:
-            samples = [dataset[index] for index in indices] if reader is None else reader.__getitems__(indices)
-        except Exception as error:  # whatever a user's data set raises is passed on, with the place
-            raise self._sample_error(stream_id, indices, error) from error
-        if len(samples) != len(indices):
-            name = self.mixing.names[stream_id]
-            raise SampleError(f"Stream {name!r}: __getitems__ gave {len(samples)} samples for {len(indices)} indices.")
-        return samples
-
-    def _sample_error(self, stream_id: int, indices: list[int], error: Exception) -> SampleError:
-        name, where = self.mixing.names[stream_id], f"one of the samples {indices}"
-        for index in indices:
-            try:
-                self._datasets[stream_id][index]
-            except Exception as single:
-                where, error = f"sample {index}", single
-                break
-        return SampleError(f"Stream {name!r}: {where} could not be loaded: {type(error).__name__}: {error}")
+    def _batches_of(self, share: Share) -> Callable[[int, int], Any]:
+        """Reads samples and gives what makes a micro-batch of a slice of them."""
+        stack = self._stack_columns
+        if stack is not None and share:
+            columns = self._reader.read_columns(share)
+            return lambda start, stop: stack({name: values[start:stop] for name, values in columns.items()})
+        samples = self._reader.read(share)
+        return lambda start, stop: self.collator(samples[start:stop])
 
 
 def batch_mapping(inputs: Any) -> Mapping[str, Any]:

@@ -126,47 +126,37 @@ def _ceil_sqrt(value: int) -> int:
     return isqrt(value - 1) + 1
 
 
-class OrderBlocks:
-    """An order read ahead in blocks, which makes a look-up of few positions about fifty times cheaper.
+class OrderBlock:
+    """One stream's order, read ahead in blocks.
 
-    Mapping has a fixed price a call, so mapping some thousand positions at once and reading them from a table is
-    worth it as long as the steps are small. The table has the same size for any number of streams.
+    Mapping has a fixed price a call, so that mapping some thousand positions at once and reading them off a table makes
+    small steps about fifty times cheaper.
 
     Args:
-        order: The order to read.
-        num_streams: Number of streams that it holds.
-        table_size: Entries of the table over all streams.
+        order: The order of one stream.
+        length: Positions of a block.
     """
 
-    def __init__(self, order: Order, num_streams: int, table_size: int = 32_768):
+    def __init__(self, order: Order, length: int = 4_096):
         self._order = order
-        self._block_length = max(table_size // num_streams, 16)
-        self._table = np.zeros((num_streams, self._block_length), dtype=np.int64)
-        self._starts = np.full(num_streams, -self._block_length - 1, dtype=np.int64)
+        self._length = length
+        self._start = 0
+        self._table: Int64Array = np.zeros(0, dtype=np.int64)
 
-    def map_positions(self, stream_ids: Int64Array, positions: Int64Array) -> Int64Array:
-        """Does what `Order.map_positions` does, from the table where it can.
+    def read(self, positions: range) -> Int64Array:
+        """Gives the data-set indices of evenly spaced positions.
 
         Args:
-            stream_ids: int64 `[count]`: the stream of each position.
-            positions: int64 `[count]`: positions inside those streams, ascending in each stream.
+            positions: Positions in ascending order.
 
         Returns:
-            int64 `[count]`: indices into the data set of the stream of each position.
+            int64 `[len(positions)]`: indices into the data set; not to be written to.
         """
-        relative = positions - self._starts[stream_ids]
-        outside = (relative < 0) | (relative >= self._block_length)
-        if outside.any():
-            self._refill(stream_ids[outside], positions[outside])
-            relative = positions - self._starts[stream_ids]
-            if int(relative.max()) >= self._block_length:  # more positions in one call than a block holds
-                return self._order.map_positions(stream_ids, positions)
-        indices: Int64Array = self._table[stream_ids, relative]
+        start, stop = positions.start, positions.stop
+        if not self._start <= start <= stop <= self._start + len(self._table):
+            if stop - start > self._length:
+                own = np.arange(start, stop, positions.step)
+                return self._order.map_positions(np.zeros(len(own), dtype=np.int64), own)
+            self._start, self._table = start, self._order.indices(start, self._length)
+        indices: Int64Array = self._table[start - self._start : stop - self._start : positions.step]
         return indices
-
-    def _refill(self, stream_ids: Int64Array, positions: Int64Array) -> None:
-        streams, first = np.unique(stream_ids, return_index=True)
-        self._starts[streams] = positions[first]
-        ahead = self._starts[streams, None] + np.arange(self._block_length)
-        flat = self._order.map_positions(np.repeat(streams, self._block_length), ahead.ravel())
-        self._table[streams] = flat.reshape(ahead.shape)

@@ -1,5 +1,6 @@
 """The plan of one update: the same on every rank, and each rank's share of it."""
 
+import functools
 import hashlib
 from dataclasses import dataclass
 
@@ -34,13 +35,31 @@ class Plan:
     loss_weights: FloatArray | None
     staleness: int
 
-    @property
+    @functools.cached_property
     def total(self) -> int:
         """Number of samples of the update."""
         return int(self.counts.sum())
 
-    def rank_share(self, rank: int, world_size: int) -> tuple[Int64Array, Int64Array]:
-        """Gives one rank's samples, without listing those of the others.
+    def rank_ranges(self, rank: int, world_size: int) -> list[tuple[int, range]]:
+        """Gives one rank's samples, stream by stream.
+
+        Args:
+            rank: The rank.
+            world_size: Number of ranks.
+
+        Returns:
+            For each stream that the rank has samples of, in order: its id and the positions of those samples in it.
+        """
+        ranges, begin = [], 0
+        for stream_id, (count, start) in enumerate(zip(self.counts.tolist(), self.starts.tolist(), strict=True)):
+            first = (rank - begin) % world_size
+            if first < count:
+                ranges.append((stream_id, range(start + first, start + count, world_size)))
+            begin += count
+        return ranges
+
+    def rank_positions(self, rank: int, world_size: int) -> tuple[Int64Array, Int64Array]:
+        """Gives one rank's samples in one vectorised call, without listing those of the others.
 
         Args:
             rank: The rank.

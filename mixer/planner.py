@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from mixer.apportion import apportion
 from mixer.drawers import Drawer, DrawerLookup, OrderedDrawer
 from mixer.groups import Grouping, Groups
+from mixer.plan import Plan
 from mixer.streams import Stream
 
 FloatArray = NDArray[np.float64]
@@ -54,8 +55,8 @@ class Planner:
         self._enters = np.array([stream.enters_at for stream in streams])
         self._leaves = np.array([stream.leaves_at for stream in streams])
         self._always_there = not self._enters.any() and bool((self._leaves == 1.0).all())
-        self._endless = all(drawer.available is None for drawer in self.drawers)
-        self._ungrouped = not groupings
+        self._unlimited = not groupings and all(drawer.available is None for drawer in self.drawers)
+        self._endlessly = np.full(len(self.streams), np.inf)
         _check_presence(self.streams)
 
     def shares(self, weights: FloatArray, progress: float) -> tuple[FloatArray, FloatArray]:
@@ -69,8 +70,8 @@ class Planner:
             `[num_streams]` each: shares, which sum to 1 (all 0 if no stream with a positive weight is left), and
             available samples (infinite for a stream without an end).
         """
-        if self._always_there and self._endless and self._ungrouped:
-            return weights / weights.sum(), np.full(len(weights), np.inf)
+        if self._always_there and self._unlimited:
+            return weights / weights.sum(), self._endlessly
         available = np.array([np.inf if d.available is None else float(d.available) for d in self.drawers])
         present = np.ones(len(weights), dtype=bool)
         if not self._always_there:
@@ -107,25 +108,24 @@ class Planner:
         assert len(self.drawers) == 1, "only the epochs of a single stream end together with the run's"  # noqa: S101
         self.drawers[0].draw(num_samples)
 
-    def references(self, stream_ids: Int64Array, positions: Int64Array, step_size: int) -> Int64Array:
-        """Looks up which samples stand at drawn positions; see `DrawerLookup.references`."""
-        return self._lookup.references(stream_ids, positions, step_size)
+    def rank_share(self, plan: Plan, rank: int, world_size: int) -> list[tuple[int, Int64Array]]:
+        """Looks up which samples of a plan a rank has to fetch; see `DrawerLookup.share`."""
+        return self._lookup.share(plan, rank, world_size)
 
     def _counts(self, shares: FloatArray, available: FloatArray, total: int, step: int) -> Int64Array:
+        counts, carry = self._draw_counts(shares, total, step)
         fixed = np.zeros(len(shares), dtype=np.int64)
-        while True:
-            counts, carry = self._draw_counts(shares, total - int(fixed.sum()), step)
-            over = counts > available
-            if not over.any():
-                self._carry = carry
-                return counts + fixed
+        while not self._unlimited and (over := counts > available).any():
             # A stream that runs out gives its last samples and leaves; the others share the rest among them.
             fixed[over] = available[over].astype(np.int64)
             shares = np.where(over, 0.0, shares)
             if not shares.any():
-                self._carry = np.zeros(len(shares))
-                return fixed
+                counts, carry = np.zeros_like(fixed), np.zeros(len(shares))
+                break
             shares = shares / shares.sum()
+            counts, carry = self._draw_counts(shares, total - int(fixed.sum()), step)
+        self._carry = carry
+        return counts + fixed
 
     def _draw_counts(self, shares: FloatArray, total: int, step: int) -> tuple[Int64Array, FloatArray]:
         if self._drawing == "exact":

@@ -10,8 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-_TAIL = "tail.arrow"
-
 
 class Table:
     """Rows in the order of a `step` column, appended by one process and read by any.
@@ -69,13 +67,16 @@ class Table:
 
     def seal(self) -> None:
         """Turns the tail into a Parquet part."""
-        self.flush()
         self.close()
         self._num_tail_rows = 0
-        tail = self._read_tail(self._last_sealed_step())
-        if tail.num_rows:
-            self._write_part(tail)
-        (self.folder / _TAIL).unlink(missing_ok=True)
+        for tail in self._tails():
+            number = _number(tail)
+            rows = self._read_tail(tail)
+            if rows.num_rows:
+                self._write_part(number, rows)
+            tail.unlink()
+        for sealed in self.folder.glob("tail-*.arrow"):  # what a crash left between sealing and removing
+            sealed.unlink()
 
     def close(self) -> None:
         """Writes everything out and closes the file; appending opens it again."""
@@ -92,18 +93,16 @@ class Table:
         Args:
             step: The last step that stays.
         """
-        self._buffer.clear()
         self.seal()
-        kept = None
         for path in reversed(self._parts()):
             part = pq.read_table(path)
             steps = part.column("step").to_numpy()
             if steps[-1] <= step:
                 break
-            kept = part.filter(steps <= step)
-            path.unlink()
-        if kept is not None and kept.num_rows:
-            self._write_part(kept)
+            if steps[0] > step:
+                path.unlink()
+            else:
+                self._write_part(_number(path), part.filter(steps <= step))
 
     def read(self) -> pa.Table:
         """Reads all rows, those in memory too.
@@ -112,19 +111,22 @@ class Table:
             The table; empty if there is none yet.
         """
         self.flush()
-        parts = [pq.read_table(path, schema=self.schema) for path in self._parts()]
-        return pa.concat_tables([*parts, self._read_tail(self._last_sealed_step())])
+        tails = {_number(tail): self._read_tail(tail) for tail in self._tails()}
+        paths = self._parts()  # after the tails: one of them may have been sealed meanwhile
+        for path in paths:
+            tails.pop(_number(path), None)
+        parts = [pq.read_table(path, schema=self.schema) for path in paths]
+        return pa.concat_tables([self.schema.empty_table(), *parts, *tails.values()])
 
     def _parts(self) -> list[Path]:
         return sorted(self.folder.glob("part-*.parquet"))
 
-    def _last_sealed_step(self) -> int:
-        parts = self._parts()
-        return int(pq.read_table(parts[-1], columns=["step"]).column("step")[-1].as_py()) if parts else -1
+    def _tails(self) -> list[Path]:
+        """Lists the tails that are not sealed: a tail becomes the part of its number."""
+        sealed = {_number(path) for path in self._parts()}
+        return [path for path in sorted(self.folder.glob("tail-*.arrow")) if _number(path) not in sealed]
 
-    def _write_part(self, rows: pa.Table) -> None:
-        parts = self._parts()
-        number = int(parts[-1].stem.split("-")[1]) + 1 if parts else 0
+    def _write_part(self, number: int, rows: pa.Table) -> None:
         path = self.folder / f"part-{number:06d}.parquet"
         temporary = path.with_suffix(".tmp")
         with temporary.open("wb") as file:
@@ -133,24 +135,28 @@ class Table:
             os.fsync(file.fileno())
         temporary.replace(path)
 
-    def _read_tail(self, after_step: int) -> pa.Table:
-        """Reads the tail up to where it is whole, without what was sealed before a crash could remove it."""
-        path, batches = self.folder / _TAIL, []
-        if path.is_file():
-            try:
-                with path.open("rb") as file, pa.ipc.open_stream(file) as reader:
-                    for batch in reader:
-                        batches.append(batch)  # noqa: PERF402  # what was read before a torn end is kept
-            except (pa.ArrowInvalid, OSError):
-                pass
-        table = pa.Table.from_batches(batches, schema=self.schema)
-        return table.filter(table.column("step").to_numpy() > after_step)
+    def _read_tail(self, path: Path) -> pa.Table:
+        """Reads a tail up to where it is whole."""
+        batches = []
+        try:
+            with path.open("rb") as file, pa.ipc.open_stream(file) as reader:
+                for batch in reader:
+                    batches.append(batch)  # noqa: PERF402  # what was read before a torn end is kept
+        except (pa.ArrowInvalid, OSError):
+            pass
+        return pa.Table.from_batches(batches, schema=self.schema)
 
     def _open_tail(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        if (self.folder / _TAIL).exists():
+        if self._tails():  # of a process that was killed
             self._buffer, buffer = [], self._buffer
             self.seal()
             self._buffer = buffer
-        self._file = (self.folder / _TAIL).open("wb")
+        parts = self._parts()
+        number = _number(parts[-1]) + 1 if parts else 0
+        self._file = (self.folder / f"tail-{number:06d}.arrow").open("wb")
         self._writer = pa.ipc.new_stream(self._file, self.schema)
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.split("-")[1])

@@ -9,7 +9,7 @@ from typing import Any
 import datasets
 import numpy as np
 from torch.utils.data import ConcatDataset, Dataset
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments, default_data_collator
 from transformers.utils import logging
 
 from mixer.agreement import Agreement
@@ -23,6 +23,7 @@ from mixer.loader import MixingLoader
 from mixer.options import check_arguments, check_evaluation_names, check_needs, resolve_batch_size
 from mixer.planner import Drawing, Planner
 from mixer.policies import Fixed, Policy, Proportional, as_policy
+from mixer.reader import Columns
 from mixer.recorder import Recorder
 from mixer.streams import Stream, as_streams
 from mixer.updates import NonFinite, UpdateMixin
@@ -137,7 +138,9 @@ class MixingMixin(UpdateMixin):
             )
         if self._combined is None:
             raise ValueError("Trainer: training requires a train_dataset.")
-        collator = self.data_collator
+        collator, stack_columns = self.data_collator, None
+        if collator is default_data_collator:
+            stack_columns = self._model_columns
         if not all(_is_arrow(stream.dataset) for stream in self.streams):
             collator = self._get_collator_with_removed_columns(collator, description="training")
         self._loader = MixingLoader(
@@ -147,6 +150,7 @@ class MixingMixin(UpdateMixin):
             rank=self.args.process_index,
             world_size=self.args.world_size,
             max_micro_batch_size=self._train_batch_size,
+            stack_columns=stack_columns,
         )
         return self._loader
 
@@ -169,6 +173,18 @@ class MixingMixin(UpdateMixin):
         self._recorder = self._new_recorder(self._mixing)
         self._convention, self._finished = None, None
         self._detach_tracker()
+
+    def _model_columns(self, columns: Columns) -> dict[str, Any]:
+        """Does with columns what the default collator, and the removal of unused columns, do with samples."""
+        self._set_signature_columns_if_needed()
+        known: Any = self._signature_columns if self.args.remove_unused_columns else columns
+        inputs = {name: values for name, values in columns.items() if name in known}
+        if "label" in inputs:
+            label = inputs.pop("label")
+            inputs["labels"] = label.float() if label.is_floating_point() else label.long()
+        elif "label_ids" in inputs:
+            inputs["labels"] = inputs.pop("label_ids")
+        return inputs
 
     def _with_model_columns(self, stream: Stream) -> Any:
         if not _is_arrow(stream.dataset):

@@ -38,16 +38,17 @@ class ByteBlocks(Dataset[dict[str, torch.Tensor]]):
         ids = self.blocks[index].long()
         return {"input_ids": ids, "labels": ids}
 
-    def __getitems__(self, indices: list[int]) -> list[dict[str, torch.Tensor]]:
-        """Reads several blocks at once.
+    def read_columns(self, indices: npt.NDArray[np.int64]) -> dict[str, torch.Tensor]:
+        """Reads several blocks at once; see `mixer.reader.ColumnReader`.
 
         Args:
-            indices: Which ones.
+            indices: int64 `[count]`: which ones.
 
         Returns:
-            One sample an index.
+            The columns, int64 `[count, block_length]` each.
         """
-        return [{"input_ids": ids, "labels": ids} for ids in self.blocks[indices].long()]
+        ids = self.blocks.index_select(0, torch.from_numpy(indices)).long()
+        return {"input_ids": ids, "labels": ids.clone()}
 
 
 def python_source(

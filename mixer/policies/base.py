@@ -75,7 +75,8 @@ class Policy(ABC):
     """A mixing policy.
 
     It knows no model, trainer, file or global random state: only K numbers at a time. A subclass says in `needs`
-    what has to be observed for it: `"loss"` (training losses) or `"evaluation_loss"`.
+    what has to be observed for it: `"loss"` (training losses) or `"evaluation_loss"`. One that never changes
+    its first decision says so by `is_static` and is not asked again.
 
     Args:
         unit: Whether the weights are shares of samples or of tokens.
@@ -85,6 +86,7 @@ class Policy(ABC):
     """
 
     needs: frozenset[str] = frozenset()
+    is_static: bool = False
 
     def __init__(self, *, unit: Unit = "samples"):
         if unit not in ("samples", "tokens"):
@@ -140,10 +142,9 @@ class Policy(ABC):
         Raises:
             ValueError: If the state is of a policy that remembers other things.
         """
-        if state:
-            raise ValueError(
-                f"{type(self).__name__} remembers nothing, but the saved policy state has {sorted(state)}."
-            )
+        own = sorted(self.state_dict())
+        if sorted(state) != own:
+            raise ValueError(f"{type(self).__name__} remembers {own}, but the saved policy state has {sorted(state)}.")
 
 
 def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatArray:

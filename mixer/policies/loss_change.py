@@ -94,8 +94,8 @@ class LossChange(Policy):
         fast = self._fast / (1.0 - self.fast_decay**self._num_observations)
         slow = self._slow / (1.0 - self.slow_decay**self._num_observations)
         progress = np.abs(fast - slow)
-        mean = progress.mean()
-        scores = progress / (self.temperature * mean) if mean > 0 else np.zeros_like(progress)
+        progress = progress / (progress.max() or 1.0)  # before the mean, which could under- or overflow
+        scores = progress / (self.temperature * (progress.mean() or 1.0))
         shares = np.exp(scores - scores.max())
         shares /= shares.sum()
         weights: FloatArray = self.floor + (1.0 - self.floor * len(shares)) * shares
@@ -111,6 +111,7 @@ class LossChange(Policy):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up the averages; see `Policy.load_state_dict`."""
+        super().load_state_dict(state)
         self._fast = np.array(state["fast"], dtype=np.float64)
         self._slow = np.array(state["slow"], dtype=np.float64)
         self._num_observations = np.array(state["num_observations"], dtype=np.int64)

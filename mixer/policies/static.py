@@ -12,6 +12,8 @@ class StaticPolicy(Policy):
         unit: Whether the weights are shares of samples or of tokens.
     """
 
+    is_static = True
+
     @abstractmethod
     def mixture_weights(self, mixture: Mixture) -> FloatArray:
         """Computes the weights.

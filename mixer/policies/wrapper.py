@@ -43,4 +43,5 @@ class Wrapper(Policy):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up the inner policy's state; see `Policy.load_state_dict`."""
+        super().load_state_dict(state)
         self.policy.load_state_dict(state["policy"])

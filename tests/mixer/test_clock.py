@@ -100,7 +100,7 @@ class TestBudget:
     def test_the_run_ends_with_the_samples(self, max_samples: int, expected: int) -> None:
         assert Clock(4, 10, num_epochs=10, max_samples=max_samples).max_steps == expected
 
-    @pytest.mark.parametrize(("max_samples", "expected"), [(8, 2), (10, 2), (11, 3), (18, 4), (20, 4)])
+    @pytest.mark.parametrize(("max_samples", "expected"), [(8, 2), (9, 2), (10, 2), (11, 3), (18, 4), (19, 4), (20, 4)])
     def test_dropped_samples_count_as_given(self, max_samples: int, expected: int) -> None:
         assert Clock(4, 10, num_epochs=10, drop_unit=4, max_samples=max_samples).max_steps == expected
 

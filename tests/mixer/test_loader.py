@@ -9,8 +9,9 @@ from transformers import default_data_collator
 from mixer import Decision, Mixture, Observation, Order, Policy, Stream, Uniform
 from mixer.clock import Clock
 from mixer.controller import Mixing
-from mixer.loader import MixingLoader, SampleError, Update
+from mixer.loader import MixingLoader, Update
 from mixer.planner import Planner
+from mixer.reader import SampleError
 
 
 class _Numbers:
@@ -155,3 +156,46 @@ def test_a_sample_that_cannot_be_loaded_is_named(dataset: Any, message: str) -> 
     mixing = Mixing(Planner([Stream("bad", dataset)], seed=0), Uniform(), Clock(5, 5, num_epochs=1))
     with pytest.raises(SampleError, match=message):
         MixingLoader(mixing, [dataset], default_data_collator).next_update()
+
+
+class _Columns(_Numbers):
+    def read_columns(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
+        rows = [self[index] for index in indices.tolist()]
+        return {name: torch.stack([row[name] for row in rows]) for name in ("x", "labels")}
+
+
+class _OtherColumns(_Columns):
+    def read_columns(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
+        return {"y": torch.zeros(len(indices))}
+
+
+def _by_columns(datasets: Sequence[Any], rank: int, world_size: int, **options: Any) -> MixingLoader:
+    streams = [Stream(f"s{k}", dataset) for k, dataset in enumerate(datasets)]
+    clock = Clock(9, sum(len(dataset) for dataset in datasets), num_epochs=1)
+    mixing = Mixing(Planner(streams, seed=0), Uniform(), clock)
+    return MixingLoader(mixing, datasets, default_data_collator, rank, world_size, max_micro_batch_size=2, **options)
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (1, 3), (9, 11)])
+def test_columns_give_the_micro_batches_of_the_collator(rank: int, world_size: int) -> None:
+    datasets = [_Columns(k, n) for k, n in enumerate([20, 11, 6])]
+    by_columns = _by_columns(datasets, rank, world_size, stack_columns=dict).next_update()
+    by_samples = _by_columns(datasets, rank, world_size).next_update()
+    assert by_columns is not None
+    assert by_samples is not None
+    for mine, theirs in zip(by_columns.micro_batches, by_samples.micro_batches, strict=True):
+        assert mine.is_padding == theirs.is_padding
+        assert mine.stream_ids.tolist() == theirs.stream_ids.tolist()
+        assert mine.inputs.keys() == theirs.inputs.keys()
+        assert all(torch.equal(mine.inputs[name], theirs.inputs[name]) for name in theirs.inputs)
+
+
+def test_columns_that_do_not_fit_together_are_named() -> None:
+    with pytest.raises(SampleError, match=r"columns of the streams \['s0', 's1'\] cannot be stacked"):
+        _by_columns([_Columns(0, 9), _OtherColumns(1, 9)], 0, 1, stack_columns=dict).next_update()
+
+
+def test_columns_are_not_read_where_one_data_set_has_none() -> None:
+    update = _by_columns([_Columns(0, 9), _Numbers(1, 9)], 0, 1, stack_columns=dict).next_update()
+    assert update is not None
+    assert len(_rows(update)) == 9

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer import order
-from mixer.order import Order, OrderBlocks, mix_bits
+from mixer.order import Order, OrderBlock, mix_bits
 
 SMALL_LENGTHS = range(1, 71)
 EDGE_LENGTHS = sorted({2**power + offset for power in range(7, 21) for offset in (-1, 0, 1)})
@@ -177,78 +177,58 @@ class TestArguments:
         assert results.failed == 0
 
 
-def step_positions(cursors: list[int], counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    ids = np.repeat(np.arange(len(counts)), counts)
-    pieces = [np.arange(begin, begin + count) for begin, count in zip(cursors, counts, strict=True)]
-    return ids, np.concatenate(pieces).astype(np.int64)
+class TestOrderBlock:
+    def block(self, length: int = 32) -> tuple[Order, OrderBlock]:
+        whole = Order(1_000, seed=1)
+        return whole, OrderBlock(whole, length)
 
+    def assert_reads(self, whole: Order, block: OrderBlock, positions: range) -> None:
+        expected = whole.map_positions(np.zeros(len(positions), dtype=np.int64), np.array(positions, dtype=np.int64))
+        assert block.read(positions).tolist() == expected.tolist()
 
-class TestOrderBlocks:
-    LENGTHS = (1_000, 37, 5_000)
-
-    def blocks(self, table_size: int = 96) -> tuple[Order, OrderBlocks]:
-        whole = Order(self.LENGTHS, seed=[1, 2, 3])
-        return whole, OrderBlocks(whole, len(self.LENGTHS), table_size)
-
-    @pytest.mark.parametrize("counts", [[1, 1, 1], [7, 3, 0], [16, 16, 16], [31, 1, 5], [32, 32, 32]])
-    def test_a_walk_forwards_reads_the_order(self, counts: list[int]) -> None:
-        whole, blocks = self.blocks()
+    @pytest.mark.parametrize("count", [1, 3, 7, 16, 31, 32, 33, 500])
+    def test_a_walk_forwards_reads_the_order(self, count: int) -> None:
+        whole, block = self.block()
         for step in range(60):
-            ids, positions = step_positions([step * count for count in counts], counts)
-            assert np.array_equal(blocks.map_positions(ids, positions), whole.map_positions(ids, positions))
+            self.assert_reads(whole, block, range(step * count, (step + 1) * count))
 
-    def test_a_step_across_the_end_of_a_block_reads_the_order(self) -> None:
-        whole, blocks = self.blocks()
-        for begin in (0, 28, 50):
-            ids, positions = step_positions([begin, 0, 0], [10, 0, 0])
-            assert np.array_equal(blocks.map_positions(ids, positions), whole.map_positions(ids, positions))
+    @pytest.mark.parametrize("begin", [0, 22, 23, 28, 31, 32, 990])
+    def test_a_step_across_the_end_of_a_block_reads_the_order(self, begin: int) -> None:
+        whole, block = self.block()
+        self.assert_reads(whole, block, range(1))
+        self.assert_reads(whole, block, range(begin, begin + 10))
 
     @pytest.mark.parametrize("jump", [0, 5, 95, 10_000, 2**40])
     def test_a_restart_or_a_jump_reads_the_order(self, jump: int) -> None:
-        whole, blocks = self.blocks()
+        whole, block = self.block()
         for begin in (100, 110, jump, jump + 5, 100):
-            ids, positions = step_positions([begin, begin, begin], [5, 5, 5])
-            assert np.array_equal(blocks.map_positions(ids, positions), whole.map_positions(ids, positions))
+            self.assert_reads(whole, block, range(begin, begin + 5))
 
-    @pytest.mark.parametrize("count", [33, 64, 500])
-    def test_a_step_larger_than_a_block_reads_the_order(self, count: int) -> None:
-        whole, blocks = self.blocks()
-        for step in range(3):
-            ids, positions = step_positions([step * count, step, 2 * step], [count, 1, 2])
-            assert np.array_equal(blocks.map_positions(ids, positions), whole.map_positions(ids, positions))
-
-    @pytest.mark.parametrize("world_size", [2, 3, 8])
-    def test_the_share_of_a_rank_reads_the_order(self, world_size: int) -> None:
-        whole, blocks = self.blocks()
-        for step in range(40):
-            ids, positions = step_positions([step * 9, step * 5, step * 2], [9, 5, 2])
-            ids, positions = ids[1::world_size], positions[1::world_size]
-            assert np.array_equal(blocks.map_positions(ids, positions), whole.map_positions(ids, positions))
-
-    def test_more_streams_than_entries_of_the_table(self) -> None:
-        whole = Order([50] * 300, seed=range(300))
-        blocks = OrderBlocks(whole, 300, table_size=100)
-        for step in range(40):
-            ids, positions = step_positions([step] * 300, [1] * 300)
-            assert np.array_equal(blocks.map_positions(ids, positions), whole.map_positions(ids, positions))
+    @pytest.mark.parametrize("world_size", range(2, 9))
+    def test_the_positions_of_a_rank_read_the_order(self, world_size: int) -> None:
+        whole, block = self.block()
+        for step in range(80):
+            self.assert_reads(whole, block, range(step * 9 + step % world_size, (step + 1) * 9, world_size))
 
     def test_nothing_is_asked(self) -> None:
-        _, blocks = self.blocks()
-        nothing = np.zeros(0, dtype=np.int64)
-        assert blocks.map_positions(nothing, nothing).tolist() == []
+        _, block = self.block()
+        assert block.read(range(5, 5)).tolist() == []
+
+    def test_what_was_read_stays_as_it_was(self) -> None:
+        whole, block = self.block()
+        read = block.read(range(20, 30))
+        block.read(range(500, 530))
+        assert np.array_equal(read, whole.indices(20, 10))
 
     @given(
         steps=st.lists(
-            st.tuples(st.lists(st.integers(0, 40), min_size=3, max_size=3), st.sampled_from([None, 0, 17, 10**6])),
-            min_size=1,
-            max_size=12,
+            st.tuples(st.integers(0, 70), st.integers(1, 8), st.sampled_from([None, 0, 17, 10**6])), max_size=12
         )
     )
-    def test_any_walk_reads_the_order(self, steps: list[tuple[list[int], int | None]]) -> None:
-        whole, blocks = self.blocks()
-        cursors = [0, 0, 0]
-        for counts, jump in steps:
-            cursors = cursors if jump is None else [jump, cursors[1], jump]
-            ids, positions = step_positions(cursors, counts)
-            assert np.array_equal(blocks.map_positions(ids, positions), whole.map_positions(ids, positions))
-            cursors = [cursor + count for cursor, count in zip(cursors, counts, strict=True)]
+    def test_any_walk_reads_the_order(self, steps: list[tuple[int, int, int | None]]) -> None:
+        whole, block = self.block()
+        cursor = 0
+        for count, world_size, jump in steps:
+            cursor = cursor if jump is None else jump
+            self.assert_reads(whole, block, range(cursor, cursor + count, world_size))
+            cursor += count

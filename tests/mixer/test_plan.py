@@ -28,7 +28,7 @@ def make_plan(counts: list[int], step: int = 3) -> Plan:
 
 
 def samples(plan: Plan, rank: int, world_size: int) -> list[tuple[int, int]]:
-    stream_ids, positions = plan.rank_share(rank, world_size)
+    stream_ids, positions = plan.rank_positions(rank, world_size)
     return list(zip(stream_ids.tolist(), positions.tolist(), strict=True))
 
 
@@ -57,6 +57,15 @@ class TestRankShare:
         for rank in range(world_size):
             share = samples(make_plan(counts), rank, world_size)
             assert share == sorted(share)
+
+    @given(counts=count_lists, world_size=world_sizes)
+    def test_stream_by_stream_it_is_the_same(self, counts: list[int], world_size: int) -> None:
+        plan = make_plan(counts)
+        for rank in range(world_size):
+            ranges = plan.rank_ranges(rank, world_size)
+            listed = [(stream_id, position) for stream_id, positions in ranges for position in positions]
+            assert listed == samples(plan, rank, world_size)
+            assert all(len(positions) > 0 for _, positions in ranges)
 
     def test_a_rank_may_have_nothing(self) -> None:
         assert samples(make_plan([1, 1]), 5, 8) == []
@@ -119,7 +128,7 @@ class TestSplitByStream:
     def test_each_holds_samples_of_its_stream_only(self, counts: list[int], world_size: int, max_size: int) -> None:
         plan = make_plan(counts)
         for rank in range(world_size):
-            stream_ids, _ = plan.rank_share(rank, world_size)
+            stream_ids, _ = plan.rank_positions(rank, world_size)
             for part in split_by_stream(plan, rank, world_size, max_size):
                 assert set(stream_ids[part.start : part.stop].tolist()) <= {part.stream_id}
 
@@ -164,5 +173,5 @@ class TestFingerprint:
     def test_asking_for_a_share_does_not_change_it(self, world_size: int) -> None:
         plan = make_plan([4, 5, 6])
         before = plan.fingerprint()
-        plan.rank_share(0, world_size)
+        plan.rank_positions(0, world_size)
         assert plan.fingerprint() == before

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.drawers import DrawerLookup, OrderedDrawer
+from mixer.drawers import OrderedDrawer
 from mixer.groups import Grouping
 from mixer.order import Order
+from mixer.plan import Plan
 from mixer.planner import Planner
 from mixer.streams import Stream
 
@@ -23,13 +24,9 @@ def draw(planner: Planner, weights: Sequence[float], total: int, step: int = 0, 
     return counts.tolist()
 
 
-def all_references(planner: Planner, counts: np.ndarray, starts: np.ndarray) -> list[list[int]]:
-    references = []
-    for stream_id, (count, start) in enumerate(zip(counts.tolist(), starts.tolist(), strict=True)):
-        positions = np.arange(start, start + count)
-        ids = np.full(count, stream_id)
-        references.append(planner.references(ids, positions, int(counts.sum())).tolist())
-    return references
+def make_plan(counts: Sequence[int], starts: Sequence[int]) -> Plan:
+    shares = np.array(counts) / sum(counts)
+    return Plan(0, np.array(counts), np.array(starts), shares, shares, loss_weights=None, staleness=0)
 
 
 class TestDraw:
@@ -66,8 +63,8 @@ class TestDraw:
         for step in range(100):
             shares, available = planner.shares(random.dirichlet(np.ones(3)), 0.0)
             counts, starts = planner.draw(shares, available, 9, step)
-            for own, new in zip(drawn, all_references(planner, counts, starts), strict=True):
-                own += new
+            for stream_id, indices in planner.rank_share(make_plan(counts, starts), 0, 1):
+                drawn[stream_id] += indices.tolist()
         for length, own in zip(lengths, drawn, strict=True):
             for epoch in range(len(own) // length):
                 assert sorted(own[epoch * length : (epoch + 1) * length]) == list(range(length))
@@ -115,6 +112,15 @@ class TestExhaustion:
         counts = np.array([draw(planner, [2, 1, 1], 8, step) for step in range(20)])
         assert counts.sum(axis=1).tolist() == [8] * 20
         assert counts[:, :2].sum() == 30
+
+    @pytest.mark.parametrize("total", [1, 5, 7, 8, 20, 50])
+    @pytest.mark.parametrize("weights", [[2, 1, 1], [1, 1, 1], [5, 0, 1], [0.1, 7, 2]])
+    def test_streams_without_an_end_give_exactly_the_samples_of_their_group(self, weights: list[float], total) -> None:
+        streams = [Stream(name, range(10), groups={"g": group}) for name, group in (("a", "x"), ("b", "x"), ("c", "y"))]
+        planner = Planner(streams, seed=0, groupings=[Grouping("g", max_epochs={"x": 1.7})])
+        counts = np.array([draw(planner, weights, total, step) for step in range(2_000 // total)])
+        assert counts[:, :2].sum() == 34
+        assert set(counts.sum(axis=1).tolist()) == {total}
 
     def test_a_group_gives_exactly_its_samples_although_a_member_ran_out(self) -> None:
         streams = [
@@ -259,30 +265,54 @@ class TestState:
             Planner(make_streams(9, shuffle=False), seed=0).load_state_dict(saved)
 
 
-class TestLookup:
-    def test_the_drawer_and_the_lookup_of_many_read_the_same(self) -> None:
-        drawers = [OrderedDrawer(stream, run_seed=1) for stream in make_streams(40, 9)]
-        positions = np.arange(5, 25)
-        together = DrawerLookup(drawers).references(np.full(20, 1), positions, step_size=20)
-        assert together.tolist() == drawers[1].references(positions).tolist()
-        assert together.tolist() == Order(9, drawers[1].key).indices(5, 20).tolist()
+class TestRankShare:
+    @pytest.mark.parametrize("num_streams", [1, 3, 32, 33, 80])
+    @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+    def test_it_reads_the_order_of_each_stream(self, num_streams: int, world_size: int) -> None:
+        random = np.random.default_rng(num_streams)
+        streams = make_streams(*random.integers(1, 60, num_streams))
+        planner = Planner(streams, seed=1)
+        plan = make_plan(random.integers(0, 9, num_streams) + (num_streams == 1), random.integers(0, 99, num_streams))
+        for rank in range(world_size):
+            expected = [
+                (stream_id, [int(order_of(streams[stream_id]).indices(position, 1)[0]) for position in positions])
+                for stream_id, positions in plan.rank_ranges(rank, world_size)
+            ]
+            found = planner.rank_share(plan, rank, world_size)
+            assert [(stream_id, indices.tolist()) for stream_id, indices in found] == expected
 
-    @pytest.mark.parametrize("step_size", [8, 1_000_000])
-    def test_small_and_large_steps_read_the_same(self, step_size: int) -> None:
-        drawers = [OrderedDrawer(stream, run_seed=1) for stream in make_streams(40, 9)]
-        ids, positions = np.repeat([0, 1], [30, 12]), np.concatenate([np.arange(30), np.arange(12)])
-        expected = [*drawers[0].references(np.arange(30)), *drawers[1].references(np.arange(12))]
-        assert DrawerLookup(drawers).references(ids, positions, step_size).tolist() == expected
+    @given(counts=st.lists(st.integers(0, 40), min_size=2, max_size=5).filter(any), world_size=st.integers(1, 8))
+    def test_the_ranks_together_have_the_batch_of_one(self, counts: list[int], world_size: int) -> None:
+        planner = Planner(make_streams(*[30] * len(counts)), seed=1)
+        plan = make_plan(counts, range(10, 10 + len(counts)))
+        whole: list[list[int]] = [[] for _ in counts]
+        parts: list[list[int]] = [[] for _ in counts]
+        for stream_id, indices in planner.rank_share(plan, 0, 1):
+            whole[stream_id] += indices.tolist()
+        for rank in range(world_size):
+            for stream_id, indices in planner.rank_share(plan, rank, world_size):
+                parts[stream_id] += indices.tolist()
+        assert [sorted(part) for part in parts] == [sorted(own) for own in whole]
+        assert [len(own) for own in whole] == counts
 
-    def test_other_drawers_are_asked_one_by_one(self) -> None:
+    @pytest.mark.parametrize("num_others", [1, 40])
+    def test_drawers_of_another_kind_are_asked_one_by_one(self, num_others: int) -> None:
         class Reversed:
-            def references(self, positions: np.ndarray) -> np.ndarray:
-                return 100 - positions
+            available = None
 
-        ordered = OrderedDrawer(Stream("a", range(40)), run_seed=1)
-        lookup = DrawerLookup([ordered, Reversed()])
-        found = lookup.references(np.array([0, 0, 1, 1]), np.array([3, 4, 5, 6]), step_size=4).tolist()
-        assert found == [*ordered.references(np.array([3, 4])), 95, 94]
+            def references(self, positions: range) -> np.ndarray:
+                return 100 - np.array(positions)
+
+        streams = make_streams(*[40] * (1 + num_others))
+        drawers = [OrderedDrawer(streams[0], run_seed=1), *[Reversed() for _ in range(num_others)]]
+        planner = Planner(streams, seed=1, drawers=drawers)
+        first, second, *_ = planner.rank_share(make_plan([2] * len(streams), [5] * len(streams)), 0, 1)
+        assert first[1].tolist() == order_of(streams[0]).indices(5, 2).tolist()
+        assert second[1].tolist() == [95, 94]
+
+
+def order_of(stream: Stream) -> Order:
+    return Order(stream.num_samples, stream.order_key(1), stream.shuffle)
 
 
 class TestArguments:

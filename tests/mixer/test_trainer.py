@@ -447,6 +447,27 @@ def test_streams_of_different_kinds_of_data_sets_train_together(tmp_path: Path) 
     assert trainer.ledger.to_pandas().groupby("stream")["count"].sum().sum() == 16
 
 
+class _TokenColumns(Tokens):
+    def read_columns(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
+        columns = {name: torch.stack([self[i][name] for i in indices.tolist()]) for name in self.rows[0]}
+        return {**columns, "unused": torch.zeros(len(indices))}
+
+
+@pytest.mark.parametrize("label_name", ["labels", "label", "label_ids"])
+def test_reading_by_columns_trains_alike(tmp_path: Path, label_name: str) -> None:
+    ends = []
+    for number, data_class in enumerate((Tokens, _TokenColumns)):
+        data = {name: data_class(9, seed, "sequence-classification") for seed, name in enumerate("ab")}
+        for dataset in data.values():
+            for row in dataset.rows:
+                row[label_name] = row.pop("labels")
+        args = arguments(tmp_path / str(number), per_device_train_batch_size=3)
+        trainer = MixingTrainer(build_model("bert-classifier"), args, train_dataset=data, batch_size=8)
+        trainer.train()
+        ends.append(weights_of(trainer.model))
+    assert torch.equal(*ends)
+
+
 def test_hugging_face_collators(tmp_path: Path) -> None:
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
