@@ -40,6 +40,8 @@ class Mixing:
         self._manual: FloatArray | None = None
         self._evaluation_losses: FloatArray | None = None
         self._decide(policy.start(self._mixture))
+        if self.is_exhausted:
+            raise ValueError("No stream that is there at the start of the run has a positive weight.")
         evaluation_weights = policy.evaluation_weights()
         self._evaluation_weights = self._policy_weights if evaluation_weights is None else evaluation_weights
 

@@ -6,7 +6,7 @@ from math import isqrt
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-_ROUNDS = 8
+_ROUNDS = 8  # even: the two halves change places in each and have to end where they began
 _SMALL = 4_096  # a grid of few cells mixes slowly: streams below this length get twice the rounds
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
