@@ -56,7 +56,7 @@ class Ledger:
 
     def __init__(self, folder: str | Path, is_writer: bool = False):
         self.folder = Path(folder)
-        self._is_writer = is_writer
+        self.is_writer = is_writer
         self._streams = Table(self.folder / "streams", _STREAMS)
         self._updates = Table(self.folder / "updates", _UPDATES)
         self._evaluations = Table(self.folder / "evaluations", _EVALUATIONS)
@@ -68,7 +68,7 @@ class Ledger:
             resume_step: The step to go on from, or `None` for a new run.
             description: What is noted in `ledger.json` beside the tables.
         """
-        if not self._is_writer:
+        if not self.is_writer:
             return
         if resume_step is None:
             self._close()
@@ -87,7 +87,7 @@ class Ledger:
             names: Names of the streams.
             columns: `[num_streams]` each: the other columns.
         """
-        if self._is_writer:
+        if self.is_writer:
             self._streams.append({"step": np.full(len(names), step), "stream": list(names), **columns})
 
     def record_update(self, **columns: float) -> None:
@@ -96,7 +96,7 @@ class Ledger:
         Args:
             **columns: One number a column of the table `updates`.
         """
-        if self._is_writer:
+        if self.is_writer:
             self._updates.append({name: [value] for name, value in columns.items()})
 
     def record_evaluation(self, step: int, losses: dict[str, float]) -> None:
@@ -106,7 +106,7 @@ class Ledger:
             step: Number of updates before it.
             losses: Loss by name of the evaluation set.
         """
-        if self._is_writer and losses:
+        if self.is_writer and losses:
             columns: dict[str, Any] = {
                 "step": [step] * len(losses),
                 "stream": list(losses),
@@ -116,12 +116,12 @@ class Ledger:
 
     def flush(self) -> None:
         """Writes everything out, so that other processes see it."""
-        for table in self._tables() if self._is_writer else ():
+        for table in self._tables() if self.is_writer else ():
             table.flush()
 
     def finish(self) -> None:
         """Seals the tables at the end of a run."""
-        for table in self._tables() if self._is_writer else ():
+        for table in self._tables() if self.is_writer else ():
             table.seal()
 
     def to_pandas(self) -> pd.DataFrame:

@@ -118,7 +118,7 @@ class Recorder:
 
     def _settle_one(self, update: FinishedUpdate, state: dict[str, FloatArray | Int64Array]) -> None:
         plan, contents, losses = update.plan, update.contents, update.losses()
-        for stream_id in update.bad_streams():
+        for stream_id in update.bad_streams() if self._ledger.is_writer else ():
             logger.warning(
                 "Update %d: the loss of stream %r is not finite (%s); the policy does not see it.",
                 plan.step + 1,

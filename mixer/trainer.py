@@ -171,7 +171,7 @@ class MixingMixin(UpdateMixin):
         )
         self._agreement = Agreement(self.args.world_size, len(self.streams))
         self._recorder = self._new_recorder(self._mixing)
-        self._convention, self._finished = None, None
+        self._convention, self._finished, self._policy_error = None, None, None
         self._detach_tracker()
 
     def _model_columns(self, columns: Columns) -> dict[str, Any]:
@@ -223,6 +223,8 @@ class MixingMixin(UpdateMixin):
         if self._mixing is not None:
             self._begin_run(kwargs.get("resume_from_checkpoint"))
         result = super()._inner_training_loop(*args, **kwargs)
+        if self._policy_error is not None:  # what it would have decided rules no update any more
+            logger.warning("The policy failed after the last update: %r", self._policy_error)
         self._recorder.settle()
         self.ledger.finish()
         return result
@@ -263,8 +265,10 @@ class MixingMixin(UpdateMixin):
             losses[~np.isfinite(losses)] = np.nan
         try:
             self.mixing.observe(update.plan, losses, update.contents.tokens)
-        finally:  # a policy that fails must not lose the update that was trained
-            self._recorder.record(update)
+        except Exception as error:
+            # Raised on all ranks when they confirm the next update: raised here, it would leave the others waiting.
+            self._policy_error = error
+        self._recorder.record(update)
 
     # ---- Logs, evaluation, checkpoints ----
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from mixer.convention import UNDECIDED, LossConvention, decide, try_convention
 from mixer.ledger import Ledger
 from mixer.loader import MicroBatch, MixingLoader, Update, batch_mapping
 from mixer.losses import LossTracker, items_per_row, tokens_per_row
+from mixer.plan import Plan
 from mixer.recorder import FinishedUpdate
 from mixer.streams import Stream
 
@@ -41,9 +42,11 @@ class UpdateMixin(Trainer):
     _loader: MixingLoader
     _nonfinite: NonFinite
     _contents_of_update: UpdateContents
+    _micro_items: list[int]
     _mixing: Mixing | None = None
     _convention: LossConvention | None = None
     _finished: FinishedUpdate | None = None
+    _policy_error: Exception | None = None
     _tracker: LossTracker | None = None
 
     @property
@@ -64,28 +67,42 @@ class UpdateMixin(Trainer):
         if self._mixing is None:
             return super().get_batch_samples(epoch_iterator, num_batches, device)
         self._load_started = time.perf_counter()
-        update, contents, error = None, None, None
-        try:
-            update = next(epoch_iterator, None)
-            contents = None if update is None else self._contents(update)
-        except Exception as caught:  # goes to all ranks before it is raised
-            error = caught
-        self._contents_of_update = self._agreement.confirm(None if update is None else update.plan, contents, error)
+        update = self._load_and_confirm(lambda: next(epoch_iterator, None))
         if update is None:
             return [], None
         if self._convention is None:
             update = self._learn_convention(update)
         self._train_started = time.perf_counter()
-        return [update], torch.tensor(max(int(self._contents_of_update.items.sum()), 1), device=device)
+        return [update], torch.tensor(self._num_items, device=device)
+
+    @property
+    def _num_items(self) -> int:
+        """Items of the present update over all ranks; at least 1, for it is divided by."""
+        return max(int(self._contents_of_update.items.sum()), 1)
+
+    def _load_and_confirm(self, load: Callable[[], Update | None]) -> Update | None:
+        """Loads an update, or finds an error, and tells the other ranks before anything else happens."""
+        update, contents, error = None, None, self._policy_error
+        try:
+            if error is None:
+                update = load()
+                contents = None if update is None else self._contents(update)
+        except Exception as caught:  # goes to all ranks before it is raised
+            error = caught
+        plan = None if update is None else update.plan
+        self._contents_of_update = self._agreement.confirm(plan, contents, error)
+        return update
 
     def _contents(self, update: Update) -> UpdateContents:
         num_streams = len(self.streams)
         items, tokens = np.zeros(num_streams), np.zeros(num_streams)
+        self._micro_items = []
         for micro in update.micro_batches:
+            per_row = items_per_row(batch_mapping(micro.inputs), self._loss_shifts_labels)
+            self._micro_items.append(0 if micro.is_padding else int(per_row.sum()))
             if not micro.is_padding:
-                inputs = batch_mapping(micro.inputs)
-                items += _by_stream(items_per_row(inputs, self._loss_shifts_labels), micro, num_streams)
-                tokens += _by_stream(tokens_per_row(inputs), micro, num_streams)
+                items += _by_stream(per_row, micro, num_streams)
+                tokens += _by_stream(tokens_per_row(micro.inputs), micro, num_streams)
         return UpdateContents(items.astype(np.int64), tokens.astype(np.int64))
 
     def _learn_convention(self, update: Update) -> Update:
@@ -95,7 +112,7 @@ class UpdateMixin(Trainer):
             smoothing = self.args.label_smoothing_factor
             self._tracker = LossTracker(model, self._loss_shifts_labels, smoothing, not self.args.torch_compile)
             self._tracker.attach()
-        votes = self._agreement.add_up(self._try_convention(update.micro_batches[0]).to(self.args.device))
+        votes = self._agreement.add_up(self._try_convention(update).to(self.args.device))
         self._convention = decide(votes.cpu(), self.args.world_size)
         if self._convention is None or self._convention.rows_known or self._loader.by_stream:
             return update
@@ -104,11 +121,10 @@ class UpdateMixin(Trainer):
                 "The loss of this model cannot be told apart by row, so every micro-batch is made of one stream only."
             )
         self._loader.by_stream = True
-        return self._loader.load(update.plan)
+        return self._load_and_confirm(lambda: self._loader.load(update.plan)) or update
 
-    def _try_convention(self, micro: MicroBatch) -> Tensor:
-        num_items = max(int(self._contents_of_update.items.sum()), 1)
-        own_items = 0 if micro.is_padding else int(items_per_row(micro.inputs, self._loss_shifts_labels).sum())
+    def _try_convention(self, update: Update) -> Tensor:
+        micro, own_items = update.micro_batches[0], self._micro_items[0]
         tracker, model = self._tracker, self.model_wrapped
         assert tracker is not None, "the tracker is attached before a loss is tried"  # noqa: S101
 
@@ -123,7 +139,7 @@ class UpdateMixin(Trainer):
         devices = [] if self.args.device.type == "cpu" else [self.args.device]
         with torch.random.fork_rng(devices, device_type=self.args.device.type), torch.no_grad():
             model.eval()
-            votes = try_convention(compute_loss, tracker.row_losses, num_items, own_items, self.args.world_size)
+            votes = try_convention(compute_loss, tracker.row_losses, self._num_items, own_items, self.args.world_size)
             model.train()
         return votes if own_items else UNDECIDED.clone()
 
@@ -138,7 +154,8 @@ class UpdateMixin(Trainer):
         last = len(inputs.micro_batches) - 1
         for number, micro in enumerate(inputs.micro_batches):
             with self._synchronised(model, number == last):
-                loss = loss + self._train_micro_batch(model, micro, inputs, num_items_in_batch, sums)
+                own_items = self._micro_items[number]
+                loss = loss + self._train_micro_batch(model, micro, own_items, inputs.plan, num_items_in_batch, sums)
         self._finished = FinishedUpdate(inputs.plan, self._contents_of_update, self._agreement.add_up(sums))
         if self._nonfinite != "warn":
             self._handle_nonfinite(model, self._finished)
@@ -162,15 +179,14 @@ class UpdateMixin(Trainer):
                 yield
 
     def _train_micro_batch(
-        self, model: nn.Module, micro: MicroBatch, update: Update, num_items: Any, sums: Tensor
+        self, model: nn.Module, micro: MicroBatch, own_items: int, plan: Plan, num_items: Any, sums: Tensor
     ) -> Tensor:
         """Does the forward and backward of a micro-batch and adds what it shows of the streams to `sums`."""
-        convention, tracker, plan = self._convention or _MEAN, self._tracker, update.plan
+        convention, tracker = self._convention or _MEAN, self._tracker
         assert tracker is not None, "the tracker is attached before the first step"  # noqa: S101
-        total, world_size = int(num_items), self.args.world_size
-        own = 0 if micro.is_padding else int(items_per_row(micro.inputs, self._loss_shifts_labels).sum())
+        total, world_size = self._num_items, self.args.world_size
         factor = 1.0 if plan.loss_weights is None else float(plan.loss_weights[micro.stream_ids[0]])
-        divisor = convention.divisor(total, own, world_size)
+        divisor = convention.divisor(total, own_items, world_size)
         # The Trainer's own division does the scaling, whatever compute_loss a subclass has: by infinity for weight 0.
         self.loss_is_scaled_for_ga = False
         divide_by: Any = divisor / factor if factor and not micro.is_padding else float("inf")

@@ -13,7 +13,7 @@ from mixer import Ledger, MixingTrainer, Uniform
 from tests.helpers import MODEL_DATA, GradientRecorder, arguments, build_model, three_streams
 
 ROOT = Path(__file__).parents[2]
-SCENARIOS = ("gradients", "stock_gradient", "disagreement", "broken_sample", "nonfinite", "resume")
+SCENARIOS = ("gradients", "stock_gradient", "disagreement", "failing_policy", "broken_sample", "nonfinite", "resume")
 
 pytestmark = pytest.mark.xdist_group("ranks")
 
@@ -94,6 +94,11 @@ def test_ranks_that_disagree_end_in_an_error_on_all(results: list[dict[str, Any]
         assert result["disagreement"].startswith("DisagreementError")
         assert "rank 0: step 2" in result["disagreement"]
         assert "rank 1: step 2" in result["disagreement"]
+
+
+def test_a_policy_that_fails_on_one_rank_ends_in_an_error_on_all(results: list[dict[str, Any]]) -> None:
+    assert results[0]["failing_policy"] == "RemoteError: rank 1 failed: ValueError: no idea"
+    assert results[1]["failing_policy"] == "ValueError: no idea"
 
 
 def test_a_sample_that_fails_on_one_rank_ends_in_an_error_on_all(results: list[dict[str, Any]]) -> None:

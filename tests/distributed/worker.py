@@ -61,6 +61,18 @@ def disagreement(folder: Path) -> str:
     return _error_of(trainer)
 
 
+def failing_policy(folder: Path) -> str:
+    """A policy that fails on one rank only."""
+
+    def weights(step: int, weights: Any) -> Any:
+        if step == 2 and torch.distributed.get_rank() == 1:
+            raise ValueError("no idea")
+        return weights
+
+    args = arguments(folder / "failing")
+    return _error_of(MixingTrainer(build_model("llama"), args, train_dataset=three_streams(), mixing=weights))
+
+
 class _Broken(Tokens):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         if index == 7:
