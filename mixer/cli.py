@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
@@ -63,18 +62,31 @@ def _with_recipe_option(arguments: list[str]) -> list[str]:
 
 
 def _train(parser: ArgumentParser, config: Namespace) -> None:
-    recipe = Recipe(**_fields(parser.instantiate(config)))
-    trainer = recipe.build()
+    trainer = _recipe(parser, config).build()
     if trainer.is_world_process_zero():
-        path = Path(str(recipe.training.output_dir)) / "recipe.yaml"
+        path = Path(str(trainer.args.output_dir)) / "recipe.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         parser.save(config, str(path), overwrite=True, skip_validation=True)
-    trainer.train(resume_from_checkpoint=recipe.training.resume_from_checkpoint)
+    trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
     trainer.save_model()
 
 
-def _fields(config: Namespace) -> dict[str, Any]:
-    return {name: value for name, value in vars(config).items() if name != "recipe"}
+def _recipe(parser: ArgumentParser, config: Namespace) -> Recipe:
+    try:
+        built = parser.instantiate(config)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{_failing_field(parser, config)}: {error}") from None
+    return Recipe(**{name: value for name, value in vars(built).items() if name != "recipe"})
+
+
+def _failing_field(parser: ArgumentParser, config: Namespace) -> str:
+    """Finds the field that an error was about by building the others one at a time."""
+    for name in ("mixing", "groupings", "streams", "model"):
+        try:
+            parser.instantiate(Namespace({name: config[name]}))  # type: ignore[no-untyped-call]
+        except (ValueError, TypeError):
+            return name
+    return "training"
 
 
 def _print_policies() -> None:

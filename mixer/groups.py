@@ -22,7 +22,7 @@ class Grouping:
         name: What the streams are sorted by, such as `"language"`.
         weights: Share of each group (relative; streams keep their proportions inside a group). Give all groups a
             weight or none.
-        max_shares: Largest share of the mixture that a group may have.
+        max_shares: Largest share of the mixture that a group may have, as far as the groups that are there allow it.
         max_epochs: Number of passes over a group's samples in all, after which its streams leave the mixture.
 
     Raises:

@@ -114,6 +114,8 @@ def test_one_process_trains_with_another_policy_and_model(recipe: Path, tmp_path
             "streams.python.factory: tasks.text_domains.python_source",
         ),
         (["--streams.python.train_split", "dev"], "streams.python.train_split"),
+        (["--training.eval_strategy", "sometimes"], "training: sometimes is not a valid"),
+        (["--mixing.init_args.floor", "2"], "mixing: "),
         (["--mixing", "LosChange"], "LossChange"),
         (["--mixing", '{"python": 1}'], "missing: ['cpp']"),
         (["--batch_size", "0"], "batch_size=0"),
