@@ -13,13 +13,14 @@ _TOLERANCE = 1e-9
 def apportion(shares: FloatArray, total: int, carry: FloatArray) -> tuple[Int64Array, FloatArray]:
     """Turns the shares of one step into sample counts and carries what is left to the next step.
 
-    This is earliest-deadline apportionment (Tijdeman 1980, "The chairman assignment problem"), a whole step at
-    once. With `δ = 1/(2K − 2)`, a stream *may* get one more sample while that leaves it no more than `1 − δ` ahead
-    of its share, and *must* get one if it would otherwise be more than `1 − δ` behind. What is free between the two
-    goes to the streams that would be too far behind soonest. With constant shares every stream stays within `1 − δ`
-    of what it is owed at every step. With varying shares more streams can be due than there are samples; then the
-    one furthest behind comes first, and no stream is ever more than `1 + ln K` behind (the bound of the emptying
-    game; Bender, Farach-Colton and Kuszmaul 2019).
+    This is earliest-deadline apportionment (Tijdeman 1980, "The chairman assignment problem"), a whole step at once.
+    With `δ = 1/(2K − 2)`, a stream *may* get one more sample while that leaves it no more than `1 − δ` ahead of its
+    share, and *must* get one if it would otherwise be more than `1 − δ` behind. What is free between the two goes to
+    the streams that would be too far behind soonest. With constant shares every stream stays within `1 − δ` of what
+    it is owed at every step. With varying shares more streams can be due than there are samples; then the one
+    furthest behind comes first (the greedy rule of the cup game; Adler et al. 2003, "A proportionate fair scheduling
+    rule with good worst-case performance"), and no stream is ever more than `1 + ln K` behind. Such a hybrid of the
+    two rules is studied by Jasińska, Kuszmaul and Lee 2026 (arXiv:2602.18610).
 
     Args:
         shares: `[num_streams]`: non-negative weights that sum to 1.

@@ -4,8 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.utils import logging
 
 from mixer.controller import Mixing
+
+logger = logging.get_logger(__name__)
 
 _MAX_NAMES = 4
 
@@ -39,6 +42,12 @@ class MixingCallback(TrainerCallback):
         mixing = self._mixing()
         state.epoch = mixing.clock.epoch
         if mixing.is_exhausted:
+            if state.global_step < state.max_steps and state.is_world_process_zero:
+                logger.warning(
+                    "The streams are exhausted after %d of %d updates; the learning rate was laid out for all of them.",
+                    state.global_step,
+                    state.max_steps,
+                )
             # The Trainer evaluates and saves at the end as it does after its last step.
             state.max_steps = state.global_step
             control.should_training_stop = True

@@ -30,8 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _print_policies()
         else:
             Console(width=None if sys.stdout.isatty() else 120).print(compare([Path(run) for run in command.runs]))
-    except (ValueError, TypeError, FileNotFoundError) as error:
-        sys.exit(f"mixer {config.command}: {error}")
+    except (ValueError, TypeError, OSError) as error:
+        print(f"mixer {config.command}: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
 
 
 def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
@@ -67,7 +68,8 @@ def _train(parser: ArgumentParser, config: Namespace) -> None:
         path = Path(str(trainer.args.output_dir)) / "recipe.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         parser.save(config, str(path), overwrite=True, skip_validation=True)
-    trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
+    checkpoint = trainer.args.resume_from_checkpoint
+    trainer.train(resume_from_checkpoint=True if checkpoint in ("true", "True") else checkpoint)
     trainer.save_model()
 
 

@@ -55,11 +55,8 @@ class Clock:
         if max_samples is not None:
             self.max_steps = min(self.max_steps, self._steps_for(max_samples))
         self.step = 0
-
-    @property
-    def step_in_epoch(self) -> int:
-        """Number of updates done in the present epoch."""
-        return self.step % self.steps_per_epoch
+        self.step_in_epoch = 0
+        self._num_epochs_done = 0
 
     @property
     def progress(self) -> float:
@@ -69,7 +66,7 @@ class Clock:
     @property
     def epoch(self) -> float:
         """Number of epochs done, as the Trainer counts them."""
-        return self.step // self.steps_per_epoch + self._share(self.step_in_epoch)
+        return self._num_epochs_done + self._share(self.step_in_epoch)
 
     @property
     def epoch_progress(self) -> float:
@@ -92,10 +89,24 @@ class Clock:
     def tick(self) -> None:
         """Counts an update."""
         self.step += 1
+        self.step_in_epoch += 1
+        if self.step_in_epoch == self.steps_per_epoch:
+            self.end_epoch()
+
+    def end_epoch(self) -> None:
+        """Ends the present epoch, be it complete or not."""
+        self._num_epochs_done += 1
+        self.step_in_epoch = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the state as plain data."""
-        return {"step": self.step, "batch_size": self.batch_size, "epoch_size": self.epoch_size}
+        return {
+            "step": self.step,
+            "step_in_epoch": self.step_in_epoch,
+            "num_epochs_done": self._num_epochs_done,
+            "batch_size": self.batch_size,
+            "epoch_size": self.epoch_size,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up a saved state.
@@ -111,6 +122,8 @@ class Clock:
             if state[field] != own[field]:
                 raise ValueError(f"{field} was {state[field]} when the run was saved and is {own[field]} now")
         self.step = int(state["step"])
+        self.step_in_epoch = int(state["step_in_epoch"])
+        self._num_epochs_done = int(state["num_epochs_done"])
 
     def _share(self, num_steps: int) -> float:
         num_samples = min(num_steps * self.batch_size, self.epoch_size)

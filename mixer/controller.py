@@ -31,18 +31,30 @@ class Mixing:
     """
 
     def __init__(self, planner: Planner, policy: Policy, clock: Clock):
-        self.planner = planner
         self.policy = policy
-        self.clock = clock
         self._mixture = describe(planner.streams)
         self.names = self._mixture.names
-        self.num_tokens: Int64Array = np.zeros(len(self.names), dtype=np.int64)
         self._manual: FloatArray | None = None
+        self.restart(planner, clock)
+
+    def restart(self, planner: Planner, clock: Clock) -> None:
+        """Begins a new run of the same streams; weights set by hand stay.
+
+        Args:
+            planner: The streams and what they draw next.
+            clock: How far the run is.
+
+        Raises:
+            ValueError: If the policy's first decision does not fit the streams.
+        """
+        self.planner = planner
+        self.clock = clock
+        self.num_tokens: Int64Array = np.zeros(len(self.names), dtype=np.int64)
         self._evaluation_losses: FloatArray | None = None
-        self._decide(policy.start(self._mixture))
+        self._decide(self.policy.start(self._mixture))
         if self.is_exhausted:
             raise ValueError("No stream that is there at the start of the run has a positive weight.")
-        evaluation_weights = policy.evaluation_weights()
+        evaluation_weights = self.policy.evaluation_weights()
         self._evaluation_weights = self._policy_weights if evaluation_weights is None else evaluation_weights
 
     @property
@@ -137,6 +149,9 @@ class Mixing:
         """
         self.clock.tick()
         self.num_tokens += tokens
+        if self.policy.unit == "tokens" and not tokens[plan.counts > 0].all():
+            names = [name for name, is_bad in zip(self.names, (plan.counts > 0) & (tokens == 0), strict=True) if is_bad]
+            raise ValueError(f"unit='tokens' needs token counts, but samples of {names} have no tokens and no mask.")
         if self._dropped and self.clock.at_epoch_end:
             self.planner.skip(self._dropped)
         if self.policy.is_static:
@@ -191,7 +206,7 @@ class Mixing:
             "format": FORMAT_VERSION,
             "clock": self.clock.state_dict(),
             "planner": self.planner.state_dict(),
-            "policy": {"name": type(self.policy).__name__, "state": self.policy.state_dict()},
+            "policy": {"name": self.policy.name, "state": self.policy.state_dict()},
             "decision": {
                 "weights": self._decision.weights.tolist(),
                 "loss_weights": None if self._decision.loss_weights is None else self._decision.loss_weights.tolist(),
@@ -213,17 +228,25 @@ class Mixing:
             ValueError: If it is of another format, other streams, another policy or another batch size; the
                 difference is named.
         """
-        if state.get("format") != FORMAT_VERSION:
-            raise ValueError(f"it has format {state.get('format')}, this version reads format {FORMAT_VERSION}")
-        if state["policy"]["name"] != type(self.policy).__name__:
-            raise ValueError(f"the policy was {state['policy']['name']} and is {type(self.policy).__name__} now")
+        check_format(state)
+        if state["policy"]["name"] != self.policy.name:
+            raise ValueError(f"the policy was {state['policy']['name']} and is {self.policy.name} now")
         self.planner.load_state_dict(state["planner"])
         self.clock.load_state_dict(state["clock"])
         self.policy.load_state_dict(state["policy"]["state"])
-        self._decide(Decision(*(_array(state["decision"][field]) for field in ("weights", "loss_weights"))))  # type: ignore[arg-type]
+        self._load_decision(state["decision"])
         self._manual = _array(state["manual_weights"])
         self.num_tokens = np.array(state["num_tokens"], dtype=np.int64)
         self._evaluation_losses = _array(state["evaluation_losses"])
+
+    def _load_decision(self, saved: Mapping[str, Any]) -> None:
+        weights, own = np.array(saved["weights"], dtype=np.float64), self._decision.weights
+        if self.policy.is_static and not np.array_equal(weights, own):
+            raise ValueError(
+                f"the weights were {weights.tolist()} and are {own.tolist()} now (to change a mixture on the way, "
+                "call trainer.mixing.set_weights before train)"
+            )
+        self._decide(Decision(weights, _array(saved["loss_weights"])))
 
     def _decide(self, decision: Decision) -> None:
         where = f"{type(self.policy).__name__} at step {self.clock.step}"
@@ -252,6 +275,19 @@ class Mixing:
             return weights
         lengths = np.divide(self.num_tokens, self.seen, out=np.ones(len(weights)), where=known)
         return weights / np.where(known, lengths, lengths[known].mean())
+
+
+def check_format(state: Mapping[str, Any]) -> None:
+    """Refuses a state of another version.
+
+    Args:
+        state: What `Mixing.state_dict` gave.
+
+    Raises:
+        ValueError: If it has another format.
+    """
+    if state.get("format") != FORMAT_VERSION:
+        raise ValueError(f"it has format {state.get('format')}, this version reads format {FORMAT_VERSION}")
 
 
 def _array(values: Sequence[float | None] | None) -> FloatArray | None:

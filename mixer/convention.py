@@ -6,8 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Up to this share of the loss may be something else than the sum over the rows: an auxiliary loss of experts, say.
+# Up to this share of a model's loss may be something else than the sum over the rows: an auxiliary loss of experts,
+# say. A loss that a user computes has to be that sum.
 _LARGEST_OTHER_SHARE = 0.1
+EXACT_SHARE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -49,38 +51,40 @@ UNDECIDED = torch.zeros(4, dtype=torch.float64)
 
 
 def try_convention(
-    compute_loss: Callable[[int], Tensor],
+    compute_loss: Callable[[int, bool], Tensor],
     row_losses: Callable[[], Tensor | None],
     num_items: int,
     micro_items: int,
     world_size: int,
+    largest_other_share: float = _LARGEST_OTHER_SHARE,
 ) -> Tensor:
     """Computes one micro-batch's loss for `N` and for `2N` items and sees what it does.
 
     Args:
-        compute_loss: Gives the loss of the micro-batch for a `num_items_in_batch`.
+        compute_loss: Gives the loss of the micro-batch for a `num_items_in_batch`, with the Trainer's averaging over
+            devices on or off.
         row_losses: Gives what the tracker saw of the rows in the last forward.
         num_items: Items of the whole update.
         micro_items: Items of the micro-batch.
         world_size: Number of ranks.
+        largest_other_share: Share of the loss that may be something else than the sum over the rows.
 
     Returns:
         This rank's votes, float64 `[4]`, to be added up over the ranks: for counting items, against it, for a factor
         that is the number of ranks, and for rows that cannot be told apart. All 0 if the loss says nothing.
     """
-    loss = compute_loss(num_items).double()
+    loss = compute_loss(num_items, True).double()
     rows = row_losses()
-    half = compute_loss(2 * num_items).double()
-    row_losses()
+    half = compute_loss(2 * num_items, True).double()
+    plain = compute_loss(num_items, False).double()
     if micro_items == 0 or not torch.isfinite(loss) or loss == 0:
         return UNDECIDED.clone()
     counts_items = bool((loss - 2 * half).abs() < (loss - half).abs())
-    total = None if rows is None else rows.double().sum()
-    base = total / (num_items if counts_items else micro_items) if total is not None else loss
-    scaled = counts_items and bool((loss - base * world_size).abs() <= (loss - base).abs())
+    base = plain if rows is None else rows.double().sum() / (num_items if counts_items else micro_items)
+    scaled = bool((loss - base * world_size).abs() <= (loss - base).abs())
     rest = (loss - base * (world_size if scaled else 1)).abs()
-    unknown = total is None or bool(rest > _LARGEST_OTHER_SHARE * loss.abs())
-    return torch.tensor([counts_items, not counts_items, scaled or unknown, unknown], dtype=torch.float64)
+    unknown = rows is None or bool(rest > largest_other_share * loss.abs())
+    return torch.tensor([counts_items, not counts_items, scaled, unknown], dtype=torch.float64)
 
 
 def decide(votes: Tensor, world_size: int) -> LossConvention | None:

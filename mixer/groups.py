@@ -23,7 +23,8 @@ class Grouping:
         weights: Share of each group (relative; streams keep their proportions inside a group). Give all groups a
             weight or none.
         max_shares: Largest share of the mixture that a group may have, as far as the groups that are there allow it.
-        max_epochs: Number of passes over a group's samples in all, after which its streams leave the mixture.
+        max_epochs: Number of passes over a group's samples in all, after which its streams leave the mixture. (The
+            planned length of a run, and with it the learning rate, knows the streams' own caps only.)
 
     Raises:
         ValueError: If a weight is negative or all are 0, a share is outside (0, 1], or a number of epochs is not

@@ -188,7 +188,7 @@ class LossTracker:
                 self._row_losses = self._from_logits(logits.detach(), labels.to(logits.device), kwargs)
 
     def _from_logits(self, logits: Tensor, labels: Tensor, kwargs: Mapping[str, Any]) -> Tensor | None:
-        if labels.is_floating_point():
+        if labels.is_floating_point() or logits.shape[-1] == 1:
             return self._float_label_losses(logits, labels)
         if logits.dim() != labels.dim() + 1 or logits.shape[:-1] != labels.shape:
             return None

@@ -1,7 +1,7 @@
 """A recipe: a whole training run as typed data, from which model, streams and trainer are built."""
 
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -54,9 +54,7 @@ class ModelRecipe:
         if self.name_or_path is not None:
             return auto.from_pretrained(self.name_or_path, **self.config)  # type: ignore[no-any-return]
         if "model_type" not in self.config:
-            raise ValueError(
-                "model: give name_or_path, or a config with a model_type (such as 'llama') for a new model."
-            )
+            raise ValueError("give name_or_path, or a config with a model_type (such as 'llama') for a new model.")
         return auto.from_config(AutoConfig.for_model(**self.config))  # type: ignore[no-any-return]
 
 
@@ -156,11 +154,11 @@ class Recipe:
         built = {name: stream.build(name) for name, stream in self.streams.items()}
         evaluation = {name: validation for name, (_, validation) in built.items() if validation is not None}
         return MixingTrainer(
-            model=self.model.build(),
+            model=_load("model", self.model.build),
             args=self.training,
             train_dataset=[stream for stream, _ in built.values()],
             eval_dataset=evaluation or None,
-            processing_class=None if self.tokenizer is None else AutoTokenizer.from_pretrained(self.tokenizer),
+            processing_class=_load("tokenizer", self._tokenizer),
             mixing=self.mixing,
             batch_size=self.batch_size,
             epoch_size=self.epoch_size,
@@ -168,6 +166,16 @@ class Recipe:
             drawing=self.drawing,
             nonfinite=self.nonfinite,
         )
+
+    def _tokenizer(self) -> Any:
+        return None if self.tokenizer is None else AutoTokenizer.from_pretrained(self.tokenizer)
+
+
+def _load(field_name: str, build: Callable[[], Any]) -> Any:
+    try:
+        return build()
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{field_name}: {error}") from error
 
 
 def _call(field_name: str, dotted_name: str, arguments: Mapping[str, Any]) -> Any:

@@ -48,12 +48,14 @@ class FinishedUpdate:
         return losses
 
     def bad_streams(self) -> Int64Array:
-        """Gives the streams whose loss is not finite.
+        """Gives the streams whose loss is not finite, but for those of loss weight 0.
 
         Returns:
             int64 `[count]`: their ids.
         """
-        return np.flatnonzero((self.contents.items > 0) & ~np.isfinite(self.losses()))
+        loss_weights = self.plan.loss_weights
+        counts = self.contents.items > 0 if loss_weights is None else (self.contents.items > 0) & (loss_weights != 0)
+        return np.flatnonzero(counts & ~np.isfinite(self.losses()))
 
 
 class Recorder:

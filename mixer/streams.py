@@ -139,6 +139,8 @@ def _check_streams(streams: Sequence[Stream]) -> None:
                 f"train_dataset[{position}] must be a Stream like the first entry, got {type(stream).__name__}."
             )
     names = [stream.name for stream in streams]
+    if "other" in names:
+        raise ValueError("The stream name 'other' is taken by the log entry loss/other; give the stream another name.")
     if len(names) > 1 and _SPLIT_NAMES.issuperset(names):
         raise ValueError(
             f"The streams {names} look like the splits of one data set; mixing them would train on held-out data. "

@@ -16,7 +16,7 @@ from mixer.agreement import Agreement
 from mixer.callback import MixingCallback
 from mixer.checkpoint import STATE_FILE, read_state, write_json
 from mixer.clock import Clock
-from mixer.controller import Mixing
+from mixer.controller import Mixing, check_format
 from mixer.groups import Grouping
 from mixer.ledger import Ledger
 from mixer.loader import MixingLoader
@@ -96,7 +96,7 @@ class MixingMixin(UpdateMixin):
             check_arguments(self)
             check_needs(self._policy, self.streams, self.args, self.eval_dataset)
             check_evaluation_names(self.eval_dataset)
-            self._mixing = self._new_mixing(None)
+            self._mixing = Mixing(*self._new_parts(None))
             self._recorder = self._new_recorder(self._mixing)
             handler = self.callback_handler
             handler.callbacks.insert(
@@ -105,7 +105,7 @@ class MixingMixin(UpdateMixin):
 
     # ---- Setting up a run ----
 
-    def _new_mixing(self, saved_batch_size: int | None) -> Mixing:
+    def _new_parts(self, saved_batch_size: int | None) -> tuple[Planner, Policy, Clock]:
         args = self.args
         batch_size, pass_size = resolve_batch_size(args, self._batch_size)
         if saved_batch_size is not None and self._batch_size is None:
@@ -124,7 +124,7 @@ class MixingMixin(UpdateMixin):
             max_samples=None if None in ends else sum(end or 0 for end in ends),
         )
         seed = args.seed if args.data_seed is None else args.data_seed
-        return Mixing(Planner(streams, seed, self._groupings, self._drawing), self._policy, clock)
+        return Planner(streams, seed, self._groupings, self._drawing), self._policy, clock
 
     def _new_recorder(self, mixing: Mixing) -> Recorder:
         reads_at_once = self.args.device.type == "cpu" or "loss" in self._policy.needs
@@ -155,22 +155,15 @@ class MixingMixin(UpdateMixin):
         return self._loader
 
     def _begin_run(self, resume_from: str | None) -> None:
-        state = None if resume_from is None else read_state(Path(resume_from))
-        manual = self.mixing.manual_weights if self.mixing.clock.step == 0 else None
-        self._mixing = self._new_mixing(None if state is None else state["clock"]["batch_size"])
-        if manual is not None:
-            self._mixing.set_weights(manual)
-        if state is not None:
-            try:
-                self._mixing.load_state_dict(state)
-            except ValueError as error:
-                raise ValueError(f"Cannot resume the mixture from {resume_from}: {error}.") from None
-        self.ledger.begin(
-            None if state is None else self._mixing.clock.step,
-            {"streams": list(self._mixing.names), "policy": type(self._policy).__name__},
-        )
+        mixing = self.mixing
+        if resume_from is None:
+            mixing.restart(*self._new_parts(None)[::2])
+            self.ledger.begin(None, {"streams": list(mixing.names), "policy": self._policy.name})
+        else:
+            self._resume(mixing, resume_from)
+            self.ledger.begin(mixing.clock.step, {"streams": list(mixing.names), "policy": self._policy.name})
         self._agreement = Agreement(self.args.world_size, len(self.streams))
-        self._recorder = self._new_recorder(self._mixing)
+        self._recorder = self._new_recorder(mixing)
         self._convention, self._finished, self._policy_error = None, None, None
         self._detach_tracker()
 
@@ -185,6 +178,20 @@ class MixingMixin(UpdateMixin):
         elif "label_ids" in inputs:
             inputs["labels"] = inputs.pop("label_ids")
         return inputs
+
+    def _resume(self, mixing: Mixing, checkpoint: str) -> None:
+        state, manual = read_state(Path(checkpoint)), mixing.manual_weights
+        try:
+            check_format(state)
+            planner, _, clock = self._new_parts(int(state["clock"]["batch_size"]))
+            mixing.restart(planner, clock)
+            mixing.load_state_dict(state)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"Cannot resume the mixture from {checkpoint}: its state lacks {error}.") from None
+        except ValueError as error:
+            raise ValueError(f"Cannot resume the mixture from {checkpoint}: {error}.") from None
+        if manual is not None:  # set on purpose before this run, over what was saved
+            mixing.set_weights(manual)
 
     def _with_model_columns(self, stream: Stream) -> Any:
         if not _is_arrow(stream.dataset):
@@ -238,6 +245,8 @@ class MixingMixin(UpdateMixin):
         kwargs["num_update_steps_per_epoch"] = clock.steps_per_epoch - clock.step_in_epoch
         with self._loop_arguments():
             super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
+        if self.control.should_epoch_stop and clock.step_in_epoch:
+            clock.end_epoch()
 
     @contextlib.contextmanager
     def _loop_arguments(self) -> Iterator[None]:
@@ -299,6 +308,8 @@ class MixingMixin(UpdateMixin):
             summary = {f"{metric_key_prefix}_loss": average, f"{metric_key_prefix}_worst_loss": worst}
             self.log(dict(summary))
             metrics.update(summary)
+            # Callbacks, early stopping among them, saw the sets one by one; these figures they would not see.
+            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, summary)
         if self.is_in_train:
             self.mixing.observe_evaluation(losses)
             self.ledger.record_evaluation(self.state.global_step, losses)

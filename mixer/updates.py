@@ -13,11 +13,12 @@ from transformers.utils import logging
 
 from mixer.agreement import Agreement, UpdateContents
 from mixer.controller import Mixing
-from mixer.convention import UNDECIDED, LossConvention, decide, try_convention
+from mixer.convention import EXACT_SHARE, LossConvention, decide, try_convention
 from mixer.ledger import Ledger
 from mixer.loader import MicroBatch, MixingLoader, Update, batch_mapping
 from mixer.losses import LossTracker, items_per_row, tokens_per_row
 from mixer.plan import Plan
+from mixer.random_state import RandomState
 from mixer.recorder import FinishedUpdate
 from mixer.streams import Stream
 
@@ -67,11 +68,12 @@ class UpdateMixin(Trainer):
         if self._mixing is None:
             return super().get_batch_samples(epoch_iterator, num_batches, device)
         self._load_started = time.perf_counter()
+        random_state = None if self._convention else RandomState.capture()
         update = self._load_and_confirm(lambda: next(epoch_iterator, None))
         if update is None:
             return [], None
-        if self._convention is None:
-            update = self._learn_convention(update)
+        if random_state is not None:
+            update = self._learn_convention(update, random_state)
         self._train_started = time.perf_counter()
         return [update], torch.tensor(self._num_items, device=device)
 
@@ -105,7 +107,7 @@ class UpdateMixin(Trainer):
                 tokens += _by_stream(tokens_per_row(micro.inputs), micro, num_streams)
         return UpdateContents(items.astype(np.int64), tokens.astype(np.int64))
 
-    def _learn_convention(self, update: Update) -> Update:
+    def _learn_convention(self, update: Update, random_state: RandomState) -> Update:
         """Finds out how the loss is normalised; loads the update anew, by stream, if its rows cannot be told apart."""
         if self._tracker is None:
             model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
@@ -121,27 +123,41 @@ class UpdateMixin(Trainer):
                 "The loss of this model cannot be told apart by row, so every micro-batch is made of one stream only."
             )
         self._loader.by_stream = True
+        random_state.restore()  # a random collator gives what it would have given the first time
         return self._load_and_confirm(lambda: self._loader.load(update.plan)) or update
 
     def _try_convention(self, update: Update) -> Tensor:
         micro, own_items = update.micro_batches[0], self._micro_items[0]
         tracker, model = self._tracker, self.model_wrapped
         assert tracker is not None, "the tracker is attached before a loss is tried"  # noqa: S101
+        user_averages = self.args.average_tokens_across_devices
+        has_own_loss = self.compute_loss_func is not None or type(self).compute_loss is not Trainer.compute_loss
+        options = {"largest_other_share": EXACT_SHARE} if has_own_loss else {}
 
-        def compute_loss(count: int) -> Tensor:
+        def compute_loss(count: int, averages: bool) -> Tensor:
             inputs = self._prepare_inputs(dict(micro.inputs))
             tracker.listen(inputs)
-            with self.compute_loss_context_manager():
-                count_on_device = torch.tensor(count, device=self.args.device)
-                loss: Any = self.compute_loss(model, inputs, num_items_in_batch=count_on_device)
+            self.args.average_tokens_across_devices = averages
+            try:
+                with self.compute_loss_context_manager():
+                    count_on_device = torch.tensor(count, device=self.args.device)
+                    loss: Any = self.compute_loss(model, inputs, num_items_in_batch=count_on_device)
+            finally:
+                self.args.average_tokens_across_devices = user_averages
             return torch.as_tensor(loss).detach()
+
+        def row_losses() -> Tensor | None:
+            rows = tracker.row_losses()
+            return rows if rows is not None and len(rows) == len(micro.stream_ids) else None
 
         devices = [] if self.args.device.type == "cpu" else [self.args.device]
         with torch.random.fork_rng(devices, device_type=self.args.device.type), torch.no_grad():
             model.eval()
-            votes = try_convention(compute_loss, tracker.row_losses, self._num_items, own_items, self.args.world_size)
+            votes = try_convention(
+                compute_loss, row_losses, self._num_items, own_items, self.args.world_size, **options
+            )
             model.train()
-        return votes if own_items else UNDECIDED.clone()
+        return votes
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """Runs all micro-batches of an update, with gradients synchronised once; see `Trainer.training_step`."""
@@ -189,22 +205,23 @@ class UpdateMixin(Trainer):
         divisor = convention.divisor(total, own_items, world_size)
         # The Trainer's own division does the scaling, whatever compute_loss a subclass has: by infinity for weight 0.
         self.loss_is_scaled_for_ga = False
-        divide_by: Any = divisor / factor if factor and not micro.is_padding else float("inf")
+        divide_by: Any = divisor / factor if factor and own_items else float("inf")
         self.current_gradient_accumulation_steps = divide_by
         tracker.listen(micro.inputs)
         loss = super().training_step(model, micro.inputs, num_items if convention.counts_items else None)
         rows = tracker.row_losses()
-        if micro.is_padding:
+        if not own_items:
             return torch.zeros_like(loss)
         ids = torch.from_numpy(micro.stream_ids).to(sums.device)
         if convention.rows_known and rows is not None and len(rows) == len(ids):
             sums[:-1].index_add_(0, ids, rows.to(sums.dtype))
             unweighted = loss / factor if factor else rows.sum() * (world_size / total)
         else:
-            unweighted = loss / factor if factor else torch.full_like(loss, float("nan"))
-            is_pure = micro.stream_ids[0] == micro.stream_ids[-1]  # they ascend
-            # A loss whose rows cannot be told apart is no stream's, rather than the first one's.
-            sums[ids] += unweighted * (total / world_size) if is_pure else float("nan")
+            # A loss whose rows cannot be told apart is no stream's, rather than the first one's; of one that was
+            # divided by infinity nothing is left to tell.
+            is_told = factor > 0 and micro.stream_ids[0] == micro.stream_ids[-1]  # they ascend
+            unweighted = loss / factor if factor else torch.zeros_like(loss)
+            sums[ids] += unweighted * (total / world_size) if is_told else float("nan")
         sums[-1] += unweighted / world_size
         return unweighted
 

@@ -93,6 +93,11 @@ class Policy(ABC):
             raise ValueError(f"unit must be 'samples' or 'tokens', got {unit!r}.")
         self.unit: Unit = unit
 
+    @property
+    def name(self) -> str:
+        """What the policy is called in checkpoints and ledgers."""
+        return type(self).__name__
+
     @abstractmethod
     def start(self, mixture: Mixture) -> Decision:
         """Forgets any earlier run and decides for the first update.

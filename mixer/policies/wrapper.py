@@ -25,6 +25,11 @@ class Wrapper(Policy):
         self.policy = policy
         self.needs = policy.needs
 
+    @property
+    def name(self) -> str:
+        """The wrapper's name and the inner policy's; see `Policy.name`."""
+        return f"{type(self).__name__}({self.policy.name})"
+
     def start(self, mixture: Mixture) -> Decision:
         """Starts the inner policy; see `Policy.start`."""
         return self.policy.start(mixture)

@@ -13,7 +13,16 @@ from mixer import Ledger, MixingTrainer, Uniform
 from tests.helpers import MODEL_DATA, GradientRecorder, arguments, build_model, three_streams
 
 ROOT = Path(__file__).parents[2]
-SCENARIOS = ("gradients", "stock_gradient", "disagreement", "failing_policy", "broken_sample", "nonfinite", "resume")
+SCENARIOS = (
+    "gradients",
+    "own_loss",
+    "stock_gradient",
+    "disagreement",
+    "failing_policy",
+    "broken_sample",
+    "nonfinite",
+    "resume",
+)
 
 pytestmark = pytest.mark.xdist_group("ranks")
 
@@ -83,6 +92,20 @@ def test_sum_over_streams_is_the_backpropagated_loss(name: str, folder: Path, re
     steps = rows.groupby("step")
     expected = (steps["sum"].sum() / steps["items"].sum()).tolist()
     assert results[0]["gradients"][name] == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_loss_that_leaves_out_the_number_of_ranks_is_scaled_right(
+    results: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    recorder = GradientRecorder()
+    MixingTrainer(
+        build_model("bert-classifier"),
+        arguments(tmp_path, per_device_train_batch_size=64, max_steps=1),
+        train_dataset=three_streams("sequence-classification"),
+        batch_size=9,
+        callbacks=[recorder],
+    ).train()
+    assert results[0]["own_loss"] == pytest.approx(float(recorder.gradients[0].norm()), abs=1e-6)
 
 
 def test_stock_gradient_is_too_large_by_the_number_of_ranks(results: list[dict[str, Any]]) -> None:

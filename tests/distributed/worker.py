@@ -28,8 +28,39 @@ def gradients(folder: Path) -> dict[str, Any]:
         )
         trainer.train()
         torch.save(torch.stack(recorder.gradients), folder / f"{name}-rank{trainer.args.process_index}.pt")
+        assert not trainer._loader.by_stream
         results[name] = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return results
+
+
+class _DividesByItems(MixingTrainer):
+    """Computes a loss of its own, divided by the items of all ranks, and leaves the number of ranks out."""
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, num_items_in_batch: Any = None, **kwargs: Any) -> Any:
+        return model(**inputs)["loss"] * len(inputs["labels"]) / num_items_in_batch
+
+
+def own_loss(folder: Path) -> float:
+    """The norm of the gradient of such a loss."""
+    recorder = GradientRecorder()
+    trainer = _DividesByItems(
+        _WithoutLogits(),
+        arguments(folder / "own-loss", per_device_train_batch_size=2, max_steps=1),
+        train_dataset=three_streams("sequence-classification"),
+        batch_size=9,
+        callbacks=[recorder],
+    )
+    trainer.train()
+    return float(recorder.gradients[0].norm())
+
+
+class _WithoutLogits(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = build_model("bert-classifier")
+
+    def forward(self, input_ids: Any, attention_mask: Any, labels: Any) -> Any:
+        return {"loss": self.inner(input_ids=input_ids, attention_mask=attention_mask, labels=labels).loss}
 
 
 def stock_gradient(folder: Path) -> float:

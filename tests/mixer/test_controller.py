@@ -334,10 +334,10 @@ class TestTokens:
         shares = np.array([1 / 10, 1 / 30, 1 / 20])
         np.testing.assert_allclose(mixing.next_plan().weights, shares / shares.sum())
 
-    def test_data_without_tokens_is_mixed_by_samples(self) -> None:
+    def test_data_without_tokens_is_refused(self) -> None:
         mixing = make_mixing(Fixed([1, 1, 2], unit="tokens"))
-        mixing.observe(mixing.next_plan(), np.ones(3), NO_TOKENS)
-        np.testing.assert_allclose(mixing.next_plan().weights, [0.25, 0.25, 0.5])
+        with pytest.raises(ValueError, match=r"unit='tokens' needs token counts, but samples of \['a', 'b', 'c'\]"):
+            mixing.observe(mixing.next_plan(), np.ones(3), NO_TOKENS)
 
     def test_weights_in_samples_are_not_converted(self) -> None:
         mixing = make_mixing(Fixed([1, 1, 2]))

@@ -32,6 +32,7 @@ def _trainer(tmp_path: Path, **changes: Any) -> MixingTrainer:
         ({"mixing": [1, -1, 1]}, "'b' has -1"),
         ({"mixing": [0, 0, 0]}, "all streams are 0"),
         ({"train_dataset": {}}, "holds no stream"),
+        ({"train_dataset": {"other": Tokens(3, 1)}}, "'other' is taken"),
         ({"train_dataset": {"a": []}}, "'a': the data set is empty"),
         ({"train_dataset": {"train": Tokens(3, 1), "test": Tokens(3, 1)}}, "splits of one data set"),
         ({"train_dataset": [Stream("a", Tokens(3, 1)), Stream("a", Tokens(3, 1))]}, "more than once"),

@@ -11,8 +11,10 @@ from torch import nn
 from torch.utils.data import Subset
 from transformers import (
     DataCollatorForLanguageModeling,
+    DataCollatorWithFlattening,
     DataCollatorWithPadding,
     EarlyStoppingCallback,
+    LlamaForCausalLM,
     Trainer,
     TrainerCallback,
     default_data_collator,
@@ -21,6 +23,7 @@ from transformers import (
 from mixer import (
     Decision,
     Fixed,
+    Floor,
     Grouping,
     LossChange,
     Mixing,
@@ -30,6 +33,7 @@ from mixer import (
     Observation,
     Order,
     Policy,
+    Proportional,
     Scheduled,
     Stream,
     Uniform,
@@ -127,6 +131,20 @@ def test_steps_epochs_and_events_are_those_of_the_trainer(tmp_path: Path, change
     keys = ("epoch", "step", "learning_rate")
     mine = [[entry.get(key) for key in keys] for entry in ours.state.log_history]
     assert mine == [[entry.get(key) for key in keys] for entry in stock.state.log_history]
+
+
+def test_an_epoch_that_a_callback_stops_ends_as_in_the_trainer(tmp_path: Path) -> None:
+    class Stopper(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            control.should_epoch_stop = state.global_step == 1
+
+    epochs = []
+    for trainer_class in (Trainer, MixingTrainer):
+        args = arguments(tmp_path / trainer_class.__name__, max_steps=-1, num_train_epochs=2)
+        trainer = trainer_class(build_model("llama"), args, train_dataset=Tokens(30, 1), callbacks=[Stopper()])
+        trainer.train()
+        epochs.append([entry["epoch"] for entry in trainer.state.log_history])
+    assert epochs[0] == epochs[1]
 
 
 def test_dropping_the_last_batch_with_accumulation_drops_what_the_trainer_drops(tmp_path: Path) -> None:
@@ -275,6 +293,79 @@ def test_labels_that_are_all_ignored_give_no_gradient_and_no_error(tmp_path: Pat
         assert silent.ledger.to_pandas()["loss"].isna().all()
 
 
+def test_a_loss_of_ones_own_that_is_not_cross_entropy_is_split_by_stream(tmp_path: Path) -> None:
+    def focal(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+        terms = nn.functional.cross_entropy(outputs.logits, labels, reduction="none")
+        return ((1 - (-terms).exp()) ** 0.1 * terms).mean()
+
+    data = three_streams("sequence-classification")
+    trainer = MixingTrainer(
+        build_model("bert-classifier"),
+        arguments(tmp_path),
+        train_dataset=data,
+        compute_loss_func=focal,
+        batch_size=9,
+    )
+    trainer.train()
+    assert trainer._loader.by_stream
+    rows = trainer.ledger.to_pandas().query("step == 2")
+    expected = (rows["loss"] * rows["items"]).sum() / rows["items"].sum()
+    assert trainer.state.log_history[1]["loss"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_packed_batches_are_of_one_stream_each(tmp_path: Path) -> None:
+    ragged = {name: [{"input_ids": list(range(2, 5 + i % 4))} for i in range(9)] for name in ("a", "b")}
+    trainer = MixingTrainer(
+        build_model("llama"),
+        arguments(tmp_path),
+        data_collator=DataCollatorWithFlattening(),
+        train_dataset=ragged,
+        mixing=LossChange(num_warmup_observations=1),
+    )
+    trainer.train()
+    rows = trainer.ledger.to_pandas()
+    assert rows["loss"].notna().all()
+    assert (rows["items"] > 0).all()
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(
+        (rows["loss"] * rows["items"])[:2].sum() / rows["items"][:2].sum(), abs=1e-6
+    )
+
+
+def test_regression_with_whole_numbers(tmp_path: Path) -> None:
+    data = three_streams("regression")
+    for stream in data.values():
+        for number, row in enumerate(stream.rows):
+            row["labels"] = torch.tensor(number % 5)
+    trainer = MixingTrainer(build_model("bert-regression"), arguments(tmp_path), train_dataset=data, batch_size=9)
+    trainer.train()
+    rows = trainer.ledger.to_pandas().query("step == 1")
+    expected = (rows["loss"] * rows["items"]).sum() / rows["items"].sum()
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_micro_batch_without_items_leaves_the_logged_loss_alone(tmp_path: Path) -> None:
+    data = {name: Tokens(9, seed, "token-classification") for seed, name in enumerate("ab")}
+    for row in data["b"].rows:
+        row["labels"] = torch.full_like(row["labels"], -100)
+    args = arguments(tmp_path, per_device_train_batch_size=2, logging_nan_inf_filter=False)
+    trainer = MixingTrainer(build_model("bert-tokens"), args, train_dataset=data, batch_size=8)
+    trainer.train()
+    for entry in trainer.state.log_history[:3]:
+        assert entry["loss"] == pytest.approx(entry["loss/a"], abs=1e-6)
+
+
+def test_a_stream_of_loss_weight_zero_is_no_reason_to_stop(tmp_path: Path) -> None:
+    trainer = MixingTrainer(
+        _Opaque(),
+        arguments(tmp_path),
+        train_dataset=three_streams("sequence-classification"),
+        mixing=_Weighing([1.0, 0.0, 1.0]),
+        nonfinite="raise",
+    )
+    trainer.train()
+    assert trainer.state.global_step == 3
+
+
 @pytest.mark.parametrize("name", ["llama", "bert-classifier"])
 def test_label_smoothing_keeps_losses_by_stream(tmp_path: Path, name: str) -> None:
     args = arguments(tmp_path, label_smoothing_factor=0.1)
@@ -295,12 +386,14 @@ def test_looking_at_the_loader_does_not_move_the_run(tmp_path: Path) -> None:
 
 
 def test_an_auxiliary_loss_is_logged_as_other(tmp_path: Path) -> None:
-    class WithAuxiliary(MixingTrainer):
-        def compute_loss(self, model: nn.Module, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
-            loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
-            return (loss + 0.1, outputs) if return_outputs else loss + 0.1
+    class WithAuxiliary(LlamaForCausalLM):
+        def forward(self, input_ids: Any = None, attention_mask: Any = None, labels: Any = None, **kwargs: Any) -> Any:
+            output = super().forward(input_ids, attention_mask, labels=labels, **kwargs)
+            output.loss = output.loss + 0.1
+            return output
 
-    trainer = WithAuxiliary(build_model("llama"), arguments(tmp_path), train_dataset=three_streams(), batch_size=8)
+    model = WithAuxiliary(build_model("llama").config)
+    trainer = MixingTrainer(model, arguments(tmp_path), train_dataset=three_streams(), batch_size=8)
     trainer.train()
     assert trainer.state.log_history[0]["loss/other"] == pytest.approx(0.1, abs=1e-5)
 
@@ -583,6 +676,29 @@ def test_the_best_model_is_loaded_at_the_end_by_the_average(tmp_path: Path) -> N
     assert trainer.evaluate()["eval_worst_loss"] == pytest.approx(min(worst), abs=1e-5)
 
 
+@pytest.mark.parametrize("metric", ["eval_loss", "eval_worst_loss", "eval_a_loss"])
+def test_early_stopping_follows_the_average_and_the_worst(tmp_path: Path, metric: str) -> None:
+    args = arguments(
+        tmp_path,
+        max_steps=20,
+        learning_rate=0.0,
+        eval_strategy="steps",
+        eval_steps=1,
+        save_strategy="steps",
+        save_steps=1,
+        load_best_model_at_end=True,
+        metric_for_best_model=metric,
+        greater_is_better=False,
+    )
+    evaluation = {name: Tokens(4, seed) for seed, name in enumerate("abc")}
+    stopping = EarlyStoppingCallback(early_stopping_patience=3)
+    trainer = MixingTrainer(
+        build_model("llama"), args, train_dataset=three_streams(), eval_dataset=evaluation, callbacks=[stopping]
+    )
+    trainer.train()
+    assert trainer.state.global_step == 4
+
+
 def test_evaluation_losses_reach_the_policy_and_the_ledger(tmp_path: Path) -> None:
     args = arguments(tmp_path, max_steps=4, eval_strategy="steps", eval_steps=1)
     evaluation = {name: Tokens(4, seed) for seed, name in enumerate("abc")}
@@ -631,6 +747,23 @@ def test_resuming_continues_to_the_bit(tmp_path: Path, saved_at: int) -> None:
     assert whole[2] == resumed[2]
 
 
+def test_resuming_is_exact_with_a_random_collator_and_micro_batches_by_stream(tmp_path: Path) -> None:
+    def masking(samples: list[Any]) -> Any:
+        batch = default_data_collator(samples)
+        batch["input_ids"] = torch.where(torch.rand(batch["input_ids"].shape) < 0.3, 1, batch["input_ids"])
+        return batch
+
+    ends = []
+    for checkpoint in (None, "checkpoint-2"):
+        torch.manual_seed(0)
+        args = arguments(tmp_path, max_steps=4, save_strategy="steps", save_steps=2)
+        data = three_streams("sequence-classification")
+        trainer = MixingTrainer(_Opaque(), args, data_collator=masking, train_dataset=data, batch_size=9)
+        trainer.train(resume_from_checkpoint=checkpoint and str(tmp_path / checkpoint))
+        ends.append(weights_of(trainer.model))
+    assert torch.equal(*ends)
+
+
 def test_the_saved_arguments_are_the_users(tmp_path: Path) -> None:
     args = arguments(tmp_path, max_steps=2, save_strategy="steps", save_steps=1, gradient_accumulation_steps=3)
     trainer = MixingTrainer(build_model("llama"), args, train_dataset=three_streams())
@@ -662,6 +795,7 @@ def test_a_state_of_another_run_is_refused_with_the_difference(tmp_path: Path) -
         ({"train_dataset": {**streams, "b": Tokens(10, 2)}}, r"length was 11"),
         ({"seed": 1}, r"key was"),
         ({"mixing": LossChange()}, r"policy was Proportional and is LossChange now"),
+        ({"mixing": Floor(Proportional())}, r"policy was Proportional and is Floor\(Proportional\) now"),
         ({"batch_size": 5}, r"batch_size was 8"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -672,6 +806,32 @@ def test_a_state_of_another_run_is_refused_with_the_difference(tmp_path: Path) -
     (tmp_path / "checkpoint-2" / "mixing.json").unlink()
     with pytest.raises(FileNotFoundError, match="save_only_model"):
         trainer().train(resume_from_checkpoint=checkpoint)
+
+
+def test_other_fixed_weights_are_refused_on_resume_unless_they_are_set_on_purpose(tmp_path: Path) -> None:
+    def trainer(weights: dict[str, float]) -> MixingTrainer:
+        args = arguments(tmp_path, max_steps=4, save_steps=2, save_strategy="steps")
+        return MixingTrainer(build_model("llama"), args, train_dataset=three_streams(), mixing=weights)
+
+    trainer({"a": 8, "b": 0, "c": 0}).train()
+    checkpoint = str(tmp_path / "checkpoint-2")
+    with pytest.raises(ValueError, match=r"weights were .* call trainer.mixing.set_weights before train"):
+        trainer({"a": 0, "b": 8, "c": 0}).train(resume_from_checkpoint=checkpoint)
+    resumed = trainer({"a": 8, "b": 0, "c": 0})
+    resumed.mixing.set_weights({"a": 0, "b": 1, "c": 0})
+    resumed.train(resume_from_checkpoint=checkpoint)
+    counts = resumed.ledger.to_pandas().query("step == 3")["count"].tolist()
+    assert counts == [0, 8, 0]
+
+
+def test_a_controller_that_was_kept_stays_the_controller(tmp_path: Path) -> None:
+    trainer = MixingTrainer(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())
+    mixing = trainer.mixing
+    trainer.train()
+    assert trainer.mixing is mixing
+    mixing.set_weights([0, 0, 1])
+    trainer.train()
+    assert trainer.ledger.to_pandas()["count"].tolist() == [0, 0, 8] * 3
 
 
 def test_training_again_starts_a_new_run_and_keeps_the_old_ledger(tmp_path: Path) -> None:
