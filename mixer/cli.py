@@ -71,6 +71,9 @@ def _train(parser: ArgumentParser, config: Namespace) -> None:
     checkpoint = trainer.args.resume_from_checkpoint
     trainer.train(resume_from_checkpoint=True if checkpoint in ("true", "True") else checkpoint)
     trainer.save_model()
+    # A rank that ends while another still writes can take it down: they end together, and end their group.
+    trainer.accelerator.wait_for_everyone()
+    trainer.accelerator.end_training()
 
 
 def _recipe(parser: ArgumentParser, config: Namespace) -> Recipe:

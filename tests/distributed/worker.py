@@ -187,6 +187,7 @@ def main() -> None:
     results = {name: globals()[name](folder) for name in sys.argv[2:]}
     rank = torch.distributed.get_rank()
     (folder / f"results-{rank}.json").write_text(json.dumps(results))
+    torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
 
