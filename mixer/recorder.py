@@ -1,5 +1,6 @@
 """From finished updates to ledger rows and log entries."""
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,11 +37,11 @@ class FinishedUpdate:
     contents: UpdateContents
     loss_sums: torch.Tensor
 
+    @functools.cached_property
     def losses(self) -> FloatArray:
-        """Gives the streams' mean losses, reading them back from the device.
+        """`[num_streams]`: mean losses, read back from the device when they are first asked for.
 
-        Returns:
-            `[num_streams]`: NaN where a stream has no items; not finite where its loss is not.
+        NaN where a stream has no items; not finite where its loss is not.
         """
         sums = self.loss_sums[:-1].cpu().numpy().astype(np.float64)
         items = self.contents.items
@@ -55,7 +56,7 @@ class FinishedUpdate:
         """
         loss_weights = self.plan.loss_weights
         counts = self.contents.items > 0 if loss_weights is None else (self.contents.items > 0) & (loss_weights != 0)
-        return np.flatnonzero(counts & ~np.isfinite(self.losses()))
+        return np.flatnonzero(counts & ~np.isfinite(self.losses))
 
 
 class Recorder:
@@ -119,7 +120,7 @@ class Recorder:
         return entries
 
     def _settle_one(self, update: FinishedUpdate, state: dict[str, FloatArray | Int64Array]) -> None:
-        plan, contents, losses = update.plan, update.contents, update.losses()
+        plan, contents, losses = update.plan, update.contents, update.losses
         for stream_id in update.bad_streams() if self._ledger.is_writer else ():
             logger.warning(
                 "Update %d: the loss of stream %r is not finite (%s); the policy does not see it.",

@@ -96,7 +96,8 @@ class MixingMixin(UpdateMixin):
             check_arguments(self)
             check_needs(self._policy, self.streams, self.args, self.eval_dataset)
             check_evaluation_names(self.eval_dataset)
-            self._mixing = Mixing(*self._new_parts(None))
+            planner, clock = self._new_parts(None)
+            self._mixing = Mixing(planner, self._policy, clock)
             self._recorder = self._new_recorder(self._mixing)
             handler = self.callback_handler
             handler.callbacks.insert(
@@ -105,7 +106,7 @@ class MixingMixin(UpdateMixin):
 
     # ---- Setting up a run ----
 
-    def _new_parts(self, saved_batch_size: int | None) -> tuple[Planner, Policy, Clock]:
+    def _new_parts(self, saved_batch_size: int | None) -> tuple[Planner, Clock]:
         args = self.args
         batch_size, pass_size = resolve_batch_size(args, self._batch_size)
         if saved_batch_size is not None and self._batch_size is None:
@@ -124,7 +125,7 @@ class MixingMixin(UpdateMixin):
             max_samples=None if None in ends else sum(end or 0 for end in ends),
         )
         seed = args.seed if args.data_seed is None else args.data_seed
-        return Planner(streams, seed, self._groupings, self._drawing), self._policy, clock
+        return Planner(streams, seed, self._groupings, self._drawing), clock
 
     def _new_recorder(self, mixing: Mixing) -> Recorder:
         reads_at_once = self.args.device.type == "cpu" or "loss" in self._policy.needs
@@ -157,11 +158,11 @@ class MixingMixin(UpdateMixin):
     def _begin_run(self, resume_from: str | None) -> None:
         mixing = self.mixing
         if resume_from is None:
-            mixing.restart(*self._new_parts(None)[::2])
-            self.ledger.begin(None, {"streams": list(mixing.names), "policy": self._policy.name})
+            mixing.restart(*self._new_parts(None))
         else:
             self._resume(mixing, resume_from)
-            self.ledger.begin(mixing.clock.step, {"streams": list(mixing.names), "policy": self._policy.name})
+        resume_step = None if resume_from is None else mixing.clock.step
+        self.ledger.begin(resume_step, {"streams": list(mixing.names), "policy": self._policy.name})
         self._agreement = Agreement(self.args.world_size, len(self.streams))
         self._recorder = self._new_recorder(mixing)
         self._convention, self._finished, self._policy_error = None, None, None
@@ -183,8 +184,7 @@ class MixingMixin(UpdateMixin):
         state, manual = read_state(Path(checkpoint)), mixing.manual_weights
         try:
             check_format(state)
-            planner, _, clock = self._new_parts(int(state["clock"]["batch_size"]))
-            mixing.restart(planner, clock)
+            mixing.restart(*self._new_parts(int(state["clock"]["batch_size"])))
             mixing.load_state_dict(state)
         except (KeyError, TypeError) as error:
             raise ValueError(f"Cannot resume the mixture from {checkpoint}: its state lacks {error}.") from None
@@ -270,8 +270,7 @@ class MixingMixin(UpdateMixin):
         self._finished = None
         losses = np.full(len(self.streams), np.nan)
         if "loss" in self._policy.needs:
-            losses = update.losses()
-            losses[~np.isfinite(losses)] = np.nan
+            losses = np.where(np.isfinite(update.losses), update.losses, np.nan)
         try:
             self.mixing.observe(update.plan, losses, update.contents.tokens)
         except Exception as error:
