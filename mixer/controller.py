@@ -1,6 +1,7 @@
 """The controller of a mixture: it owns the policy, the planner and the clock, and all of their state."""
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -133,6 +134,23 @@ class Mixing:
             staleness=self.clock.step - self._num_observed,
         )
 
+    def forecast(self) -> Iterator[Plan]:
+        """Plans the coming updates as if the weights stayed, and moves nothing.
+
+        To be asked between an update's plan and its observation.
+
+        Yields:
+            The plans of the updates after the one that was planned last, up to the end of the run.
+        """
+        ahead = copy.copy(self)
+        ahead.planner, ahead.clock = self.planner.ahead(), copy.copy(self.clock)
+        while True:
+            ahead._end_update()
+            plan = ahead.next_plan() if ahead.clock.progress < 1.0 else None
+            if plan is None:
+                return
+            yield plan
+
     @property
     def is_exhausted(self) -> bool:
         """Whether no stream with a positive weight has a sample left."""
@@ -147,13 +165,11 @@ class Mixing:
             losses: `[num_streams]`: mean loss per item, NaN where there is none.
             tokens: int64 `[num_streams]`: tokens of the update.
         """
-        self.clock.tick()
+        self._end_update()
         self.num_tokens += tokens
         if self.policy.unit == "tokens" and not tokens[plan.counts > 0].all():
             names = [name for name, is_bad in zip(self.names, (plan.counts > 0) & (tokens == 0), strict=True) if is_bad]
             raise ValueError(f"unit='tokens' needs token counts, but samples of {names} have no tokens and no mask.")
-        if self._dropped and self.clock.at_epoch_end:
-            self.planner.skip(self._dropped)
         if self.policy.is_static:
             self._num_observed = self.clock.step
             return
@@ -247,6 +263,11 @@ class Mixing:
                 "call trainer.mixing.set_weights before train)"
             )
         self._decide(Decision(weights, _array(saved["loss_weights"])))
+
+    def _end_update(self) -> None:
+        self.clock.tick()
+        if self._dropped and self.clock.at_epoch_end:
+            self.planner.skip(self._dropped)
 
     def _decide(self, decision: Decision) -> None:
         where = f"{type(self.policy).__name__} at step {self.clock.step}"

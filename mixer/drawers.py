@@ -1,11 +1,13 @@
 """What a stream draws next: the interface behind every stream, and its usual form, a shuffled order."""
 
+import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.homes import rank_samples
 from mixer.order import Order, OrderBlock
 from mixer.plan import Plan
 from mixer.streams import Stream
@@ -14,6 +16,20 @@ Int64Array = NDArray[np.int64]
 
 # Up to so many streams each looks up its own positions; of more, all are mapped in one vectorised call.
 _FEW_STREAMS = 32
+
+
+class StreamShare(NamedTuple):
+    """What a rank has to fetch of one stream.
+
+    Args:
+        stream_id: The stream.
+        positions: `[count]`, ascending: positions in that stream.
+        indices: int64 `[count]`: where those stand in its data set.
+    """
+
+    stream_id: int
+    positions: range | Int64Array
+    indices: Int64Array
 
 
 class Drawer(Protocol):
@@ -37,15 +53,18 @@ class Drawer(Protocol):
             The first of them; the others follow it.
         """
 
-    def references(self, positions: range) -> Int64Array:
+    def references(self, positions: range | Int64Array) -> Int64Array:
         """Looks positions up.
 
         Args:
-            positions: Reserved positions; a rank's own are evenly spaced.
+            positions: Reserved positions, or such that will be soon, in ascending order.
 
         Returns:
             int64 `[len(positions)]`: indices into the stream's data set.
         """
+
+    def ahead(self) -> "Drawer":
+        """Gives a copy to look ahead with: drawing from it does not move this one."""
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the state as plain data."""
@@ -79,9 +98,13 @@ class OrderedDrawer:
         self._position += count
         return start
 
-    def references(self, positions: range) -> Int64Array:
-        """Looks positions up in the order; see `Drawer.references`."""
+    def references(self, positions: range | Int64Array) -> Int64Array:
+        """Looks positions up; see `Drawer.references`."""
         return self._block.read(positions)
+
+    def ahead(self) -> "OrderedDrawer":
+        """Gives a copy to look ahead with; see `Drawer.ahead`."""
+        return copy.copy(self)
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the position, and what it belongs to; see `Drawer.state_dict`."""
@@ -117,22 +140,26 @@ class DrawerLookup:
         if len(drawers) > _FEW_STREAMS and len(ordered) == len(drawers):
             self._order = Order([d.length for d in ordered], [d.key for d in ordered], [d.shuffle for d in ordered])
 
-    def share(self, plan: Plan, rank: int, world_size: int) -> list[tuple[int, Int64Array]]:
+    def share(self, plan: Plan, rank: int, world_size: int, is_balanced: bool = True) -> list[StreamShare]:
         """Gives a rank's samples of a plan.
 
         Args:
             plan: The plan.
             rank: The rank.
             world_size: Number of ranks.
+            is_balanced: See `rank_samples`.
 
         Returns:
-            For each stream that the rank has samples of, in order: its id, and int64 `[count]` indices into its
-            data set.
+            The shares of the streams that the rank has samples of, in order.
         """
-        if self._order is None:
-            own = plan.rank_ranges(rank, world_size)
-            return [(stream_id, self._drawers[stream_id].references(positions)) for stream_id, positions in own]
-        stream_ids, positions = plan.rank_positions(rank, world_size)
-        indices = self._order.map_positions(stream_ids, positions)
+        if world_size == 1 and self._order is None:
+            spans = zip(plan.starts.tolist(), plan.counts.tolist(), strict=True)
+            ranges = [(k, range(start, start + count)) for k, (start, count) in enumerate(spans) if count]
+            return [StreamShare(k, positions, self._drawers[k].references(positions)) for k, positions in ranges]
+        stream_ids, positions = rank_samples(plan, rank, world_size, is_balanced)
         present, starts = np.unique(stream_ids, return_index=True)
-        return list(zip(present.tolist(), np.split(indices, starts[1:]), strict=True))
+        parts = list(zip(present.tolist(), np.split(positions, starts[1:]), strict=True))
+        if self._order is None:
+            return [StreamShare(k, own, self._drawers[k].references(own)) for k, own in parts]
+        indices = np.split(self._order.map_positions(stream_ids, positions), starts[1:])
+        return [StreamShare(k, own, found) for (k, own), found in zip(parts, indices, strict=True)]

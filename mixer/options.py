@@ -46,12 +46,6 @@ def check_arguments(trainer: Trainer) -> None:
             "plans every rank's samples itself. Leave both unset."
         )
     _check_engine(trainer)
-    if args.dataloader_num_workers > 0:
-        logger.warning(
-            "dataloader_num_workers=%d: this version fetches training samples in the training process; the workers "
-            "serve evaluation only.",
-            args.dataloader_num_workers,
-        )
 
 
 def _check_engine(trainer: Trainer) -> None:

@@ -143,20 +143,24 @@ class OrderBlock:
         self._start = 0
         self._table: Int64Array = np.zeros(0, dtype=np.int64)
 
-    def read(self, positions: range) -> Int64Array:
-        """Gives the data-set indices of evenly spaced positions.
+    def read(self, positions: range | Int64Array) -> Int64Array:
+        """Gives the data-set indices of positions.
 
         Args:
-            positions: Positions in ascending order.
+            positions: `[count]`: positions in ascending order.
 
         Returns:
-            int64 `[len(positions)]`: indices into the data set; not to be written to.
+            int64 `[count]`: indices into the data set; not to be written to.
         """
-        start, stop = positions.start, positions.stop
+        if len(positions) == 0:
+            return self._table[:0]
+        start, stop = int(positions[0]), int(positions[-1]) + 1
         if not self._start <= start <= stop <= self._start + len(self._table):
             if stop - start > self._length:
-                own = np.arange(start, stop, positions.step)
+                own = np.asarray(positions, dtype=np.int64)
                 return self._order.map_positions(np.zeros(len(own), dtype=np.int64), own)
             self._start, self._table = start, self._order.indices(start, self._length)
-        indices: Int64Array = self._table[start - self._start : stop - self._start : positions.step]
-        return indices
+        if isinstance(positions, range):
+            indices: Int64Array = self._table[start - self._start : stop - self._start : positions.step]
+            return indices
+        return self._table[positions - self._start]

@@ -1,5 +1,6 @@
 """The planner: from shares to the samples of the next update, with every stream's state."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -7,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.apportion import apportion
-from mixer.drawers import Drawer, DrawerLookup, OrderedDrawer
+from mixer.drawers import Drawer, DrawerLookup, OrderedDrawer, StreamShare
 from mixer.groups import Grouping, Groups
 from mixer.plan import Plan
 from mixer.streams import Stream
@@ -108,9 +109,20 @@ class Planner:
         assert len(self.drawers) == 1, "only the epochs of a single stream end together with the run's"  # noqa: S101
         self.drawers[0].draw(num_samples)
 
-    def rank_share(self, plan: Plan, rank: int, world_size: int) -> list[tuple[int, Int64Array]]:
+    def rank_share(self, plan: Plan, rank: int, world_size: int, is_balanced: bool = True) -> list[StreamShare]:
         """Looks up which samples of a plan a rank has to fetch; see `DrawerLookup.share`."""
-        return self._lookup.share(plan, rank, world_size)
+        return self._lookup.share(plan, rank, world_size, is_balanced)
+
+    def ahead(self) -> "Planner":
+        """Gives a copy to look ahead with.
+
+        Returns:
+            The copy; drawing from it does not move this one.
+        """
+        planner = copy.copy(self)
+        planner.drawers = tuple(drawer.ahead() for drawer in self.drawers)
+        planner.seen = self.seen.copy()
+        return planner
 
     def _counts(self, shares: FloatArray, available: FloatArray, total: int, step: int) -> Int64Array:
         counts, carry = self._draw_counts(shares, total, step)

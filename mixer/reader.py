@@ -1,4 +1,4 @@
-"""Reads samples of the streams' data sets, in one call a stream, and says which one failed."""
+"""Reads samples of the streams' data sets, each as its own random key has it, and says which one failed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -7,9 +7,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mixer.deterministic import reads_without_randomness
+from mixer.drawers import StreamShare
+from mixer.random_state import RandomState, seed_generators
+
 Int64Array = NDArray[np.int64]
 Columns = Mapping[str, torch.Tensor]
-Share = Sequence[tuple[int, Int64Array]]
 
 
 @runtime_checkable
@@ -19,7 +22,7 @@ class _BatchReader(Protocol):
 
 @runtime_checkable
 class ColumnReader(Protocol):
-    """A data set whose samples are equal-shaped tensors and can be read by columns.
+    """A data set whose samples are equal-shaped tensors, draw no random numbers and can be read by columns.
 
     With the Trainer's default collator, micro-batches are then stacked without going through single samples: the
     result is the same and several times faster.
@@ -43,26 +46,65 @@ class SampleError(RuntimeError):
 class StreamReader:
     """Reads samples of several data sets.
 
+    A sample that draws random numbers draws them from generators that are seeded by its stream and position, whoever
+    reads it and beside which others; the surrounding state is put back. Streams whose samples draw nothing are read in
+    one call.
+
     Args:
         names: Names of the streams.
         datasets: Their data sets.
+        keys: A random key for each stream.
     """
 
-    def __init__(self, names: Sequence[str], datasets: Sequence[Any]):
-        self._names, self._datasets = tuple(names), tuple(datasets)
+    def __init__(self, names: Sequence[str], datasets: Sequence[Any], keys: Sequence[int]):
+        self._names, self._datasets, self._keys = tuple(names), tuple(datasets), tuple(keys)
         self._batch_readers = [dataset if isinstance(dataset, _BatchReader) else None for dataset in datasets]
         self._column_readers = [dataset for dataset in datasets if isinstance(dataset, ColumnReader)]
+        self._is_plain = [isinstance(d, ColumnReader) or reads_without_randomness(d) for d in datasets]
+        self._draws = [False] * len(datasets)
+        self._place: Int64Array | None = None
 
     @property
     def has_columns(self) -> bool:
         """Whether all data sets can be read by columns."""
         return len(self._column_readers) == len(self._datasets)
 
-    def read(self, share: Share) -> list[Any]:
+    def note_place(self, place: Int64Array) -> None:
+        """Has the reader note which sample it is at, for those who look on from another process.
+
+        Args:
+            place: int64 `[2]`: overwritten with the stream and the index, -1 for several at once.
+        """
+        self._place = place
+
+    def describe(self, share: Sequence[StreamShare]) -> str:
+        """Says which samples a share consists of.
+
+        Args:
+            share: What is, or was, to be read.
+
+        Returns:
+            The streams' names and the indices into their data sets.
+        """
+        return "; ".join(f"stream {self._names[part.stream_id]!r}, samples {part.indices.tolist()}" for part in share)
+
+    def describe_place(self, stream_id: int, index: int) -> str:
+        """Says what a noted place means.
+
+        Args:
+            stream_id: The stream.
+            index: The index, or -1.
+
+        Returns:
+            The stream's name and the index.
+        """
+        return f"stream {self._names[stream_id]!r}, " + ("several samples" if index < 0 else f"sample {index}")
+
+    def read(self, share: Sequence[StreamShare]) -> list[Any]:
         """Reads single samples.
 
         Args:
-            share: Stream ids and int64 `[count]` indices into their data sets.
+            share: What is to be read.
 
         Returns:
             The samples, stream after stream.
@@ -70,16 +112,30 @@ class StreamReader:
         Raises:
             SampleError: If one cannot be loaded.
         """
-        samples: list[Any] = []
-        for stream_id, indices in share:
-            samples += self._read_stream(stream_id, indices.tolist())
-        return samples
+        if all(self._is_plain[part.stream_id] for part in share):
+            return [sample for part in share for sample in self._read_at_once(part)]
+        state = RandomState.capture()
+        is_changed = True
+        try:
+            parts = [None if self._draws[part.stream_id] else self._read_at_once(part) for part in share]
+            if not state.is_current():  # they have to be read anew, each sample by its own key
+                for part in share:
+                    self._draws[part.stream_id] = not self._is_plain[part.stream_id]
+            is_changed = any(self._draws[part.stream_id] for part in share)
+            return [
+                sample
+                for part, samples in zip(share, parts, strict=True)
+                for sample in (self._read_one_by_one(part) if self._draws[part.stream_id] else samples or ())
+            ]
+        finally:
+            if is_changed:
+                state.restore()
 
-    def read_columns(self, share: Share) -> Columns:
+    def read_columns(self, share: Sequence[StreamShare]) -> Columns:
         """Reads samples by columns.
 
         Args:
-            share: Stream ids and int64 `[count]` indices into their data sets.
+            share: What is to be read.
 
         Returns:
             For each column a tensor `[num_samples, ...]`, stream after stream.
@@ -87,38 +143,63 @@ class StreamReader:
         Raises:
             SampleError: If they cannot be loaded, or the columns of two streams do not fit together.
         """
-        parts = [self._read_stream_columns(stream_id, indices) for stream_id, indices in share]
+        parts = [self._read_stream_columns(part) for part in share]
         if len(parts) == 1:
             return parts[0]
         try:
             return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         except (KeyError, RuntimeError) as error:
-            names = [self._names[stream_id] for stream_id, _ in share]
+            names = [self._names[part.stream_id] for part in share]
             raise SampleError(f"The columns of the streams {names} cannot be stacked together: {error}") from error
 
-    def _read_stream_columns(self, stream_id: int, indices: Int64Array) -> Columns:
+    def _read_stream_columns(self, part: StreamShare) -> Columns:
+        self._note(part.stream_id, -1)
         try:
-            return self._column_readers[stream_id].read_columns(indices)
+            return self._column_readers[part.stream_id].read_columns(part.indices)
         except Exception as error:  # whatever a user's data set raises is passed on, with the place
-            raise self._sample_error(stream_id, indices.tolist(), error) from error
+            raise self._sample_error(part, error) from error
 
-    def _read_stream(self, stream_id: int, indices: list[int]) -> Sequence[Any]:
-        reader, dataset = self._batch_readers[stream_id], self._datasets[stream_id]
+    def _read_at_once(self, part: StreamShare) -> Sequence[Any]:
+        reader = self._batch_readers[part.stream_id]
+        if reader is None:
+            return [self._read_sample(part.stream_id, index) for index in part.indices.tolist()]
+        self._note(part.stream_id, -1)
         try:
-            samples = [dataset[index] for index in indices] if reader is None else reader.__getitems__(indices)
+            samples = reader.__getitems__(part.indices.tolist())
         except Exception as error:  # whatever a user's data set raises is passed on, with the place
-            raise self._sample_error(stream_id, indices, error) from error
-        if len(samples) != len(indices):
-            name = self._names[stream_id]
-            raise SampleError(f"Stream {name!r}: __getitems__ gave {len(samples)} samples for {len(indices)} indices.")
+            raise self._sample_error(part, error) from error
+        if len(samples) != len(part.indices):
+            counts = f"{len(samples)} samples for {len(part.indices)} indices"
+            raise SampleError(f"Stream {self._names[part.stream_id]!r}: __getitems__ gave {counts}.")
         return samples
 
-    def _sample_error(self, stream_id: int, indices: list[int], error: Exception) -> SampleError:
-        name, where = self._names[stream_id], f"one of the samples {indices}"
-        for index in indices:
-            try:
-                self._datasets[stream_id][index]
-            except Exception as single:
-                where, error = f"sample {index}", single
-                break
-        return SampleError(f"Stream {name!r}: {where} could not be loaded: {type(error).__name__}: {error}")
+    def _read_one_by_one(self, part: StreamShare) -> list[Any]:
+        samples = []
+        for position, index in zip(part.positions, part.indices.tolist(), strict=True):
+            seed_generators(self._keys[part.stream_id], int(position))
+            samples.append(self._read_sample(part.stream_id, index))
+        return samples
+
+    def _read_sample(self, stream_id: int, index: int) -> Any:
+        self._note(stream_id, index)
+        try:
+            return self._datasets[stream_id][index]
+        except Exception as error:  # whatever a user's data set raises is passed on, with the place
+            raise self._error(stream_id, f"sample {index}", error) from error
+
+    def _sample_error(self, part: StreamShare, error: Exception) -> SampleError:
+        """Finds out which sample of several failed."""
+        try:
+            self._read_one_by_one(part)
+        except SampleError as single:
+            return single
+        return self._error(part.stream_id, f"one of the samples {part.indices.tolist()}", error)
+
+    def _error(self, stream_id: int, which: str, error: Exception) -> SampleError:
+        return SampleError(
+            f"Stream {self._names[stream_id]!r}: {which} could not be loaded: {type(error).__name__}: {error}"
+        )
+
+    def _note(self, stream_id: int, index: int) -> None:
+        if self._place is not None:
+            self._place[:] = stream_id, index

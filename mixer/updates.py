@@ -18,7 +18,6 @@ from mixer.ledger import Ledger
 from mixer.loader import MicroBatch, MixingLoader, Update, batch_mapping
 from mixer.losses import LossTracker, items_per_row, tokens_per_row
 from mixer.plan import Plan
-from mixer.random_state import RandomState
 from mixer.recorder import FinishedUpdate
 from mixer.streams import Stream
 
@@ -40,11 +39,12 @@ class UpdateMixin(Trainer):
     ledger: Ledger
     streams: list[Stream]
     _agreement: Agreement
-    _loader: MixingLoader
     _nonfinite: NonFinite
     _contents_of_update: UpdateContents
+    _load_counts: dict[str, int]
     _micro_items: list[int]
     _mixing: Mixing | None = None
+    _loader: MixingLoader | None = None
     _convention: LossConvention | None = None
     _finished: FinishedUpdate | None = None
     _policy_error: Exception | None = None
@@ -61,6 +61,11 @@ class UpdateMixin(Trainer):
             raise ValueError("This trainer has no train_dataset, so there is no mixture.")
         return self._mixing
 
+    @property
+    def _present_loader(self) -> MixingLoader:
+        assert self._loader is not None, "there is a loader in every run"  # noqa: S101
+        return self._loader
+
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Tensor | int | None]:
@@ -68,12 +73,13 @@ class UpdateMixin(Trainer):
         if self._mixing is None:
             return super().get_batch_samples(epoch_iterator, num_batches, device)
         self._load_started = time.perf_counter()
-        random_state = None if self._convention else RandomState.capture()
         update = self._load_and_confirm(lambda: next(epoch_iterator, None))
         if update is None:
             return [], None
-        if random_state is not None:
-            update = self._learn_convention(update, random_state)
+        hits, misses = self._present_loader.hits_and_misses
+        if self._convention is None:
+            update = self._learn_convention(update)
+        self._load_counts = {"hits": hits, "misses": misses}
         self._train_started = time.perf_counter()
         return [update], torch.tensor(self._num_items, device=device)
 
@@ -107,7 +113,7 @@ class UpdateMixin(Trainer):
                 tokens += _by_stream(tokens_per_row(micro.inputs), micro, num_streams)
         return UpdateContents(items.astype(np.int64), tokens.astype(np.int64))
 
-    def _learn_convention(self, update: Update, random_state: RandomState) -> Update:
+    def _learn_convention(self, update: Update) -> Update:
         """Finds out how the loss is normalised; loads the update anew, by stream, if its rows cannot be told apart."""
         if self._tracker is None:
             model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
@@ -116,15 +122,14 @@ class UpdateMixin(Trainer):
             self._tracker.attach()
         votes = self._agreement.add_up(self._try_convention(update).to(self.args.device))
         self._convention = decide(votes.cpu(), self.args.world_size)
-        if self._convention is None or self._convention.rows_known or self._loader.by_stream:
+        if self._convention is None or self._convention.rows_known or self._present_loader.by_stream:
             return update
         if len(self.streams) > 1:
             logger.warning(
                 "The loss of this model cannot be told apart by row, so every micro-batch is made of one stream only."
             )
-        self._loader.by_stream = True
-        random_state.restore()  # a random collator gives what it would have given the first time
-        return self._load_and_confirm(lambda: self._loader.load(update.plan)) or update
+        self._present_loader.by_stream = True
+        return self._load_and_confirm(lambda: self._present_loader.load(update.plan)) or update
 
     def _try_convention(self, update: Update) -> Tensor:
         micro, own_items = update.micro_batches[0], self._micro_items[0]
@@ -181,6 +186,7 @@ class UpdateMixin(Trainer):
             micro_batches=len(inputs.micro_batches),
             load_seconds=self._train_started - self._load_started,
             train_seconds=time.perf_counter() - self._train_started,
+            **self._load_counts,
         )
         return loss
 
@@ -219,7 +225,7 @@ class UpdateMixin(Trainer):
         else:
             # A loss whose rows cannot be told apart is no stream's, rather than the first one's; of one that was
             # divided by infinity nothing is left to tell.
-            is_told = factor > 0 and micro.stream_ids[0] == micro.stream_ids[-1]  # they ascend
+            is_told = factor > 0 and bool((micro.stream_ids == micro.stream_ids[0]).all())
             unweighted = loss / factor if factor else torch.zeros_like(loss)
             sums[ids] += unweighted * (total / world_size) if is_told else float("nan")
         sums[-1] += unweighted / world_size

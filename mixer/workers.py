@@ -1,0 +1,207 @@
+"""Jobs for the workers of a DataLoader: samples that are loaded ahead, in the order in which they were asked for."""
+
+import itertools
+import os
+import re
+import signal
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from mixer.drawers import StreamShare
+from mixer.packing import Packed, pack, pack_columns
+from mixer.reader import SampleError, StreamReader
+
+Share = tuple[StreamShare, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Samples that one worker loads in one go.
+
+    Args:
+        due: Index of the update that they are meant for; infinite for a job without samples, which only keeps the
+            workers' turns.
+        share: The samples.
+    """
+
+    due: float = float("inf")
+    share: Share = ()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What came of a job that failed.
+
+    Args:
+        message: What happened to which sample.
+    """
+
+    message: str
+
+
+@dataclass
+class _Line:
+    """The jobs that workers have and those that wait; a DataLoader takes it for its sampler and never sees it end."""
+
+    in_flight: deque[Job] = field(default_factory=deque)
+    waiting: deque[Job] = field(default_factory=deque)
+
+    def __iter__(self) -> Iterator[Share]:
+        return self
+
+    def __next__(self) -> Share:
+        job = self.waiting.popleft() if self.waiting else Job()
+        self.in_flight.append(job)
+        return job.share
+
+
+class _JobReader(Dataset[Packed | Failure]):
+    """What runs in a worker."""
+
+    def __init__(self, reader: StreamReader, by_columns: bool, places: torch.Tensor):
+        self._reader, self._by_columns, self._places = reader, by_columns, places
+
+    def __getitem__(self, share: Share) -> Packed | Failure:
+        worker = get_worker_info()
+        assert worker is not None, "jobs are for workers"  # noqa: S101
+        place = self._places[worker.id].numpy()
+        place[0] = os.getpid()
+        self._reader.note_place(place[1:])
+        try:
+            if not share:
+                return Packed(None)
+            return (
+                pack_columns(self._reader.read_columns(share)) if self._by_columns else pack(self._reader.read(share))
+            )
+        except SampleError as error:
+            cause = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
+            return Failure(f"{error}\n\nIn worker {worker.id}:\n{cause}")
+        except Exception as error:  # a sample that cannot be sent to another process, say
+            samples = self._reader.describe(share)
+            return Failure(f"{samples} could not be handed over by worker {worker.id}: {type(error).__name__}: {error}")
+
+
+class Workers:
+    """Runs jobs in the workers of a DataLoader, `num_workers` × `prefetch_factor` of them at any time.
+
+    Args:
+        reader: Reads the samples.
+        by_columns: Whether it reads them by columns.
+        num_workers: Number of processes.
+        prefetch_factor: Number of jobs that each of them has, as in a DataLoader.
+        worker_init_fn: What a worker does first, as in a DataLoader.
+        seed: Seed of the workers' own generators.
+    """
+
+    def __init__(
+        self,
+        reader: StreamReader,
+        by_columns: bool,
+        num_workers: int,
+        prefetch_factor: int,
+        worker_init_fn: Callable[[int], None] | None = None,
+        seed: int = 0,
+    ):
+        self.num_jobs = num_workers * prefetch_factor
+        self._reader, self._line = reader, _Line()
+        self._places = torch.zeros(num_workers, 3, dtype=torch.int64)
+        self._places.share_memory_()  # type: ignore[no-untyped-call]
+        self._loader: DataLoader[Any] = DataLoader(
+            _JobReader(reader, by_columns, self._places),
+            batch_size=None,
+            sampler=self._line,
+            num_workers=num_workers,
+            prefetch_factor=prefetch_factor,
+            collate_fn=_as_it_is,
+            worker_init_fn=worker_init_fn,
+            generator=torch.Generator().manual_seed(seed % 2**63),
+        )
+        self._results: Iterator[Packed | Failure] | None = None
+
+    def submit(self, job: Job, is_urgent: bool = False) -> None:
+        """Puts a job in the line.
+
+        Args:
+            job: The job.
+            is_urgent: Whether it goes before those that no worker has yet.
+        """
+        if is_urgent:
+            self._line.waiting.appendleft(job)
+        else:
+            self._line.waiting.append(job)
+
+    def start(self) -> None:
+        """Starts the workers with the first jobs of the line, if they do not run."""
+        if self._results is None:
+            self._results = iter(self._loader)
+            _keep_errors_out_of_training()
+
+    def receive(self, step: int) -> Iterator[tuple[Job, list[Any] | Failure]]:
+        """Waits for all jobs that are meant for an update or an earlier one.
+
+        Args:
+            step: Index of the update.
+
+        Yields:
+            Each job that is done by then, and its samples in order, or what went wrong.
+
+        Raises:
+            SampleError: If a worker died.
+        """
+        while any(job.due <= step for job in itertools.chain(self._line.in_flight, self._line.waiting)):
+            assert self._results is not None, "workers are started before they are waited for"  # noqa: S101
+            job = self._line.in_flight[0]
+            try:
+                result = next(self._results)
+            except RuntimeError as error:
+                raise SampleError(self._describe_death(error, job)) from error
+            self._line.in_flight.popleft()
+            yield job, result if isinstance(result, Failure) else result.unpack()
+
+    def stop(self) -> None:
+        """Ends the workers and forgets their jobs."""
+        self._results = None
+        self._line.in_flight.clear()
+        self._line.waiting.clear()
+
+    def _describe_death(self, error: RuntimeError, job: Job) -> str:
+        died = {int(number) for number in re.findall(r"\d+", str(error))}
+        places = [place[1:] for place in self._places.tolist() if place[0] in died]
+        where = " and ".join(self._reader.describe_place(*place) for place in places) or "no sample yet"
+        return (
+            f"A worker process died; what it was at, or had just done: {where}. What was waited for: "
+            f"{self._reader.describe(job.share) or 'nothing'}. ({error})"
+        )
+
+
+def _as_it_is(result: Any) -> Any:
+    return result
+
+
+def _keep_errors_out_of_training() -> None:
+    """Lets the death of a worker be found when its samples are waited for.
+
+    Torch raises wherever the training process happens to be, in the middle of a collective maybe, which leaves the
+    other ranks waiting.
+    """
+    handler = signal.getsignal(signal.SIGCHLD)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        return
+    if getattr(handler, "is_quiet", False):
+        return
+
+    def quiet(number: int, frame: Any) -> None:
+        try:
+            handler(number, frame)
+        except RuntimeError:
+            return
+
+    quiet.is_quiet = True  # type: ignore[attr-defined]
+    signal.signal(signal.SIGCHLD, quiet)
