@@ -19,6 +19,7 @@ class MixingCallback(TrainerCallback):
     It comes before all other callbacks, so that those see the new state and what they change rules the next update.
 
     Args:
+        begin: Takes up where the run stood, after the Trainer has set everything back.
         close_update: Counts the update that was just trained.
         mixing: Gives the controller of the present run.
         callbacks: Gives the trainer's callbacks, among which the progress bar is found.
@@ -26,13 +27,21 @@ class MixingCallback(TrainerCallback):
 
     def __init__(
         self,
+        begin: Callable[[], None],
         close_update: Callable[[], None],
         mixing: Callable[[], Mixing],
         callbacks: Callable[[], list[TrainerCallback]],
     ):
+        self._begin = begin
         self._close_update = close_update
         self._mixing = mixing
         self._callbacks = callbacks
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Takes up where the run stood."""
+        self._begin()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -1,12 +1,20 @@
-"""The controller's file in a checkpoint: small, plain JSON, written whole or not at all."""
+"""Checkpoints on disk: the controller's file, the marker of a complete one, and which ones are kept."""
 
 import json
 import os
+import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 STATE_FILE = "mixing.json"
+MARKER_FILE = "complete.json"
+FORMAT_VERSION = 1
+
+_NAME = re.compile(r"checkpoint-(\d+)")
+_ASIDE = "previous-"
+_SENTINEL = "checkpoint-is-incomplete.txt"
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -23,6 +31,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+    _sync(path.parent)
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
@@ -51,3 +60,193 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise ValueError(f"{path} does not hold the state of a mixture. Resume from an earlier checkpoint.")
     return state
+
+
+def begin_writing(checkpoint: Path) -> None:
+    """Makes ready for writing a checkpoint: what stands there from before must not be taken for the new one.
+
+    A complete checkpoint of the same step is put aside until the new one is complete.
+
+    Args:
+        checkpoint: The checkpoint's folder; it need not exist.
+    """
+    if (checkpoint / MARKER_FILE).is_file():
+        aside = _aside(checkpoint)
+        _remove(aside)
+        checkpoint.rename(aside)
+        _sync(checkpoint.parent)
+
+
+def complete(checkpoint: Path) -> None:
+    """Declares a checkpoint complete, once all ranks have written their files: nothing of it can be lost any more.
+
+    Args:
+        checkpoint: The checkpoint's folder.
+    """
+    files = {}
+    for path in sorted(checkpoint.rglob("*")):
+        if path.is_file() and path.suffix != ".tmp" and path.name not in (MARKER_FILE, _SENTINEL):
+            _sync(path)
+            files[path.relative_to(checkpoint).as_posix()] = path.stat().st_size
+    for folder in {(checkpoint / name).parent for name in files} | {checkpoint, checkpoint.parent}:
+        _sync(folder)
+    write_json(checkpoint / MARKER_FILE, {"format": FORMAT_VERSION, "files": files})
+    _remove(_aside(checkpoint))
+
+
+def annotate(checkpoint: Path, **notes: bool) -> None:
+    """Notes on the marker what became of a checkpoint later.
+
+    Args:
+        checkpoint: The checkpoint's folder; one that is not complete is left alone.
+        **notes: `superseded`: whether a run has begun since at an earlier step. `ended`: whether the run that wrote
+            it came to its end.
+    """
+    marker = read_marker(checkpoint)
+    if marker is not None and {**marker, **notes} != marker:
+        write_json(checkpoint / MARKER_FILE, {**marker, **notes})
+
+
+def read_marker(checkpoint: Path) -> dict[str, Any] | None:
+    """Reads a checkpoint's marker.
+
+    Args:
+        checkpoint: The checkpoint's folder.
+
+    Returns:
+        The marker with its `files` and their sizes, or `None` if there is none that can be read.
+    """
+    try:
+        marker = json.loads((checkpoint / MARKER_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return marker if isinstance(marker, dict) and isinstance(marker.get("files"), dict) else None
+
+
+def find_problem(checkpoint: Path) -> str | None:
+    """Says why a run cannot go on from a checkpoint.
+
+    Args:
+        checkpoint: The checkpoint's folder.
+
+    Returns:
+        What is wrong, with the name of the file; `None` if nothing is.
+    """
+    if not checkpoint.is_dir():
+        return "there is no such folder"
+    marker = read_marker(checkpoint)
+    if marker is None:
+        state = "is torn" if (checkpoint / MARKER_FILE).is_file() else "is missing"
+        return f"{MARKER_FILE} {state}, so it was not written to its end, or by another trainer"
+    for name, size in marker["files"].items():
+        path = checkpoint / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size:
+            return f"{name} is torn: it has {path.stat().st_size} bytes instead of {size}"
+    if STATE_FILE not in marker["files"]:
+        return f"it has no {STATE_FILE}, because it was saved with save_only_model=True"
+    try:
+        read_state(checkpoint)
+    except ValueError:
+        return f"{STATE_FILE} is torn"
+    return None
+
+
+def list_checkpoints(output_dir: Path) -> list[Path]:
+    """Lists the checkpoints of a run.
+
+    Args:
+        output_dir: The run's output folder.
+
+    Returns:
+        The folders, of the latest step first.
+    """
+    folders = output_dir.iterdir() if output_dir.is_dir() else ()
+    found = [path for path in folders if _NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(found, key=step_of, reverse=True)
+
+
+def step_of(checkpoint: Path) -> int:
+    """Gives the step at which a checkpoint was saved.
+
+    Args:
+        checkpoint: The checkpoint's folder.
+
+    Returns:
+        The number in its name; -1 if the name has another form.
+    """
+    match = _NAME.fullmatch(checkpoint.name)
+    return int(match[1]) if match else -1
+
+
+def put_back(output_dir: Path) -> None:
+    """Puts back what was put aside for a checkpoint that was never completed.
+
+    Args:
+        output_dir: The run's output folder.
+    """
+    for aside in output_dir.glob(f"{_ASIDE}checkpoint-*"):
+        checkpoint = aside.with_name(aside.name.removeprefix(_ASIDE))
+        if (checkpoint / MARKER_FILE).is_file():
+            _remove(aside)
+        else:
+            _remove(checkpoint)
+            aside.rename(checkpoint)
+
+
+def supersede(output_dir: Path, step: int) -> None:
+    """Notes that a run begins at a step: newer checkpoints are of an earlier run and not to be gone on from.
+
+    Args:
+        output_dir: The run's output folder.
+        step: The step; 0 for a run from the start.
+    """
+    put_back(output_dir)
+    for checkpoint in list_checkpoints(output_dir):
+        if step_of(checkpoint) > step:
+            annotate(checkpoint, superseded=True)
+        elif step_of(checkpoint) == step:
+            annotate(checkpoint, superseded=False)
+
+
+def rotate(newest: Path, limit: int | None, best: str | None) -> None:
+    """Removes checkpoints above a limit: first those that are not complete or of an earlier run, then the oldest.
+
+    Args:
+        newest: The one that was just completed; it stays, and so does the best one.
+        limit: How many may stay; `None` or 0 for all.
+        best: The checkpoint with the best metric, or `None`.
+    """
+    if limit is None or limit <= 0:
+        return
+    protected = {newest.resolve()} | ({Path(best).resolve()} if best is not None else set())
+    checkpoints = list_checkpoints(newest.parent)
+
+    def worth(checkpoint: Path) -> tuple[bool, int]:
+        marker = read_marker(checkpoint)
+        return marker is not None and not marker.get("superseded", False), step_of(checkpoint)
+
+    excess = len(checkpoints) - max(limit, len(protected))
+    removable = [path for path in sorted(checkpoints, key=worth) if path.resolve() not in protected]
+    for path in removable[: max(excess, 0)]:
+        _remove(path)
+
+
+def _aside(checkpoint: Path) -> Path:
+    return checkpoint.with_name(_ASIDE + checkpoint.name)
+
+
+def _remove(checkpoint: Path) -> None:
+    """Removes a checkpoint, its marker first: what is left when this is cut short is not taken for complete."""
+    (checkpoint / MARKER_FILE).unlink(missing_ok=True)
+    shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    """Makes sure that a file's content, or a folder's list of names, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -78,6 +78,11 @@ class Clock:
         """Whether the last update ended an epoch."""
         return self.step > 0 and self.step_in_epoch == 0
 
+    @property
+    def num_epochs_done(self) -> int:
+        """Number of epochs that have ended."""
+        return self._num_epochs_done
+
     def next_total(self) -> int:
         """Gives the size of the next update.
 

@@ -37,6 +37,8 @@ _UPDATES = pa.schema(
         "step": pa.int64(),
         "total": pa.int64(),
         "micro_batches": pa.int64(),
+        "hits": pa.int64(),
+        "misses": pa.int64(),
         "load_seconds": pa.float64(),
         "train_seconds": pa.float64(),
     }
@@ -60,14 +62,18 @@ class Ledger:
         self._streams = Table(self.folder / "streams", _STREAMS)
         self._updates = Table(self.folder / "updates", _UPDATES)
         self._evaluations = Table(self.folder / "evaluations", _EVALUATIONS)
+        self._evaluated = (-1, 0)  # step of the last evaluation, and its rows
 
-    def begin(self, resume_step: int | None, description: dict[str, Any]) -> None:
+    def begin(self, resume_step: int | None, description: dict[str, Any], num_evaluations: int | None = None) -> None:
         """Makes ready for a run: goes on after a step, or starts anew and keeps an earlier run's ledger beside.
 
         Args:
             resume_step: The step to go on from, or `None` for a new run.
             description: What is noted in `ledger.json` beside the tables.
+            num_evaluations: How many rows on evaluations at just that step stay: those before the checkpoint was
+                written; `None` for all.
         """
+        self._evaluated = (-1, 0) if resume_step is None else (resume_step, num_evaluations or 0)
         if not self.is_writer:
             return
         if resume_step is None:
@@ -75,8 +81,9 @@ class Ledger:
             if self.folder.exists():
                 self.folder.rename(next(path for path in self._archives() if not path.exists()))
         else:
-            for table in self._tables():
-                table.truncate(resume_step)
+            self._streams.truncate(resume_step)
+            self._updates.truncate(resume_step)
+            self._evaluations.truncate(resume_step, num_evaluations)
         write_json(self.folder / "ledger.json", {"format": FORMAT_VERSION, **description})
 
     def record_streams(self, step: int, names: tuple[str, ...], columns: dict[str, FloatArray | Int64Array]) -> None:
@@ -106,13 +113,32 @@ class Ledger:
             step: Number of updates before it.
             losses: Loss by name of the evaluation set.
         """
-        if self.is_writer and losses:
+        if not losses:
+            return
+        self._evaluated = (step, self.num_evaluations(step) + len(losses))
+        if self.is_writer:
             columns: dict[str, Any] = {
                 "step": [step] * len(losses),
                 "stream": list(losses),
                 "loss": list(losses.values()),
             }
             self._evaluations.append(columns)
+
+    def num_evaluations(self, step: int) -> int:
+        """Counts rows on evaluations at the present step of the run.
+
+        Args:
+            step: The step.
+
+        Returns:
+            How many there are; 0 if it is not the last step at which there were any.
+        """
+        return self._evaluated[1] if self._evaluated[0] == step else 0
+
+    def sync(self) -> None:
+        """Writes everything out so that it stays even if the machine stops."""
+        for table in self._tables() if self.is_writer else ():
+            table.sync()
 
     def flush(self) -> None:
         """Writes everything out, so that other processes see it."""
@@ -148,7 +174,8 @@ class Ledger:
         """Reads the timings.
 
         Returns:
-            One row an update: step, total, micro_batches, load_seconds, train_seconds of the main rank.
+            One row an update: step, total, micro_batches, and of the main rank: hits and misses (samples that
+            workers had, or had not, been asked for ahead; both 0 without workers), load_seconds, train_seconds.
         """
         frame: pd.DataFrame = self._updates.read().to_pandas()
         return frame

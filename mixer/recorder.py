@@ -1,7 +1,9 @@
 """From finished updates to ledger rows and log entries."""
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -118,6 +120,31 @@ class Recorder:
             entries["loss/other"] = self._other / self._num_updates
         self._reset()
         return entries
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives what was gathered since the last log entry, as plain data."""
+        return {
+            "weights": self._weights.tolist(),
+            "counts": self._counts.tolist(),
+            "items": self._items.tolist(),
+            "loss_sums": self._loss_sums.tolist(),
+            "num_updates": self._num_updates,
+            "total": self._total,
+            "other": self._other,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up what was gathered.
+
+        Args:
+            state: What `state_dict` gave.
+        """
+        self._weights = np.array(state["weights"], dtype=np.float64)
+        self._counts = np.array(state["counts"], dtype=np.int64)
+        self._items = np.array(state["items"], dtype=np.int64)
+        self._loss_sums = np.array(state["loss_sums"], dtype=np.float64)
+        self._num_updates = int(state["num_updates"])
+        self._total, self._other = float(state["total"]), float(state["other"])
 
     def _settle_one(self, update: FinishedUpdate, state: dict[str, FloatArray | Int64Array]) -> None:
         plan, contents, losses = update.plan, update.contents, update.losses

@@ -65,6 +65,12 @@ class Table:
         if self._num_tail_rows >= self._rows_per_part:
             self.seal()
 
+    def sync(self) -> None:
+        """Writes everything out so that it stays even if the machine stops."""
+        self.flush()
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
     def seal(self) -> None:
         """Turns the tail into a Parquet part."""
         self.close()
@@ -87,22 +93,34 @@ class Table:
             self._file.close()
             self._writer = self._file = None
 
-    def truncate(self, step: int) -> None:
+    def truncate(self, step: int, num_rows_of_step: int | None = None) -> None:
         """Drops the rows after a step, to go on from there.
 
         Args:
             step: The last step that stays.
+            num_rows_of_step: How many rows of that step stay, the first ones; `None` for all.
         """
         self.seal()
+        mixed: list[tuple[Path, pa.Table]] = []
         for path in reversed(self._parts()):
             part = pq.read_table(path)
             steps = part.column("step").to_numpy()
-            if steps[-1] <= step:
+            if steps[-1] < step:
                 break
             if steps[0] > step:
                 path.unlink()
             else:
-                self._write_part(_number(path), part.filter(steps <= step))
+                mixed.insert(0, (path, part))
+        num_left = sum(part.num_rows for _, part in mixed) if num_rows_of_step is None else num_rows_of_step
+        for path, part in mixed:
+            steps = part.column("step").to_numpy()
+            is_last = steps == step
+            stays = (steps < step) | (is_last & (np.cumsum(is_last) <= num_left))
+            num_left -= int(is_last.sum())
+            if not stays.any():
+                path.unlink()
+            elif not stays.all():
+                self._write_part(_number(path), part.filter(stays))
 
     def read(self) -> pa.Table:
         """Reads all rows, those in memory too.

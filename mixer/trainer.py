@@ -1,8 +1,9 @@
 """The Trainer on a mixture of streams."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +11,31 @@ import datasets
 import numpy as np
 from torch.utils.data import ConcatDataset, Dataset
 from transformers import Trainer, TrainingArguments, default_data_collator
+from transformers.trainer_utils import seed_worker
 from transformers.utils import logging
 
 from mixer.agreement import Agreement
 from mixer.callback import MixingCallback
-from mixer.checkpoint import STATE_FILE, read_state, write_json
+from mixer.checkpoint import read_state
 from mixer.clock import Clock
 from mixer.controller import Mixing, check_format
 from mixer.groups import Grouping
 from mixer.ledger import Ledger
-from mixer.loader import MixingLoader
+from mixer.loader import MixingLoader, WorkerOptions
 from mixer.options import check_arguments, check_evaluation_names, check_needs, resolve_batch_size
 from mixer.planner import Drawing, Planner
 from mixer.policies import Fixed, Policy, Proportional, as_policy
+from mixer.progress import Progress
 from mixer.reader import Columns
 from mixer.recorder import Recorder
+from mixer.resuming import ResumingMixin
 from mixer.streams import Stream, as_streams
-from mixer.updates import NonFinite, UpdateMixin
+from mixer.updates import NonFinite
 
 logger = logging.get_logger(__name__)
 
 
-class MixingMixin(UpdateMixin):
+class MixingMixin(ResumingMixin):
     """Makes a Trainer, or a subclass of it, train on a mixture of streams.
 
     `class MyTrainer(MixingMixin, SomeTrainer)` is all it takes. With one data set it trains as the Trainer does.
@@ -101,7 +105,10 @@ class MixingMixin(UpdateMixin):
             self._recorder = self._new_recorder(self._mixing)
             handler = self.callback_handler
             handler.callbacks.insert(
-                0, MixingCallback(self._close_update, lambda: self.mixing, lambda: handler.callbacks)
+                0,
+                MixingCallback(
+                    self._take_up_progress, self._close_update, lambda: self.mixing, lambda: handler.callbacks
+                ),
             )
 
     # ---- Setting up a run ----
@@ -124,8 +131,7 @@ class MixingMixin(UpdateMixin):
             pass_size=pass_size,
             max_samples=None if None in ends else sum(end or 0 for end in ends),
         )
-        seed = args.seed if args.data_seed is None else args.data_seed
-        return Planner(streams, seed, self._groupings, self._drawing), clock
+        return Planner(streams, self._data_seed, self._groupings, self._drawing), clock
 
     def _new_recorder(self, mixing: Mixing) -> Recorder:
         reads_at_once = self.args.device.type == "cpu" or "loss" in self._policy.needs
@@ -152,17 +158,36 @@ class MixingMixin(UpdateMixin):
             world_size=self.args.world_size,
             max_micro_batch_size=self._train_batch_size,
             stack_columns=stack_columns,
+            seed=self._data_seed,
+            workers=self._worker_options(),
+            pin_memory=self.args.dataloader_pin_memory and self.args.device.type not in ("cpu", "mps"),
         )
         return self._loader
 
+    @property
+    def _data_seed(self) -> int:
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+
+    def _worker_options(self) -> WorkerOptions:
+        args = self.args
+        workers: int = args.dataloader_num_workers
+        return WorkerOptions(
+            num_workers=workers,
+            prefetch_factor=2 if args.dataloader_prefetch_factor is None else args.dataloader_prefetch_factor,
+            persistent_workers=args.dataloader_persistent_workers,
+            worker_init_fn=partial(seed_worker, num_workers=workers, rank=args.process_index),
+        )
+
     def _begin_run(self, resume_from: str | None) -> None:
-        mixing = self.mixing
+        mixing, progress = self.mixing, None
         if resume_from is None:
             mixing.restart(*self._new_parts(None))
         else:
-            self._resume(mixing, resume_from)
-        resume_step = None if resume_from is None else mixing.clock.step
-        self.ledger.begin(resume_step, {"streams": list(mixing.names), "policy": self._policy.name})
+            progress = self._resume(mixing, resume_from)
+        resume_step = None if progress is None else mixing.clock.step
+        description = {"streams": list(mixing.names), "policy": self._policy.name}
+        self.ledger.begin(resume_step, description, None if progress is None else progress.num_evaluations)
+        self._begin_progress(progress)
         self._agreement = Agreement(self.args.world_size, len(self.streams))
         self._recorder = self._new_recorder(mixing)
         self._convention, self._finished, self._policy_error = None, None, None
@@ -180,18 +205,20 @@ class MixingMixin(UpdateMixin):
             inputs["labels"] = inputs.pop("label_ids")
         return inputs
 
-    def _resume(self, mixing: Mixing, checkpoint: str) -> None:
+    def _resume(self, mixing: Mixing, checkpoint: str) -> Progress:
         state, manual = read_state(Path(checkpoint)), mixing.manual_weights
         try:
             check_format(state)
             mixing.restart(*self._new_parts(int(state["clock"]["batch_size"])))
             mixing.load_state_dict(state)
+            progress = Progress.from_state(state["progress"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"Cannot resume the mixture from {checkpoint}: its state lacks {error}.") from None
         except ValueError as error:
             raise ValueError(f"Cannot resume the mixture from {checkpoint}: {error}.") from None
         if manual is not None:  # set on purpose before this run, over what was saved
             mixing.set_weights(manual)
+        return progress
 
     def _with_model_columns(self, stream: Stream) -> Any:
         if not _is_arrow(stream.dataset):
@@ -221,6 +248,8 @@ class MixingMixin(UpdateMixin):
             return super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
             self._detach_tracker()
+            if self._loader is not None:
+                self._loader.stop()
             if self._mixing is not None and self.is_in_train:  # an error ended the run: keep what was recorded
                 with contextlib.suppress(RuntimeError):  # a device that failed gives back no losses any more
                     self._recorder.settle()
@@ -229,11 +258,13 @@ class MixingMixin(UpdateMixin):
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         if self._mixing is not None:
             self._begin_run(kwargs.get("resume_from_checkpoint"))
-        result = super()._inner_training_loop(*args, **kwargs)
+        with self._arguments_held(**({"eval_on_start": False} if self._progress else {})):  # it was, when it started
+            result = super()._inner_training_loop(*args, **kwargs)
         if self._policy_error is not None:  # what it would have decided rules no update any more
             logger.warning("The policy failed after the last update: %r", self._policy_error)
         self._recorder.settle()
         self.ledger.finish()
+        self._note_end()
         return result
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> Any:
@@ -244,24 +275,13 @@ class MixingMixin(UpdateMixin):
         clock = self.mixing.clock
         kwargs["num_update_steps_per_epoch"] = clock.steps_per_epoch - clock.step_in_epoch
         with self._loop_arguments():
-            super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
+            super()._run_epoch(*args, **kwargs)
         if self.control.should_epoch_stop and clock.step_in_epoch:
             clock.end_epoch()
 
-    @contextlib.contextmanager
-    def _loop_arguments(self) -> Iterator[None]:
+    def _loop_arguments(self) -> contextlib.AbstractContextManager[None]:
         """Shows the loop one element an update, and a loader that stands where it has to: nothing to skip."""
-        names = ("gradient_accumulation_steps", "ignore_data_skip")
-        self._user_arguments = {name: getattr(self.args, name) for name in names}
-        self._set_arguments({"gradient_accumulation_steps": 1, "ignore_data_skip": True})
-        try:
-            yield
-        finally:
-            self._set_arguments(self._user_arguments)
-
-    def _set_arguments(self, values: Mapping[str, Any]) -> None:
-        for name, value in values.items():
-            setattr(self.args, name, value)
+        return self._arguments_held(gradient_accumulation_steps=1, ignore_data_skip=True)
 
     def _close_update(self) -> None:
         update = self._finished
@@ -313,22 +333,6 @@ class MixingMixin(UpdateMixin):
             self.mixing.observe_evaluation(losses)
             self.ledger.record_evaluation(self.state.global_step, losses)
         return metrics
-
-    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        inside = {name: getattr(self.args, name) for name in self._user_arguments}
-        self._set_arguments(self._user_arguments)  # what is saved are the user's arguments, not the loop's
-        try:
-            super()._save_checkpoint(*args, **kwargs)
-        finally:
-            self._set_arguments(inside)
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        super()._save_rng_state(output_dir)
-        if self._mixing is not None and self.args.should_save:
-            write_json(Path(output_dir) / STATE_FILE, self.mixing.state_dict())
-        if self._mixing is not None:
-            self._recorder.settle()
-            self.ledger.flush()
 
 
 class MixingTrainer(MixingMixin, Trainer):

@@ -804,7 +804,7 @@ def test_a_state_of_another_run_is_refused_with_the_difference(tmp_path: Path) -
     with pytest.raises(ValueError, match="torn"):
         trainer().train(resume_from_checkpoint=checkpoint)
     (tmp_path / "checkpoint-2" / "mixing.json").unlink()
-    with pytest.raises(FileNotFoundError, match="save_only_model"):
+    with pytest.raises(ValueError, match=r"mixing\.json is missing"):
         trainer().train(resume_from_checkpoint=checkpoint)
 
 

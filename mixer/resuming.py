@@ -1,0 +1,149 @@
+"""Going on from a checkpoint as if the run had never stopped."""
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+from transformers.utils import logging
+
+from mixer.checkpoint import annotate, supersede
+from mixer.progress import Progress
+from mixer.resume import Choice, agree, choose, newest_complete, warn_of_passed_over
+from mixer.saving import SavingMixin
+
+logger = logging.get_logger(__name__)
+
+
+class ResumingMixin(SavingMixin):
+    """A Trainer that chooses a whole checkpoint, on all ranks alike, and does just what was left to do after it."""
+
+    _choice: Choice | None = None
+    _progress: Progress | None = None  # that of the checkpoint from which the run goes on
+    _ends_saved_epoch: bool = False
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Trains, from a checkpoint if told to; see `Trainer.train`.
+
+        Args:
+            resume_from_checkpoint: A checkpoint's folder, or `True` for the newest whole one in the output folder.
+            *args: As for the Trainer.
+            **kwargs: As for the Trainer.
+
+        Returns:
+            What `Trainer.train` gives.
+
+        Raises:
+            ValueError: On all ranks, if there is no such checkpoint or it is not whole; the file is named.
+        """
+        self._choice = None
+        if self._mixing is None or resume_from_checkpoint is None or resume_from_checkpoint is False:
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+        asked = resume_from_checkpoint if resume_from_checkpoint is True else str(resume_from_checkpoint)
+        self._choice = self._choose(lambda folder: choose(folder, asked))
+        return super().train(self._choice.checkpoint, *args, **kwargs)
+
+    def newest_checkpoint(self) -> str | None:
+        """Finds the newest checkpoint in the output folder that is complete and intact; all ranks have to call it.
+
+        Returns:
+            Its folder, or `None` if there is none yet.
+        """
+        return self._choose(newest_complete).checkpoint
+
+    def _choose(self, choose_in: Any) -> Choice:
+        is_main = self.is_world_process_zero()
+        choice = agree(choose_in(Path(str(self.args.output_dir))) if is_main else None, self.args.world_size)
+        if is_main:
+            warn_of_passed_over(choice)
+        return choice
+
+    def _begin_progress(self, progress: Progress | None) -> None:
+        """Makes ready for a run that begins, or goes on, where `progress` says."""
+        self._progress = progress
+        self._last_checkpoint = None if self._choice is None else Path(str(self._choice.checkpoint))
+        self._last_update = (None, None, None)
+        self._ends_saved_epoch = False
+        if self.args.should_save:
+            supersede(Path(str(self.args.output_dir)), 0 if progress is None else self.mixing.clock.step)
+
+    def _take_up_progress(self) -> None:
+        """Restores what the Trainer has just set back, at the beginning of its loop."""
+        self._started = time.time()
+        progress = self._progress
+        if progress is None:
+            return
+        self._started -= progress.seconds
+        self._initial_global_step, self._initial_num_input_tokens_seen = 0, 0
+        self._tr_loss.fill_(progress.running_loss(self.args.process_index, self.args.world_size))
+        self._total_loss_scalar = progress.logged_loss
+        self._globalstep_last_logged = progress.last_logged_step
+        self.current_flos = 0
+        self._recorder.load_state_dict(progress.recorder)
+
+    def _init_training_state(
+        self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, *args: Any, **kwargs: Any
+    ) -> tuple[int, int]:
+        """Gives the epoch to begin with: that of the checkpoint while something of it is left to do."""
+        begun: tuple[int, int] = super()._init_training_state(
+            max_steps, num_update_steps_per_epoch, num_train_epochs, *args, **kwargs
+        )
+        progress, clock = self._progress, self.mixing.clock
+        if progress is None:
+            return begun
+        if self.mixing.is_exhausted:
+            self.state.max_steps = self.state.global_step
+        is_done = clock.step >= self.state.max_steps or self._was_stopped(progress)
+        if progress.epoch_end_is_left:
+            self._ends_saved_epoch = is_done or clock.at_epoch_end or progress.epoch_stops
+        elif progress.epoch_stops and clock.step_in_epoch:
+            clock.end_epoch()
+        if self._ends_saved_epoch:
+            return clock.num_epochs_done - clock.at_epoch_end, 0
+        return (num_train_epochs if is_done else clock.num_epochs_done), 0
+
+    def _was_stopped(self, progress: Progress) -> bool:
+        """Whether a callback had stopped the run, which then had no time to end. One that did end may go on."""
+        ended = self._choice is not None and self._choice.ended
+        return progress.training_stops and not ended
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["start_time"] = self._started
+        if not self._ends_saved_epoch:
+            super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
+            return
+        self._ends_saved_epoch = False
+        self._end_saved_epoch(**kwargs)
+
+    def _end_saved_epoch(
+        self, model: Any, epoch: int, trial: Any, ignore_keys_for_eval: Any, resume_from_checkpoint: str, **_: Any
+    ) -> None:
+        """Does what the Trainer does at an epoch's end, where the checkpoint was written just before that."""
+        progress, control, clock = self._progress, self.control, self.mixing.clock
+        assert progress is not None, "only a run that goes on has a saved epoch"  # noqa: S101
+        self._load_rng_state(resume_from_checkpoint)
+        control.should_log = control.should_evaluate = control.should_save = False
+        control.should_epoch_stop = progress.epoch_stops
+        control.should_training_stop = clock.step >= self.state.max_steps or self._was_stopped(progress)
+        self._last_update = (self.state.global_step, progress.gradient_norm, progress.learning_rate)
+        self.control = self.callback_handler.on_epoch_end(self.args, self.state, control)
+        self._maybe_log_save_evaluate(
+            self._tr_loss,
+            progress.gradient_norm,
+            model,
+            trial,
+            epoch,
+            ignore_keys_for_eval,
+            self._started,
+            learning_rate=progress.learning_rate,
+        )
+
+    def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> Any:
+        """Sums the whole run up, the part before the checkpoint too; see `Trainer._finalize_training`."""
+        return super()._finalize_training(trial, num_train_samples, self._started)  # type: ignore[no-untyped-call]
+
+    def _note_end(self) -> None:
+        """Notes on the last checkpoint that the run came to its end."""
+        if self.args.should_save and self._last_checkpoint is not None:
+            with contextlib.suppress(FileNotFoundError):
+                annotate(self._last_checkpoint, ended=True)

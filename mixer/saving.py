@@ -1,0 +1,102 @@
+"""Checkpoints that a run can go on from as if it had never stopped: how they are written."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from mixer.checkpoint import STATE_FILE, begin_writing, complete, rotate, write_json
+from mixer.progress import Progress
+from mixer.recorder import Recorder
+from mixer.updates import UpdateMixin
+
+
+class SavingMixin(UpdateMixin):
+    """A Trainer whose checkpoints hold the mixture and the loop's own progress, and are marked once they are whole."""
+
+    _recorder: Recorder
+    _user_arguments: Mapping[str, Any] = {}
+    _started: float = 0.0
+    _last_checkpoint: Path | None = None
+    # Of the last update: its number, its gradient's norm and its learning rate.
+    _last_update: tuple[int | None, Tensor | float | None, float | None] = (None, None, None)
+    _epoch_end_is_left: bool = False
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Saves the model, and the arguments as the user gave them; see `Trainer.save_model`."""
+        with self._arguments_held(**self._user_arguments):
+            super().save_model(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def _arguments_held(self, **values: Any) -> Iterator[None]:
+        """Shows the Trainer other arguments for a while; `_user_arguments` are those that it does not see."""
+        own, outer = {name: getattr(self.args, name) for name in values}, self._user_arguments
+        self._user_arguments = {**own, **outer}
+        self._set_arguments(values)
+        try:
+            yield
+        finally:
+            self._set_arguments(own)
+            self._user_arguments = outer
+
+    def _set_arguments(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            setattr(self.args, name, value)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Writes a checkpoint, marks it once all ranks have written theirs, and only then removes older ones."""
+        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        checkpoint = Path(self._get_output_dir(trial=trial)) / name
+        if self.args.should_save:
+            begin_writing(checkpoint)
+        self.accelerator.wait_for_everyone()
+        with self._arguments_held(save_total_limit=None, push_to_hub=False):
+            super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            complete(checkpoint)
+        self._last_checkpoint = checkpoint
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(checkpoint))
+        if self.args.should_save:
+            rotate(checkpoint, self.args.save_total_limit, self.state.best_model_checkpoint)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        if self._mixing is None:
+            return
+        self._recorder.settle()
+        self.ledger.sync()  # what a checkpoint counts on must not be lost before it
+        progress = self._progress_now()
+        if self.args.should_save:
+            state = {**self._mixing.state_dict(), "progress": progress.state_dict()}
+            write_json(Path(output_dir) / STATE_FILE, state)
+
+    def _progress_now(self) -> Progress:
+        state, control = self.state, self.control
+        _, gradient_norm, learning_rate = self._last_update
+        return Progress(
+            seconds=time.time() - self._started,
+            running_losses=self.accelerator.gather(self._tr_loss.reshape(1)).tolist(),
+            logged_loss=self._total_loss_scalar,
+            last_logged_step=self._globalstep_last_logged,
+            gradient_norm=None if gradient_norm is None else float(gradient_norm),
+            learning_rate=learning_rate,
+            epoch_end_is_left=self._epoch_end_is_left,
+            epoch_stops=control.should_epoch_stop,
+            # The end of the budget is no stop that was asked for: with a larger budget the run goes on.
+            training_stops=control.should_training_stop and state.global_step < state.max_steps,
+            num_evaluations=self.ledger.num_evaluations(state.global_step),
+            recorder=self._recorder.state_dict(),
+        )
+
+    def _maybe_log_save_evaluate(self, tr_loss: Tensor, grad_norm: Any, *args: Any, **kwargs: Any) -> None:
+        # The loop comes here after every update, and once more at an epoch's end.
+        step = self.state.global_step
+        self._epoch_end_is_left = step != self._last_update[0]
+        self._last_update = (step, grad_norm, kwargs["learning_rate"])
+        super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **kwargs)
