@@ -157,6 +157,8 @@ class DrawerLookup:
             ranges = [(k, range(start, start + count)) for k, (start, count) in enumerate(spans) if count]
             return [StreamShare(k, positions, self._drawers[k].references(positions)) for k, positions in ranges]
         stream_ids, positions = rank_samples(plan, rank, world_size, is_balanced)
+        if not len(stream_ids):
+            return []
         present, starts = np.unique(stream_ids, return_index=True)
         parts = list(zip(present.tolist(), np.split(positions, starts[1:]), strict=True))
         if self._order is None:

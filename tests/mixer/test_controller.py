@@ -179,14 +179,82 @@ class TestCoverage:
         assert mixing.unique.tolist() == [20, 25, 50]
 
 
+class TestForecast:
+    def mixings(self) -> dict[str, Mixing]:
+        alone = [Stream("only", range(10))]
+        ending = [Stream("a", range(20), max_epochs=1), Stream("b", range(30)), Stream("c", range(7), leaves_at=0.6)]
+        grouped = [Stream(name, range(20), groups={"g": group}) for name, group in (("a", "x"), ("b", "x"), ("c", "y"))]
+        return {
+            "fixed": make_mixing(Fixed([3.0, 2.0, 1.3]), batch_size=7),
+            "multinomial": make_mixing(Fixed([3.0, 2.0, 1.3]), batch_size=7, drawing="multinomial"),
+            "dropping": Mixing(Planner(alone, seed=1), Uniform(), Clock(4, 10, 3, drop_unit=4)),
+            "ending": make_mixing(Uniform(), batch_size=5, streams=ending, num_epochs=2),
+            "grouped": make_mixing(
+                Uniform(), batch_size=5, streams=grouped, groupings=[Grouping("g", max_epochs={"x": 1.2})]
+            ),
+        }
+
+    @pytest.mark.parametrize("name", ["fixed", "multinomial", "dropping", "ending", "grouped"])
+    @pytest.mark.parametrize("num_done", [0, 1, 2, 5])
+    def test_where_the_weights_stay_it_is_what_comes(self, name: str, num_done: int) -> None:
+        mixing = self.mixings()[name]
+        for _ in range(num_done):
+            one_update(mixing)
+        plan = mixing.next_plan()
+        predicted = list(mixing.forecast())
+        mixing.observe(plan, np.ones(len(mixing.names)), np.zeros(len(mixing.names), dtype=np.int64))
+        for guess, real in zip(predicted, run_to_the_end(mixing, len(predicted)), strict=True):
+            assert guess.fingerprint() == real.fingerprint()
+
+    @pytest.mark.parametrize("name", ["fixed", "multinomial", "dropping", "ending", "grouped"])
+    def test_it_moves_nothing(self, name: str) -> None:
+        mixing, alone = self.mixings()[name], self.mixings()[name]
+        while (plan := mixing.next_plan()) is not None and mixing.clock.progress < 1.0:
+            assert_same_plan(plan, alone.next_plan())
+            before = through_json(mixing.state_dict())
+            list(mixing.forecast())
+            assert through_json(mixing.state_dict()) == before
+            for each in (mixing, alone):
+                each.observe(plan, np.ones(len(mixing.names)), np.zeros(len(mixing.names), dtype=np.int64))
+
+    def test_the_policy_is_not_asked(self) -> None:
+        mixing = make_mixing(policy := Recording([2.0, 1.0, 1.0], [1.0, 5.0, 1.0]))
+        mixing.next_plan()
+        predicted = list(mixing.forecast())
+        assert policy.observations == []
+        assert all(plan.weights.tolist() == [0.5, 0.25, 0.25] for plan in predicted)
+
+    def test_it_follows_weights_set_by_hand(self) -> None:
+        mixing = make_mixing()
+        mixing.next_plan()
+        mixing.set_weights({"a": 0, "b": 1, "c": 3})
+        assert next(mixing.forecast()).weights.tolist() == [0.0, 0.25, 0.75]
+
+    def test_it_ends_with_the_run(self) -> None:
+        mixing = make_mixing(batch_size=50, num_epochs=2)
+        mixing.next_plan()
+        assert [plan.step for plan in mixing.forecast()] == [1, 2, 3]
+
+    def test_while_it_is_asked_on_later_plans_do_not_disturb_it(self) -> None:
+        mixing = make_mixing(batch_size=7)
+        plan = mixing.next_plan()
+        whole, slowly = [guess.fingerprint() for guess in mixing.forecast()], mixing.forecast()
+        found = []
+        for guess in slowly:
+            mixing.observe(plan, losses_at(0, 3), NO_TOKENS)
+            plan = mixing.next_plan()
+            found.append(guess.fingerprint())
+        assert found == whole
+
+
 class TestSingleStream:
     def mixing(self, drop_unit: int = 0, num_epochs: float = 3, max_epochs: float | None = None) -> Mixing:
         streams = [Stream("only", range(10), max_epochs=max_epochs)]
         return Mixing(Planner(streams, seed=1), Uniform(), Clock(4, 10, num_epochs, drop_unit=drop_unit))
 
     def references(self, mixing: Mixing, plan: Plan) -> list[int]:
-        ((_, indices),) = mixing.planner.rank_share(plan, 0, 1)
-        return indices.tolist()
+        (part,) = mixing.planner.rank_share(plan, 0, 1)
+        return part.indices.tolist()
 
     def test_each_epoch_holds_every_sample_once(self) -> None:
         mixing = self.mixing()

@@ -92,11 +92,6 @@ def test_a_policy_that_needs_what_nobody_observes_is_refused(tmp_path: Path) -> 
         _trainer(tmp_path, mixing=Psychic())
 
 
-def test_worker_processes_are_said_not_to_be_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    _trainer(tmp_path, args={"dataloader_num_workers": 2})
-    assert "fetches training samples in the training process" in caplog.text
-
-
 def test_sequential_sampling_keeps_the_order_of_the_data(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path, train_dataset=Tokens(6, 1), args={"train_sampling_strategy": "sequential"})
     drawer = trainer.mixing.planner.drawers[0]

@@ -182,7 +182,7 @@ class TestOrderBlock:
         whole = Order(1_000, seed=1)
         return whole, OrderBlock(whole, length)
 
-    def assert_reads(self, whole: Order, block: OrderBlock, positions: range) -> None:
+    def assert_reads(self, whole: Order, block: OrderBlock, positions: range | np.ndarray) -> None:
         expected = whole.map_positions(np.zeros(len(positions), dtype=np.int64), np.array(positions, dtype=np.int64))
         assert block.read(positions).tolist() == expected.tolist()
 
@@ -210,9 +210,19 @@ class TestOrderBlock:
         for step in range(80):
             self.assert_reads(whole, block, range(step * 9 + step % world_size, (step + 1) * 9, world_size))
 
+    @given(
+        positions=st.lists(st.integers(0, 200), max_size=30, unique=True).map(sorted),
+        begins=st.lists(st.sampled_from([0, 1, 40, 2**61]), min_size=1, max_size=4),
+    )
+    def test_positions_with_gaps_read_the_order(self, positions: list[int], begins: list[int]) -> None:
+        whole, block = self.block(length=128)
+        for begin in begins:
+            self.assert_reads(whole, block, begin + np.array(positions, dtype=np.int64))
+
     def test_nothing_is_asked(self) -> None:
         _, block = self.block()
         assert block.read(range(5, 5)).tolist() == []
+        assert block.read(np.zeros(0, dtype=np.int64)).tolist() == []
 
     def test_what_was_read_stays_as_it_was(self) -> None:
         whole, block = self.block()

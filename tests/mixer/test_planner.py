@@ -12,6 +12,7 @@ from mixer.order import Order
 from mixer.plan import Plan
 from mixer.planner import Planner
 from mixer.streams import Stream
+from tests.mixer.plans import samples_of
 
 
 def make_streams(*lengths: int, **fields: object) -> list[Stream]:
@@ -63,8 +64,8 @@ class TestDraw:
         for step in range(100):
             shares, available = planner.shares(random.dirichlet(np.ones(3)), 0.0)
             counts, starts = planner.draw(shares, available, 9, step)
-            for stream_id, indices in planner.rank_share(make_plan(counts, starts), 0, 1):
-                drawn[stream_id] += indices.tolist()
+            for part in planner.rank_share(make_plan(counts, starts), 0, 1):
+                drawn[part.stream_id] += part.indices.tolist()
         for length, own in zip(lengths, drawn, strict=True):
             for epoch in range(len(own) // length):
                 assert sorted(own[epoch * length : (epoch + 1) * length]) == list(range(length))
@@ -266,20 +267,30 @@ class TestState:
 
 
 class TestRankShare:
+    @pytest.mark.parametrize("is_balanced", [True, False])
     @pytest.mark.parametrize("num_streams", [1, 3, 32, 33, 80])
     @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
-    def test_it_reads_the_order_of_each_stream(self, num_streams: int, world_size: int) -> None:
+    def test_it_reads_the_order_of_each_stream(self, num_streams: int, world_size: int, is_balanced: bool) -> None:
         random = np.random.default_rng(num_streams)
         streams = make_streams(*random.integers(1, 60, num_streams))
         planner = Planner(streams, seed=1)
         plan = make_plan(random.integers(0, 9, num_streams) + (num_streams == 1), random.integers(0, 99, num_streams))
         for rank in range(world_size):
-            expected = [
-                (stream_id, [int(order_of(streams[stream_id]).indices(position, 1)[0]) for position in positions])
-                for stream_id, positions in plan.rank_ranges(rank, world_size)
-            ]
-            found = planner.rank_share(plan, rank, world_size)
-            assert [(stream_id, indices.tolist()) for stream_id, indices in found] == expected
+            share = planner.rank_share(plan, rank, world_size, is_balanced)
+            own = samples_of(plan, rank, world_size, is_balanced)
+            assert [(part.stream_id, int(position)) for part in share for position in part.positions] == own
+            for part in share:
+                order = order_of(streams[part.stream_id])
+                found = [int(order.indices(int(position), 1)[0]) for position in part.positions]
+                assert part.indices.tolist() == found
+
+    @pytest.mark.parametrize("num_streams", [3, 40])
+    @pytest.mark.parametrize("world_size", [1, 3])
+    def test_a_stream_that_a_rank_has_nothing_of_is_left_out(self, num_streams: int, world_size: int) -> None:
+        planner = Planner(make_streams(*[9] * num_streams), seed=1)
+        plan = make_plan([0, 1, *[0] * (num_streams - 2)], [0] * num_streams)
+        shares = [planner.rank_share(plan, rank, world_size) for rank in range(world_size)]
+        assert [part.stream_id for share in shares for part in share] == [1]
 
     @given(counts=st.lists(st.integers(0, 40), min_size=2, max_size=5).filter(any), world_size=st.integers(1, 8))
     def test_the_ranks_together_have_the_batch_of_one(self, counts: list[int], world_size: int) -> None:
@@ -287,28 +298,50 @@ class TestRankShare:
         plan = make_plan(counts, range(10, 10 + len(counts)))
         whole: list[list[int]] = [[] for _ in counts]
         parts: list[list[int]] = [[] for _ in counts]
-        for stream_id, indices in planner.rank_share(plan, 0, 1):
-            whole[stream_id] += indices.tolist()
+        for part in planner.rank_share(plan, 0, 1):
+            whole[part.stream_id] += part.indices.tolist()
         for rank in range(world_size):
-            for stream_id, indices in planner.rank_share(plan, rank, world_size):
-                parts[stream_id] += indices.tolist()
+            for part in planner.rank_share(plan, rank, world_size):
+                parts[part.stream_id] += part.indices.tolist()
         assert [sorted(part) for part in parts] == [sorted(own) for own in whole]
         assert [len(own) for own in whole] == counts
 
+    @pytest.mark.parametrize("world_size", [1, 2])
     @pytest.mark.parametrize("num_others", [1, 40])
-    def test_drawers_of_another_kind_are_asked_one_by_one(self, num_others: int) -> None:
+    def test_drawers_of_another_kind_are_asked_one_by_one(self, num_others: int, world_size: int) -> None:
         class Reversed:
             available = None
 
-            def references(self, positions: range) -> np.ndarray:
+            def references(self, positions: range | np.ndarray) -> np.ndarray:
                 return 100 - np.array(positions)
 
         streams = make_streams(*[40] * (1 + num_others))
         drawers = [OrderedDrawer(streams[0], run_seed=1), *[Reversed() for _ in range(num_others)]]
         planner = Planner(streams, seed=1, drawers=drawers)
-        first, second, *_ = planner.rank_share(make_plan([2] * len(streams), [5] * len(streams)), 0, 1)
-        assert first[1].tolist() == order_of(streams[0]).indices(5, 2).tolist()
-        assert second[1].tolist() == [95, 94]
+        first, second, *_ = planner.rank_share(make_plan([4] * len(streams), [5] * len(streams)), 0, world_size)
+        assert first.indices.tolist() == [order_of(streams[0]).indices(p, 1).tolist()[0] for p in first.positions]
+        assert second.indices.tolist() == [100 - position for position in second.positions]
+
+
+class TestAhead:
+    def test_drawing_ahead_moves_nothing(self) -> None:
+        streams = [Stream("a", range(9), max_epochs=1, groups={"g": "y"}), Stream("b", range(9), groups={"g": "x"})]
+        planner = Planner(streams, seed=0, groupings=[Grouping("g", max_epochs={"x": 3})])
+        draw(planner, [3, 1.5], 4)
+        before = json.dumps(planner.state_dict())
+        ahead = planner.ahead()
+        for step in range(6):
+            draw(ahead, [3, 1.5], 4, step)
+        assert json.dumps(planner.state_dict()) == before
+        assert planner.drawers[0].available == 9 - planner.seen[0]
+
+    @pytest.mark.parametrize("drawing", ["exact", "multinomial"])
+    def test_it_draws_what_will_be_drawn(self, drawing: str) -> None:
+        planner = Planner(make_streams(9, 9, 9, max_epochs=5.0), seed=0, drawing=drawing)
+        draw(planner, [5, 3, 2], 7)
+        ahead = planner.ahead()
+        predicted = [draw(ahead, [5, 3, 2], 7, step) for step in range(1, 25)]
+        assert [draw(planner, [5, 3, 2], 7, step) for step in range(1, 25)] == predicted
 
 
 def order_of(stream: Stream) -> Order:

@@ -1,0 +1,181 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mixer.homes import rank_samples
+from mixer.plan import Plan
+from tests.mixer.plans import Key, all_samples, make_plan, samples_of
+
+world_sizes = st.integers(1, 9)
+spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 2**61)), min_size=1, max_size=7)
+few_spans = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50)), min_size=1, max_size=12)
+plans = st.one_of(spans, few_spans).map(lambda found: make_plan(*zip(*found, strict=True)))
+
+
+def home(key: Key, world_size: int) -> int:
+    stream_id, position = key
+    return (position + stream_id) % world_size
+
+
+def shares_of(plan: Plan, world_size: int, is_balanced: bool = True) -> list[list[Key]]:
+    return [samples_of(plan, rank, world_size, is_balanced) for rank in range(world_size)]
+
+
+def counted_out(plan: Plan, world_size: int) -> list[list[Key]]:
+    """The rule, sample by sample: everyone at home; the fullest ranks keep one more; surplus goes rank after rank."""
+    shares: list[list[Key]] = [[] for _ in range(world_size)]
+    for key in all_samples(plan):
+        shares[home(key, world_size)].append(key)
+    least, extra = divmod(plan.total, world_size)
+    fullest = sorted(range(world_size), key=lambda rank: (-len(shares[rank]), rank))
+    targets = [least + (rank in fullest[:extra]) for rank in range(world_size)]
+    surplus = [key for share, target in zip(shares, targets, strict=True) for key in share[target:]]
+    kept = [share[:target] for share, target in zip(shares, targets, strict=True)]
+    for share, target in zip(kept, targets, strict=True):
+        missing = target - len(share)
+        share += surplus[:missing]
+        del surplus[:missing]
+    return [sorted(share) for share in kept]
+
+
+class TestBothWays:
+    @pytest.mark.parametrize("is_balanced", [True, False])
+    @given(plan=plans, world_size=world_sizes)
+    def test_the_ranks_together_have_each_sample_once(self, is_balanced: bool, plan: Plan, world_size: int) -> None:
+        together = [key for share in shares_of(plan, world_size, is_balanced) for key in share]
+        assert sorted(together) == all_samples(plan)
+
+    @pytest.mark.parametrize("is_balanced", [True, False])
+    @given(plan=plans, world_size=world_sizes)
+    def test_a_share_is_ascending(self, is_balanced: bool, plan: Plan, world_size: int) -> None:
+        for share in shares_of(plan, world_size, is_balanced):
+            assert share == sorted(share)
+
+    @pytest.mark.parametrize("is_balanced", [True, False])
+    @given(plan=plans)
+    def test_one_rank_has_all(self, is_balanced: bool, plan: Plan) -> None:
+        assert samples_of(plan, 0, 1, is_balanced) == all_samples(plan)
+
+    @pytest.mark.parametrize("is_balanced", [True, False])
+    def test_shares_are_whole_numbers_of_64_bits(self, is_balanced: bool) -> None:
+        for rank in range(3):
+            ids, positions = rank_samples(make_plan([2, 0, 2]), rank, 3, is_balanced)
+            assert (ids.dtype, positions.dtype) == (np.int64, np.int64)
+
+    @pytest.mark.parametrize("is_balanced", [True, False])
+    @given(plan=plans, world_size=world_sizes)
+    def test_asking_changes_nothing(self, is_balanced: bool, plan: Plan, world_size: int) -> None:
+        counts, starts = plan.counts.copy(), plan.starts.copy()
+        shares_of(plan, world_size, is_balanced)
+        assert plan.counts.tolist() == counts.tolist()
+        assert plan.starts.tolist() == starts.tolist()
+
+
+class TestAtHome:
+    @given(plan=plans, world_size=world_sizes)
+    def test_position_p_of_stream_k_is_at_home_on_rank_p_plus_k(self, plan: Plan, world_size: int) -> None:
+        for rank, share in enumerate(shares_of(plan, world_size, is_balanced=False)):
+            assert share == [key for key in all_samples(plan) if home(key, world_size) == rank]
+
+    @given(plan=plans, world_size=world_sizes)
+    def test_no_rank_has_two_more_of_a_stream_than_another(self, plan: Plan, world_size: int) -> None:
+        shares = shares_of(plan, world_size, is_balanced=False)
+        for stream_id in range(len(plan.counts)):
+            sizes = [sum(key[0] == stream_id for key in share) for share in shares]
+            assert max(sizes) - min(sizes) <= 1
+
+    @given(counts=st.lists(st.integers(0, 40), min_size=3, max_size=3), world_size=world_sizes)
+    def test_no_count_changes_the_home_of_a_sample(self, counts: list[int], world_size: int) -> None:
+        starts = [7, 90, 11]
+        small, large = make_plan(counts, starts), make_plan([40, 40, 40], starts)
+        for rank in range(world_size):
+            own = samples_of(small, rank, world_size, is_balanced=False)
+            assert set(own) == set(all_samples(small)) & set(samples_of(large, rank, world_size, is_balanced=False))
+
+    def test_one_sample_of_each_stream_is_one_on_each_rank(self) -> None:
+        plan = make_plan([1] * 4, [0] * 4)
+        assert [len(share) for share in shares_of(plan, 4, is_balanced=False)] == [1, 1, 1, 1]
+
+
+class TestBalanced:
+    @given(plan=plans, world_size=world_sizes)
+    def test_it_is_the_rule_counted_out(self, plan: Plan, world_size: int) -> None:
+        assert shares_of(plan, world_size) == counted_out(plan, world_size)
+
+    @given(plan=plans, world_size=world_sizes)
+    def test_no_rank_has_two_samples_more_than_another(self, plan: Plan, world_size: int) -> None:
+        sizes = [len(share) for share in shares_of(plan, world_size)]
+        assert max(sizes) - min(sizes) <= 1
+
+    @given(plan=plans, world_size=world_sizes)
+    def test_only_ranks_with_too_many_hand_over(self, plan: Plan, world_size: int) -> None:
+        least = plan.total // world_size
+        for rank, share in enumerate(shares_of(plan, world_size)):
+            own = samples_of(plan, rank, world_size, is_balanced=False)
+            if len(own) > least:  # it gives, from its end, and gets nothing
+                assert share == own[: len(share)]
+            else:
+                assert set(own) <= set(share)
+
+    @given(plan=plans, world_size=world_sizes)
+    def test_as_few_change_ranks_as_can_be(self, plan: Plan, world_size: int) -> None:
+        moved = sum(
+            home(key, world_size) != rank for rank, share in enumerate(shares_of(plan, world_size)) for key in share
+        )
+        loads = sorted(len(share) for share in shares_of(plan, world_size, is_balanced=False))
+        least, extra = divmod(plan.total, world_size)
+        targets = [least] * (world_size - extra) + [least + 1] * extra
+        assert moved == sum(max(load - target, 0) for load, target in zip(loads, targets, strict=True))
+
+    def test_golden_shares(self) -> None:
+        plan = make_plan([4, 1, 2], [5, 0, 3])
+        assert shares_of(plan, 3) == [[(0, 6), (2, 4)], [(0, 7), (1, 0)], [(0, 5), (0, 8), (2, 3)]]
+        assert shares_of(plan, 2) == [[(0, 6), (0, 8), (2, 4)], [(0, 5), (0, 7), (1, 0), (2, 3)]]
+
+    def test_the_last_samples_of_the_fullest_ranks_are_handed_over(self) -> None:
+        # Four streams whose next sample is at home on rank 0 of 3: one rank keeps two, the others get one each.
+        plan = make_plan([1] * 4, [0, 2, 1, 0])
+        assert shares_of(plan, 3, is_balanced=False) == [[(0, 0), (1, 2), (2, 1), (3, 0)], [], []]
+        assert shares_of(plan, 3) == [[(0, 0), (1, 2)], [(2, 1)], [(3, 0)]]
+
+    @given(world_size=world_sizes, changes=st.lists(st.integers(-3, 3), min_size=5, max_size=5))
+    def test_other_counts_move_few_samples_from_rank_to_rank(self, world_size: int, changes: list[int]) -> None:
+        starts, counts = [3, 90, 55, 20, 8], [40, 30, 20, 30, 40]
+        before = make_plan(counts, starts)
+        after = make_plan([count + change for count, change in zip(counts, changes, strict=True)], starts)
+        common, moved = set(all_samples(before)) & set(all_samples(after)), 0
+        for rank in range(world_size):
+            moved += len(
+                (set(samples_of(before, rank, world_size)) - set(samples_of(after, rank, world_size))) & common
+            )
+        # Each stream has an incomplete round on fewer than W ranks: nothing else is ever handed over.
+        assert moved <= 2 * len(counts) * (world_size - 1)
+        assert moved <= len(common) / 4
+
+    def test_nothing_to_train_on_is_nothing_on_each_rank(self) -> None:
+        assert shares_of(make_plan([0, 0]), 3) == [[], [], []]
+
+    def test_a_rank_may_have_nothing(self) -> None:
+        sizes = [len(share) for share in shares_of(make_plan([1, 1]), 8)]
+        assert sorted(sizes) == [0] * 6 + [1, 1]
+
+    def test_positions_of_a_very_long_run_are_exact(self) -> None:
+        plan = replace(make_plan([5, 5]), starts=np.array([2**61, 2**61 + 1], dtype=np.int64))
+        assert shares_of(plan, 4) == counted_out(plan, 4)
+        assert max(key for share in shares_of(plan, 4) for key in share) == (1, 2**61 + 5)
+
+    @pytest.mark.parametrize("is_balanced", [True, False])
+    def test_many_streams_on_many_ranks(self, is_balanced: bool) -> None:
+        random = np.random.default_rng(0)
+        counts = random.multinomial(65_536, random.dirichlet(np.ones(1_000)))
+        plan = make_plan(counts.tolist(), random.integers(0, 2**50, 1_000).tolist())
+        at_home = [[key for key in all_samples(plan) if home(key, 1_024) == rank] for rank in (5, 1_023)]
+        expected = [counted_out(plan, 1_024)[rank] for rank in (5, 1_023)] if is_balanced else at_home
+        assert [samples_of(plan, rank, 1_024, is_balanced) for rank in (5, 1_023)] == expected
+
+    def test_a_share_of_few_of_very_many_samples(self) -> None:
+        ids, positions = rank_samples(make_plan([2**20] * 3, [0, 1, 2]), 5, 2**20)
+        assert list(zip(ids.tolist(), positions.tolist(), strict=True)) == [(0, 5), (1, 4), (2, 3)]
