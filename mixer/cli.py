@@ -1,4 +1,4 @@
-"""The command line: `mixer train RECIPE.yaml`, `mixer policies`, `mixer compare RUN RUN`."""
+"""The command line: `mixer train RECIPE.yaml [--resume auto]`, `mixer policies`, `mixer compare RUN RUN`."""
 
 import sys
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from rich.table import Table
 from mixer.compare import compare
 from mixer.policies import Wrapper, policy_classes
 from mixer.recipe import Recipe
+from mixer.trainer import MixingTrainer
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -42,10 +43,19 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     commands = parser.add_subcommands(dest="command")
     train = ArgumentParser(
         description="Trains by a recipe. Every field can be overridden: --training.learning_rate 1e-3.",
-        usage="mixer train RECIPE.yaml [--FIELD VALUE ...]",
+        usage="mixer train RECIPE.yaml [--resume auto|must|never|PATH] [--FIELD VALUE ...]",
         allow_abbrev=False,
     )
     train.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
+    train.add_argument(
+        "--resume",
+        type=str,
+        default=None,
+        metavar="auto|must|never|PATH",
+        help="Go on from the newest whole checkpoint in training.output_dir and start anew where there is none (auto) "
+        "or refuse to (must), start anew in any case (never), or go on from a checkpoint's folder. Default: "
+        "training.resume_from_checkpoint.",
+    )
     train.add_class_arguments(Recipe)
     commands.add_subcommand("train", train, help="train by a recipe")
     policies = ArgumentParser(description="Lists the mixing policies, what they need and what they do.")
@@ -63,17 +73,37 @@ def _with_recipe_option(arguments: list[str]) -> list[str]:
 
 
 def _train(parser: ArgumentParser, config: Namespace) -> None:
+    resume = config.pop("resume")  # how it was launched is no part of what is trained
     trainer = _recipe(parser, config).build()
     if trainer.is_world_process_zero():
         path = Path(str(trainer.args.output_dir)) / "recipe.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         parser.save(config, str(path), overwrite=True, skip_validation=True)
-    checkpoint = trainer.args.resume_from_checkpoint
-    trainer.train(resume_from_checkpoint=True if checkpoint in ("true", "True") else checkpoint)
+    trainer.train(resume_from_checkpoint=_checkpoint(trainer, resume))
     trainer.save_model()
     # A rank that ends while another still writes can take it down: they end together, and end their group.
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
+
+
+def _checkpoint(trainer: MixingTrainer, resume: str | None) -> str | bool | None:
+    configured: str | None = trainer.args.resume_from_checkpoint
+    if resume is None:
+        return True if configured in ("true", "True") else configured
+    if configured is not None:
+        raise ValueError(
+            f"--resume {resume} and training.resume_from_checkpoint={configured} both say from where to go on: give "
+            "one of the two."
+        )
+    if resume in ("must", "never"):
+        return resume == "must"
+    if resume != "auto":
+        return resume
+    checkpoint = trainer.newest_checkpoint()
+    if trainer.is_world_process_zero():
+        found = "No whole checkpoint yet: starts anew" if checkpoint is None else f"Goes on from {checkpoint}"
+        print(f"mixer train: {found} (--resume auto, {trainer.args.output_dir}).", file=sys.stderr)  # noqa: T201
+    return checkpoint
 
 
 def _recipe(parser: ArgumentParser, config: Namespace) -> Recipe:

@@ -135,6 +135,34 @@ def test_wrong_input_names_the_field(
     assert message in capsys.readouterr().err
 
 
+def test_resume_auto_starts_anew_and_then_goes_on(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saving = ["--training.save_strategy", "steps", "--training.save_steps", "2", "--training.save_total_limit", "2"]
+    command = ["train", str(recipe), *saving]
+    with pytest.raises(SystemExit):
+        main([*command, "--resume", "must"])
+    assert "No valid checkpoint found in output directory" in capsys.readouterr().err
+    main([*command, "--resume", "auto"])
+    assert "No whole checkpoint yet: starts anew" in capsys.readouterr().err
+    assert "resume" not in yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())
+    whole = Ledger(tmp_path / "run" / "ledger").to_pandas()
+    weights = (tmp_path / "run" / "model.safetensors").read_bytes()
+    (tmp_path / "run" / "checkpoint-4" / "complete.json").unlink()  # as if the run had been killed while it saved
+    main([*command, "--resume", "auto"])
+    assert "Goes on from" in (printed := capsys.readouterr().err)
+    assert "checkpoint-2" in printed
+    assert Ledger(tmp_path / "run" / "ledger").to_pandas().equals(whole)
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights
+    main([*command, "--resume", str(tmp_path / "run" / "checkpoint-2")])
+    assert Ledger(tmp_path / "run" / "ledger").to_pandas().equals(whole)
+    main([*command, "--resume", "never"])
+    assert (tmp_path / "run" / "ledger-1").is_dir()
+    with pytest.raises(SystemExit):
+        main([*command, "--resume", "auto", "--training.resume_from_checkpoint", "true"])
+    assert "give one of the two" in capsys.readouterr().err
+
+
 def test_policies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     main(["policies"])
     printed = capsys.readouterr().out
