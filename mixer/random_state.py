@@ -61,7 +61,7 @@ def seed_generators(*key: int) -> None:
     Args:
         *key: Whole numbers that say what is to be drawn for: another key gives unrelated numbers.
     """
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=24).digest()
+    digest = hashlib.blake2b(repr(tuple(map(int, key))).encode(), digest_size=24).digest()
     words = np.frombuffer(digest, dtype=np.uint32)
     random.seed(int.from_bytes(digest[:8], "little"))
     np.random.seed(words[2:4])  # noqa: NPY002
