@@ -117,7 +117,7 @@ class StreamReader:
         state = RandomState.capture()
         is_changed = True
         try:
-            parts = [None if self._draws[part.stream_id] else self._read_at_once(part) for part in share]
+            parts = [() if self._draws[part.stream_id] else self._read_at_once(part) for part in share]
             if not state.is_current():  # they have to be read anew, each sample by its own key
                 for part in share:
                     self._draws[part.stream_id] = not self._is_plain[part.stream_id]
@@ -125,7 +125,7 @@ class StreamReader:
             return [
                 sample
                 for part, samples in zip(share, parts, strict=True)
-                for sample in (self._read_one_by_one(part) if self._draws[part.stream_id] else samples or ())
+                for sample in (self._read_one_by_one(part) if self._draws[part.stream_id] else samples)
             ]
         finally:
             if is_changed:
@@ -189,10 +189,13 @@ class StreamReader:
 
     def _sample_error(self, part: StreamShare, error: Exception) -> SampleError:
         """Finds out which sample of several failed."""
+        state = RandomState.capture()
         try:
             self._read_one_by_one(part)
         except SampleError as single:
             return single
+        finally:
+            state.restore()
         return self._error(part.stream_id, f"one of the samples {part.indices.tolist()}", error)
 
     def _error(self, stream_id: int, which: str, error: Exception) -> SampleError:

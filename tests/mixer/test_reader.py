@@ -1,0 +1,328 @@
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
+
+from mixer.deterministic import collates_without_randomness, reads_without_randomness
+from mixer.drawers import StreamShare
+from mixer.random_state import RandomState, seeded
+from mixer.reader import SampleError, StreamReader
+
+# ruff: noqa: NPY002  # the global generators are what this is about
+
+
+class Plain:
+    def __init__(self, length: int = 20):
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return index
+
+
+class Noisy(Plain):
+    """Samples with a number of each generator."""
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return index, random.random(), np.random.normal(), torch.randn(()).item()
+
+
+class NoisyBatches(Noisy):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+class SometimesNoisy(Plain):
+    def __getitem__(self, index: int) -> Any:
+        return (index, random.random()) if index % 5 == 0 else (index, 0.0)
+
+
+class Picky(Noisy):
+    def __getitem__(self, index: int) -> Any:
+        drawn = super().__getitem__(index)
+        if index == 7:
+            raise OSError("disk on fire")
+        return drawn
+
+
+class PickyBatches(Picky):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+def only(generator: Callable[[], Any]) -> Plain:
+    class Drawing(Plain):
+        def __getitem__(self, index: int) -> Any:
+            return index, generator()
+
+    return Drawing()
+
+
+def augmented() -> datasets.Dataset:
+    rows = datasets.Dataset.from_dict({"x": list(range(20))})
+    return rows.with_transform(lambda batch: {"x": [value + random.random() for value in batch["x"]]})
+
+
+def share_of(stream_id: int, positions: Sequence[int]) -> StreamShare:
+    """Positions of a stream whose order is 3 p modulo 20."""
+    own = np.array(positions, dtype=np.int64)
+    return StreamShare(stream_id, own, 3 * own % 20)
+
+
+def read(dataset: Any, *batches: Sequence[int], key: int = 5) -> dict[int, Any]:
+    reader = StreamReader(["s"], [dataset], [key])
+    return {
+        position: sample
+        for batch in batches
+        for position, sample in zip(batch, reader.read([share_of(0, batch)]), strict=True)
+    }
+
+
+@pytest.fixture(autouse=True)
+def state() -> Iterator[RandomState]:
+    """What every test but those that draw themselves must leave alone."""
+    np.random.normal()
+    state = RandomState.capture()
+    yield state
+    assert state.is_current()
+
+
+RANDOM = {
+    "all": Noisy,
+    "python": lambda: only(random.random),
+    "numpy": lambda: only(np.random.normal),
+    "torch": lambda: only(lambda: torch.randn(()).item()),
+    "sometimes": SometimesNoisy,
+    "batches": NoisyBatches,
+    "transform": augmented,
+    "subset": lambda: Subset(Noisy(), range(20)),
+    "concatenated": lambda: ConcatDataset([Noisy(7), Noisy(13)]),
+    "concatenated-transform": lambda: ConcatDataset([augmented(), Noisy(5)]),
+}
+
+
+@pytest.mark.parametrize("make", RANDOM.values(), ids=RANDOM)
+class TestRandomSamples:
+    @given(cuts=st.lists(st.integers(1, 29), unique=True).map(sorted), is_backwards=st.booleans())
+    def test_they_are_the_same_in_whichever_batches_they_are_read(self, make, cuts, is_backwards) -> None:
+        dataset = make()
+        edges = [0, *cuts, 30]
+        batches = [range(start, stop) for start, stop in itertools.pairwise(edges)]
+        found = read(dataset, *(batches[::-1] if is_backwards else batches))
+        assert found == read(dataset, range(30)) == read(dataset, *[[position] for position in range(30)])
+
+    def test_they_are_drawn_by_stream_and_position(self, make) -> None:
+        dataset = make()
+        for position, sample in read(dataset, range(30), key=-9).items():
+            with seeded(-9, position):
+                assert sample == dataset[3 * position % 20]
+
+    def test_another_epoch_and_another_stream_have_others(self, make) -> None:
+        dataset = make()
+        samples = read(dataset, [0, 20], key=1) | {40: read(dataset, [0], key=2)[0]}
+        assert len(set(map(repr, samples.values()))) == 3
+
+    def test_the_surrounding_state_does_not_matter(self, make, state: RandomState) -> None:
+        dataset = make()
+        expected = read(dataset, range(10))
+        torch.manual_seed(1)
+        random.seed(2)
+        np.random.seed(3)
+        found = read(dataset, range(10))
+        state.restore()
+        assert found == expected
+
+
+def test_streams_of_both_kinds_are_read_together() -> None:
+    share = [share_of(0, [4, 7]), share_of(1, [3, 5]), share_of(2, [1])]
+    reader = StreamReader(["a", "b", "c"], [list(range(20)), Noisy(), Plain()], [1, 2, 3])
+    expected = [12, 1, *read(Noisy(), [3, 5], key=2).values(), 3]
+    assert reader.read(share) == expected
+    assert reader.read(share) == expected
+
+
+def test_a_stream_that_turns_random_late_is_seeded_from_then_on() -> None:
+    dataset = SometimesNoisy()
+    reader = StreamReader(["s"], [dataset], [5])
+    positions = [p for p in range(20) if 3 * p % 5], list(range(20))
+    found = [reader.read([share_of(0, batch)]) for batch in positions]
+    assert found[1] == list(read(dataset, range(20)).values())
+
+
+def test_nothing_is_read_twice_once_it_is_known() -> None:
+    calls: list[int] = []
+
+    class Counting(Noisy):
+        def __getitem__(self, index: int) -> Any:
+            calls.append(index)
+            return super().__getitem__(index)
+
+    reader = StreamReader(["s"], [Counting()], [5])
+    reader.read([share_of(0, [0, 1])])
+    calls.clear()
+    reader.read([share_of(0, [2, 3])])
+    assert calls == [6, 9]
+
+
+class TestPlainSamples:
+    def test_they_are_read_in_one_call(self) -> None:
+        calls: list[list[int]] = []
+
+        class Batches(Plain):
+            def __getitems__(self, indices: list[int]) -> list[int]:
+                calls.append(indices)
+                return indices
+
+        assert read(Batches(), [2, 3, 9]) == {2: 6, 3: 9, 9: 7}
+        assert calls == [[6, 9, 7]]
+
+    def test_the_generators_are_not_even_looked_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(RandomState, "capture", lambda: pytest.fail("looked at"))
+        for dataset in (list(range(20)), datasets.Dataset.from_dict({"x": range(20)})):
+            assert len(read(dataset, range(10))) == 10
+        monkeypatch.undo()
+
+    @pytest.mark.parametrize("make", [np.asarray, torch.tensor, tuple])
+    def test_a_batch_may_be_any_sequence(self, make: Callable[[list[int]], Sequence[int]]) -> None:
+        class Batches(Plain):
+            def __getitems__(self, indices: list[int]) -> Sequence[int]:
+                return make(indices)
+
+        assert [int(sample) for sample in read(Batches(), [2, 3, 9]).values()] == [6, 9, 7]
+
+    def test_a_data_set_that_is_told_apart(self) -> None:
+        rows = datasets.Dataset.from_dict({"x": range(20)})
+        for plain in (rows, rows.with_format("torch"), ConcatDataset([rows, rows]), Subset(rows, [1]), [1], range(9)):
+            assert reads_without_randomness(plain)
+        assert reads_without_randomness(TensorDataset(torch.zeros(3)))
+        custom = rows.with_transform(lambda batch: batch)
+        for other in (custom, ConcatDataset([rows, custom]), Subset(custom, [1]), Plain(), type("L", (list,), {})([1])):
+            assert not reads_without_randomness(other)
+
+    def test_collators_that_are_told_apart(self) -> None:
+        from transformers import DataCollatorForLanguageModeling, default_data_collator
+
+        class Tokenizer:
+            mask_token, pad_token = "m", "p"
+
+        masking = DataCollatorForLanguageModeling(Tokenizer(), mlm=True)
+        assert collates_without_randomness(default_data_collator)
+        assert collates_without_randomness(DataCollatorForLanguageModeling(Tokenizer(), mlm=False))
+        assert not collates_without_randomness(masking)
+        assert not collates_without_randomness(lambda samples: samples)
+
+
+class TestFailures:
+    @pytest.mark.parametrize("dataset", [Picky(), PickyBatches(), ConcatDataset([Picky()])])
+    @pytest.mark.parametrize("is_known", [False, True])
+    def test_the_stream_and_the_index_are_named(self, dataset: Any, is_known: bool) -> None:
+        reader = StreamReader(["good", "bad"], [Noisy(), dataset], [1, 2])
+        share = [share_of(0, [1]), share_of(1, [1, 9, 3])]
+        if is_known:
+            reader.read([share_of(0, [1]), share_of(1, [1, 3])])
+        with pytest.raises(SampleError, match=r"Stream 'bad': sample 7 could not be loaded: OSError: disk on fire"):
+            reader.read(share)
+
+    @pytest.mark.parametrize("dataset", [[1] * 7, ConcatDataset([[1] * 7])])
+    def test_of_plain_samples_too(self, dataset: Any) -> None:
+        with pytest.raises(SampleError, match=r"Stream 's': sample 7 could not be loaded: (IndexError|ValueError)"):
+            read(dataset, [1, 9])
+
+    def test_of_a_batch_that_only_fails_as_a_whole_all_are_named(self) -> None:
+        class Whole(Noisy):
+            def __getitems__(self, indices: list[int]) -> list[Any]:
+                raise MemoryError("too much")
+
+        with pytest.raises(SampleError, match=r"'s': one of the samples \[3, 7\] could not be loaded: MemoryError"):
+            read(Whole(), [1, 9])
+
+    def test_the_cause_is_kept(self) -> None:
+        with pytest.raises(SampleError) as caught:
+            read(PickyBatches(), [9])
+        assert isinstance(caught.value.__cause__, OSError)
+
+    def test_a_batch_of_another_length(self) -> None:
+        class Short(Noisy):
+            def __getitems__(self, indices: list[int]) -> list[Any]:
+                return indices[1:]
+
+        with pytest.raises(SampleError, match="Stream 's': __getitems__ gave 1 samples for 2 indices"):
+            read(Short(), [1, 9])
+
+
+class TestPlace:
+    def test_it_is_where_a_reader_is(self) -> None:
+        places: list[list[int]] = []
+        place = np.zeros(2, dtype=np.int64)
+
+        class Looking(Plain):
+            def __getitem__(self, index: int) -> int:
+                places.append(place.tolist())
+                return index
+
+        class LookingBatches(Looking):
+            def __getitems__(self, indices: list[int]) -> list[int]:
+                places.append(place.tolist())
+                return indices
+
+        reader = StreamReader(["a", "b"], [Looking(), LookingBatches()], [1, 2])
+        reader.note_place(place)
+        reader.read([share_of(0, [1, 2]), share_of(1, [1, 2])])
+        assert places == [[0, 3], [0, 6], [1, -1]]
+        assert reader.describe_place(0, 6) == "stream 'a', sample 6"
+        assert reader.describe_place(1, -1) == "stream 'b', several samples"
+
+    def test_a_share_in_words(self) -> None:
+        reader = StreamReader(["a", "b"], [Plain(), Plain()], [1, 2])
+        words = reader.describe([share_of(0, [1, 2]), share_of(1, [3])])
+        assert words == "stream 'a', samples [3, 6]; stream 'b', samples [9]"
+
+
+class Columns(Plain):
+    def read_columns(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
+        if 7 in indices:
+            raise OSError("disk on fire")
+        return {"x": torch.from_numpy(indices), "y": torch.zeros(len(indices), 2)}
+
+
+class OtherColumns(Plain):
+    def read_columns(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
+        return {"x": torch.from_numpy(indices)}
+
+
+class WiderColumns(Plain):
+    def read_columns(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
+        return {"x": torch.from_numpy(indices), "y": torch.zeros(len(indices), 3)}
+
+
+class TestColumns:
+    def test_they_are_read_stream_after_stream(self) -> None:
+        reader = StreamReader(["a", "b"], [Columns(), Columns()], [1, 2])
+        columns = reader.read_columns([share_of(0, [1, 2]), share_of(1, [4])])
+        assert reader.has_columns
+        assert columns["x"].tolist() == [3, 6, 12]
+        assert columns["y"].shape == (3, 2)
+
+    def test_all_data_sets_must_have_them(self) -> None:
+        assert not StreamReader(["a", "b"], [Columns(), Plain()], [1, 2]).has_columns
+
+    def test_a_failure_names_the_stream(self) -> None:
+        reader = StreamReader(["s"], [Columns()], [1])
+        with pytest.raises(SampleError, match=r"Stream 's': .*\[3, 7\] could not be loaded: OSError: disk on fire"):
+            reader.read_columns([share_of(0, [1, 9])])
+
+    @pytest.mark.parametrize("other", [OtherColumns(), WiderColumns()])
+    def test_what_does_not_fit_together_is_named(self, other: Any) -> None:
+        reader = StreamReader(["a", "b"], [Columns(), other], [1, 2])
+        with pytest.raises(SampleError, match=r"columns of the streams \['a', 'b'\] cannot be stacked together"):
+            reader.read_columns([share_of(0, [1]), share_of(1, [1])])
