@@ -12,10 +12,11 @@ from mixer.controller import Mixing
 from mixer.deterministic import collates_without_randomness
 from mixer.drawers import StreamShare
 from mixer.micro_batches import MicroBatchSlice, split_by_stream, split_mixed
+from mixer.packing import Columns, Row, Samples, stack_rows
 from mixer.plan import Plan
 from mixer.prefetch import Prefetcher
 from mixer.random_state import seeded
-from mixer.reader import Columns, StreamReader
+from mixer.reader import StreamReader
 from mixer.workers import Workers
 
 Int64Array = NDArray[np.int64]
@@ -88,8 +89,8 @@ class MixingLoader:
         rank: This rank.
         world_size: Number of ranks.
         max_micro_batch_size: Most samples of a micro-batch.
-        stack_columns: Makes a micro-batch of columns, in place of the collator, where all data sets can be read by
-            columns; `None` always goes by samples.
+        stack_columns: Makes a micro-batch of columns, in place of the collator, where samples are loaded by columns;
+            `None` always goes by samples.
         seed: The run's seed: samples and collators that draw random numbers draw the same in every repetition, with
             any number of workers.
         workers: How samples are loaded ahead.
@@ -115,7 +116,8 @@ class MixingLoader:
         self.by_stream = False
         keys = [stream.order_key(seed) for stream in mixing.planner.streams]
         self._reader = StreamReader(mixing.names, datasets, keys)
-        self._stack_columns = stack_columns if self._reader.has_columns else None
+        self._stack_columns = stack_columns
+        self._reads_columns = stack_columns is not None and self._reader.has_columns
         self._rank, self._world_size = rank, world_size
         self._max_size = max_micro_batch_size
         self._seed, self._pin_memory = seed, pin_memory
@@ -199,12 +201,11 @@ class MixingLoader:
         is_balanced = not self._is_by_stream(plan)  # a stream's micro-batches are as many on every rank only at home
         return self.mixing.planner.rank_share(plan, self._rank, self._world_size, is_balanced)
 
-    def read(self, share: Sequence[StreamShare]) -> list[Any]:
+    def read(self, share: Sequence[StreamShare]) -> Samples:
         """Loads samples in this process; see `StreamReader.read`."""
-        if self._stack_columns is None or not share:
-            return self._reader.read(share)
-        columns = self._reader.read_columns(share)
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        if self._reads_columns and share:
+            return Samples(dict(self._reader.read_columns(share)))
+        return Samples(None, self._reader.read(share))
 
     def _is_by_stream(self, plan: Plan) -> bool:
         return self.by_stream or plan.loss_weights is not None
@@ -215,28 +216,30 @@ class MixingLoader:
         start = int(plan.starts[stream_id])
         positions = range(start, start + 1)
         indices = self.mixing.planner.drawers[stream_id].references(positions)
-        samples = self.read([StreamShare(stream_id, positions, indices)])
-        return MicroBatch(self._collate(samples, plan.step, number), np.array([stream_id]), True)
+        row = (self.read([StreamShare(stream_id, positions, indices)]), 0)
+        return MicroBatch(self._collate_rows([row], plan.step, number), np.array([stream_id]), True)
 
     def _maker(self, plan: Plan, share: list[StreamShare]) -> Callable[[int, int, int], Any]:
         """Loads a rank's samples and gives what makes a micro-batch of a slice of them, by its number."""
-        stack, prefetcher = self._stack_columns, self._prefetcher
-        if prefetcher is None and stack is not None and share:
+        stack = self._stack_columns
+        if self._prefetcher is not None:
+            rows = self._prefetcher.take(plan, share, self._last_step(plan))
+            return lambda start, stop, number: self._collate_rows(rows[start:stop], plan.step, number)
+        if self._reads_columns and stack is not None and share:
             columns = self._reader.read_columns(share)
             return lambda start, stop, number: self._pinned(
                 stack({name: values[start:stop] for name, values in columns.items()})
             )
-        if prefetcher is None:
-            samples = self._reader.read(share)
-        else:
-            samples = prefetcher.take(plan, share, self._last_step(plan))
+        samples = self._reader.read(share)
         return lambda start, stop, number: self._collate(samples[start:stop], plan.step, number)
 
+    def _collate_rows(self, rows: list[Row], step: int, number: int) -> Any:
+        columns = None if self._stack_columns is None else stack_rows(rows)
+        if columns is None or self._stack_columns is None:
+            return self._collate([samples[row] for samples, row in rows], step, number)
+        return self._pinned(self._stack_columns(columns))
+
     def _collate(self, samples: list[Any], step: int, number: int) -> Any:
-        if self._stack_columns is not None:
-            return self._pinned(
-                self._stack_columns({name: torch.stack([sample[name] for sample in samples]) for name in samples[0]})
-            )
         if not self._collator_draws:
             return self._pinned(self.collator(samples))
         with seeded(self._seed, step, self._rank, number):
@@ -258,7 +261,7 @@ class MixingLoader:
         options = self._workers
         workers = Workers(
             self._reader,
-            self._stack_columns is not None,
+            self._reads_columns,
             options.num_workers,
             options.prefetch_factor,
             options.worker_init_fn,

@@ -6,27 +6,97 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+_MAX_PIPED_BYTES = 1_000_000
+
+Columns = Mapping[str, Tensor]
+Row = tuple["Samples", int]
+
+
+class Samples:
+    """Samples that were loaded together.
+
+    Args:
+        columns: For samples that are dicts with the same keys, a column a key: a tensor of all samples or a list.
+        rows: The samples, where they are no such dicts.
+    """
+
+    def __init__(self, columns: Mapping[Any, Tensor | list[Any]] | None, rows: Sequence[Any] = ()):
+        self._columns, self._rows = columns, rows
+
+    def __getitem__(self, number: int) -> Any:
+        if self._columns is None:
+            return self._rows[number]
+        return {name: values[number] for name, values in self._columns.items()}
+
+    @property
+    def tensors(self) -> Columns | None:
+        """The columns as tensors `[num_samples, ...]`, if all of them are."""
+        columns = self._columns
+        if not columns or not all(isinstance(values, Tensor) for values in columns.values()):
+            return None
+        return columns  # type: ignore[return-value]
+
+
+def stack_rows(rows: Sequence[Row]) -> Columns | None:
+    """Puts samples together by columns.
+
+    Args:
+        rows: Samples, each by what it was loaded with and its number there.
+
+    Returns:
+        For each column a tensor `[num_samples, ...]`; `None` if the samples are not tensors of equal shapes by column.
+    """
+    runs: list[tuple[Samples, int, int]] = []
+    for samples, number in rows:
+        if runs and runs[-1][0] is samples and runs[-1][2] == number:
+            runs[-1] = (samples, runs[-1][1], number + 1)
+        else:
+            runs.append((samples, number, number + 1))
+    parts: list[Columns] = []
+    for samples, start, stop in runs:
+        columns = samples.tensors
+        if columns is None or (parts and not _fit(parts[0], columns)):
+            return None
+        parts.append({name: values[start:stop] for name, values in columns.items()})
+    if len(parts) == 1:
+        return parts[0]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _fit(first: Columns, other: Columns) -> bool:
+    return first.keys() == other.keys() and all(
+        values.shape[1:] == other[name].shape[1:] and values.dtype == other[name].dtype
+        for name, values in first.items()
+    )
 
 
 @dataclass(frozen=True)
-class _TensorColumn:
+class _RaggedColumn:
     """The tensors of several samples in one: each that crosses a process boundary costs a file descriptor."""
 
     flat: Tensor
     shapes: list[torch.Size]
 
-    def unpack(self) -> list[Tensor]:
+    def unpack(self) -> list[Any]:
         parts = torch.split(self.flat, [shape.numel() for shape in self.shapes])
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
 @dataclass(frozen=True)
 class _StackedColumn:
-    values: Tensor
+    values: Tensor | NDArray[Any]
 
-    def unpack(self) -> list[Tensor]:
-        return list(self.values.unbind())
+    @classmethod
+    def of(cls, values: Tensor) -> "_StackedColumn":
+        """Takes small tensors as arrays: those go through the pipe, faster than shared memory is set up."""
+        is_small = values.nbytes <= _MAX_PIPED_BYTES and values.dtype is not torch.bfloat16
+        return cls(values.detach().numpy() if is_small else values)
+
+    def unpack(self) -> Tensor:
+        return self.values if isinstance(self.values, Tensor) else torch.from_numpy(self.values)
 
 
 @dataclass(frozen=True)
@@ -37,7 +107,7 @@ class _PickledColumn:
         return pickle.loads(self.content)  # type: ignore[no-any-return]  # noqa: S301  # from our own worker
 
 
-_Column = _TensorColumn | _StackedColumn | _PickledColumn
+_Column = _RaggedColumn | _StackedColumn | _PickledColumn
 
 
 @dataclass(frozen=True)
@@ -46,22 +116,21 @@ class Packed:
 
     Args:
         columns: For samples that are dicts with the same keys, a column a key; else `None`.
-        samples: The samples, where they are no such dicts.
+        rows: The samples, where they are no such dicts.
     """
 
     columns: Mapping[Any, _Column] | None
-    samples: _Column | None = None
+    rows: _Column | None = None
 
-    def unpack(self) -> list[Any]:
+    def unpack(self) -> Samples:
         """Gives the samples back.
 
         Returns:
             The samples; tensors of a column share their memory.
         """
-        if self.columns is None:
-            return [] if self.samples is None else self.samples.unpack()
-        names, columns = list(self.columns), [column.unpack() for column in self.columns.values()]
-        return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+        if self.columns is not None:
+            return Samples({name: column.unpack() for name, column in self.columns.items()})
+        return Samples(None, () if self.rows is None else self.rows.unpack())  # type: ignore[arg-type]
 
 
 def pack(samples: Sequence[Any]) -> Packed:
@@ -79,7 +148,7 @@ def pack(samples: Sequence[Any]) -> Packed:
     return Packed(None, _pack_column(list(samples)))
 
 
-def pack_columns(columns: Mapping[str, Tensor]) -> Packed:
+def pack_columns(columns: Columns) -> Packed:
     """Packs samples that were read by columns.
 
     Args:
@@ -88,15 +157,15 @@ def pack_columns(columns: Mapping[str, Tensor]) -> Packed:
     Returns:
         What unpacks to a dict a sample.
     """
-    return Packed({name: _StackedColumn(values) for name, values in columns.items()})
+    return Packed({name: _StackedColumn.of(values) for name, values in columns.items()})
 
 
 def _pack_column(values: list[Any]) -> _Column:
     first = values[0]
     is_tensor = type(first) is Tensor and first.device.type == "cpu" and first.layout is torch.strided
-    if is_tensor and all(type(value) is Tensor and value.dtype == first.dtype for value in values):
+    if is_tensor and set(map(type, values)) == {Tensor} and len({value.dtype for value in values}) == 1:
         shapes = [value.shape for value in values]
-        if all(shape == first.shape for shape in shapes):
-            return _StackedColumn(torch.stack(values))
-        return _TensorColumn(torch.cat([value.reshape(-1) for value in values]), shapes)
+        if shapes.count(first.shape) == len(shapes):
+            return _StackedColumn.of(torch.stack(values))
+        return _RaggedColumn(torch.cat([value.reshape(-1) for value in values]), shapes)
     return _PickledColumn(pickle.dumps(values, protocol=pickle.HIGHEST_PROTOCOL))

@@ -7,12 +7,13 @@ on how fast anything is.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mixer.drawers import StreamShare
+from mixer.packing import Row, Samples
 from mixer.plan import Plan
 from mixer.reader import SampleError
 from mixer.workers import Failure, Job, Workers
@@ -20,7 +21,7 @@ from mixer.workers import Failure, Job, Workers
 Int64Array = NDArray[np.int64]
 Key = tuple[int, int]
 
-_PENDING = object()
+_PENDING = None
 
 
 class Outlook(Protocol):
@@ -32,7 +33,7 @@ class Outlook(Protocol):
     def share(self, plan: Plan) -> list[StreamShare]:
         """Gives this rank's samples of a plan."""
 
-    def read(self, share: Sequence[StreamShare]) -> list[Any]:
+    def read(self, share: Sequence[StreamShare]) -> Samples:
         """Loads samples in this process."""
 
 
@@ -50,12 +51,12 @@ class Prefetcher:
         self.hits = self.misses = 0
         self._workers, self._outlook = workers, outlook
         self._job_size, self._has_others = job_size, has_others
-        self._pool: dict[Key, Any] = {}
+        self._pool: dict[Key, Row | Failure | None] = {}
         self._plans: Iterator[Plan] = iter(())
         self._coming: deque[Plan] = deque()
         self._last_due = -1
 
-    def take(self, plan: Plan, share: Sequence[StreamShare], last_step: int) -> list[Any]:
+    def take(self, plan: Plan, share: Sequence[StreamShare], last_step: int) -> list[Row]:
         """Gives this rank's samples of an update and has the workers go on with the next ones.
 
         Args:
@@ -64,7 +65,7 @@ class Prefetcher:
             last_step: Index of the last update that may be looked ahead to.
 
         Returns:
-            The samples, stream after stream.
+            The samples, stream after stream, each by what it was loaded with and its number there.
 
         Raises:
             SampleError: If one cannot be loaded, or a worker died.
@@ -72,6 +73,7 @@ class Prefetcher:
         self._receive(plan.step)
         missing = self._missing(share)
         num_missing = sum(len(part.indices) for part in missing)
+        self._pool.update(dict.fromkeys(_keys(missing), _PENDING))
         self.misses, self.hits = num_missing, sum(len(part.indices) for part in share) - num_missing
         is_much = num_missing > self._job_size
         if is_much:
@@ -82,13 +84,13 @@ class Prefetcher:
             self._receive(plan.step)
             missing = self._missing(share)
         if missing:
-            self._pool.update(zip(_keys(missing), self._outlook.read(missing), strict=True))
+            self._keep(_keys(missing), self._outlook.read(missing))
         samples = [self._pool.pop(key) for key in _keys(share)]
         self._drop_passed(plan)
         for sample in samples:
             if isinstance(sample, Failure):
                 raise SampleError(sample.message)
-        return samples
+        return samples  # type: ignore[return-value]  # none is pending
 
     def stop(self) -> None:
         """Ends the workers and forgets what they loaded."""
@@ -99,13 +101,16 @@ class Prefetcher:
 
     def _receive(self, step: int) -> None:
         for job, samples in self._workers.receive(step):
-            found = [samples] * len(_keys(job.share)) if isinstance(samples, Failure) else samples
-            for key, sample in zip(_keys(job.share), found, strict=True):
-                if self._pool.get(key) is _PENDING:  # else it was taken meanwhile, or is another rank's now
-                    self._pool[key] = sample
+            self._keep(_keys(job.share), samples)
+
+    def _keep(self, keys: list[Key], samples: Samples | Failure) -> None:
+        pool = self._pool
+        for number, key in enumerate(keys):
+            if pool.get(key, samples) is _PENDING:  # else it was taken meanwhile, or went to another rank
+                pool[key] = samples if isinstance(samples, Failure) else (samples, number)
 
     def _missing(self, share: Sequence[StreamShare]) -> list[StreamShare]:
-        return _filter(share, lambda key: self._pool.get(key, _PENDING) is _PENDING)
+        return _filter(share, lambda key: self._pool.get(key) is _PENDING)
 
     def _look_ahead(self, plan: Plan, num_own: int, last_step: int) -> None:
         jobs_per_update = max(1, -(-num_own // self._job_size))

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from mixer.deterministic import reads_without_randomness
 from mixer.drawers import StreamShare
+from mixer.packing import Columns
 from mixer.random_state import RandomState, seed_generators
 
 Int64Array = NDArray[np.int64]
-Columns = Mapping[str, torch.Tensor]
 
 
 @runtime_checkable

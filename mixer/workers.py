@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from mixer.drawers import StreamShare
-from mixer.packing import Packed, pack, pack_columns
+from mixer.packing import Packed, Samples, pack, pack_columns
 from mixer.reader import SampleError, StreamReader
 
 Share = tuple[StreamShare, ...]
@@ -143,14 +143,14 @@ class Workers:
             self._results = iter(self._loader)
             _keep_errors_out_of_training()
 
-    def receive(self, step: int) -> Iterator[tuple[Job, list[Any] | Failure]]:
+    def receive(self, step: int) -> Iterator[tuple[Job, Samples | Failure]]:
         """Waits for all jobs that are meant for an update or an earlier one.
 
         Args:
             step: Index of the update.
 
         Yields:
-            Each job that is done by then, and its samples in order, or what went wrong.
+            Each job that is done by then, and its samples in order or what went wrong.
 
         Raises:
             SampleError: If a worker died.
