@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _MAX_PIPED_BYTES = 1_000_000
+_ARRAY_DTYPES = frozenset(
+    {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+    | {torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128}
+)
 
 Columns = Mapping[str, Tensor]
 Row = tuple["Samples", int]
@@ -92,7 +96,7 @@ class _StackedColumn:
     @classmethod
     def of(cls, values: Tensor) -> "_StackedColumn":
         """Takes small tensors as arrays: those go through the pipe, faster than shared memory is set up."""
-        is_small = values.nbytes <= _MAX_PIPED_BYTES and values.dtype is not torch.bfloat16
+        is_small = values.nbytes <= _MAX_PIPED_BYTES and values.dtype in _ARRAY_DTYPES
         return cls(values.detach().numpy() if is_small else values)
 
     def unpack(self) -> Tensor:
@@ -161,11 +165,19 @@ def pack_columns(columns: Columns) -> Packed:
 
 
 def _pack_column(values: list[Any]) -> _Column:
-    first = values[0]
-    is_tensor = type(first) is Tensor and first.device.type == "cpu" and first.layout is torch.strided
-    if is_tensor and set(map(type, values)) == {Tensor} and len({value.dtype for value in values}) == 1:
+    if all(map(_is_plain_tensor, values)) and len({value.dtype for value in values}) == 1:
         shapes = [value.shape for value in values]
-        if shapes.count(first.shape) == len(shapes):
+        if shapes.count(shapes[0]) == len(shapes):
             return _StackedColumn.of(torch.stack(values))
         return _RaggedColumn(torch.cat([value.reshape(-1) for value in values]), shapes)
     return _PickledColumn(pickle.dumps(values, protocol=pickle.HIGHEST_PROTOCOL))
+
+
+def _is_plain_tensor(value: Any) -> bool:
+    return (
+        type(value) is Tensor
+        and value.device.type == "cpu"
+        and value.layout is torch.strided
+        and not value.is_nested
+        and not value.requires_grad
+    )

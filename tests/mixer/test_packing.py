@@ -1,0 +1,239 @@
+import io
+import pickle
+from collections import OrderedDict, UserDict
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from mixer.packing import Packed, pack, pack_columns, stack_rows
+
+DTYPES = [torch.int64, torch.uint8, torch.bool, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
+dtypes = st.sampled_from(DTYPES)
+shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
+
+
+def tensor(dtype: torch.dtype, shape: tuple[int, ...], seed: int = 0) -> Tensor:
+    return (torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 10).to(dtype)
+
+
+def sent(samples: list[Any]) -> list[Any]:
+    unpacked = pack(samples).unpack()
+    return [unpacked[number] for number in range(len(samples))]
+
+
+def assert_same(mine: Any, theirs: Any) -> None:
+    assert type(mine) is type(theirs)
+    if isinstance(mine, Tensor):
+        assert mine.dtype == theirs.dtype
+        assert mine.shape == theirs.shape
+        assert torch.equal(mine, theirs)
+    elif isinstance(mine, np.ndarray):
+        assert mine.dtype == theirs.dtype
+        np.testing.assert_array_equal(mine, theirs)
+    elif isinstance(mine, dict | UserDict):
+        assert mine.keys() == theirs.keys()
+        for name in mine:
+            assert_same(mine[name], theirs[name])
+    elif isinstance(mine, list | tuple):
+        for one, other in zip(mine, theirs, strict=True):
+            assert_same(one, other)
+    else:
+        assert mine == theirs
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+class TestRoundTrip:
+    @given(dtype=dtypes, own_shapes=st.lists(shapes, min_size=1, max_size=6))
+    def test_tensors_of_any_shape(self, dtype: torch.dtype, own_shapes: list[tuple[int, ...]]) -> None:
+        values = [tensor(dtype, shape, seed) for seed, shape in enumerate(own_shapes)]
+        assert_same(sent(values), values)
+        rows = [{"x": value, "y": seed} for seed, value in enumerate(values)]
+        assert_same(sent(rows), rows)
+
+    @given(kinds=st.lists(st.tuples(dtypes, shapes), min_size=1, max_size=5))
+    def test_tensors_of_mixed_kinds(self, kinds: list[tuple[torch.dtype, tuple[int, ...]]]) -> None:
+        rows = [{"x": tensor(dtype, shape, seed)} for seed, (dtype, shape) in enumerate(kinds)]
+        assert_same(sent(rows), rows)
+
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            [{"text": "a", "ids": [1, 2]}, {"text": "", "ids": []}],
+            [{"x": np.arange(3)}, {"x": np.zeros((2, 0), dtype=np.float16)}],
+            [{"x": torch.ones(2)}, {"x": 3.0}, {"x": None}],
+            [{"x": torch.ones(2)}, {"y": torch.ones(2)}],
+            [{"x": torch.ones(2)}, {"x": torch.ones(2), "y": 1}],
+            [{"x": 1}, "text", None, 3],
+            [{}, {}],
+            [{1: torch.ones(1), ("a", 2): "b"}] * 2,
+            [{"nested": {"x": torch.ones(2), "y": [torch.zeros(1)]}}] * 2,
+            [(torch.ones(2), 1), (torch.ones(3), 2)],
+            [Pair(torch.ones(2), "a"), Pair(torch.ones(2), "b")],
+            [[torch.ones(2)], [torch.ones(2), torch.ones(1)]],
+            ["a", "b"],
+            [b"a", bytearray(b"b")],
+            [UserDict(x=torch.ones(2))] * 2,
+            [OrderedDict(x=torch.ones(2))] * 2,
+            [None, None],
+            [np.float32(2.0), np.int64(3)],
+        ],
+        ids=str,
+    )
+    def test_samples_of_any_kind(self, rows: list[Any]) -> None:
+        assert_same(sent(rows), rows)
+
+    def test_the_order_of_the_keys_does_not_matter(self) -> None:
+        rows = [{"x": 1, "y": 2}, {"y": 4, "x": 3}]
+        assert sent(rows) == rows
+
+    def test_pictures(self) -> None:
+        images = pytest.importorskip("PIL.Image")
+        rows = [{"image": images.new("RGB", (3, 2), color)} for color in ("red", "blue")]
+        assert [row["image"].tobytes() for row in sent(rows)] == [row["image"].tobytes() for row in rows]
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: torch.arange(12).view(3, 4).t(),
+            lambda: torch.arange(12)[::2],
+            lambda: torch.ones(()).expand(3, 4),
+            lambda: torch.randn(2, dtype=torch.complex64).conj(),
+            lambda: torch.randn(1, 2, 3, 4).to(memory_format=torch.channels_last),
+            lambda: torch.tensor([float("nan"), float("inf"), -0.0]),
+        ],
+    )
+    @pytest.mark.parametrize("is_ragged", [False, True])
+    def test_tensors_however_they_lie_in_memory(self, make: Any, is_ragged: bool) -> None:
+        rows = [{"x": make()}, {"x": make()[:1] if is_ragged else make()}]
+        for mine, theirs in zip(sent(rows), rows, strict=True):
+            torch.testing.assert_close(mine["x"], theirs["x"], rtol=0, atol=0, equal_nan=True)
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.uint16, torch.complex32])
+    def test_numbers_that_numpy_does_not_know(self, dtype: torch.dtype) -> None:
+        values = torch.ones(4, 2).to(dtype)
+        for packed in (pack([{"x": value} for value in values]), pack_columns({"x": values})):
+            through_a_queue(packed)
+            assert packed.unpack()[3]["x"].dtype is dtype
+            assert packed.unpack()[3]["x"].tolist() == [1, 1]
+
+    @pytest.mark.parametrize("length", [124_999, 125_000, 125_001, 300_000])
+    def test_tensors_of_any_size(self, length: int) -> None:
+        rows = [{"x": torch.arange(length)}]
+        assert_same(sent(rows), rows)
+
+    def test_tensors_of_other_kinds(self) -> None:
+        sparse = torch.eye(3).to_sparse()
+        parameter = torch.nn.Parameter(torch.ones(2))
+        jagged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+        rows = [{"s": sparse, "p": parameter, "n": jagged}] * 2
+        for row in sent(rows):
+            assert torch.equal(row["s"].to_dense(), torch.eye(3))
+            assert type(row["p"]) is torch.nn.Parameter
+            assert [len(part) for part in row["n"].unbind()] == [2, 3]
+
+    def test_tensors_of_different_layouts(self) -> None:
+        first, second = sent([{"x": torch.eye(3)}, {"x": torch.eye(3).to_sparse()}])
+        assert torch.equal(first["x"], second["x"].to_dense())
+
+    def test_a_tensor_that_takes_a_gradient_can_be_sent(self) -> None:
+        rows = [{"x": torch.ones(2, requires_grad=True)}, {"x": torch.ones(2)}]
+        through_a_queue(pack(rows))
+        assert [row["x"].requires_grad for row in sent(rows)] == [True, False]
+
+
+def through_a_queue(packed: Packed) -> None:
+    """Pickles as the queue of a worker does, whose own thread nobody sees fail."""
+    from multiprocessing.reduction import ForkingPickler
+
+    import torch.multiprocessing  # noqa: F401  # registers how tensors are shared
+
+    ForkingPickler.dumps(packed)
+
+
+@pytest.mark.parametrize("value", [lambda: 0, (value for value in [1]), open])
+def test_what_cannot_be_sent_is_found_at_once(value: Any) -> None:
+    broken = open(__file__) if value is open else value  # noqa: SIM115
+    for rows in ([broken, 1], [{"x": torch.ones(1), "y": broken}]):
+        with pytest.raises((TypeError, pickle.PicklingError), match="pickle"):
+            pack(rows)
+
+
+@pytest.mark.parametrize("is_ragged", [False, True])
+def test_a_column_of_tensors_crosses_as_one(is_ragged: bool) -> None:
+    lengths = range(50) if is_ragged else [50] * 50
+    packed = pack([{"x": torch.ones(length)} for length in lengths])
+    content = vars(packed.columns["x"]).values()
+    assert sum(isinstance(part, Tensor | np.ndarray) for part in content) == 1
+
+
+def test_what_is_sent_is_a_copy() -> None:
+    value = torch.zeros(3)
+    packed = pack([{"x": value}])
+    value += 1
+    assert packed.unpack()[0]["x"].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_small_piece_does_not_carry_the_whole_along() -> None:
+    large = torch.zeros(1_000_000)
+    buffer = io.BytesIO()
+    torch.save(pack([{"x": large[:2]}, {"x": large[2:5]}]), buffer)
+    assert buffer.tell() < 100_000
+
+
+class TestColumns:
+    @given(dtype=dtypes, shape=shapes, count=st.integers(1, 5))
+    def test_they_unpack_to_a_dict_a_sample(self, dtype: torch.dtype, shape: tuple[int, ...], count: int) -> None:
+        columns = {"x": tensor(dtype, (count, *shape)), "y": torch.arange(count)}
+        unpacked = pack_columns(columns).unpack()
+        for number in range(count):
+            assert_same(unpacked[number], {"x": columns["x"][number], "y": columns["y"][number]})
+
+
+class TestStackRows:
+    @given(
+        sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+        picks=st.lists(st.integers(0, 99), min_size=1, max_size=12),
+    )
+    def test_rows_of_several_loads_are_stacked_as_one_by_one(self, sizes: list[int], picks: list[int]) -> None:
+        loads = [
+            pack([{"x": tensor(torch.float32, (3,), 10 * k + n)} for n in range(size)]) for k, size in enumerate(sizes)
+        ]
+        places = [
+            (load, number)
+            for load, size in zip([p.unpack() for p in loads], sizes, strict=True)
+            for number in range(size)
+        ]
+        rows = [places[pick % len(places)] for pick in picks]
+        stacked = stack_rows(rows)
+        assert stacked is not None
+        assert torch.equal(stacked["x"], torch.stack([samples[number]["x"] for samples, number in rows]))
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"x": torch.ones(2)},
+            {"x": torch.ones(3, dtype=torch.float64)},
+            {"y": torch.ones(3)},
+            {"x": torch.ones(3), "y": torch.ones(3)},
+            {"x": [1.0, 1.0, 1.0]},
+            [1.0],
+        ],
+        ids=str,
+    )
+    def test_what_does_not_fit_is_left_to_the_collator(self, other: Any) -> None:
+        first, second = pack([{"x": torch.ones(3)}]).unpack(), pack([other]).unpack()
+        assert stack_rows([(first, 0), (second, 0)]) is None
+        assert stack_rows([(second, 0), (first, 0)]) is None
+
+    def test_ragged_rows_are_left_to_the_collator(self) -> None:
+        ragged = pack([{"x": torch.ones(3)}, {"x": torch.ones(2)}]).unpack()
+        assert stack_rows([(ragged, 0), (ragged, 1)]) is None
