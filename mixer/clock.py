@@ -113,22 +113,25 @@ class Clock:
             "epoch_size": self.epoch_size,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
         """Takes up a saved state.
 
         Args:
             state: What `state_dict` gave.
+            allow_inexact: Goes on at the same step where epochs have other steps now.
 
         Raises:
             ValueError: If an epoch of the saved run had other steps.
         """
         own = self.state_dict()
-        for field in ("batch_size", "epoch_size"):
-            if state[field] != own[field]:
-                raise ValueError(f"{field} was {state[field]} when the run was saved and is {own[field]} now")
         self.step = int(state["step"])
         self.step_in_epoch = int(state["step_in_epoch"])
         self._num_epochs_done = int(state["num_epochs_done"])
+        for field in ("batch_size", "epoch_size"):
+            if state[field] != own[field]:
+                if not allow_inexact:
+                    raise ValueError(f"{field} was {state[field]} when the run was saved and is {own[field]} now")
+                self._num_epochs_done, self.step_in_epoch = divmod(self.step, self.steps_per_epoch)
 
     def _share(self, num_steps: int) -> float:
         num_samples = min(num_steps * self.batch_size, self.epoch_size)

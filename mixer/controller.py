@@ -234,30 +234,39 @@ class Mixing:
             else [None if np.isnan(v) else v for v in evaluation.tolist()],
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
         """Takes up a saved state.
 
         Args:
             state: What `state_dict` gave.
+            allow_inexact: Goes on as near as can be where something is not what it was: streams are known by name, new
+                ones begin, those that are gone are forgotten; a policy of another kind or of other streams starts anew.
 
         Raises:
             ValueError: If it is of another format, other streams, another policy or another batch size; the
                 difference is named.
         """
         check_format(state)
-        if state["policy"]["name"] != self.policy.name:
-            raise ValueError(f"the policy was {state['policy']['name']} and is {self.policy.name} now")
-        self.planner.load_state_dict(state["planner"])
-        self.clock.load_state_dict(state["clock"])
-        self.policy.load_state_dict(state["policy"]["state"])
-        self._load_decision(state["decision"])
-        self._manual = _array(state["manual_weights"])
-        self.num_tokens = np.array(state["num_tokens"], dtype=np.int64)
-        self._evaluation_losses = _array(state["evaluation_losses"])
+        policy = state["policy"]
+        is_same = policy["name"] == self.policy.name and list(state["planner"]["streams"]) == list(self.names)
+        if policy["name"] != self.policy.name and not allow_inexact:
+            raise ValueError(f"the policy was {policy['name']} and is {self.policy.name} now")
+        self.planner.load_state_dict(state["planner"], allow_inexact)
+        self.clock.load_state_dict(state["clock"], allow_inexact)
+        self._num_observed = self.clock.step
+        tokens = dict(zip(state["planner"]["streams"], state["num_tokens"], strict=True))
+        self.num_tokens = np.array([tokens.get(name, 0) for name in self.names], dtype=np.int64)
+        if is_same:
+            self.policy.load_state_dict(policy["state"])
+            self._load_decision(state["decision"], allow_inexact)
+            self._manual = _array(state["manual_weights"])
+            self._evaluation_losses = _array(state["evaluation_losses"])
 
-    def _load_decision(self, saved: Mapping[str, Any]) -> None:
+    def _load_decision(self, saved: Mapping[str, Any], allow_inexact: bool) -> None:
         weights, own = np.array(saved["weights"], dtype=np.float64), self._decision.weights
         if self.policy.is_static and not np.array_equal(weights, own):
+            if allow_inexact:
+                return
             raise ValueError(
                 f"the weights were {weights.tolist()} and are {own.tolist()} now (to change a mixture on the way, "
                 "call trainer.mixing.set_weights before train)"

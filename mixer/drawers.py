@@ -69,8 +69,8 @@ class Drawer(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Gives the state as plain data."""
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up a saved state."""
+    def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
+        """Takes up a saved state; raises a `ValueError` where it does not fit, or comes as near as can be."""
 
 
 class OrderedDrawer:
@@ -110,20 +110,23 @@ class OrderedDrawer:
         """Gives the position, and what it belongs to; see `Drawer.state_dict`."""
         return {"position": self._position, "length": self.length, "key": self.key, "shuffle": self.shuffle}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
         """Takes up the position.
 
         Args:
             state: What `state_dict` gave.
+            allow_inexact: Goes on after as many passes, or parts of one, where positions mean other samples now.
 
         Raises:
-            ValueError: If the data set, the seed or the shuffling is another one: positions would mean other samples.
+            ValueError: If the data set, the seed or the shuffling is another one.
         """
         own = self.state_dict()
+        self._position = int(state["position"])
         for field in ("length", "key", "shuffle"):
             if state[field] != own[field]:
-                raise ValueError(f"{field} was {state[field]} when the run was saved and is {own[field]} now")
-        self._position = int(state["position"])
+                if not allow_inexact:
+                    raise ValueError(f"{field} was {state[field]} when the run was saved and is {own[field]} now")
+                self._position = int(state["position"]) * self.length // int(state["length"])
 
 
 class DrawerLookup:

@@ -148,31 +148,38 @@ class Planner:
     def state_dict(self) -> dict[str, Any]:
         """Gives every stream's state and what it is owed, as plain data."""
         return {
+            "seed": self._seed,
             "streams": {
                 stream.name: {**drawer.state_dict(), "seen": int(seen), "owed": float(owed)}
                 for stream, drawer, seen, owed in zip(self.streams, self.drawers, self.seen, self._carry, strict=True)
             }
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
         """Takes up a saved state.
 
         Args:
             state: What `state_dict` gave.
+            allow_inexact: Goes on with streams of the same name, where they are not the same streams; new ones begin.
 
         Raises:
-            ValueError: If it is of other streams, or of streams that changed.
+            ValueError: If it is of other streams, of streams that changed, or of another seed.
         """
         saved, names = state["streams"], [stream.name for stream in self.streams]
-        if list(saved) != names:
+        is_same = list(saved) == names
+        if not (is_same or allow_inexact):
             raise ValueError(f"the streams were {list(saved)} when the run was saved and are {names} now")
+        if state["seed"] != self._seed and not allow_inexact:
+            raise ValueError(f"the data seed was {state['seed']} when the run was saved and is {self._seed} now")
         for name, drawer in zip(names, self.drawers, strict=True):
             try:
-                drawer.load_state_dict(saved[name])
+                if name in saved:
+                    drawer.load_state_dict(saved[name], allow_inexact)
             except ValueError as error:
                 raise ValueError(f"stream {name!r}: {error}") from None
-        self.seen = np.array([saved[name]["seen"] for name in names], dtype=np.int64)
-        self._carry = np.array([saved[name]["owed"] for name in names], dtype=np.float64)
+        self.seen = np.array([saved[name]["seen"] if name in saved else 0 for name in names], dtype=np.int64)
+        if is_same:
+            self._carry = np.array([saved[name]["owed"] for name in names], dtype=np.float64)
 
 
 def _check_presence(streams: Sequence[Stream]) -> None:

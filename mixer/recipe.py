@@ -127,6 +127,7 @@ class Recipe:
         groupings: Groups of streams.
         drawing: How counts come of weights.
         nonfinite: What to do when a stream's loss is not finite.
+        allow_inexact: Whether to resume with streams, policy or data that are not what they were.
         tokenizer: A tokenizer to load, from a folder or by its name on the hub; pads batches.
     """
 
@@ -139,6 +140,7 @@ class Recipe:
     groupings: list[Grouping] = field(default_factory=list)
     drawing: Drawing = "exact"
     nonfinite: NonFinite = "warn"
+    allow_inexact: bool = False
     tokenizer: str | None = None
 
     def build(self) -> MixingTrainer:
@@ -165,6 +167,7 @@ class Recipe:
             groupings=self.groupings,
             drawing=self.drawing,
             nonfinite=self.nonfinite,
+            allow_inexact=self.allow_inexact,
         )
 
     def _tokenizer(self) -> Any:

@@ -137,8 +137,10 @@ class Recorder:
         """Takes up what was gathered.
 
         Args:
-            state: What `state_dict` gave.
+            state: What `state_dict` gave; nothing of other streams.
         """
+        if not state:
+            return
         self._weights = np.array(state["weights"], dtype=np.float64)
         self._counts = np.array(state["counts"], dtype=np.int64)
         self._items = np.array(state["items"], dtype=np.int64)

@@ -23,10 +23,10 @@ from mixer.groups import Grouping
 from mixer.ledger import Ledger
 from mixer.loader import MixingLoader, WorkerOptions
 from mixer.options import check_arguments, check_evaluation_names, check_needs, resolve_batch_size
+from mixer.packing import Columns
 from mixer.planner import Drawing, Planner
 from mixer.policies import Fixed, Policy, Proportional, as_policy
 from mixer.progress import Progress
-from mixer.reader import Columns
 from mixer.recorder import Recorder
 from mixer.resuming import ResumingMixin
 from mixer.streams import Stream, as_streams
@@ -56,6 +56,8 @@ class MixingMixin(ResumingMixin):
         drawing: `"exact"` gives every stream its share to the sample, `"multinomial"` draws the counts at random.
         nonfinite: What to do when a stream's loss is not finite: `"warn"` and go on as the Trainer does, `"skip"`
             the optimizer step, or `"raise"`.
+        allow_inexact: Whether to resume although the continuation is not the one that the uninterrupted run would have
+            had: with a stream more or less, another policy, data that changed. Without, such a resume is refused.
         **kwargs: Further arguments of the Trainer class.
 
     Raises:
@@ -82,6 +84,7 @@ class MixingMixin(ResumingMixin):
         groupings: Sequence[Grouping] = (),
         drawing: Drawing = "exact",
         nonfinite: NonFinite = "warn",
+        allow_inexact: bool = False,
         **kwargs: Any,
     ):
         if nonfinite not in ("warn", "skip", "raise"):
@@ -95,6 +98,7 @@ class MixingMixin(ResumingMixin):
         self._batch_size, self._epoch_size = batch_size, epoch_size
         self._groupings, self._drawing = tuple(groupings), drawing
         self._nonfinite = nonfinite
+        self._allow_inexact = allow_inexact
         self.ledger = Ledger(Path(str(self.args.output_dir)) / "ledger", is_writer=self.is_world_process_zero())
         if self.streams:
             check_arguments(self)
@@ -209,9 +213,17 @@ class MixingMixin(ResumingMixin):
         state, manual = read_state(Path(checkpoint)), mixing.manual_weights
         try:
             check_format(state)
-            mixing.restart(*self._new_parts(int(state["clock"]["batch_size"])))
-            mixing.load_state_dict(state)
-            progress = Progress.from_state(state["progress"])
+            batch_size, progress = int(state["clock"]["batch_size"]), Progress.from_state(state["progress"])
+            mixing.restart(*self._new_parts(batch_size))
+            try:
+                mixing.load_state_dict(state)
+            except ValueError as error:
+                if not self._allow_inexact:
+                    raise ValueError(f"{error}. To go on all the same, set allow_inexact=True") from None
+                logger.warning("Resumed inexactly: %s.", error)
+                mixing.restart(*self._new_parts(batch_size))
+                mixing.load_state_dict(state, allow_inexact=True)
+                progress = replace(progress, recorder={})
         except (KeyError, TypeError) as error:
             raise ValueError(f"Cannot resume the mixture from {checkpoint}: its state lacks {error}.") from None
         except ValueError as error:
