@@ -62,30 +62,47 @@ class _Line:
         return job.share
 
 
-class _JobReader(Dataset[Packed | Failure]):
+class _JobReader(Dataset[Packed | list[Packed | Failure]]):
     """What runs in a worker."""
 
     def __init__(self, reader: StreamReader, by_columns: bool, places: torch.Tensor):
         self._reader, self._by_columns, self._places = reader, by_columns, places
 
-    def __getitem__(self, share: Share) -> Packed | Failure:
+    def __getitem__(self, share: Share) -> Packed | list[Packed | Failure]:
         worker = get_worker_info()
         assert worker is not None, "jobs are for workers"  # noqa: S101
         place = self._places[worker.id].numpy()
         place[0] = os.getpid()
         self._reader.note_place(place[1:])
+        result = self._load(share, worker.id) if share else Packed(None)
+        if isinstance(result, Packed):
+            return result
+        # Not every sample of a failed job must fail: which update needs which of them is not known yet.
+        return [result] if _num_samples(share) == 1 else [self._load(single, worker.id) for single in _singles(share)]
+
+    def _load(self, share: Share, worker_id: int) -> Packed | Failure:
         try:
-            if not share:
-                return Packed(None)
             return (
                 pack_columns(self._reader.read_columns(share)) if self._by_columns else pack(self._reader.read(share))
             )
         except SampleError as error:
             cause = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
-            return Failure(f"{error}\n\nIn worker {worker.id}:\n{cause}")
+            return Failure(f"{error}\n\nIn worker {worker_id}:\n{cause}")
         except Exception as error:  # a sample that cannot be sent to another process, say
             samples = self._reader.describe(share)
-            return Failure(f"{samples} could not be handed over by worker {worker.id}: {type(error).__name__}: {error}")
+            return Failure(f"{samples} could not be handed over by worker {worker_id}: {type(error).__name__}: {error}")
+
+
+def _num_samples(share: Share) -> int:
+    return sum(len(part.indices) for part in share)
+
+
+def _singles(share: Share) -> list[Share]:
+    return [
+        (StreamShare(part.stream_id, part.positions[place : place + 1], part.indices[place : place + 1]),)
+        for part in share
+        for place in range(len(part.indices))
+    ]
 
 
 class Workers:
@@ -123,7 +140,7 @@ class Workers:
             worker_init_fn=worker_init_fn,
             generator=torch.Generator().manual_seed(seed % 2**63),
         )
-        self._results: Iterator[Packed | Failure] | None = None
+        self._results: Iterator[Packed | list[Packed | Failure]] | None = None
 
     def submit(self, job: Job, is_urgent: bool = False) -> None:
         """Puts a job in the line.
@@ -150,7 +167,8 @@ class Workers:
             step: Index of the update.
 
         Yields:
-            Each job that is done by then, and its samples in order or what went wrong.
+            Each job that is done by then, and its samples in order. One that failed comes sample by sample, each as a
+            job of its own, with the sample or what went wrong.
 
         Raises:
             SampleError: If a worker died.
@@ -163,7 +181,11 @@ class Workers:
             except RuntimeError as error:
                 raise SampleError(self._describe_death(error, job)) from error
             self._line.in_flight.popleft()
-            yield job, result if isinstance(result, Failure) else result.unpack()
+            if isinstance(result, Packed):
+                yield job, result.unpack()
+                continue
+            for share, single in zip(_singles(job.share), result, strict=True):
+                yield Job(job.due, share), single if isinstance(single, Failure) else single.unpack()
 
     def stop(self) -> None:
         """Ends the workers and forgets their jobs."""

@@ -1,0 +1,139 @@
+"""Loaders of mixtures that change, and what they gave, for the tests of loading ahead."""
+
+import random
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from mixer import Decision, Mixture, Observation, Policy, Stream, Uniform
+from mixer.clock import Clock
+from mixer.controller import Mixing
+from mixer.loader import MixingLoader, Update, WorkerOptions
+from mixer.planner import Planner
+
+
+class Noisy:
+    """Rows of different lengths that say where they come from, with numbers of all three generators."""
+
+    def __init__(self, stream_id: int, length: int):
+        self.stream_id, self.length = stream_id, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        noise = [random.random(), np.random.random(), torch.rand(()).item()]  # noqa: NPY002
+        return {"x": torch.tensor([self.stream_id, index]), "noise": torch.tensor(noise), "row": list(range(index % 3))}
+
+
+class Numbers(Noisy):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"x": torch.tensor([self.stream_id, index])}
+
+
+class Wandering(Policy):
+    """Weights that change with every step, some of them 0; the same on every rank."""
+
+    def __init__(self, seed: int = 0):
+        super().__init__()
+        self.seed = seed
+
+    def start(self, mixture: Mixture) -> Decision:
+        return self.decision(0, len(mixture.names))
+
+    def update(self, observation: Observation) -> Decision:
+        return self.decision(observation.step, len(observation.weights))
+
+    def decision(self, step: int, num_streams: int) -> Decision:
+        generator = np.random.default_rng([self.seed, step])
+        weights = generator.dirichlet(np.full(num_streams, 0.5)) * (generator.random(num_streams) < 0.7)
+        return Decision(weights if weights.sum() > 0 else np.ones(num_streams))
+
+
+def masking_collator(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """A collator that draws, as those of masked language models do."""
+    batch = {name: torch.stack([sample[name] for sample in samples]) for name in ("x", "noise")}
+    return {**batch, "mask": torch.rand(len(samples)), "other": torch.tensor([random.random(), np.random.random()])}  # noqa: NPY002
+
+
+def stacking_collator(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    return {"x": torch.stack([sample["x"] for sample in samples])}
+
+
+def make_loader(
+    num_workers: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+    datasets: Sequence[Any] | None = None,
+    policy: Policy | None = None,
+    batch_size: int = 9,
+    num_epochs: float = 4,
+    micro_batch_size: int = 2,
+    collator: Any = masking_collator,
+    prefetch_factor: int = 2,
+    **options: Any,
+) -> MixingLoader:
+    datasets = [Noisy(k, n) for k, n in enumerate((20, 11, 6))] if datasets is None else datasets
+    streams = [Stream(f"s{k}", dataset) for k, dataset in enumerate(datasets)]
+    clock = Clock(batch_size, sum(map(len, datasets)), num_epochs)
+    mixing = Mixing(Planner(streams, seed=0), policy or Uniform(), clock)
+    workers = WorkerOptions(num_workers, prefetch_factor, **options)
+    return MixingLoader(mixing, datasets, collator, rank, world_size, micro_batch_size, seed=3, workers=workers)
+
+
+def updates_of(loader: MixingLoader, limit: int = 10_000) -> Iterator[Update]:
+    """Goes through the run, epoch after epoch."""
+    mixing, count = loader.mixing, 0
+    while mixing.clock.progress < 1.0 and count < limit:
+        for update in loader:
+            yield update
+            count += 1
+            mixing.observe(update.plan, np.full(len(mixing.names), np.nan), np.zeros(len(mixing.names), dtype=np.int64))
+            if mixing.clock.progress >= 1.0 or count >= limit:
+                break
+
+
+def contents(update: Update) -> list[Any]:
+    """All that an update consists of, to be compared to the bit."""
+    return [
+        update.plan.fingerprint(),
+        update.plan.staleness,
+        *[
+            (
+                {name: values.tolist() for name, values in micro.inputs.items()},
+                micro.stream_ids.tolist(),
+                micro.is_padding,
+            )
+            for micro in update.micro_batches
+        ],
+    ]
+
+
+def num_own(update: Update) -> int:
+    return sum(len(micro.stream_ids) for micro in update.micro_batches if not micro.is_padding)
+
+
+class InProcess:
+    """Stands in for a DataLoader with workers: it takes jobs off the line as one does, but loads them here."""
+
+    worker = SimpleNamespace(id=0)
+
+    def __init__(self, dataset: Any, sampler: Any, num_workers: int, prefetch_factor: int, **options: Any):
+        self.dataset, self.sampler, self.num_jobs = dataset, sampler, num_workers * prefetch_factor
+
+    def __iter__(self) -> Iterator[Any]:
+        return _InProcessIterator(self)
+
+
+class _InProcessIterator:
+    def __init__(self, loader: InProcess):
+        self.loader, self.places = loader, iter(loader.sampler)
+        self.shares = [next(self.places) for _ in range(loader.num_jobs)]
+
+    def __next__(self) -> Any:
+        share = self.shares.pop(0)
+        self.shares.append(next(self.places))
+        return self.loader.dataset[share]
