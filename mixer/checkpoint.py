@@ -195,18 +195,22 @@ def put_back(output_dir: Path) -> None:
             aside.rename(checkpoint)
 
 
-def supersede(output_dir: Path, step: int) -> None:
-    """Notes that a run begins at a step: newer checkpoints are of an earlier run and not to be gone on from.
+def supersede(output_dir: Path, begins_from: Path | None) -> None:
+    """Notes that a run begins: later checkpoints in its folder are of an earlier run and not to be gone on from.
+
+    Cut short, it leaves the latest of them, from which that earlier run goes on.
 
     Args:
         output_dir: The run's output folder.
-        step: The step; 0 for a run from the start.
+        begins_from: The checkpoint from which the run goes on, or `None` for a run from the start.
     """
     put_back(output_dir)
-    for checkpoint in list_checkpoints(output_dir):
-        if step_of(checkpoint) > step:
+    is_inside = begins_from is not None and begins_from.resolve().parent == output_dir.resolve()
+    last_step = step_of(begins_from) if begins_from is not None and is_inside else -1
+    for checkpoint in reversed(list_checkpoints(output_dir)):
+        if step_of(checkpoint) > last_step:
             annotate(checkpoint, superseded=True)
-        elif step_of(checkpoint) == step:
+        elif step_of(checkpoint) == last_step:
             annotate(checkpoint, superseded=False)
 
 

@@ -65,7 +65,7 @@ class Progress:
             The same again.
 
         Raises:
-            TypeError: If a field is missing or unknown.
+            KeyError, TypeError: If a field is missing or unknown.
         """
         texts = {name: state[name] for name in ("seconds", "logged_loss", "gradient_norm", "learning_rate")}
         numbers: dict[str, Any] = {name: None if text is None else float(text) for name, text in texts.items()}

@@ -190,8 +190,8 @@ class MixingMixin(ResumingMixin):
             progress = self._resume(mixing, resume_from)
         resume_step = None if progress is None else mixing.clock.step
         description = {"streams": list(mixing.names), "policy": self._policy.name}
-        self.ledger.begin(resume_step, description, None if progress is None else progress.num_evaluations)
         self._begin_progress(progress)
+        self.ledger.begin(resume_step, description, None if progress is None else progress.num_evaluations)
         self._agreement = Agreement(self.args.world_size, len(self.streams))
         self._recorder = self._new_recorder(mixing)
         self._convention, self._finished, self._policy_error = None, None, None

@@ -359,6 +359,36 @@ def test_going_on_earlier_supersedes_what_came_later(tmp_path: Path, expected: C
     assert_same(go_on(build(tmp_path)), expected("steps")[0])
 
 
+def test_going_on_from_another_folder_supersedes_all_that_is_in_its_own(tmp_path: Path) -> None:
+    build(tmp_path / "first").train()
+    build(tmp_path / "second").train()
+    with pytest.MonkeyPatch.context() as patch:
+        trainer = build(tmp_path / "second", callbacks=[Events(watched(patch, 8))])
+        with pytest.raises(Killed):
+            trainer.train(resume_from_checkpoint=str(tmp_path / "first" / "checkpoint-8"))
+    assert newest_complete(tmp_path / "second").checkpoint is None
+    assert str(newest_complete(tmp_path / "first").checkpoint).endswith("checkpoint-10")
+
+
+def test_checkpoints_in_the_middle_of_an_update_are_refused(tmp_path: Path) -> None:
+    trainer = build(tmp_path)
+    trainer.args.enable_jit_checkpoint = True
+    with pytest.raises(ValueError, match=r"enable_jit_checkpoint=True .*save_steps"):
+        trainer.train()
+
+
+def test_the_whole_run_is_summed_up(tmp_path: Path) -> None:
+    _kill(tmp_path, "steps", 70)
+    path = Path(str(newest_complete(tmp_path).checkpoint)) / STATE_FILE
+    state = json.loads(path.read_text())
+    state["progress"]["seconds"] += 1000.0 - state["progress"]["seconds"]
+    path.write_text(json.dumps(state))
+    complete(path.parent)
+    summary = build(tmp_path).train(resume_from_checkpoint=True).metrics
+    assert summary["train_runtime"] == pytest.approx(1000.0, abs=10.0)
+    assert summary["train_steps_per_second"] == pytest.approx(0.01, abs=0.001)
+
+
 # ---- What stays and what goes ----
 
 

@@ -220,6 +220,17 @@ class TestTruncate:
         table.truncate(3)
         assert steps_of(table) == []
 
+    @pytest.mark.parametrize("rows_per_part", [1, 2, 100])
+    @pytest.mark.parametrize("num_left", [0, 1, 2, 3, 9])
+    def test_some_rows_of_the_last_step_stay(self, tmp_path: Path, rows_per_part: int, num_left: int) -> None:
+        table = make_table(tmp_path, rows_per_part)
+        for step in (1, 2, 2, 2, 3):
+            append(table, step, names=("a",))
+            table.flush()
+        for _ in range(2):  # cut short after any part, it is done again
+            table.truncate(2, num_left)
+        assert table.read()["step"].to_pylist() == [1, *[2] * min(num_left, 3)]
+
     @pytest.mark.parametrize("num_lost", [0, 3, 100])
     def test_a_torn_tail_is_truncated_too(self, tmp_path: Path, num_lost: int) -> None:
         crashed = make_table(tmp_path)

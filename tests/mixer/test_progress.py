@@ -1,0 +1,54 @@
+import json
+import math
+
+import pytest
+
+from mixer.progress import Progress
+
+
+def _progress(**changes: object) -> Progress:
+    fields = {
+        "seconds": 12.5,
+        "running_losses": [0.1, 0.25],
+        "logged_loss": 3.0,
+        "last_logged_step": 4,
+        "gradient_norm": 0.1,
+        "learning_rate": None,
+        "epoch_end_is_left": True,
+        "epoch_stops": False,
+        "training_stops": False,
+        "num_evaluations": 3,
+        "recorder": {"counts": [1, 2]},
+    }
+    return Progress(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_what_is_saved_is_read_to_the_bit() -> None:
+    progress = _progress(running_losses=[1 / 3, 1e-300, -0.0])
+    text = json.dumps(progress.state_dict(), allow_nan=False)
+    assert Progress.from_state(json.loads(text)) == progress
+
+
+def test_losses_that_are_not_finite_are_saved_too() -> None:
+    progress = _progress(running_losses=[math.nan, math.inf, -math.inf], logged_loss=math.nan, gradient_norm=math.inf)
+    again = Progress.from_state(json.loads(json.dumps(progress.state_dict(), allow_nan=False)))
+    assert [str(loss) for loss in again.running_losses] == ["nan", "inf", "-inf"]
+    assert math.isnan(again.logged_loss)
+    assert again.gradient_norm == math.inf
+
+
+def test_each_rank_has_its_own_loss_back() -> None:
+    assert [_progress().running_loss(rank, 2) for rank in range(2)] == [0.1, 0.25]
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_other_numbers_of_ranks_take_the_mean(world_size: int) -> None:
+    assert _progress(running_losses=[1.0, 2.0]).running_loss(0, world_size) == 1.5
+
+
+@pytest.mark.parametrize("field", ["seconds", "recorder", "epoch_stops"])
+def test_a_missing_field_is_an_error(field: str) -> None:
+    state = _progress().state_dict()
+    del state[field]
+    with pytest.raises((KeyError, TypeError)):
+        Progress.from_state(state)
