@@ -189,6 +189,8 @@ class Workers:
 
     def stop(self) -> None:
         """Ends the workers and forgets their jobs."""
+        # An error that is still looked at holds the iterator, and with it the workers, alive.
+        getattr(self._results, "_shutdown_workers", lambda: None)()
         self._results = None
         self._line.in_flight.clear()
         self._line.waiting.clear()

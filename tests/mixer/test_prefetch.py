@@ -2,7 +2,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer import Fixed, Uniform
@@ -40,7 +40,6 @@ def prefetcher_of(loader: Any) -> Prefetcher:
 
 @pytest.mark.usefixtures("in_process")
 class TestSamples:
-    @settings(max_examples=100)
     @given(
         seed=st.integers(0, 99),
         world_size=st.integers(1, 4),
