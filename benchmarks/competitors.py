@@ -13,6 +13,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, RandomSampler
 
 from mixer.clock import Clock
 from mixer.controller import Mixing
+from mixer.cutting import MicroBatchOptions
 from mixer.loader import MixingLoader
 from mixer.planner import Planner
 from mixer.policies import Fixed
@@ -119,7 +120,7 @@ def mixing_batches(datasets: Sequence[Any], batch_size: int, collator: Collator)
         Batches without end.
     """
     mixing = new_mixing(datasets, SHARES, batch_size)
-    loader = MixingLoader(mixing, datasets, collator, max_micro_batch_size=batch_size, stack_columns=dict)
+    loader = MixingLoader(mixing, datasets, collator, micro_batches=MicroBatchOptions(batch_size), stack_columns=dict)
     losses = np.ones(len(datasets))
     while (update := loader.next_update()) is not None:
         yield update.micro_batches[0].inputs

@@ -89,6 +89,21 @@ class Agreement:
             raise error
         return own
 
+    def most(self, number: int) -> int:
+        """Finds the largest number of all ranks, through the CPU.
+
+        Args:
+            number: This rank's.
+
+        Returns:
+            The largest.
+        """
+        if self._world_size == 1:
+            return number
+        message = torch.tensor(number)
+        dist.all_reduce(message, op=dist.ReduceOp.MAX, group=self._group)
+        return int(message)
+
     def add_up(self, values: Tensor) -> Tensor:
         """Adds a small tensor up over the ranks, on the device where it is.
 

@@ -1,6 +1,6 @@
-"""From a plan to the micro-batches of one rank: samples are fetched, a call a stream, and collated."""
+"""From a plan to the micro-batches of one rank: samples are loaded, ahead if there are workers, and collated."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,19 +8,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mixer.collation import Collation, Collator, Loaded
 from mixer.controller import Mixing
-from mixer.deterministic import collates_without_randomness
+from mixer.cutting import Cutter, MicroBatchOptions, ids_of
 from mixer.drawers import StreamShare
-from mixer.micro_batches import MicroBatchSlice, split_by_stream, split_mixed
-from mixer.packing import Columns, Row, Samples, stack_rows
+from mixer.micro_batches import MicroBatchSlice
+from mixer.packing import Columns, Samples
 from mixer.plan import Plan
 from mixer.prefetch import Prefetcher
-from mixer.random_state import seeded
 from mixer.reader import StreamReader
 from mixer.workers import Workers
 
 Int64Array = NDArray[np.int64]
-Collator = Callable[[list[Any]], Any]
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class MixingLoader:
         collator: Makes a micro-batch of a list of samples.
         rank: This rank.
         world_size: Number of ranks.
-        max_micro_batch_size: Most samples of a micro-batch.
+        micro_batches: How samples become micro-batches.
         stack_columns: Makes a micro-batch of columns, in place of the collator, where samples are loaded by columns;
             `None` always goes by samples.
         seed: The run's seed: samples and collators that draw random numbers draw the same in every repetition, with
@@ -104,7 +103,7 @@ class MixingLoader:
         collator: Collator,
         rank: int = 0,
         world_size: int = 1,
-        max_micro_batch_size: int = 8,
+        micro_batches: MicroBatchOptions | None = None,
         stack_columns: Callable[[Columns], Any] | None = None,
         seed: int = 0,
         workers: WorkerOptions | None = None,
@@ -112,16 +111,13 @@ class MixingLoader:
     ):
         self.mixing = mixing
         self.dataset = datasets[0] if len(datasets) == 1 else torch.utils.data.ConcatDataset(datasets)
-        self.collator = collator
         self.by_stream = False
         keys = [stream.order_key(seed) for stream in mixing.planner.streams]
         self._reader = StreamReader(mixing.names, datasets, keys)
-        self._stack_columns = stack_columns
         self._reads_columns = stack_columns is not None and self._reader.has_columns
-        self._rank, self._world_size = rank, world_size
-        self._max_size = max_micro_batch_size
-        self._seed, self._pin_memory = seed, pin_memory
-        self._collator_draws = not collates_without_randomness(collator)
+        self._collation = Collation(collator, stack_columns, seed, rank, pin_memory)
+        self._rank, self._world_size, self._seed = rank, world_size, seed
+        self._cutter = Cutter(lambda: mixing.planner, micro_batches or MicroBatchOptions(), rank, world_size)
         self._workers = workers or WorkerOptions()
         self._prefetcher = self._new_prefetcher() if self._workers.num_workers else None
 
@@ -174,32 +170,29 @@ class MixingLoader:
             SampleError: If a sample cannot be loaded.
         """
         share = self.share(plan)
-        own = np.array([len(part.indices) for part in share], dtype=np.int64)
-        stream_ids = np.repeat(np.array([part.stream_id for part in share], dtype=np.int64), own)
-        make = self._maker(plan, share)
-        if self._is_by_stream(plan):
-            own_counts = np.bincount(stream_ids, minlength=len(plan.counts)).tolist()
-            slices = split_by_stream(plan, own_counts, self._world_size, self._max_size)
-        else:
-            slices = split_mixed(plan, int(own.sum()), self._world_size, self._max_size)
-        return Update(
-            plan,
-            tuple(
-                MicroBatch(make(cut.start, cut.stop, number), stream_ids[cut.start : cut.stop], False)
-                if cut.start < cut.stop
-                else self._padding(plan, cut, number)
-                for number, cut in enumerate(slices)
-            ),
-        )
+        stream_ids = ids_of(share)
+        with self._cutter.told_to_others():
+            loaded = self._load(plan, share)
+            order, slices = self._cutter.cut(plan, loaded, stream_ids, self._is_by_stream(plan))
+        slices = self._cutter.as_many_as_others(slices, len(stream_ids))
+        micro_batches = []
+        for number, cut in enumerate(slices):
+            place = slice(cut.start, cut.stop)
+            if cut.start < cut.stop:
+                selection = place if order is None else order[place]
+                inputs = self._collation.collate(loaded, selection, plan.step, number)
+                micro_batches.append(MicroBatch(inputs, stream_ids[selection], False))
+            else:
+                micro_batches.append(self._padding(plan, cut, number))
+        return Update(plan, tuple(micro_batches))
 
     def forecast(self) -> Iterator[Plan]:
         """Plans the updates after the present one; see `Mixing.forecast`."""
         return self.mixing.forecast()
 
     def share(self, plan: Plan) -> list[StreamShare]:
-        """Looks up this rank's samples of a plan; see `DrawerLookup.share`."""
-        is_balanced = not self._is_by_stream(plan)  # a stream's micro-batches are as many on every rank only at home
-        return self.mixing.planner.rank_share(plan, self._rank, self._world_size, is_balanced)
+        """Looks up this rank's samples of a plan; see `Cutter.share`."""
+        return self._cutter.share(plan, self._is_by_stream(plan))
 
     def read(self, share: Sequence[StreamShare]) -> Samples:
         """Loads samples in this process; see `StreamReader.read`."""
@@ -210,45 +203,22 @@ class MixingLoader:
     def _is_by_stream(self, plan: Plan) -> bool:
         return self.by_stream or plan.loss_weights is not None
 
+    def _load(self, plan: Plan, share: list[StreamShare]) -> Loaded:
+        if self._prefetcher is not None:
+            return Loaded(rows=self._prefetcher.take(plan, share, self._last_step(plan)))
+        if self._reads_columns and share:
+            return Loaded(columns=self._reader.read_columns(share))
+        return Loaded(samples=self._reader.read(share))
+
     def _padding(self, plan: Plan, cut: MicroBatchSlice, number: int) -> MicroBatch:
         """Repeats one sample of the plan: every rank runs as many forwards and backwards as the others."""
         stream_id = cut.stream_id if cut.stream_id >= 0 else int(np.argmax(plan.counts > 0))
         start = int(plan.starts[stream_id])
         positions = range(start, start + 1)
         indices = self.mixing.planner.drawers[stream_id].references(positions)
-        row = (self.read([StreamShare(stream_id, positions, indices)]), 0)
-        return MicroBatch(self._collate_rows([row], plan.step, number), np.array([stream_id]), True)
-
-    def _maker(self, plan: Plan, share: list[StreamShare]) -> Callable[[int, int, int], Any]:
-        """Loads a rank's samples and gives what makes a micro-batch of a slice of them, by its number."""
-        stack = self._stack_columns
-        if self._prefetcher is not None:
-            rows = self._prefetcher.take(plan, share, self._last_step(plan))
-            return lambda start, stop, number: self._collate_rows(rows[start:stop], plan.step, number)
-        if self._reads_columns and stack is not None and share:
-            columns = self._reader.read_columns(share)
-            return lambda start, stop, number: self._pinned(
-                stack({name: values[start:stop] for name, values in columns.items()})
-            )
-        samples = self._reader.read(share)
-        return lambda start, stop, number: self._collate(samples[start:stop], plan.step, number)
-
-    def _collate_rows(self, rows: list[Row], step: int, number: int) -> Any:
-        columns = None if self._stack_columns is None else stack_rows(rows)
-        if columns is None or self._stack_columns is None:
-            return self._collate([samples[row] for samples, row in rows], step, number)
-        return self._pinned(self._stack_columns(columns))
-
-    def _collate(self, samples: list[Any], step: int, number: int) -> Any:
-        if not self._collator_draws:
-            return self._pinned(self.collator(samples))
-        with seeded(self._seed, step, self._rank, number):
-            return self._pinned(self.collator(samples))
-
-    def _pinned(self, inputs: Any) -> Any:
-        if not self._pin_memory or not isinstance(inputs, Mapping):
-            return inputs
-        return {name: value.pin_memory() if _is_pinnable(value) else value for name, value in inputs.items()}
+        loaded = Loaded(rows=[(self.read([StreamShare(stream_id, positions, indices)]), 0)])
+        inputs = self._collation.collate(loaded, slice(0, 1), plan.step, number)
+        return MicroBatch(inputs, np.array([stream_id]), True)
 
     def _last_step(self, plan: Plan) -> int:
         """Gives the last update that may be looked ahead to: workers that end with the epoch load nothing beyond."""
@@ -267,25 +237,4 @@ class MixingLoader:
             options.worker_init_fn,
             self._seed,
         )
-        return Prefetcher(workers, self, self._max_size, has_others=self._world_size > 1)
-
-
-def _is_pinnable(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.layout is torch.strided
-
-
-def batch_mapping(inputs: Any) -> Mapping[str, Any]:
-    """Checks that a collator gave what a model can be called with.
-
-    Args:
-        inputs: A collated micro-batch.
-
-    Returns:
-        The same object.
-
-    Raises:
-        TypeError: If it is no mapping.
-    """
-    if not isinstance(inputs, Mapping):
-        raise TypeError(f"The data_collator must return a mapping of model inputs, got {type(inputs).__name__}.")
-    return inputs
+        return Prefetcher(workers, self, self._cutter.options.max_samples, has_others=self._world_size > 1)

@@ -34,10 +34,11 @@ def check_arguments(trainer: Trainer) -> None:
             "average_tokens_across_devices=False weighs the ranks' losses by rank instead of by item: with unequal "
             "counts on the ranks the gradient would not be that of the mixture. Leave it at True."
         )
-    if args.train_sampling_strategy not in ("random", "sequential"):
+    if args.train_sampling_strategy not in ("random", "sequential", "group_by_length"):
         raise ValueError(
-            f"train_sampling_strategy={args.train_sampling_strategy!r} is not supported by mixing yet; "
-            "use 'random' or 'sequential'."
+            f"train_sampling_strategy={args.train_sampling_strategy!r} is not supported by mixing; use "
+            "'group_by_length', which groups each update's own samples (over ranks too where the data has a column of "
+            "lengths), 'random' or 'sequential'."
         )
     config: Any = args.accelerator_config
     if config.split_batches or config.dispatch_batches:
@@ -63,6 +64,24 @@ def _check_engine(trainer: Trainer) -> None:
         raise ValueError(f"Parallel groups whose ranks share one batch are not supported by mixing yet, got {used}.")
     if trainer.is_fsdp_enabled:
         logger.warning("Mixing under FSDP is not covered by tests yet.")
+
+
+def check_max_tokens(max_tokens: int | None) -> None:
+    """Refuses a token budget that is none.
+
+    Args:
+        max_tokens: Most tokens of a micro-batch, or `None`.
+
+    Raises:
+        ValueError: If it is below 1.
+        TypeError: If it is no whole number.
+    """
+    if max_tokens is None:
+        return
+    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int):
+        raise TypeError(f"max_tokens_per_micro_batch must be a whole number of tokens, got {max_tokens!r}.")
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens_per_micro_batch must be at least 1 token, got {max_tokens}.")
 
 
 def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple[int, int]:

@@ -126,6 +126,7 @@ class Recipe:
         epoch_size: Samples of an epoch of the mixture.
         groupings: Groups of streams.
         drawing: How counts come of weights.
+        max_tokens_per_micro_batch: Most tokens of a micro-batch, in place of a number of samples.
         nonfinite: What to do when a stream's loss is not finite.
         allow_inexact: Whether to resume with streams, policy or data that are not what they were.
         tokenizer: A tokenizer to load, from a folder or by its name on the hub; pads batches.
@@ -139,6 +140,7 @@ class Recipe:
     epoch_size: int | None = None
     groupings: list[Grouping] = field(default_factory=list)
     drawing: Drawing = "exact"
+    max_tokens_per_micro_batch: int | None = None
     nonfinite: NonFinite = "warn"
     allow_inexact: bool = False
     tokenizer: str | None = None
@@ -166,6 +168,7 @@ class Recipe:
             epoch_size=self.epoch_size,
             groupings=self.groupings,
             drawing=self.drawing,
+            max_tokens_per_micro_batch=self.max_tokens_per_micro_batch,
             nonfinite=self.nonfinite,
             allow_inexact=self.allow_inexact,
         )

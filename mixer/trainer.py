@@ -19,10 +19,18 @@ from mixer.callback import MixingCallback
 from mixer.checkpoint import read_state
 from mixer.clock import Clock
 from mixer.controller import Mixing, check_format
+from mixer.cutting import MicroBatchOptions
 from mixer.groups import Grouping
 from mixer.ledger import Ledger
+from mixer.lengths import Lengths
 from mixer.loader import MixingLoader, WorkerOptions
-from mixer.options import check_arguments, check_evaluation_names, check_needs, resolve_batch_size
+from mixer.options import (
+    check_arguments,
+    check_evaluation_names,
+    check_max_tokens,
+    check_needs,
+    resolve_batch_size,
+)
 from mixer.packing import Columns
 from mixer.planner import Drawing, Planner
 from mixer.policies import Fixed, Policy, Proportional, as_policy
@@ -54,6 +62,9 @@ class MixingMixin(ResumingMixin):
         epoch_size: Samples of an epoch of the mixture; `None` takes those of all streams together.
         groupings: Groups of streams with weights and caps of their own.
         drawing: `"exact"` gives every stream its share to the sample, `"multinomial"` draws the counts at random.
+        max_tokens_per_micro_batch: Most tokens of a micro-batch, padding included, in place of
+            `per_device_train_batch_size` samples. Best together with `train_sampling_strategy="group_by_length"`, which
+            puts an update's samples of similar length into the same micro-batch.
         nonfinite: What to do when a stream's loss is not finite: `"warn"` and go on as the Trainer does, `"skip"`
             the optimizer step, or `"raise"`.
         allow_inexact: Whether to resume although the continuation is not the one that the uninterrupted run would have
@@ -83,12 +94,14 @@ class MixingMixin(ResumingMixin):
         epoch_size: int | None = None,
         groupings: Sequence[Grouping] = (),
         drawing: Drawing = "exact",
+        max_tokens_per_micro_batch: int | None = None,
         nonfinite: NonFinite = "warn",
         allow_inexact: bool = False,
         **kwargs: Any,
     ):
         if nonfinite not in ("warn", "skip", "raise"):
             raise ValueError(f"nonfinite must be 'warn', 'skip' or 'raise', got {nonfinite!r}.")
+        check_max_tokens(max_tokens_per_micro_batch)
         self.streams: list[Stream] = [] if train_dataset is None else as_streams(train_dataset)
         datasets = [stream.dataset for stream in self.streams]
         combined = datasets[0] if len(datasets) == 1 else ConcatDataset(datasets) if datasets else None
@@ -98,6 +111,7 @@ class MixingMixin(ResumingMixin):
         self._batch_size, self._epoch_size = batch_size, epoch_size
         self._groupings, self._drawing = tuple(groupings), drawing
         self._nonfinite = nonfinite
+        self._max_tokens = max_tokens_per_micro_batch
         self._allow_inexact = allow_inexact
         self.ledger = Ledger(Path(str(self.args.output_dir)) / "ledger", is_writer=self.is_world_process_zero())
         if self.streams:
@@ -160,7 +174,7 @@ class MixingMixin(ResumingMixin):
             collator,
             rank=self.args.process_index,
             world_size=self.args.world_size,
-            max_micro_batch_size=self._train_batch_size,
+            micro_batches=self._micro_batch_options(),
             stack_columns=stack_columns,
             seed=self._data_seed,
             workers=self._worker_options(),
@@ -171,6 +185,17 @@ class MixingMixin(ResumingMixin):
     @property
     def _data_seed(self) -> int:
         return self.args.seed if self.args.data_seed is None else self.args.data_seed
+
+    def _micro_batch_options(self) -> MicroBatchOptions:
+        args = self.args
+        groups = args.train_sampling_strategy == "group_by_length"
+        if not groups and self._max_tokens is None:
+            return MicroBatchOptions(self._train_batch_size)
+        names = getattr(self.processing_class, "model_input_names", None) or ["input_ids"]
+        lengths = Lengths([stream.dataset for stream in self.streams], args.length_column_name, names[0])
+        return MicroBatchOptions(
+            self._train_batch_size, self._max_tokens, groups, lengths, lambda number: self._agreement.most(number)
+        )
 
     def _worker_options(self) -> WorkerOptions:
         args = self.args

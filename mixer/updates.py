@@ -12,10 +12,11 @@ from transformers import Trainer
 from transformers.utils import logging
 
 from mixer.agreement import Agreement, UpdateContents
+from mixer.collation import batch_mapping
 from mixer.controller import Mixing
 from mixer.convention import EXACT_SHARE, LossConvention, decide, try_convention
 from mixer.ledger import Ledger
-from mixer.loader import MicroBatch, MixingLoader, Update, batch_mapping
+from mixer.loader import MicroBatch, MixingLoader, Update
 from mixer.losses import LossTracker, items_per_row, tokens_per_row
 from mixer.plan import Plan
 from mixer.recorder import FinishedUpdate

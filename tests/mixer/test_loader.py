@@ -9,6 +9,7 @@ from transformers import default_data_collator
 from mixer import Decision, Mixture, Observation, Order, Policy, Stream, Uniform
 from mixer.clock import Clock
 from mixer.controller import Mixing
+from mixer.cutting import MicroBatchOptions
 from mixer.loader import MixingLoader, Update
 from mixer.planner import Planner
 from mixer.reader import SampleError
@@ -68,7 +69,7 @@ def _rows(update: Update) -> list[tuple[int, int]]:
 def test_the_ranks_together_load_the_plan(world_size: int, by_stream: bool) -> None:
     updates = []
     for rank in range(world_size):
-        loader = _loader([20, 11, 6], 9, rank, world_size, max_micro_batch_size=2)
+        loader = _loader([20, 11, 6], 9, rank, world_size, micro_batches=MicroBatchOptions(2))
         loader.by_stream = by_stream
         update = loader.next_update()
         assert update is not None
@@ -84,7 +85,7 @@ def test_the_ranks_together_load_the_plan(world_size: int, by_stream: bool) -> N
 
 
 def test_stream_ids_say_where_each_row_comes_from() -> None:
-    update = _loader([20, 11, 6], 9, max_micro_batch_size=4).next_update()
+    update = _loader([20, 11, 6], 9, micro_batches=MicroBatchOptions(4)).next_update()
     assert update is not None
     for micro in update.micro_batches:
         assert micro.inputs["x"][:, 0].tolist() == micro.stream_ids.tolist()
@@ -98,7 +99,7 @@ def test_a_rank_without_samples_gets_a_micro_batch_that_counts_for_nothing() -> 
 
 
 def test_loss_weights_make_micro_batches_of_one_stream() -> None:
-    update = _loader([20, 11, 6], 9, max_micro_batch_size=64, policy=_Weighing()).next_update()
+    update = _loader([20, 11, 6], 9, micro_batches=MicroBatchOptions(64), policy=_Weighing()).next_update()
     assert update is not None
     assert [set(micro.stream_ids) for micro in update.micro_batches] == [{0}, {1}, {2}]
 
@@ -120,7 +121,7 @@ def test_an_epoch_is_as_long_as_it_says() -> None:
 
 
 def test_an_update_gives_the_tensors_of_its_samples() -> None:
-    update = _loader([20, 11, 6], 9, max_micro_batch_size=4).next_update()
+    update = _loader([20, 11, 6], 9, micro_batches=MicroBatchOptions(4)).next_update()
     assert update is not None
     assert "x" in update
     assert "y" not in update
@@ -173,7 +174,7 @@ def _by_columns(datasets: Sequence[Any], rank: int, world_size: int, **options: 
     streams = [Stream(f"s{k}", dataset) for k, dataset in enumerate(datasets)]
     clock = Clock(9, sum(len(dataset) for dataset in datasets), num_epochs=1)
     mixing = Mixing(Planner(streams, seed=0), Uniform(), clock)
-    return MixingLoader(mixing, datasets, default_data_collator, rank, world_size, max_micro_batch_size=2, **options)
+    return MixingLoader(mixing, datasets, default_data_collator, rank, world_size, micro_batches=MicroBatchOptions(2), **options)
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (1, 3), (9, 11)])

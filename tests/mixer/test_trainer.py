@@ -793,7 +793,7 @@ def test_a_state_of_another_run_is_refused_with_the_difference(tmp_path: Path) -
     for changes, message in (
         ({"train_dataset": {"a": streams["a"], "b": streams["b"]}}, r"streams were \['a', 'b', 'c'\]"),
         ({"train_dataset": {**streams, "b": Tokens(10, 2)}}, r"length was 11"),
-        ({"seed": 1}, r"key was"),
+        ({"seed": 1}, r"data seed was 42 when the run was saved and is 1 now"),
         ({"mixing": LossChange()}, r"policy was Proportional and is LossChange now"),
         ({"mixing": Floor(Proportional())}, r"policy was Proportional and is Floor\(Proportional\) now"),
         ({"batch_size": 5}, r"batch_size was 8"),

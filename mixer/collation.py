@@ -1,0 +1,138 @@
+"""From samples to a micro-batch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from mixer.deterministic import collates_without_randomness
+from mixer.packing import Columns, Row, stack_rows
+from mixer.random_state import seeded
+
+Collator = Callable[[list[Any]], Any]
+Selection = slice | NDArray[Any]
+
+
+class Loaded:
+    """A rank's samples of an update, in whichever form they were loaded.
+
+    Args:
+        columns: By columns.
+        samples: Or one by one.
+        rows: Or each by what it was loaded with and its number there.
+    """
+
+    def __init__(self, columns: Columns | None = None, samples: Sequence[Any] = (), rows: Sequence[Row] | None = None):
+        self._columns, self._samples, self._rows = columns, samples, rows
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether all samples have the same shapes, so that none is longer than another."""
+        return self._columns is not None
+
+    def columns(self, selection: Selection) -> Columns | None:
+        """Picks samples by columns.
+
+        Args:
+            selection: Which ones.
+
+        Returns:
+            For each column a tensor `[num_samples, ...]`, or `None` where the samples are not equal-shaped tensors.
+        """
+        if self._columns is not None:
+            return {name: values[selection] for name, values in self._columns.items()}
+        return None if self._rows is None else stack_rows(_pick(self._rows, selection))
+
+    def samples(self, selection: Selection) -> list[Any]:
+        """Picks samples one by one.
+
+        Args:
+            selection: Which ones.
+
+        Returns:
+            The samples.
+        """
+        if self._rows is not None:
+            return [samples[number] for samples, number in _pick(self._rows, selection)]
+        if self._columns is not None:
+            columns = self.columns(selection) or {}
+            return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        return _pick(self._samples, selection)
+
+
+class Collation:
+    """Makes micro-batches; a collator that draws random numbers draws the same in every repetition of a run.
+
+    Args:
+        collator: Makes a micro-batch of a list of samples.
+        stack_columns: Makes one of columns instead, where samples are loaded so; `None` always takes the collator.
+        seed: The run's seed.
+        rank: This rank.
+        pin_memory: Whether micro-batches are put into memory from where a GPU can fetch them by itself.
+    """
+
+    def __init__(
+        self,
+        collator: Collator,
+        stack_columns: Callable[[Columns], Any] | None,
+        seed: int,
+        rank: int,
+        pin_memory: bool,
+    ):
+        self._collator, self._stack_columns = collator, stack_columns
+        self._seed, self._rank, self._pin_memory = seed, rank, pin_memory
+        self._draws = not collates_without_randomness(collator)
+
+    def collate(self, loaded: Loaded, selection: Selection, step: int, number: int) -> Any:
+        """Makes a micro-batch.
+
+        Args:
+            loaded: This rank's samples of an update.
+            selection: Which of them.
+            step: Index of the update.
+            number: Number of the micro-batch in it.
+
+        Returns:
+            What the collator gives.
+        """
+        columns = None if self._stack_columns is None else loaded.columns(selection)
+        if columns is not None and self._stack_columns is not None:
+            return self._pinned(self._stack_columns(columns))
+        samples = loaded.samples(selection)
+        if not self._draws:
+            return self._pinned(self._collator(samples))
+        with seeded(self._seed, step, self._rank, number):
+            return self._pinned(self._collator(samples))
+
+    def _pinned(self, inputs: Any) -> Any:
+        if not self._pin_memory or not isinstance(inputs, Mapping):
+            return inputs
+        return {name: value.pin_memory() if _is_pinnable(value) else value for name, value in inputs.items()}
+
+
+def batch_mapping(inputs: Any) -> Mapping[str, Any]:
+    """Checks that a collator gave what a model can be called with.
+
+    Args:
+        inputs: A collated micro-batch.
+
+    Returns:
+        The same object.
+
+    Raises:
+        TypeError: If it is no mapping.
+    """
+    if not isinstance(inputs, Mapping):
+        raise TypeError(f"The data_collator must return a mapping of model inputs, got {type(inputs).__name__}.")
+    return inputs
+
+
+def _pick(values: Sequence[Any], selection: Selection) -> list[Any]:
+    if isinstance(selection, slice):
+        return list(values[selection])
+    return [values[place] for place in selection.tolist()]
+
+
+def _is_pinnable(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.layout is torch.strided

@@ -1,0 +1,152 @@
+"""Which samples of an update a rank trains on, and in which micro-batches."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixer.collation import Loaded
+from mixer.drawers import StreamShare
+from mixer.lengths import Lengths, deal_by_length, sort_by_length, split_by_tokens
+from mixer.micro_batches import MicroBatchSlice, split_by_stream, split_mixed
+from mixer.plan import Plan
+from mixer.planner import Planner
+
+Int64Array = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class MicroBatchOptions:
+    """How a rank's samples of an update become micro-batches.
+
+    Args:
+        max_samples: Most samples of a micro-batch.
+        max_tokens: Most tokens of a micro-batch, padding included, in place of `max_samples`.
+        groups_by_length: Whether samples of similar length go into the same micro-batch.
+        lengths: How long samples are, for either.
+        agree_on_most: Gives the largest of all ranks' numbers, for micro-batches of so many tokens: the ranks run
+            equally many, but each only knows its own samples.
+    """
+
+    max_samples: int = 8
+    max_tokens: int | None = None
+    groups_by_length: bool = False
+    lengths: Lengths | None = None
+    agree_on_most: Callable[[int], int] = int
+
+
+class Cutter:
+    """Deals updates out to ranks and cuts them into micro-batches.
+
+    Args:
+        planner: The streams and what they draw.
+        options: How.
+        rank: This rank.
+        world_size: Number of ranks.
+    """
+
+    def __init__(self, planner: Callable[[], Planner], options: MicroBatchOptions, rank: int, world_size: int):
+        self.options = options
+        self._planner, self._rank, self._world_size = planner, rank, world_size
+
+    def share(self, plan: Plan, is_by_stream: bool) -> list[StreamShare]:
+        """Looks up this rank's samples of a plan.
+
+        Args:
+            plan: The plan.
+            is_by_stream: Whether micro-batches will be of one stream each.
+
+        Returns:
+            The shares of the streams that the rank has samples of.
+        """
+        planner, lengths = self._planner(), self.options.lengths
+        deals_by_length = self.options.groups_by_length and lengths is not None and lengths.are_known
+        if self._world_size == 1 or lengths is None or not deals_by_length:
+            # A stream's micro-batches are as many on every rank only as long as all samples are at home.
+            return planner.rank_share(plan, self._rank, self._world_size, is_balanced=not is_by_stream)
+        whole = planner.rank_share(plan, 0, 1)
+        own = deal_by_length(ids_of(whole), lengths.look_up(whole), self._rank, self._world_size, is_by_stream)
+        ends = np.cumsum([len(part.indices) for part in whole])
+        own_parts = np.split(own, np.searchsorted(own, ends[:-1]))
+        picked = []
+        for part, end, places in zip(whole, ends.tolist(), own_parts, strict=True):
+            if len(places):
+                places = places - (end - len(part.indices))
+                positions = np.asarray(part.positions, dtype=np.int64)[places]
+                picked.append(StreamShare(part.stream_id, positions, part.indices[places]))
+        return picked
+
+    def cut(
+        self, plan: Plan, loaded: Loaded, stream_ids: Int64Array, is_by_stream: bool
+    ) -> tuple[Int64Array | None, list[MicroBatchSlice]]:
+        """Cuts this rank's samples, in the order that suits their lengths.
+
+        Args:
+            plan: The plan.
+            loaded: This rank's samples of it.
+            stream_ids: int64 `[num_samples]`: the stream of each.
+            is_by_stream: Whether micro-batches are of one stream each.
+
+        Returns:
+            int64 `[num_samples]`, the order of the samples, or `None` for that in which they are; and the micro-batches
+            in it.
+
+        Raises:
+            ValueError: If a sample has no length where one is needed.
+        """
+        options, order, lengths = self.options, None, np.zeros(0, dtype=np.int64)
+        if options.lengths is not None:
+            lengths = options.lengths.measure(loaded, len(stream_ids))
+        if options.groups_by_length:
+            order = sort_by_length(stream_ids, lengths, is_by_stream)
+            lengths, stream_ids = lengths[order], stream_ids[order]
+        if options.max_tokens is not None:
+            return order, split_by_tokens(stream_ids, lengths, options.max_tokens, is_by_stream)
+        if is_by_stream:
+            own_counts = np.bincount(stream_ids, minlength=len(plan.counts)).tolist()
+            return order, split_by_stream(plan, own_counts, self._world_size, options.max_samples)
+        return order, split_mixed(plan, len(stream_ids), self._world_size, options.max_samples)
+
+    @contextlib.contextmanager
+    def told_to_others(self) -> Iterator[None]:
+        """Keeps the ranks together where they are about to agree on a number and one of them fails.
+
+        Yields:
+            Nothing.
+        """
+        try:
+            yield
+        except Exception:
+            if self.options.max_tokens is not None:
+                self.options.agree_on_most(0)
+            raise
+
+    def as_many_as_others(self, slices: list[MicroBatchSlice], num_samples: int) -> list[MicroBatchSlice]:
+        """Adds empty micro-batches where another rank has more.
+
+        Args:
+            slices: This rank's micro-batches.
+            num_samples: This rank's samples.
+
+        Returns:
+            As many micro-batches as on every other rank.
+        """
+        if self.options.max_tokens is None:
+            return slices
+        num_missing = self.options.agree_on_most(len(slices)) - len(slices)
+        return slices + [MicroBatchSlice(num_samples, num_samples)] * num_missing
+
+
+def ids_of(share: Sequence[StreamShare]) -> Int64Array:
+    """Says which stream each sample of a share is of.
+
+    Args:
+        share: The share.
+
+    Returns:
+        int64 `[num_samples]`, ascending.
+    """
+    counts = np.array([len(part.indices) for part in share], dtype=np.int64)
+    return np.repeat(np.array([part.stream_id for part in share], dtype=np.int64), counts)

@@ -1,0 +1,268 @@
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
+
+from mixer import LossChange, MixingTrainer, Stream, Uniform
+from mixer.clock import Clock
+from mixer.collation import Loaded
+from mixer.controller import Mixing
+from mixer.cutting import MicroBatchOptions
+from mixer.lengths import Lengths, deal_by_length, sort_by_length, split_by_tokens
+from mixer.loader import MixingLoader, Update
+from mixer.planner import Planner
+from mixer.reader import SampleError
+from tests.helpers import GradientRecorder, arguments, build_model
+
+lengths_lists = st.lists(st.integers(1, 50), min_size=1, max_size=60)
+
+
+def _ids(lengths: list[int]) -> np.ndarray:
+    return np.sort(np.arange(len(lengths)) % 3)
+
+
+class TestOrder:
+    @given(lengths=lengths_lists)
+    def test_it_is_from_long_to_short_and_loses_nothing(self, lengths: list[int]) -> None:
+        order = sort_by_length(_ids(lengths), np.array(lengths), is_by_stream=False)
+        assert sorted(order.tolist()) == list(range(len(lengths)))
+        assert (np.diff(np.array(lengths)[order]) <= 0).all()
+
+    @given(lengths=lengths_lists)
+    def test_by_stream_the_streams_stay_together(self, lengths: list[int]) -> None:
+        ids = _ids(lengths)
+        order = sort_by_length(ids, np.array(lengths), is_by_stream=True)
+        assert ids[order].tolist() == ids.tolist()
+        for stream_id in set(ids.tolist()):
+            assert (np.diff(np.array(lengths)[order][ids == stream_id]) <= 0).all()
+
+    def test_equal_lengths_stay_in_order(self) -> None:
+        assert sort_by_length(np.zeros(5, dtype=int), np.full(5, 7), False).tolist() == [0, 1, 2, 3, 4]
+
+
+class TestDealing:
+    @given(lengths=lengths_lists, world_size=st.integers(1, 5), by_stream=st.booleans())
+    def test_the_ranks_have_each_sample_once_and_equally_many(self, lengths, world_size, by_stream) -> None:
+        ids = _ids(lengths)
+        shares = [deal_by_length(ids, np.array(lengths), rank, world_size, by_stream) for rank in range(world_size)]
+        assert sorted(np.concatenate(shares).tolist()) == list(range(len(lengths)))
+        for stream_ids in [ids[share] for share in shares] if by_stream else []:
+            for stream_id in set(ids.tolist()):
+                own, whole = (stream_ids == stream_id).sum(), (ids == stream_id).sum()
+                assert whole // world_size <= own <= -(-whole // world_size)
+        if not by_stream:
+            sizes = [len(share) for share in shares]
+            assert max(sizes) - min(sizes) <= 1
+
+    @given(lengths=lengths_lists, world_size=st.integers(2, 5))
+    def test_what_runs_side_by_side_is_as_long(self, lengths: list[int], world_size: int) -> None:
+        values = np.array(lengths)
+        shares = [deal_by_length(_ids(lengths), values, rank, world_size, False) for rank in range(world_size)]
+        columns = [np.sort(values[share])[::-1] for share in shares]
+        for place in range(min(len(column) for column in columns) - 1):
+            assert min(column[place] for column in columns) >= max(column[place + 1] for column in columns)
+
+
+class TestTokenBudget:
+    @given(lengths=lengths_lists, budget=st.integers(1, 200), by_stream=st.booleans())
+    def test_no_micro_batch_is_over_it_but_for_single_samples(self, lengths, budget, by_stream) -> None:
+        ids = _ids(lengths)
+        slices = split_by_tokens(ids, np.array(lengths), budget, by_stream)
+        assert [place for cut in slices for place in range(cut.start, cut.stop)] == list(range(len(lengths)))
+        for cut in slices:
+            own = lengths[cut.start : cut.stop]
+            assert max(own) * len(own) <= budget or len(own) == 1
+            if by_stream:
+                assert set(ids[cut.start : cut.stop].tolist()) == {cut.stream_id}
+
+    def test_a_micro_batch_is_filled_before_the_next_one_begins(self) -> None:
+        slices = split_by_tokens(np.zeros(5, dtype=int), np.array([4, 4, 2, 2, 2]), 8, False)
+        assert [(cut.start, cut.stop) for cut in slices] == [(0, 2), (2, 5)]
+
+    def test_no_samples_are_no_micro_batches(self) -> None:
+        assert split_by_tokens(np.zeros(0, dtype=int), np.zeros(0, dtype=int), 8, True) == []
+
+
+class _Ragged:
+    def __init__(self, stream: int, length: int):
+        self.sizes = np.random.default_rng(stream).integers(2, 30, length)
+        self.stream = stream
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        size = int(self.sizes[index])
+        return {"input_ids": [self.stream + 1] * size, "labels": [self.stream + 1] * size, "place": index}
+
+
+def _pad(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    width = max(len(sample["input_ids"]) for sample in samples)
+    padded = {
+        name: torch.tensor([sample[name] + [fill] * (width - len(sample[name])) for sample in samples])
+        for name, fill in (("input_ids", 0), ("labels", -100))
+    }
+    return {**padded, "place": torch.tensor([sample["place"] for sample in samples])}
+
+
+def _loader(rank: int = 0, world_size: int = 1, has_column: bool = False, **options: Any) -> MixingLoader:
+    sources: list[Any] = [_Ragged(stream, length) for stream, length in enumerate((40, 25, 30))]
+    if has_column:
+        sources = [
+            datasets.Dataset.from_list(
+                [{**source[index], "length": int(source.sizes[index])} for index in range(len(source))]
+            )
+            for source in sources
+        ]
+    streams = [Stream(f"s{number}", source) for number, source in enumerate(sources)]
+    mixing = Mixing(Planner(streams, seed=0), Uniform(), Clock(24, 95, num_epochs=2))
+    options = {"max_samples": 4, "lengths": Lengths(sources), **options}
+    return MixingLoader(mixing, sources, _pad, rank, world_size, micro_batches=MicroBatchOptions(**options))
+
+
+def _samples(update: Update) -> list[tuple[int, int]]:
+    return sorted(
+        (int(stream_id), int(place))
+        for micro in update.micro_batches
+        if not micro.is_padding
+        for stream_id, place in zip(micro.stream_ids, micro.inputs["place"], strict=True)
+    )
+
+
+def _num_padded(update: Update) -> int:
+    return sum(int((micro.inputs["input_ids"] == 0).sum()) for micro in update.micro_batches)
+
+
+class TestLoader:
+    @pytest.mark.parametrize("by_stream", [False, True])
+    def test_grouping_changes_no_sample_of_the_update_and_saves_padding(self, by_stream: bool) -> None:
+        plain, grouped = _loader(lengths=None), _loader(groups_by_length=True)
+        plain.by_stream = grouped.by_stream = by_stream
+        one, other = plain.next_update(), grouped.next_update()
+        assert one is not None
+        assert other is not None
+        assert _samples(one) == _samples(other)
+        assert _num_padded(other) < _num_padded(one)
+        for micro in other.micro_batches:
+            ids = micro.inputs["input_ids"][:, 0] - 1
+            assert ids.tolist() == micro.stream_ids.tolist()
+            assert not by_stream or len(set(ids.tolist())) == 1
+
+    @pytest.mark.parametrize("has_column", [False, True])
+    @pytest.mark.parametrize("by_stream", [False, True])
+    @pytest.mark.parametrize("world_size", [2, 3])
+    def test_the_ranks_together_have_the_update(self, has_column: bool, by_stream: bool, world_size: int) -> None:
+        whole = _loader(lengths=None).next_update()
+        updates = []
+        for rank in range(world_size):
+            loader = _loader(rank, world_size, has_column, groups_by_length=True)
+            loader.by_stream = by_stream
+            updates.append(loader.next_update())
+        assert whole is not None
+        assert len({len(update.micro_batches) for update in updates}) == 1
+        assert sorted(row for update in updates for row in _samples(update)) == _samples(whole)
+
+    def test_a_column_groups_over_the_ranks(self) -> None:
+        def spread(has_column: bool) -> int:
+            updates = [_loader(rank, 2, has_column, groups_by_length=True).next_update() for rank in range(2)]
+            widths = [[micro.inputs["input_ids"].shape[1] for micro in update.micro_batches] for update in updates]
+            return int(np.abs(np.diff(widths, axis=0)).sum())
+
+        assert spread(has_column=True) < spread(has_column=False)
+
+    def test_micro_batches_of_so_many_tokens(self) -> None:
+        update = _loader(max_tokens=64, groups_by_length=True).next_update()
+        assert update is not None
+        assert all(micro.inputs["input_ids"].numel() <= 64 for micro in update.micro_batches)
+        assert sum(len(micro.stream_ids) for micro in update.micro_batches) == 24
+
+    def test_ranks_with_fewer_micro_batches_get_empty_ones(self) -> None:
+        asked = []
+
+        def most(number: int) -> int:
+            asked.append(number)
+            return 9
+
+        update = _loader(0, 2, max_tokens=64, agree_on_most=most).next_update()
+        assert update is not None
+        assert len(update.micro_batches) == 9
+        assert [micro.is_padding for micro in update.micro_batches] == [False] * asked[0] + [True] * (9 - asked[0])
+
+    def test_a_failure_is_told_before_the_others_wait(self) -> None:
+        asked = []
+
+        def most(number: int) -> int:
+            asked.append(number)
+            return number
+
+        loader = _loader(max_tokens=64, agree_on_most=most)
+        loader._reader._datasets[1].sizes = None  # every sample of it fails now
+        with pytest.raises(SampleError, match="'s1'"):
+            loader.next_update()
+        assert asked == [0]
+
+    def test_samples_without_a_length_are_refused(self) -> None:
+        lengths = Lengths([range(3)], "length", "pixels")
+        with pytest.raises(ValueError, match=r"need samples with 'pixels' or a column 'length' .* \['a'\]"):
+            lengths.measure(Loaded(samples=[{"a": 1}]), 1)
+
+    def test_a_length_column_counts_before_the_input(self) -> None:
+        lengths = Lengths([[]], "size")
+        assert lengths.measure(Loaded(samples=[{"size": 7, "input_ids": [1]}, {"input_ids": [1, 2]}]), 2).tolist() == [
+            7,
+            2,
+        ]
+
+    def test_stacked_samples_are_equally_long(self) -> None:
+        loaded = Loaded(columns={"input_ids": torch.zeros(3, 5)})
+        assert Lengths([[]]).measure(loaded, 3).tolist() == [5, 5, 5]
+
+
+def _tokenizer() -> PreTrainedTokenizerFast:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"[PAD]": 0, "x": 1}, "x")), pad_token="[PAD]")
+
+
+@pytest.mark.parametrize("options", [{}, {"max_tokens_per_micro_batch": 48}])
+@pytest.mark.parametrize("strategy", ["random", "group_by_length"])
+def test_the_gradient_is_the_one_without_grouping(tmp_path: Path, options: Any, strategy: str) -> None:
+    def gradients(folder: str, strategy: str, **options: Any) -> torch.Tensor:
+        sources = {}
+        for number, name in enumerate("ab"):
+            rows = _Ragged(number, 30)
+            sources[name] = datasets.Dataset.from_list(
+                [
+                    {"input_ids": rows[index]["input_ids"], "labels": index % 3, "length": int(rows.sizes[index])}
+                    for index in range(30)
+                ]
+            )
+        recorder = GradientRecorder()
+        args = arguments(tmp_path / folder, per_device_train_batch_size=4, train_sampling_strategy=strategy)
+        trainer = MixingTrainer(
+            build_model("bert-classifier"),
+            args,
+            DataCollatorWithPadding(_tokenizer()),
+            sources,
+            batch_size=16,
+            mixing=LossChange(),
+            callbacks=[recorder],
+            **options,
+        )
+        trainer.train()
+        return torch.stack(recorder.gradients)
+
+    torch.testing.assert_close(gradients("one", strategy, **options), gradients("other", "random"), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("value", "error"), [(0, ValueError), (True, TypeError), (1.5, TypeError)])
+def test_a_token_budget_that_is_none_is_refused(tmp_path: Path, value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="max_tokens_per_micro_batch must be"):
+        MixingTrainer(build_model("llama"), arguments(tmp_path), max_tokens_per_micro_batch=value)
