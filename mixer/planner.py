@@ -152,7 +152,7 @@ class Planner:
             "streams": {
                 stream.name: {**drawer.state_dict(), "seen": int(seen), "owed": float(owed)}
                 for stream, drawer, seen, owed in zip(self.streams, self.drawers, self.seen, self._carry, strict=True)
-            }
+            },
         }
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:

@@ -19,7 +19,7 @@ def columns_of(step: int) -> dict[str, np.ndarray]:
 def record(ledger: Ledger, *steps: int) -> None:
     for step in steps:
         ledger.record_streams(step, NAMES, columns_of(step))
-        ledger.record_update(step=step, total=8, micro_batches=2, load_seconds=0.5, train_seconds=1.5)
+        ledger.record_update(step=step, total=8, micro_batches=2, hits=1, misses=0, load_seconds=0.5, train_seconds=1.5)
 
 
 def started(folder: Path, resume_step: int | None = None) -> Ledger:
@@ -48,7 +48,15 @@ class TestRecords:
         ledger = started(tmp_path / "ledger")
         record(ledger, 1)
         assert ledger.updates().to_dict("records") == [
-            {"step": 1, "total": 8, "micro_batches": 2, "load_seconds": 0.5, "train_seconds": 1.5}
+            {
+                "step": 1,
+                "total": 8,
+                "micro_batches": 2,
+                "hits": 1,
+                "misses": 0,
+                "load_seconds": 0.5,
+                "train_seconds": 1.5,
+            }
         ]
         assert not [name for name in ledger.to_pandas().columns if "second" in name]
 
