@@ -1,0 +1,66 @@
+"""Loading ahead on two ranks, each with worker processes of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mixer import Ledger
+
+ROOT = Path(__file__).parents[2]
+SCENARIOS = ("same_weights", "dead_worker", "failing_sample")
+
+pytestmark = pytest.mark.xdist_group("ranks")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("loading")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(
+        [*command, str(Path(__file__).with_name("loading_worker.py")), str(path), *SCENARIOS],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-6000:]
+    return path
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads((folder / f"loading-{rank}.json").read_text()) for rank in range(2)]
+
+
+def test_with_workers_the_weights_are_those_without(results: list[dict[str, Any]]) -> None:
+    assert len({weights for result in results for weights in result["same_weights"].values()}) == 1
+
+
+def test_with_workers_the_ledger_is_the_one_without(folder: Path) -> None:
+    alone, helped = (Ledger(folder / f"same-{number}" / "ledger") for number in (0, 2))
+    assert alone.to_pandas().equals(helped.to_pandas())
+    assert set(helped.to_pandas()["staleness"]) == {0}
+    updates = helped.updates()
+    assert updates["hits"].sum() > 0
+    # The first rank's own samples: five of nine at most, or one of the one that an epoch ends with.
+    assert ((updates["hits"] + updates["misses"]) <= -(-updates["total"] // 2)).all()
+
+
+def test_a_worker_that_dies_on_one_rank_ends_in_an_error_on_both(results: list[dict[str, Any]]) -> None:
+    messages = [result["dead_worker"] for result in results]
+    assert all("A worker process died" in message for message in messages)
+    assert all("stream 'bad', sample 7" in message for message in messages)
+    assert sorted(message.split(":")[0] for message in messages) == ["RemoteError", "SampleError"]
+
+
+def test_a_sample_that_fails_on_one_rank_ends_in_an_error_on_both(results: list[dict[str, Any]]) -> None:
+    messages = [result["failing_sample"] for result in results]
+    assert all("Stream 'bad': sample 7 could not be loaded: OSError: disk on fire" in message for message in messages)
+    assert sorted(message.split(":")[0] for message in messages) == ["RemoteError", "SampleError"]
