@@ -98,5 +98,5 @@ class SavingMixin(UpdateMixin):
         # The loop comes here after every update, and once more at an epoch's end.
         step = self.state.global_step
         self._epoch_end_is_left = step != self._last_update[0]
-        self._last_update = (step, grad_norm, kwargs["learning_rate"])
+        self._last_update = (step, grad_norm, kwargs.get("learning_rate"))
         super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **kwargs)
