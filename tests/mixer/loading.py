@@ -11,6 +11,7 @@ import torch
 from mixer import Decision, Mixture, Observation, Policy, Stream, Uniform
 from mixer.clock import Clock
 from mixer.controller import Mixing
+from mixer.cutting import MicroBatchOptions
 from mixer.loader import MixingLoader, Update, WorkerOptions
 from mixer.planner import Planner
 
@@ -81,7 +82,9 @@ def make_loader(
     clock = Clock(batch_size, sum(map(len, datasets)), num_epochs)
     mixing = Mixing(Planner(streams, seed=0), policy or Uniform(), clock)
     workers = WorkerOptions(num_workers, prefetch_factor, **options)
-    return MixingLoader(mixing, datasets, collator, rank, world_size, micro_batch_size, seed=3, workers=workers)
+    return MixingLoader(
+        mixing, datasets, collator, rank, world_size, MicroBatchOptions(micro_batch_size), seed=3, workers=workers
+    )
 
 
 def updates_of(loader: MixingLoader, limit: int = 10_000) -> Iterator[Update]:

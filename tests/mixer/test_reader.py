@@ -7,7 +7,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
@@ -113,6 +113,7 @@ RANDOM = {
 
 @pytest.mark.parametrize("make", RANDOM.values(), ids=RANDOM)
 class TestRandomSamples:
+    @settings(max_examples=20)
     @given(cuts=st.lists(st.integers(1, 29), unique=True).map(sorted), is_backwards=st.booleans())
     def test_they_are_the_same_in_whichever_batches_they_are_read(self, make, cuts, is_backwards) -> None:
         dataset = make()
