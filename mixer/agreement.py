@@ -1,6 +1,7 @@
 """What the ranks tell each other about an update: one small collective before the forward, one after the backward."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -98,11 +99,37 @@ class Agreement:
         Returns:
             The largest.
         """
+        return -int(self.least(np.array([-number]))[0])
+
+    def least(self, numbers: Int64Array) -> Int64Array:
+        """Finds the smallest numbers of all ranks, through the CPU.
+
+        Args:
+            numbers: int64 `[count]`: this rank's.
+
+        Returns:
+            int64 `[count]`: for each place the smallest.
+        """
+        return self._reduce(numbers, dist.ReduceOp.MIN)
+
+    def total(self, numbers: Int64Array) -> Int64Array:
+        """Adds numbers of all ranks up, through the CPU.
+
+        Args:
+            numbers: int64 `[count]`: this rank's.
+
+        Returns:
+            int64 `[count]`: the sums.
+        """
+        return self._reduce(numbers, dist.ReduceOp.SUM)
+
+    def _reduce(self, numbers: Int64Array, operation: Any) -> Int64Array:
         if self._world_size == 1:
-            return number
-        message = torch.tensor(number)
-        dist.all_reduce(message, op=dist.ReduceOp.MAX, group=self._group)
-        return int(message)
+            return numbers
+        message = torch.from_numpy(numbers.astype(np.int64))
+        dist.all_reduce(message, op=operation, group=self._group)
+        result: Int64Array = message.numpy()
+        return result
 
     def add_up(self, values: Tensor) -> Tensor:
         """Adds a small tensor up over the ranks, on the device where it is.

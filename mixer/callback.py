@@ -1,6 +1,7 @@
 """The one callback of a mixing trainer: it closes every update before the others see it."""
 
 from collections.abc import Callable
+from math import isnan
 from typing import Any
 
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -74,10 +75,15 @@ def coverage_text(mixing: Mixing) -> str:
         mixing: The controller.
 
     Returns:
-        Each stream's coverage in per cent, or the least and the most of many streams.
+        Each stream's coverage in per cent (its rows, where nobody knows how many it has), or the least and the most of
+        many streams.
     """
-    coverage = mixing.coverage
-    if len(coverage) <= _MAX_NAMES:
-        return "coverage " + " ".join(f"{name} {share:.0%}" for name, share in coverage.items())
+    if len(mixing.names) <= _MAX_NAMES:
+        seen = zip(mixing.coverage.items(), mixing.seen.tolist(), strict=True)
+        parts = (f"{name} {count:,} rows" if isnan(share) else f"{name} {share:.0%}" for (name, share), count in seen)
+        return "coverage " + " ".join(parts)
+    coverage = {name: share for name, share in mixing.coverage.items() if not isnan(share)}
+    if not coverage:
+        return f"{int(mixing.seen.sum()):,} rows"
     least, most = min(coverage, key=lambda n: coverage[n]), max(coverage, key=lambda n: coverage[n])
     return f"coverage {least} {coverage[least]:.0%} … {most} {coverage[most]:.0%}"

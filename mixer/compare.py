@@ -94,4 +94,5 @@ def _cells(summary: RunSummary, name: str) -> tuple[str, str, str, str]:
         return "-", "-", "-", "-"
     row = summary.streams.loc[name].to_dict()
     losses = f"{row['first_loss']:.3f} → {row['last_loss']:.3f}"
-    return losses, f"{int(row['samples']):,}", f"{row['coverage']:.0%}", f"{row['weight']:.3f}"
+    coverage = "-" if pd.isna(row["coverage"]) else f"{row['coverage']:.0%}"
+    return losses, f"{int(row['samples']):,}", coverage, f"{row['weight']:.3f}"

@@ -75,19 +75,24 @@ class Mixing:
 
     @property
     def coverage(self) -> dict[str, float]:
-        """Share of each stream's samples that was seen, by name: `min(1, seen / n)`."""
+        """Share of each stream's samples that was seen, by name: `min(1, seen / n)`; NaN where `n` is not known."""
         return dict(zip(self.names, np.minimum(1.0, self.stream_epochs).tolist(), strict=True))
 
     @property
     def stream_epochs(self) -> FloatArray:
-        """`[num_streams]`: passes over each stream so far, `seen / n`."""
-        epochs: FloatArray = self.seen / self._mixture.num_samples
+        """`[num_streams]`: passes over each stream so far, `seen / n`; NaN where `n` is not known."""
+        sizes = self._mixture.num_samples
+        if sizes.all():
+            epochs: FloatArray = self.seen / sizes
+        else:
+            epochs = np.divide(self.seen, sizes, out=np.full(len(sizes), np.nan), where=sizes > 0)
         return epochs
 
     @property
     def unique(self) -> Int64Array:
         """int64 `[num_streams]`: different samples seen so far (a lower bound where ends of epochs are dropped)."""
-        return np.minimum(self.seen, self._mixture.num_samples - self._dropped)
+        unique = self.planner.unique
+        return np.minimum(unique, self._mixture.num_samples - self._dropped) if self._dropped else unique
 
     @property
     def _dropped(self) -> int:

@@ -117,6 +117,11 @@ class _GroupTable:
         self._num_groups = len(names)
         self._weights = np.array([grouping.weights[name] for name in names]) if grouping.weights else None
         self._caps = np.array([grouping.max_shares.get(name, 1.0) for name in names])
+        endless = [s.name for s in streams if s.is_iterable and s.groups[grouping.name] in grouping.max_epochs]
+        if endless:
+            raise ValueError(
+                f"Grouping {grouping.name!r}: max_epochs needs sizes, but these streams are iterable: {endless}."
+            )
         sizes = np.bincount(self._ids, weights=[stream.num_samples for stream in streams])
         self._max_samples = np.array([grouping.max_epochs.get(name, np.inf) for name in names]) * sizes
 

@@ -42,6 +42,25 @@ def rank_samples(plan: Plan, rank: int, world_size: int, is_balanced: bool = Tru
     return own[0], own[1]
 
 
+def dealt_samples(plan: Plan, rank: int, world_size: int) -> tuple[Int64Array, Int64Array]:
+    """Gives one rank's samples where they have no homes: sample `i` of the whole list belongs to rank `i mod W`.
+
+    Of a stream's samples no rank has two more than another, nor of all of them.
+
+    Args:
+        plan: The plan.
+        rank: The rank.
+        world_size: Number of ranks, `W`.
+
+    Returns:
+        int64 `[count]` each: the stream of each sample, ascending, and its position in that stream.
+    """
+    ends = np.cumsum(plan.counts)
+    places = np.arange(rank, int(ends[-1]), world_size)
+    stream_ids = np.searchsorted(ends, places, side="right")
+    return stream_ids, places + (plan.starts + plan.counts - ends)[stream_ids]
+
+
 class _Homes:
     """The samples of a plan by home rank; the cost is one a stream and one a rank, whatever the batch size."""
 

@@ -30,6 +30,7 @@ _STREAMS = pa.schema(
         "coverage": pa.float64(),
         "epoch": pa.float64(),
         "staleness": pa.int64(),
+        "undelivered": pa.int64(),
     }
 )
 _UPDATES = pa.schema(
@@ -155,8 +156,9 @@ class Ledger:
 
         Returns:
             One row per update and stream: step, stream, weight (the share asked for), count, items (terms of the
-            loss), loss (mean per item, NaN where there is none), tokens, seen, unique, coverage, epoch (seen / n),
-            staleness.
+            loss), loss (mean per item, NaN where there is none), tokens, seen, unique, coverage, epoch (seen / n;
+            both NaN where n is not known), staleness, undelivered (rows of an iterable stream so far that ranks had
+            left when another had none).
         """
         frame: pd.DataFrame = self._streams.read().to_pandas()
         return frame

@@ -12,11 +12,13 @@ from mixer.collation import Collation, Collator, Loaded
 from mixer.controller import Mixing
 from mixer.cutting import Cutter, MicroBatchOptions, ids_of
 from mixer.drawers import StreamShare
+from mixer.feed import Feed
 from mixer.micro_batches import MicroBatchSlice
-from mixer.packing import Columns, Samples
+from mixer.packing import Columns, Row, Samples
 from mixer.plan import Plan
 from mixer.prefetch import Prefetcher
 from mixer.reader import StreamReader
+from mixer.streams import combine
 from mixer.workers import Workers
 
 Int64Array = NDArray[np.int64]
@@ -94,6 +96,7 @@ class MixingLoader:
             any number of workers.
         workers: How samples are loaded ahead.
         pin_memory: Whether micro-batches are put into memory from where a GPU can fetch them by itself.
+        feed: The rows of iterable streams.
     """
 
     def __init__(
@@ -108,13 +111,15 @@ class MixingLoader:
         seed: int = 0,
         workers: WorkerOptions | None = None,
         pin_memory: bool = False,
+        feed: Feed | None = None,
     ):
         self.mixing = mixing
-        self.dataset = datasets[0] if len(datasets) == 1 else torch.utils.data.ConcatDataset(datasets)
+        self.dataset = combine(mixing.planner.streams, datasets)
         self.by_stream = False
         keys = [stream.order_key(seed) for stream in mixing.planner.streams]
         self._reader = StreamReader(mixing.names, datasets, keys)
         self._reads_columns = stack_columns is not None and self._reader.has_columns
+        self._feed = feed
         self._collation = Collation(collator, stack_columns, seed, rank, pin_memory)
         self._rank, self._world_size, self._seed = rank, world_size, seed
         self._cutter = Cutter(lambda: mixing.planner, micro_batches or MicroBatchOptions(), rank, world_size)
@@ -144,6 +149,8 @@ class MixingLoader:
         """Ends the workers; they start again when samples are loaded."""
         if self._prefetcher is not None:
             self._prefetcher.stop()
+        if self._feed is not None:
+            self._feed.stop()
 
     def next_update(self) -> Update | None:
         """Plans, fetches and collates the next update.
@@ -154,6 +161,8 @@ class MixingLoader:
         Raises:
             SampleError: If a sample cannot be loaded.
         """
+        if self._feed is not None:
+            self._feed.prepare(-(-self.mixing.clock.next_total() // self._world_size))
         plan = self.mixing.next_plan()
         return None if plan is None else self.load(plan)
 
@@ -169,7 +178,7 @@ class MixingLoader:
         Raises:
             SampleError: If a sample cannot be loaded.
         """
-        share = self.share(plan)
+        share = self._cutter.share(plan, self._is_by_stream(plan))
         stream_ids = ids_of(share)
         with self._cutter.told_to_others():
             loaded = self._load(plan, share)
@@ -191,8 +200,8 @@ class MixingLoader:
         return self.mixing.forecast()
 
     def share(self, plan: Plan) -> list[StreamShare]:
-        """Looks up this rank's samples of a plan; see `Cutter.share`."""
-        return self._cutter.share(plan, self._is_by_stream(plan))
+        """Looks up this rank's samples of a plan, but for rows of iterable streams; see `Cutter.share`."""
+        return self._without_rows(self._cutter.share(plan, self._is_by_stream(plan)))
 
     def read(self, share: Sequence[StreamShare]) -> Samples:
         """Loads samples in this process; see `StreamReader.read`."""
@@ -203,20 +212,46 @@ class MixingLoader:
     def _is_by_stream(self, plan: Plan) -> bool:
         return self.by_stream or plan.loss_weights is not None
 
+    def _without_rows(self, share: list[StreamShare]) -> list[StreamShare]:
+        if self._feed is None:
+            return share
+        return [part for part in share if not self.mixing.planner.streams[part.stream_id].is_iterable]
+
     def _load(self, plan: Plan, share: list[StreamShare]) -> Loaded:
+        if self._feed is not None:
+            return self._load_with_rows(plan, share, self._feed)
         if self._prefetcher is not None:
             return Loaded(rows=self._prefetcher.take(plan, share, self._last_step(plan)))
         if self._reads_columns and share:
             return Loaded(columns=self._reader.read_columns(share))
         return Loaded(samples=self._reader.read(share))
 
+    def _load_with_rows(self, plan: Plan, share: list[StreamShare], feed: Feed) -> Loaded:
+        indexed = self._without_rows(share)
+        if self._prefetcher is not None:
+            found = iter(self._prefetcher.take(plan, indexed, self._last_step(plan)))
+        else:
+            samples = self.read(indexed)
+            found = iter([(samples, number) for number in range(sum(len(part.indices) for part in indexed))])
+        rows: list[Row] = []
+        given = {stream_id: Samples(None, own) for stream_id, own in feed.take(plan.step, share).items()}
+        for part in share:
+            numbers = range(len(part.indices))
+            own = given.get(part.stream_id)
+            rows += [next(found) if own is None else (own, number) for number in numbers]
+        return Loaded(rows=rows)
+
     def _padding(self, plan: Plan, cut: MicroBatchSlice, number: int) -> MicroBatch:
         """Repeats one sample of the plan: every rank runs as many forwards and backwards as the others."""
         stream_id = cut.stream_id if cut.stream_id >= 0 else int(np.argmax(plan.counts > 0))
-        start = int(plan.starts[stream_id])
-        positions = range(start, start + 1)
-        indices = self.mixing.planner.drawers[stream_id].references(positions)
-        loaded = Loaded(rows=[(self.read([StreamShare(stream_id, positions, indices)]), 0)])
+        if self._feed is not None and self.mixing.planner.streams[stream_id].is_iterable:
+            stream_id, row = self._feed.example()
+            loaded = Loaded(samples=[row])
+        else:
+            start = int(plan.starts[stream_id])
+            positions = range(start, start + 1)
+            indices = self.mixing.planner.drawers[stream_id].references(positions)
+            loaded = Loaded(rows=[(self.read([StreamShare(stream_id, positions, indices)]), 0)])
         inputs = self._collation.collate(loaded, slice(0, 1), plan.step, number)
         return MicroBatch(inputs, np.array([stream_id]), True)
 

@@ -1,5 +1,6 @@
 """Which options of the Trainer mixing honours, and the reasons against the others, at construction."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from accelerate.utils import DistributedType
@@ -116,6 +117,36 @@ def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple
     if batch_size < args.world_size:
         raise ValueError(f"batch_size={batch_size} is smaller than the number of ranks, {args.world_size}.")
     return batch_size, batch_size
+
+
+def resolve_epoch_size(
+    args: TrainingArguments, streams: Sequence[Stream], batch_size: int, epoch_size: int | None
+) -> int:
+    """Gives the samples of an epoch of the mixture.
+
+    Args:
+        args: The training arguments.
+        streams: The streams.
+        batch_size: Samples of an update, over all ranks.
+        epoch_size: What the user says, or `None`.
+
+    Returns:
+        That, or the samples of all streams that can be counted, or the whole run where none can.
+
+    Raises:
+        ValueError: If nothing says how long an epoch is.
+    """
+    if epoch_size is not None:
+        return epoch_size
+    known = sum(stream.num_samples for stream in streams)
+    if known:
+        return known
+    if args.max_steps < 1:
+        raise ValueError(
+            "All streams are iterable, so nobody knows how long an epoch is: set max_steps in the training arguments, "
+            "or epoch_size, in samples."
+        )
+    return args.max_steps * batch_size
 
 
 def check_needs(policy: Policy, streams: list[Stream], args: TrainingArguments, eval_dataset: Any) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.apportion import apportion
-from mixer.drawers import Drawer, DrawerLookup, OrderedDrawer, StreamShare
+from mixer.drawers import Drawer, DrawerLookup, IterableDrawer, OrderedDrawer, StreamShare
 from mixer.groups import Grouping, Groups
 from mixer.plan import Plan
 from mixer.streams import Stream
@@ -46,7 +46,9 @@ class Planner:
         if drawing not in ("exact", "multinomial"):
             raise ValueError(f"drawing must be 'exact' or 'multinomial', got {drawing!r}.")
         self.streams = tuple(streams)
-        self.drawers = tuple(drawers or (OrderedDrawer(stream, seed) for stream in streams))
+        self.drawers: tuple[Drawer, ...] = tuple(drawers or (_drawer(stream, seed) for stream in streams))
+        self._has_rows = any(stream.is_iterable for stream in streams)
+        self._sizes = np.array([stream.num_samples for stream in streams], dtype=np.int64)
         self.seen: Int64Array = np.zeros(len(self.streams), dtype=np.int64)
         self._seed = seed
         self._drawing = drawing
@@ -56,7 +58,7 @@ class Planner:
         self._enters = np.array([stream.enters_at for stream in streams])
         self._leaves = np.array([stream.leaves_at for stream in streams])
         self._always_there = not self._enters.any() and bool((self._leaves == 1.0).all())
-        self._unlimited = not groupings and all(drawer.available is None for drawer in self.drawers)
+        self._unlimited = not (groupings or self._has_rows) and all(drawer.available is None for drawer in self.drawers)
         self._endlessly = np.full(len(self.streams), np.inf)
         _check_presence(self.streams)
 
@@ -99,6 +101,29 @@ class Planner:
         starts = [drawer.draw(count) for drawer, count in zip(self.drawers, counts.tolist(), strict=True)]
         self.seen += counts
         return counts, np.array(starts, dtype=np.int64)
+
+    @property
+    def unique(self) -> Int64Array:
+        """int64 `[num_streams]`: different samples drawn so far."""
+        unique = np.minimum(self.seen, self._sizes)
+        for stream_id, drawer in self.row_drawers.items():
+            unique[stream_id] = drawer.num_unique
+        return unique
+
+    @property
+    def undelivered(self) -> Int64Array:
+        """int64 `[num_streams]`: rows of iterable streams that some ranks had left where another had none."""
+        rows = np.zeros(len(self.drawers), dtype=np.int64)
+        for stream_id, drawer in self.row_drawers.items():
+            rows[stream_id] = drawer.undelivered
+        return rows
+
+    @property
+    def row_drawers(self) -> dict[int, IterableDrawer]:
+        """The drawers of the iterable streams, by stream id."""
+        if not self._has_rows:
+            return {}
+        return {number: drawer for number, drawer in enumerate(self.drawers) if isinstance(drawer, IterableDrawer)}
 
     def skip(self, num_samples: int) -> None:
         """Leaves out the next samples of a mixture of one stream, at an epoch's end that is dropped.
@@ -180,6 +205,10 @@ class Planner:
         self.seen = np.array([saved[name]["seen"] if name in saved else 0 for name in names], dtype=np.int64)
         if is_same:
             self._carry = np.array([saved[name]["owed"] for name in names], dtype=np.float64)
+
+
+def _drawer(stream: Stream, seed: int) -> Drawer:
+    return IterableDrawer(stream) if stream.is_iterable else OrderedDrawer(stream, seed)
 
 
 def _check_presence(streams: Sequence[Stream]) -> None:

@@ -22,6 +22,7 @@ Int64Array = NDArray[np.int64]
 Key = tuple[int, int]
 
 _PENDING = None
+_MOST_KEPT = 4  # times what the workers load ahead
 
 
 class Outlook(Protocol):
@@ -86,7 +87,7 @@ class Prefetcher:
         if missing:
             self._keep(_keys(missing), self._outlook.read(missing))
         samples = [self._pool.pop(key) for key in _keys(share)]
-        self._drop_passed(plan)
+        self._drop_needless(plan, len(samples))
         for sample in samples:
             if isinstance(sample, Failure):
                 raise SampleError(sample.message)
@@ -139,11 +140,16 @@ class Prefetcher:
         if jobs and not is_urgent:
             self._last_due = due
 
-    def _drop_passed(self, plan: Plan) -> None:
-        """Drops what was loaded for an update but went to another rank."""
+    def _drop_needless(self, plan: Plan, num_own: int) -> None:
+        """Drops what went to another rank, and the oldest of what a policy that leaps about left behind."""
         if self._has_others:
             ends = (plan.starts + plan.counts).tolist()
             for key in [key for key in self._pool if key[1] < ends[key[0]]]:
+                del self._pool[key]
+        most = _MOST_KEPT * max(self._workers.num_jobs * self._job_size, num_own)
+        if len(self._pool) > most:
+            loaded = [key for key, row in self._pool.items() if row is not _PENDING]
+            for key in loaded[: len(self._pool) - most]:
                 del self._pool[key]
 
 

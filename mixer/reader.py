@@ -117,7 +117,7 @@ class StreamReader:
         state = RandomState.capture()
         is_changed = True
         try:
-            parts = [() if self._draws[part.stream_id] else self._read_at_once(part) for part in share]
+            parts = [() if self._draws[part.stream_id] else self._read_if_plain(part) for part in share]
             if not state.is_current():  # they have to be read anew, each sample by its own key
                 for part in share:
                     self._draws[part.stream_id] = not self._is_plain[part.stream_id]
@@ -172,6 +172,15 @@ class StreamReader:
             counts = f"{len(samples)} samples for {len(part.indices)} indices"
             raise SampleError(f"Stream {self._names[part.stream_id]!r}: __getitems__ gave {counts}.")
         return samples
+
+    def _read_if_plain(self, part: StreamShare) -> Sequence[Any]:
+        """Reads samples that may draw random numbers; one that fails is given the ones that it should draw."""
+        try:
+            return self._read_at_once(part)
+        except SampleError:
+            if self._is_plain[part.stream_id] or self._batch_readers[part.stream_id] is not None:
+                raise
+            return self._read_one_by_one(part)
 
     def _read_one_by_one(self, part: StreamShare) -> list[Any]:
         samples = []

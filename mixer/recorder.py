@@ -89,6 +89,7 @@ class Recorder:
             "unique": mixing.unique.copy(),
             "coverage": np.minimum(1.0, mixing.stream_epochs),
             "epoch": mixing.stream_epochs,
+            "undelivered": mixing.planner.undelivered,
         }
         self._waiting.append((update, state))
         if self._reads_at_once or len(self._waiting) >= _MAX_WAITING:
@@ -104,14 +105,17 @@ class Recorder:
         """Gives what happened to the streams since the last call.
 
         Returns:
-            `train_coverage`, and for each stream `coverage/NAME`, `weight/NAME`, `count/NAME` (samples since the
-            last entry) and `loss/NAME` (mean per item since then, if it had items); `loss/other` where the loss
-            holds a part that is no stream's.
+            `train_coverage`, and for each stream `coverage/NAME` (`seen/NAME` where its size is not known),
+            `weight/NAME`, `count/NAME` (samples since the last entry) and `loss/NAME` (mean per item since then, if it
+            had items); `loss/other` where the loss holds a part that is no stream's.
         """
         self.settle()
         entries = {"train_coverage": self._mixing.clock.epoch_progress}
         for stream_id, (name, coverage) in enumerate(self._mixing.coverage.items()):
-            entries[f"coverage/{name}"] = coverage
+            if np.isnan(coverage):
+                entries[f"seen/{name}"] = int(self._mixing.seen[stream_id])
+            else:
+                entries[f"coverage/{name}"] = coverage
             entries[f"weight/{name}"] = float(self._weights[stream_id])
             entries[f"count/{name}"] = int(self._counts[stream_id])
             if self._items[stream_id]:

@@ -75,6 +75,8 @@ class SavingMixin(UpdateMixin):
         if self.args.should_save:
             state = {**self._mixing.state_dict(), "progress": progress.state_dict()}
             write_json(Path(output_dir) / STATE_FILE, state)
+        if self._feed is not None:
+            self._feed.save(Path(output_dir), self.args.process_index)
 
     def _progress_now(self) -> Progress:
         state, control = self.state, self.control

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import datasets
 import numpy as np
-from torch.utils.data import IterableDataset
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset
 
 from mixer.policies.base import Mixture
 
@@ -20,10 +21,12 @@ class Stream:
 
     Args:
         name: Name in logs, in the ledger and in weights given by name.
-        dataset: A map-style data set: it has `__len__` and `__getitem__`. `__getitems__` is used where it is there.
+        dataset: A map-style data set: it has `__len__` and `__getitem__`. `__getitems__` is used where it is there. Or
+            an iterable one, whose rows come in its own order; how many there are shows when it ends.
         weight: Weight to start from. Give one to every stream or to none; without, adaptive policies start uniform.
         max_epochs: After so many passes over the data set the stream leaves the mixture; `None` repeats it without end.
-        shuffle: Whether each epoch has a shuffled order of its own.
+            A whole number for an iterable data set.
+        shuffle: Whether each epoch has a shuffled order of its own; without effect on an iterable data set.
         seed: Key of the order; `None` derives one from the run's seed and the name.
         enters_at: Progress of the run, in [0, 1], at which the stream joins the mixture.
         leaves_at: Progress of the run at which it leaves.
@@ -50,10 +53,16 @@ class Stream:
             raise ValueError(f"A stream needs a name that is not empty, got {self.name!r}.")
         if "/" in self.name:
             raise ValueError(f"Stream name {self.name!r}: '/' separates the parts of a log key, use another character.")
-        _check_dataset(self.name, self.dataset)
+        _check_dataset(self)
         if self.weight is not None and not (math.isfinite(self.weight) and self.weight >= 0):
             raise ValueError(f"Stream {self.name!r}: weight must be a finite number of 0 or more, got {self.weight}.")
-        if self.max_epochs is not None and not (math.isfinite(self.max_epochs) and self.max_samples):
+        if self.is_iterable:
+            if self.max_epochs is not None and not (self.max_epochs >= 1 and float(self.max_epochs).is_integer()):
+                raise ValueError(
+                    f"Stream {self.name!r}: max_epochs of an iterable data set must be a whole number of passes, 1 or "
+                    f"more, got {self.max_epochs}. Use None for a stream that is repeated without end."
+                )
+        elif self.max_epochs is not None and not (math.isfinite(self.max_epochs) and self.max_samples):
             raise ValueError(
                 f"Stream {self.name!r}: max_epochs must leave at least one of its {len(self.dataset)} samples, "
                 f"got {self.max_epochs}. Use None for a stream that is repeated without end."
@@ -65,14 +74,23 @@ class Stream:
             )
 
     @property
+    def is_iterable(self) -> bool:
+        """Whether the data set can only be read from its beginning."""
+        return isinstance(self.dataset, (IterableDataset, datasets.IterableDataset)) or (
+            hasattr(self.dataset, "__iter__") and not hasattr(self.dataset, "__getitem__")
+        )
+
+    @property
     def num_samples(self) -> int:
-        """Number of samples of the data set."""
-        return len(self.dataset)
+        """Number of samples of the data set; 0 for an iterable one, of which it is not known."""
+        return 0 if self.is_iterable else len(self.dataset)
 
     @property
     def max_samples(self) -> int | None:
-        """Number of samples after which the stream is exhausted, or `None`."""
-        return None if self.max_epochs is None else max(0, round(self.max_epochs * self.num_samples))
+        """Number of samples after which the stream is exhausted, or `None` if there is no such number."""
+        if self.max_epochs is None or self.is_iterable:
+            return None
+        return max(0, round(self.max_epochs * self.num_samples))
 
     def order_key(self, run_seed: int) -> int:
         """Gives the key of the stream's order, the same on every rank and in every run with this seed.
@@ -111,6 +129,41 @@ def as_streams(train_dataset: Any) -> list[Stream]:
         streams = [Stream("train", train_dataset)]
     _check_streams(streams)
     return streams
+
+
+class StreamsDataset(Dataset[Any]):
+    """Stands for all streams together where a single data set is asked for and some cannot be indexed.
+
+    Args:
+        parts: Their data sets.
+        num_samples: What stands for its length, or `None` for none.
+    """
+
+    def __init__(self, parts: Sequence[Any], num_samples: int | None):
+        self.parts = tuple(parts)
+        self._num_samples = num_samples
+
+    def __len__(self) -> int:
+        if self._num_samples is None:
+            raise TypeError("Nobody knows how many samples iterable streams have.")
+        return self._num_samples
+
+
+def combine(streams: Sequence[Stream], parts: Sequence[Any], epoch_size: int | None = None) -> Any:
+    """Gives what stands for all streams where a single data set is asked for.
+
+    Args:
+        streams: The streams.
+        parts: Their data sets.
+        epoch_size: Samples of an epoch, if the user has said so.
+
+    Returns:
+        The data set of a single stream, the concatenation of several, or for iterable ones a stand-in.
+    """
+    if any(stream.is_iterable for stream in streams):
+        known = sum(stream.num_samples for stream in streams)
+        return StreamsDataset(parts, epoch_size or known or None)
+    return parts[0] if len(parts) == 1 else ConcatDataset(parts)
 
 
 def describe(streams: Sequence[Stream]) -> Mixture:
@@ -156,18 +209,22 @@ def _check_streams(streams: Sequence[Stream]) -> None:
         raise ValueError("The weights of all streams are 0; at least one must be positive.")
 
 
-def _check_dataset(name: str, dataset: Any) -> None:
-    if isinstance(dataset, IterableDataset) or type(dataset).__name__ == "IterableDataset":
+def _check_dataset(stream: Stream) -> None:
+    name, dataset = stream.name, stream.dataset
+    if hasattr(dataset, "__next__"):
         raise TypeError(
-            f"Stream {name!r}: iterable data sets are not supported yet. Load it as a map-style data set "
-            "(streaming=False), or write it to disk and index it."
+            f"Stream {name!r}: an iterator can be read only once, neither repeated nor resumed. Give a data set whose "
+            "__iter__ begins anew, such as IterableDataset.from_generator(function)."
         )
+    if stream.is_iterable:
+        return
     try:
         length = len(dataset)
         dataset.__getitem__  # noqa: B018
     except (TypeError, AttributeError):
         raise TypeError(
-            f"Stream {name!r}: a data set needs __len__ and __getitem__, {type(dataset).__name__} has not both."
+            f"Stream {name!r}: a data set needs __len__ and __getitem__, or __iter__ alone; {type(dataset).__name__} "
+            "has neither."
         ) from None
     if length == 0:
         raise ValueError(f"Stream {name!r}: the data set is empty.")

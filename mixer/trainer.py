@@ -3,15 +3,12 @@
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
-from torch.utils.data import ConcatDataset, Dataset
-from transformers import Trainer, TrainingArguments, default_data_collator
-from transformers.trainer_utils import seed_worker
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
 from mixer.agreement import Agreement
@@ -19,31 +16,29 @@ from mixer.callback import MixingCallback
 from mixer.checkpoint import read_state
 from mixer.clock import Clock
 from mixer.controller import Mixing, check_format
-from mixer.cutting import MicroBatchOptions
 from mixer.groups import Grouping
 from mixer.ledger import Ledger
-from mixer.lengths import Lengths
-from mixer.loader import MixingLoader, WorkerOptions
+from mixer.loading import LoadingMixin
 from mixer.options import (
     check_arguments,
     check_evaluation_names,
     check_max_tokens,
     check_needs,
     resolve_batch_size,
+    resolve_epoch_size,
 )
-from mixer.packing import Columns
 from mixer.planner import Drawing, Planner
 from mixer.policies import Fixed, Policy, Proportional, as_policy
 from mixer.progress import Progress
 from mixer.recorder import Recorder
 from mixer.resuming import ResumingMixin
-from mixer.streams import Stream, as_streams
+from mixer.streams import Stream, as_streams, combine
 from mixer.updates import NonFinite
 
 logger = logging.get_logger(__name__)
 
 
-class MixingMixin(ResumingMixin):
+class MixingMixin(LoadingMixin, ResumingMixin):
     """Makes a Trainer, or a subclass of it, train on a mixture of streams.
 
     `class MyTrainer(MixingMixin, SomeTrainer)` is all it takes. With one data set it trains as the Trainer does.
@@ -103,8 +98,8 @@ class MixingMixin(ResumingMixin):
             raise ValueError(f"nonfinite must be 'warn', 'skip' or 'raise', got {nonfinite!r}.")
         check_max_tokens(max_tokens_per_micro_batch)
         self.streams: list[Stream] = [] if train_dataset is None else as_streams(train_dataset)
-        datasets = [stream.dataset for stream in self.streams]
-        combined = datasets[0] if len(datasets) == 1 else ConcatDataset(datasets) if datasets else None
+        parts = [stream.dataset for stream in self.streams]
+        combined = combine(self.streams, parts, epoch_size) if parts else None
         super().__init__(model, args, data_collator, combined, *positional, **kwargs)
         self._combined = combined
         self._policy = _policy(mixing, self.streams)
@@ -140,12 +135,14 @@ class MixingMixin(ResumingMixin):
         if args.train_sampling_strategy == "sequential":
             streams = [replace(stream, shuffle=False) for stream in streams]
         ends = [stream.max_samples for stream in streams]
+        epoch_size = resolve_epoch_size(args, streams, batch_size, self._epoch_size)
+        can_drop = not any(stream.is_iterable for stream in streams)
         clock = Clock(
             batch_size=batch_size,
-            epoch_size=sum(stream.num_samples for stream in streams) if self._epoch_size is None else self._epoch_size,
+            epoch_size=epoch_size,
             num_epochs=args.num_train_epochs,
             max_steps=args.max_steps,
-            drop_unit=pass_size if args.dataloader_drop_last else 0,
+            drop_unit=pass_size if args.dataloader_drop_last and can_drop else 0,
             pass_size=pass_size,
             max_samples=None if None in ends else sum(end or 0 for end in ends),
         )
@@ -154,58 +151,6 @@ class MixingMixin(ResumingMixin):
     def _new_recorder(self, mixing: Mixing) -> Recorder:
         reads_at_once = self.args.device.type == "cpu" or "loss" in self._policy.needs
         return Recorder(mixing, self.ledger, reads_at_once)
-
-    def get_train_dataloader(self) -> MixingLoader:  # type: ignore[override]  # the loop iterates it and asks its length
-        """Makes the loader of the streams; see `Trainer.get_train_dataloader`."""
-        if self.train_dataset is not self._combined:
-            raise ValueError(
-                "train_dataset was replaced after construction, but the streams are fixed there. Build a new trainer."
-            )
-        if self._combined is None:
-            raise ValueError("Trainer: training requires a train_dataset.")
-        collator, stack_columns = self.data_collator, None
-        if collator is default_data_collator:
-            stack_columns = self._model_columns
-        if not all(_is_arrow(stream.dataset) for stream in self.streams):
-            collator = self._get_collator_with_removed_columns(collator, description="training")
-        self._loader = MixingLoader(
-            self.mixing,
-            [self._with_model_columns(stream) for stream in self.streams],
-            collator,
-            rank=self.args.process_index,
-            world_size=self.args.world_size,
-            micro_batches=self._micro_batch_options(),
-            stack_columns=stack_columns,
-            seed=self._data_seed,
-            workers=self._worker_options(),
-            pin_memory=self.args.dataloader_pin_memory and self.args.device.type not in ("cpu", "mps"),
-        )
-        return self._loader
-
-    @property
-    def _data_seed(self) -> int:
-        return self.args.seed if self.args.data_seed is None else self.args.data_seed
-
-    def _micro_batch_options(self) -> MicroBatchOptions:
-        args = self.args
-        groups = args.train_sampling_strategy == "group_by_length"
-        if not groups and self._max_tokens is None:
-            return MicroBatchOptions(self._train_batch_size)
-        names = getattr(self.processing_class, "model_input_names", None) or ["input_ids"]
-        lengths = Lengths([stream.dataset for stream in self.streams], args.length_column_name, names[0])
-        return MicroBatchOptions(
-            self._train_batch_size, self._max_tokens, groups, lengths, lambda number: self._agreement.most(number)
-        )
-
-    def _worker_options(self) -> WorkerOptions:
-        args = self.args
-        workers: int = args.dataloader_num_workers
-        return WorkerOptions(
-            num_workers=workers,
-            prefetch_factor=2 if args.dataloader_prefetch_factor is None else args.dataloader_prefetch_factor,
-            persistent_workers=args.dataloader_persistent_workers,
-            worker_init_fn=partial(seed_worker, num_workers=workers, rank=args.process_index),
-        )
 
     def _begin_run(self, resume_from: str | None) -> None:
         mixing, progress = self.mixing, None
@@ -220,19 +165,8 @@ class MixingMixin(ResumingMixin):
         self._agreement = Agreement(self.args.world_size, len(self.streams))
         self._recorder = self._new_recorder(mixing)
         self._convention, self._finished, self._policy_error = None, None, None
+        self._rows_from = None if resume_from is None else Path(resume_from)
         self._detach_tracker()
-
-    def _model_columns(self, columns: Columns) -> dict[str, Any]:
-        """Does with columns what the default collator, and the removal of unused columns, do with samples."""
-        self._set_signature_columns_if_needed()
-        known: Any = self._signature_columns if self.args.remove_unused_columns else columns
-        inputs = {name: values for name, values in columns.items() if name in known}
-        if "label" in inputs:
-            label = inputs.pop("label")
-            inputs["labels"] = label.float() if label.is_floating_point() else label.long()
-        elif "label_ids" in inputs:
-            inputs["labels"] = inputs.pop("label_ids")
-        return inputs
 
     def _resume(self, mixing: Mixing, checkpoint: str) -> Progress:
         state, manual = read_state(Path(checkpoint)), mixing.manual_weights
@@ -256,11 +190,6 @@ class MixingMixin(ResumingMixin):
         if manual is not None:  # set on purpose before this run, over what was saved
             mixing.set_weights(manual)
         return progress
-
-    def _with_model_columns(self, stream: Stream) -> Any:
-        if not _is_arrow(stream.dataset):
-            return stream.dataset
-        return self._remove_unused_columns(stream.dataset, description=f"training stream {stream.name!r}")
 
     def set_initial_training_values(self, args: TrainingArguments, dataloader: Any) -> tuple[Any, ...]:
         """Gives the run's length by the mixture's clock; see `Trainer.set_initial_training_values`."""
@@ -381,7 +310,3 @@ def _policy(mixing: Any, streams: Sequence[Stream]) -> Policy:
         return as_policy(mixing)
     has_weights = bool(streams) and streams[0].weight is not None
     return Fixed() if has_weights else Proportional()
-
-
-def _is_arrow(dataset: Any) -> bool:
-    return isinstance(dataset, datasets.Dataset)

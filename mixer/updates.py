@@ -15,6 +15,7 @@ from mixer.agreement import Agreement, UpdateContents
 from mixer.collation import batch_mapping
 from mixer.controller import Mixing
 from mixer.convention import EXACT_SHARE, LossConvention, decide, try_convention
+from mixer.feed import Feed
 from mixer.ledger import Ledger
 from mixer.loader import MicroBatch, MixingLoader, Update
 from mixer.losses import LossTracker, items_per_row, tokens_per_row
@@ -46,6 +47,7 @@ class UpdateMixin(Trainer):
     _micro_items: list[int]
     _mixing: Mixing | None = None
     _loader: MixingLoader | None = None
+    _feed: Feed | None = None
     _convention: LossConvention | None = None
     _finished: FinishedUpdate | None = None
     _policy_error: Exception | None = None

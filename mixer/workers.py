@@ -158,7 +158,7 @@ class Workers:
         """Starts the workers with the first jobs of the line, if they do not run."""
         if self._results is None:
             self._results = iter(self._loader)
-            _keep_errors_out_of_training()
+            keep_errors_out_of_training()
 
     def receive(self, step: int) -> Iterator[tuple[Job, Samples | Failure]]:
         """Waits for all jobs that are meant for an update or an earlier one.
@@ -209,7 +209,7 @@ def _as_it_is(result: Any) -> Any:
     return result
 
 
-def _keep_errors_out_of_training() -> None:
+def keep_errors_out_of_training() -> None:
     """Lets the death of a worker be found when its samples are waited for.
 
     Torch raises wherever the training process happens to be, in the middle of a collective maybe, which leaves the

@@ -21,7 +21,7 @@ class Mixture:
 
     Args:
         names: Names of the streams, in order.
-        num_samples: int64 `[num_streams]`: size of each data set.
+        num_samples: int64 `[num_streams]`: size of each data set; 0 where it is not known.
         weights: `[num_streams]`: the streams' own weights to start from; they sum to 1.
     """
 

@@ -27,6 +27,12 @@ class Temperature(StaticPolicy):
 
     def mixture_weights(self, mixture: Mixture) -> FloatArray:
         """Computes `n_k^(1/τ)`; see `StaticPolicy.mixture_weights`."""
+        unknown = [name for name, size in zip(mixture.names, mixture.num_samples, strict=True) if size == 0]
+        if unknown:
+            raise ValueError(
+                f"{type(self).__name__} weighs streams by size, but {unknown} are iterable: nobody knows theirs. Give "
+                'weights (mixing={"math": 2, ...}), or mix with Uniform.'
+            )
         sizes = (mixture.num_samples / mixture.num_samples.max()) ** (1.0 / self.temperature)
         weights: FloatArray = sizes / sizes.sum()
         return weights

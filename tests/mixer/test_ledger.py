@@ -12,7 +12,7 @@ COLUMNS = ["step", "stream", "weight", "count", "items", "loss", "tokens", "seen
 
 def columns_of(step: int) -> dict[str, np.ndarray]:
     floats = {name: np.array([step / 3, np.nan]) for name in ("weight", "loss", "coverage", "epoch")}
-    whole = {name: np.array([step, 2 * step]) for name in ("count", "items", "tokens", "seen", "unique", "staleness")}
+    whole = {name: np.array([step, 2 * step]) for name in ("count", "items", "tokens", "seen", "unique", "staleness", "undelivered")}
     return {**floats, **whole}
 
 
@@ -37,7 +37,7 @@ class TestRecords:
         ledger = started(tmp_path / "ledger")
         record(ledger, 1, 2)
         frame = ledger.to_pandas()
-        assert list(frame.columns) == [*COLUMNS, "staleness"]
+        assert list(frame.columns) == [*COLUMNS, "staleness", "undelivered"]
         assert frame["step"].tolist() == [1, 1, 2, 2]
         assert frame["stream"].tolist() == [*NAMES, *NAMES]
         assert frame["seen"].tolist() == [1, 2, 2, 4]
@@ -75,7 +75,7 @@ class TestRecords:
 
     def test_an_empty_ledger_has_its_columns(self, tmp_path: Path) -> None:
         frame = Ledger(tmp_path / "none").to_pandas()
-        assert list(frame.columns) == [*COLUMNS, "staleness"]
+        assert list(frame.columns) == [*COLUMNS, "staleness", "undelivered"]
         assert frame.empty
 
     def test_the_same_run_writes_the_same_rows(self, tmp_path: Path) -> None:

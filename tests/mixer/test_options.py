@@ -1,17 +1,10 @@
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from mixer import Decision, LossChange, MixingTrainer, Mixture, Observation, Policy, Stream, Uniform
 from tests.helpers import Tokens, arguments, build_model, three_streams
-
-
-class _Endless(torch.utils.data.IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        yield 0
 
 
 def _trainer(tmp_path: Path, **changes: Any) -> MixingTrainer:
@@ -55,8 +48,9 @@ def test_what_does_not_fit_is_refused_at_construction(tmp_path: Path, changes: d
         ({"batch_size": True}, "whole number of samples"),
         ({"mixing": 3}, "must be a policy, its name"),
         ({"mixing": Uniform}, "give an instance"),
-        ({"train_dataset": _Endless()}, "not supported yet"),
-        ({"train_dataset": {"a": iter([])}}, "__len__ and __getitem__"),
+        ({"train_dataset": 3}, "needs __len__ and __getitem__, or __iter__ alone"),
+        ({"train_dataset": iter([1])}, "can be read only once"),
+        ({"train_dataset": {"a": object()}}, r"__len__ and __getitem__, or __iter__"),
     ],
 )
 def test_what_is_of_the_wrong_kind_is_refused_at_construction(

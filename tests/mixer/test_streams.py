@@ -52,13 +52,24 @@ class TestStream:
             Stream("a", dataset)
 
     @pytest.mark.parametrize("dataset", [Endless(), streaming()], ids=["torch", "datasets"])
-    def test_an_iterable_data_set_is_refused_with_the_way_out(self, dataset: object) -> None:
-        with pytest.raises(TypeError, match=r"'a': iterable data sets are not supported.*streaming=False"):
+    def test_nobody_knows_how_long_an_iterable_data_set_is(self, dataset: object) -> None:
+        stream = Stream("a", dataset, max_epochs=2)
+        assert (stream.is_iterable, stream.num_samples, stream.max_samples) == (True, 0, None)
+
+    @pytest.mark.parametrize("max_epochs", [0, 0.5, 1.5, -1, float("inf"), float("nan")])
+    def test_an_iterable_data_set_is_read_in_whole_passes(self, max_epochs: float) -> None:
+        with pytest.raises(ValueError, match="'a': max_epochs of an iterable data set must be a whole number"):
+            Stream("a", Endless(), max_epochs=max_epochs)
+
+    @pytest.mark.parametrize("dataset", [iter([1]), (number for number in range(3))])
+    def test_an_iterator_is_refused_with_the_way_out(self, dataset: object) -> None:
+        with pytest.raises(TypeError, match=r"'a': an iterator can be read only once.*from_generator"):
             Stream("a", dataset)
 
-    @pytest.mark.parametrize("dataset", [WithoutLength(), WithoutItems(), None, 5, iter([1])])
+    @pytest.mark.parametrize("dataset", [WithoutLength(), WithoutItems(), None, 5])
     def test_a_data_set_needs_length_and_items(self, dataset: object) -> None:
-        with pytest.raises(TypeError, match=f"'a': a data set needs __len__ and __getitem__, {type(dataset).__name__}"):
+        message = f"'a': a data set needs __len__ and __getitem__, or __iter__ alone; {type(dataset).__name__}"
+        with pytest.raises(TypeError, match=message):
             Stream("a", dataset)
 
     @pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])

@@ -1,0 +1,125 @@
+"""How a trainer loads its streams: the loader, its workers, and which columns a model takes."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import datasets
+from transformers import default_data_collator
+from transformers.trainer_utils import seed_worker
+
+from mixer.cutting import MicroBatchOptions
+from mixer.feed import Feed
+from mixer.lengths import Lengths
+from mixer.loader import MixingLoader, WorkerOptions
+from mixer.packing import Columns
+from mixer.rows import RowSource
+from mixer.streams import Stream
+from mixer.updates import UpdateMixin
+
+
+class LoadingMixin(UpdateMixin):
+    """A Trainer whose training data are streams."""
+
+    _combined: Any
+    _max_tokens: int | None
+    _allow_inexact: bool
+    _rows_from: Path | None = None  # the checkpoint from which rows of iterable streams go on
+
+    def get_train_dataloader(self) -> MixingLoader:  # type: ignore[override]  # the loop iterates it and asks its length
+        """Makes the loader of the streams; see `Trainer.get_train_dataloader`."""
+        if self.train_dataset is not self._combined:
+            raise ValueError(
+                "train_dataset was replaced after construction, but the streams are fixed there. Build a new trainer."
+            )
+        if self._combined is None:
+            raise ValueError("Trainer: training requires a train_dataset.")
+        collator, stack_columns = self.data_collator, None
+        if collator is default_data_collator:
+            stack_columns = self._model_columns
+        if not all(_is_arrow(stream.dataset) for stream in self.streams):
+            collator = self._get_collator_with_removed_columns(collator, description="training")
+        self._feed = self._new_feed()
+        self._loader = MixingLoader(
+            self.mixing,
+            [self._with_model_columns(stream) for stream in self.streams],
+            collator,
+            rank=self.args.process_index,
+            world_size=self.args.world_size,
+            micro_batches=self._micro_batch_options(),
+            stack_columns=stack_columns,
+            seed=self._data_seed,
+            workers=self._worker_options(),
+            pin_memory=self.args.dataloader_pin_memory and self.args.device.type not in ("cpu", "mps"),
+            feed=self._feed,
+        )
+        return self._loader
+
+    @property
+    def _data_seed(self) -> int:
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+
+    def _micro_batch_options(self) -> MicroBatchOptions:
+        args = self.args
+        groups = args.train_sampling_strategy == "group_by_length"
+        if not groups and self._max_tokens is None:
+            return MicroBatchOptions(self._train_batch_size)
+        names = getattr(self.processing_class, "model_input_names", None) or ["input_ids"]
+        lengths = Lengths([stream.dataset for stream in self.streams], args.length_column_name, names[0])
+        return MicroBatchOptions(
+            self._train_batch_size, self._max_tokens, groups, lengths, lambda number: self._agreement.most(number)
+        )
+
+    def _worker_options(self) -> WorkerOptions:
+        args = self.args
+        workers: int = args.dataloader_num_workers
+        return WorkerOptions(
+            num_workers=workers,
+            prefetch_factor=2 if args.dataloader_prefetch_factor is None else args.dataloader_prefetch_factor,
+            persistent_workers=args.dataloader_persistent_workers,
+            worker_init_fn=partial(seed_worker, num_workers=workers, rank=args.process_index),
+        )
+
+    def _new_feed(self) -> Feed | None:
+        if not any(stream.is_iterable for stream in self.streams):
+            return None
+        args, options = self.args, self._worker_options()
+        sources = {
+            stream_id: RowSource(
+                stream.name,
+                stream.dataset,
+                stream.order_key(self._data_seed),
+                args.process_index,
+                args.world_size,
+                options.num_workers,
+                options.prefetch_factor,
+                worker_init_fn=options.worker_init_fn,
+            )
+            for stream_id, stream in enumerate(self.streams)
+            if stream.is_iterable
+        }
+        feed = Feed(sources, self.mixing, lambda: self._agreement, args.world_size)
+        if self._rows_from is not None:
+            feed.load(self._rows_from, self._allow_inexact)
+        return feed
+
+    def _model_columns(self, columns: Columns) -> dict[str, Any]:
+        """Does with columns what the default collator, and the removal of unused columns, do with samples."""
+        self._set_signature_columns_if_needed()
+        known: Any = self._signature_columns if self.args.remove_unused_columns else columns
+        inputs = {name: values for name, values in columns.items() if name in known}
+        if "label" in inputs:
+            label = inputs.pop("label")
+            inputs["labels"] = label.float() if label.is_floating_point() else label.long()
+        elif "label_ids" in inputs:
+            inputs["labels"] = inputs.pop("label_ids")
+        return inputs
+
+    def _with_model_columns(self, stream: Stream) -> Any:
+        if not _is_arrow(stream.dataset):
+            return stream.dataset
+        return self._remove_unused_columns(stream.dataset, description=f"training stream {stream.name!r}")
+
+
+def _is_arrow(dataset: Any) -> bool:
+    return isinstance(dataset, datasets.Dataset)

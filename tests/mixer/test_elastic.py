@@ -1,0 +1,135 @@
+"""Saved on some ranks, resumed on others: which samples come next."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import default_data_collator
+
+from mixer import Fixed, Hold, LossChange, Policy, Scheduled, Stream, Temperature, Uniform
+from mixer.clock import Clock
+from mixer.controller import Mixing
+from mixer.cutting import MicroBatchOptions
+from mixer.loader import MixingLoader
+from mixer.planner import Planner
+
+LENGTHS = (41, 23, 60)
+
+
+class _Places:
+    def __init__(self, stream: int, length: int):
+        self.stream, self.length = stream, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"stream": self.stream, "index": index}
+
+
+class _Ranks:
+    """All ranks of a run, one after the other."""
+
+    def __init__(self, world_size: int, policy: Any, state: dict[str, Any] | None = None):
+        self.loaders = []
+        for rank in range(world_size):
+            sources = [_Places(number, length) for number, length in enumerate(LENGTHS)]
+            streams = [Stream(f"s{number}", source) for number, source in enumerate(sources)]
+            mixing = Mixing(Planner(streams, seed=3), policy(), Clock(10, sum(LENGTHS), num_epochs=9))
+            if state is not None:
+                mixing.load_state_dict(state)
+            options = MicroBatchOptions(2)
+            self.loaders.append(MixingLoader(mixing, sources, default_data_collator, rank, world_size, options))
+
+    def step(self, losses: Sequence[float]) -> list[tuple[int, int]]:
+        samples = []
+        for loader in self.loaders:
+            update = loader.next_update()
+            assert update is not None
+            for micro in update.micro_batches:
+                if not micro.is_padding:
+                    inputs = micro.inputs
+                    samples += zip(inputs["stream"].tolist(), inputs["index"].tolist(), strict=True)
+            loader.mixing.observe(update.plan, np.array(losses), update.plan.counts)
+        return sorted(samples)
+
+    def state(self) -> dict[str, Any]:
+        states = [loader.mixing.state_dict() for loader in self.loaders]
+        assert all(state == states[0] for state in states)
+        return states[0]
+
+
+def _losses(step: int) -> list[float]:
+    return np.random.default_rng(step).uniform(1, 4, len(LENGTHS)).tolist()
+
+
+POLICIES: list[Any] = [
+    Uniform,
+    lambda: Temperature(2.0),
+    lambda: Fixed([0.7, 0.2, 0.1]),
+    lambda: Scheduled([(0.0, {"s0": 1, "s1": 1, "s2": 0}), (1.0, {"s0": 0, "s1": 1, "s2": 3})]),
+    lambda: Hold(Uniform(), 5),
+]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_policy_that_does_not_read_the_model_goes_on_with_the_same_sets(policy: Any) -> None:
+    whole = _Ranks(2, policy)
+    expected = [whole.step(_losses(step)) for step in range(36)]
+    found, ranks = [], _Ranks(2, policy)
+    for number, world_size in enumerate((2, 1, 4, 2, 3, 1)):
+        if number:
+            ranks = _Ranks(world_size, policy, ranks.state())
+        found += [ranks.step(_losses(len(found))) for _ in range(6)]
+    assert found == expected
+
+
+@given(sizes=st.lists(st.integers(1, 5), min_size=2, max_size=4), seed=st.integers(0, 99))
+@settings(max_examples=20)
+def test_no_sample_is_lost_or_repeated_whatever_the_policy_sees(sizes: list[int], seed: int) -> None:
+    random = np.random.default_rng(seed)
+    seen: list[tuple[int, int]] = []
+    ranks = None
+    for world_size in sizes:
+        state = None if ranks is None else ranks.state()
+        ranks = _Ranks(world_size, lambda: LossChange(num_warmup_observations=1), state)
+        for _ in range(3):
+            seen += ranks.step(random.uniform(1, 4, len(LENGTHS)).tolist())
+    for number, length in enumerate(LENGTHS):
+        times = np.bincount([index for stream, index in seen if stream == number], minlength=length)
+        assert times.max() - times.min() <= 1  # every pass before the present one is complete
+
+
+def test_an_adaptive_policy_begins_with_the_same_set() -> None:
+    policy = lambda: LossChange(num_warmup_observations=1)  # noqa: E731
+    two = _Ranks(2, policy)
+    for step in range(7):
+        two.step(_losses(step))
+    states = [_Ranks(world_size, policy, two.state()) for world_size in (1, 2, 4)]
+    first = [ranks.step(_losses(7)) for ranks in states]
+    assert first[0] == first[1] == first[2]
+
+
+class _Replayed(Policy):
+    """Gives a recorded sequence of weights."""
+
+    def start(self, mixture: Any) -> Any:
+        return self._at(0)
+
+    def update(self, observation: Any) -> Any:
+        return self._at(observation.step)
+
+    def _at(self, step: int) -> Any:
+        from mixer import Decision
+
+        return Decision(np.random.default_rng(step).dirichlet(np.ones(len(LENGTHS))))
+
+
+def test_the_same_sequence_of_counts_gives_the_same_sets_on_any_number_of_ranks() -> None:
+    runs = [_Ranks(world_size, _Replayed) for world_size in (1, 2, 4)]
+    for step in range(20):
+        sets = [ranks.step(_losses(step)) for ranks in runs]
+        assert sets[0] == sets[1] == sets[2]
