@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import fsspec
+import fsspec.asyn  # type: ignore[import-untyped]
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
@@ -46,18 +46,20 @@ class _Lanes(IterableDataset[Chunk]):
         else:
             lane, point = self._worker, LanePoint()
         for chunk in self._reader.read(lane, number, point, start.chunk_size):
-            yield self._pack(chunk)
+            yield self._pack(chunk, point)
+            point = chunk.end
 
-    def _pack(self, chunk: Chunk) -> Chunk:
+    def _pack(self, chunk: Chunk, before: LanePoint) -> Chunk:
         failure = chunk.failure
         if chunk.cause is not None:
             failure = f"{failure}\n\nIn worker {self._worker}:\n{''.join(traceback.format_exception(chunk.cause))}"
         try:
             rows = pack(chunk.rows) if chunk.rows else Packed(None)
         except Exception as error:  # a row that cannot be sent to another process
-            place = f"Stream {self._reader.name!r}: rows before row {chunk.end.row} of a lane"
-            message = f"{place} could not be handed over by worker {self._worker}: {type(error).__name__}: {error}"
-            return replace(chunk, rows=Packed(None), num_rows=0, failure=message, cause=None)
+            place = f"Stream {self._reader.name!r}: rows {before.row} to {chunk.end.row - 1} of lane"
+            place += f" {self._reader.first_lane + chunk.lane} could not be handed over by worker {self._worker}"
+            message = f"{place}: {type(error).__name__}: {error}"
+            return Chunk(chunk.lane, Packed(None), 0, before, message)
         return replace(chunk, rows=rows, failure=failure, cause=None)
 
 
@@ -126,7 +128,7 @@ class LaneWorkers:
 
 def _hide_worker_info() -> None:
     """Lets data sets see no worker: they would share their rows out among the workers a second time."""
-    fsspec.asyn.reset_lock()  # as Hugging Face data sets do in a worker: its lock may have been copied while it was held
+    fsspec.asyn.reset_lock()  # it may have been held when it was copied; Hugging Face data sets do so in workers
     torch_worker._worker_info = None
     if get_worker_info() is not None:
         raise RuntimeError("This version of torch does not let data sets be read as if there were no workers.")

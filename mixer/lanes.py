@@ -11,6 +11,9 @@ from datasets.distributed import split_dataset_by_node
 
 from mixer.random_state import RandomState, seed_generators
 
+# A buffer of one row only shuffles shards; before datasets 5.2 it held a row back all the same.
+_GIVES_BUFFER_OF_ONE = tuple(map(int, datasets.__version__.split(".")[:2])) >= (5, 2)
+
 
 @dataclass(frozen=True)
 class LanePoint:
@@ -77,11 +80,8 @@ class LaneReader:
 
     def __init__(self, name: str, dataset: Any, key: int, rank: int, world_size: int, lanes_per_rank: int):
         self.name, self.dataset, self._key = name, dataset, key
-        self._first, self._num_lanes, self._per_rank = (
-            rank * lanes_per_rank,
-            world_size * lanes_per_rank,
-            lanes_per_rank,
-        )
+        self._per_rank, self._num_lanes = lanes_per_rank, world_size * lanes_per_rank
+        self.first_lane = rank * lanes_per_rank
         self._beginning: Any = None
         self._is_under_way = False
 
@@ -104,10 +104,11 @@ class LaneReader:
             has_ended = False
             try:
                 source = source or self._open(lane, pass_number, start)
-                for row in range(row, row - row % chunk_size + chunk_size):
+                stop = row - row % chunk_size + chunk_size
+                while row < stop:
                     value = source.read(row)
                     rows += [value] if row >= start.row else []
-                row += 1
+                    row += 1
             except StopIteration:
                 has_ended, self._is_under_way = True, False
             except Exception as error:  # whatever a user's data set raises is passed on, with the place
@@ -126,7 +127,7 @@ class LaneReader:
             end = chunk.end
 
     def _describe(self, lane: int, row: int, error: Exception) -> str:
-        place = f"Stream {self.name!r}: row {row} of lane {self._first + lane}"
+        place = f"Stream {self.name!r}: row {row} of lane {self.first_lane + lane}"
         return f"{place} could not be read: {type(error).__name__}: {error}"
 
     def _open(self, lane: int, pass_number: int, start: LanePoint) -> _LaneRows:
@@ -136,7 +137,7 @@ class LaneReader:
             part.set_epoch(pass_number)
             if state is not None:
                 part.load_state_dict(state)
-            return _HuggingFaceRows(part, (self._key, pass_number, self._first + lane))
+            return _HuggingFaceRows(part, (self._key, pass_number, self.first_lane + lane))
         has_state = is_stateful(self.dataset)
         if has_state and self._beginning is None:
             self._beginning = copy.deepcopy(self.dataset.state_dict())
@@ -147,12 +148,12 @@ class LaneReader:
         if state is not None:
             self.dataset.load_state_dict(state)
         self._is_under_way = True
-        place = (self._first + lane, self._num_lanes)
+        place = (self.first_lane + lane, self._num_lanes)
         return _EveryNthRow(self.dataset, (self._key, pass_number), place, start.state_row)
 
     def _split(self, lane: int) -> Any:
         if self.dataset._distributed is None:
-            return split_dataset_by_node(self.dataset, self._first + lane, self._num_lanes)
+            return split_dataset_by_node(self.dataset, self.first_lane + lane, self._num_lanes)
         return split_dataset_by_node(self.dataset, lane, self._per_rank)  # the user has split it by ranks
 
 
@@ -226,7 +227,8 @@ def has_shuffle_buffer(dataset: Any) -> bool:
     Returns:
         Whether a Hugging Face data set was shuffled with a buffer.
     """
-    return any(type(node).__name__ == "BufferShuffledExamplesIterable" for node in _nodes(dataset))
+    buffers = [node for node in _nodes(dataset) if type(node).__name__ == "BufferShuffledExamplesIterable"]
+    return any(node.buffer_size > 1 or not _GIVES_BUFFER_OF_ONE for node in buffers)
 
 
 def reads_ahead(dataset: Any) -> bool:
@@ -238,7 +240,10 @@ def reads_ahead(dataset: Any) -> bool:
     Returns:
         Whether a Hugging Face data set maps batches or reads several sources.
     """
-    return any(getattr(node, "batched", False) or hasattr(node, "ex_iterables") for node in _nodes(dataset))
+    return any(
+        getattr(node, "batched", False) or hasattr(node, "ex_iterables") or hasattr(node, "max_input_shards")
+        for node in _nodes(dataset)
+    )
 
 
 def _nodes(dataset: Any) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from transformers.utils import logging
 
 from mixer.lane_workers import LaneWorkers
-from mixer.lanes import Chunk, LanePoint, LaneReader, has_shuffle_buffer
+from mixer.lanes import Chunk, LanePoint, LaneReader, has_shuffle_buffer, is_stateful
 from mixer.random_state import RandomState
 from mixer.reader import SampleError
 
@@ -67,10 +67,14 @@ class RowSource:
         self._workers: LaneWorkers | None = None
         if num_workers:
             self._workers = LaneWorkers(self._reader, num_workers, prefetch_factor, worker_init_fn, key)
-        self._has_buffer = self._is_inexact = has_shuffle_buffer(dataset)
+        self._has_buffer, self._is_inexact = has_shuffle_buffer(dataset), False
         self._last_row: Any = None
         self._has_warned = False
-        self._begin([LanePoint() for _ in range(self._num_lanes)], 0)
+        self._queue: deque[Chunk] = deque()
+        self._num_ready = self._num_used = 0  # rows in the queue that are left; rows of its first chunk that are taken
+        self._chunks: Iterator[Chunk] | None = None
+        self._failure: Chunk | None = None
+        self._begin([LanePoint()] * self._num_lanes, 0)
 
     @property
     def remaining(self) -> int | None:
@@ -113,8 +117,7 @@ class RowSource:
             rows += part
             self._num_used += len(part)
             lane.taken = replace(lane.taken, row=lane.taken.row + len(part))
-            if self._num_used == chunk.num_rows:
-                self._drop_first()
+            self._drop_taken()
         self._num_ready -= num_rows
         self.num_taken += num_rows
         self._last_row = rows[-1] if rows else self._last_row
@@ -140,7 +143,8 @@ class RowSource:
             self.stop()
         self.pass_number += 1
         self.num_taken = 0
-        self._begin([LanePoint() for _ in self._lanes], 0)
+        self._is_inexact = False
+        self._begin([LanePoint()] * self._num_lanes, 0)
         return num_left + min(num_read, most)
 
     def state_dict(self) -> dict[str, Any]:
@@ -177,6 +181,7 @@ class RowSource:
             logger.warning("Stream %r: %s. %s", self._name, problem, consequence)
         self.stop()
         own = states[self._rank if self._is_same_sharing(states) else 0]
+        self._is_inexact = bool(problems)
         self.pass_number, self._chunk_size = int(own["pass_number"]), int(own["chunk_size"])
         if self._is_same_sharing(states):
             self.num_taken = int(own["num_taken"])
@@ -184,7 +189,7 @@ class RowSource:
         else:
             num_rows = _num_taken(states) // (self._world_size * self._num_lanes)
             self.num_taken = num_rows * self._num_lanes
-            self._begin([LanePoint(num_rows) for _ in self._lanes], 0)
+            self._begin([LanePoint(num_rows)] * self._num_lanes, 0)
 
     def stop(self) -> None:
         """Ends the workers; the next rows that are read are those after the rows that are ready."""
@@ -199,11 +204,10 @@ class RowSource:
 
     def _begin(self, points: Sequence[LanePoint], next_lane: int) -> None:
         self._lanes = [_Lane(point, point) for point in points]
-        self._queue: deque[Chunk] = deque()
-        self._num_ready = self._num_used = 0  # rows in the queue that are left; rows of its first chunk that are taken
+        self._queue.clear()
+        self._num_ready = self._num_used = 0
         self._next_lane = next_lane
-        self._chunks: Iterator[Chunk] | None = None
-        self._failure: Chunk | None = None
+        self._chunks = self._failure = None
 
     def _read_until(self, is_enough: Callable[[], bool]) -> None:
         if is_enough() or not self._is_open:
@@ -217,32 +221,31 @@ class RowSource:
                 state.restore()
 
     def _receive(self) -> None:
-        if self._failure is None:
-            self._chunks = self._chunks or self._start()
-            try:
-                chunk = next(self._chunks)
-            except Exception as error:
-                self.stop()
-                raise SampleError(f"Stream {self._name!r}: a worker process failed or died: {error}") from error
-            self._warn_of(chunk)
-            lane = self._lanes[chunk.lane]
-            lane.received = chunk.end
-            self._next_lane = chunk.lane if chunk.failure else (chunk.lane + 1) % self._num_lanes
-            self._failure = chunk if chunk.failure else None
-            if chunk.num_rows:
-                self._queue.append(chunk)
-                self._num_ready += chunk.num_rows
-            elif not any(waiting.lane == chunk.lane for waiting in self._queue):
-                lane.taken = chunk.end
-        else:
+        if self._failure is not None:
             raise SampleError(self._failure.failure) from self._failure.cause
+        if self._chunks is None:
+            self._chunks = self._start()
+        try:
+            chunk = next(self._chunks)
+        except Exception as error:
+            self.stop()
+            raise SampleError(f"Stream {self._name!r}: a worker process failed or died: {error}") from error
+        self._warn_of(chunk)
+        self._failure = chunk if chunk.failure else None
+        self._next_lane = chunk.lane if chunk.failure else (chunk.lane + 1) % self._num_lanes
+        self._lanes[chunk.lane].received = chunk.end
+        self._queue.append(chunk)
+        self._num_ready += chunk.num_rows
+        self._drop_taken()
 
     def _start(self) -> Iterator[Chunk]:
         points = [lane.received for lane in self._lanes]
         if self._has_buffer and not self._is_inexact:
             points = [LanePoint(point.row, has_ended=point.has_ended) for point in points]
-        num_again = sum(point.row for point in points if point.state is None and not point.has_ended)
-        if num_again:
+        replayed = [point.row for point in points if point.state is None and not point.has_ended]
+        num_again = sum(replayed)
+        is_exact = is_stateful(self._reader.dataset) and not self._has_buffer
+        if num_again and (not is_exact or max(replayed) > self._chunk_size):
             logger.warning(
                 "Stream %r cannot go on from where it was by itself: the first %d rows of this pass that rank %d had "
                 "are read again and passed over.",
@@ -254,10 +257,11 @@ class RowSource:
             return self._reader.read(0, self.pass_number, points[0], self._chunk_size)
         return self._workers.start(self.pass_number, points, self._next_lane, self._chunk_size)
 
-    def _drop_first(self) -> None:
-        chunk = self._queue.popleft()
-        self._lanes[chunk.lane].taken = chunk.end
-        self._num_used = 0
+    def _drop_taken(self) -> None:
+        while self._queue and self._num_used == self._queue[0].num_rows:
+            chunk = self._queue.popleft()
+            self._lanes[chunk.lane].taken = chunk.end
+            self._num_used = 0
 
     def _warn_of(self, chunk: Chunk) -> None:
         if chunk.problem is not None and not self._has_warned:
