@@ -1,5 +1,6 @@
 """The lanes of an iterable data set: who reads which of its rows, in chunks, with the state to go on from."""
 
+import contextlib
 import copy
 import json
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 import datasets
 from datasets.distributed import split_dataset_by_node
 
+from mixer.one_thread import calls_functions_in_threads, in_one_thread, nodes_of, reads_sources
 from mixer.random_state import RandomState, seed_generators
 
 # A buffer of one row only shuffles shards; before datasets 5.2 it held a row back all the same.
@@ -165,15 +167,17 @@ class _HuggingFaceRows:
         # Lanes that read the same rows and leave out those of the others must draw the same for them.
         self._key = key if _is_split_by_shards(part) else (*key[:2], -1)
         self._has_batches, self._draws = reads_ahead(part), False
+        self._threads = in_one_thread if calls_functions_in_threads(part) else contextlib.nullcontext
 
     def read(self, row: int) -> Any:
         seed_generators(*self._key, row)
-        if not self._has_batches or self._draws:
-            return next(self._rows)
-        state = RandomState.capture()
-        value = next(self._rows)
-        self._draws = not state.is_current()
-        return value
+        with self._threads():
+            if not self._has_batches or self._draws:
+                return next(self._rows)
+            state = RandomState.capture()
+            value = next(self._rows)
+            self._draws = not state.is_current()
+            return value
 
     def state_dict(self) -> Any:
         if self._draws:
@@ -227,7 +231,7 @@ def has_shuffle_buffer(dataset: Any) -> bool:
     Returns:
         Whether a Hugging Face data set was shuffled with a buffer.
     """
-    buffers = [node for node in _nodes(dataset) if type(node).__name__ == "BufferShuffledExamplesIterable"]
+    buffers = [node for node in nodes_of(dataset) if type(node).__name__ == "BufferShuffledExamplesIterable"]
     return any(node.buffer_size > 1 or not _GIVES_BUFFER_OF_ONE for node in buffers)
 
 
@@ -240,19 +244,7 @@ def reads_ahead(dataset: Any) -> bool:
     Returns:
         Whether a Hugging Face data set maps batches or reads several sources.
     """
-    return any(
-        getattr(node, "batched", False) or hasattr(node, "ex_iterables") or hasattr(node, "max_input_shards")
-        for node in _nodes(dataset)
-    )
-
-
-def _nodes(dataset: Any) -> Iterator[Any]:
-    waiting = [getattr(dataset, "_ex_iterable", None)]
-    while waiting:
-        node = waiting.pop()
-        if node is not None:
-            yield node
-            waiting += [getattr(node, "ex_iterable", None), *getattr(node, "ex_iterables", ())]
+    return any(getattr(node, "batched", False) or reads_sources(node) for node in nodes_of(dataset))
 
 
 def _is_split_by_shards(part: Any) -> bool:
