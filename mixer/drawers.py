@@ -258,7 +258,7 @@ class DrawerLookup:
             spans = zip(plan.starts.tolist(), plan.counts.tolist(), strict=True)
             ranges = [(k, range(start, start + count)) for k, (start, count) in enumerate(spans) if count]
             return [StreamShare(k, positions, self._drawers[k].references(positions)) for k, positions in ranges]
-        if self._has_rows:  # rows cannot be handed over
+        if self._has_rows:  # a rank cannot give another one its rows
             stream_ids, positions = dealt_samples(plan, rank, world_size)
         else:
             stream_ids, positions = rank_samples(plan, rank, world_size, is_balanced)

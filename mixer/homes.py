@@ -43,9 +43,10 @@ def rank_samples(plan: Plan, rank: int, world_size: int, is_balanced: bool = Tru
 
 
 def dealt_samples(plan: Plan, rank: int, world_size: int) -> tuple[Int64Array, Int64Array]:
-    """Gives one rank's samples where they have no homes: sample `i` of the whole list belongs to rank `i mod W`.
+    """Gives one rank's samples where they have no homes: of update `t`, sample `i` belongs to rank `(i + t) mod W`.
 
-    Of a stream's samples no rank has two more than another, nor of all of them.
+    Of a stream's samples no rank has two more than another, nor of all of them; which one has more changes from update
+    to update, so that all ranks come equally far in a stream whose rows are shared out among them.
 
     Args:
         plan: The plan.
@@ -56,7 +57,7 @@ def dealt_samples(plan: Plan, rank: int, world_size: int) -> tuple[Int64Array, I
         int64 `[count]` each: the stream of each sample, ascending, and its position in that stream.
     """
     ends = np.cumsum(plan.counts)
-    places = np.arange(rank, int(ends[-1]), world_size)
+    places = np.arange((rank - plan.step) % world_size, int(ends[-1]), world_size)
     stream_ids = np.searchsorted(ends, places, side="right")
     return stream_ids, places + (plan.starts + plan.counts - ends)[stream_ids]
 

@@ -176,7 +176,8 @@ class RowSource:
         """
         problems = self._find_problems(states)
         if problems and not allow_inexact:
-            raise ValueError(f"Stream {self._name!r}: {'; '.join(problem for problem, _ in problems)}.")
+            what = "; ".join(problem for problem, _ in problems)
+            raise ValueError(f"Stream {self._name!r}: {what}. To go on all the same, set allow_inexact=True.")
         for problem, consequence in problems:
             logger.warning("Stream %r: %s. %s", self._name, problem, consequence)
         self.stop()

@@ -28,6 +28,8 @@ class Temperature(StaticPolicy):
     def mixture_weights(self, mixture: Mixture) -> FloatArray:
         """Computes `n_k^(1/τ)`; see `StaticPolicy.mixture_weights`."""
         unknown = [name for name, size in zip(mixture.names, mixture.num_samples, strict=True) if size == 0]
+        if unknown and len(mixture.names) == 1:
+            return mixture.weights
         if unknown:
             raise ValueError(
                 f"{type(self).__name__} weighs streams by size, but {unknown} are iterable: nobody knows theirs. Give "

@@ -1,0 +1,80 @@
+"""What each rank does in the tests of changing ranks and of iterable streams: `torchrun ... FOLDER SCENARIO...`."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+
+from mixer import MixingTrainer, Stream
+from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
+
+
+def elastic(folder: Path, max_steps: int, checkpoint: str | None, mixing: Any = "Uniform") -> MixingTrainer:
+    """A run that goes on from a checkpoint of any number of ranks and ends at another one."""
+    args = arguments(folder, per_device_train_batch_size=3, max_steps=max_steps, save_strategy="steps", save_steps=4)
+    args.lr_scheduler_type = "constant"
+    trainer = MixingTrainer(
+        build_model("llama"), args, train_dataset=three_streams(), batch_size=8, epoch_size=400, mixing=mixing
+    )
+    trainer.train(resume_from_checkpoint=checkpoint and str(folder / checkpoint))
+    return trainer
+
+
+def two(folder: Path) -> None:
+    elastic(folder / "elastic", 4, None)
+
+
+def four(folder: Path) -> None:
+    elastic(folder / "elastic", 12, "checkpoint-8")
+
+
+def _shard_rows(shards: list[tuple[int, int]]) -> Iterator[dict[str, list[int]]]:
+    for shard, size in shards:
+        for number in range(size):
+            row = [shard + 1, number + 1, *range(2, 12)]
+            yield {"input_ids": row, "labels": row, "attention_mask": [1] * len(row)}
+
+
+def rows_trainer(folder: Path, **changes: Any) -> MixingTrainer:
+    """A run with an iterable stream of two shards, of which the first ends first."""
+    shards = datasets.IterableDataset.from_generator(_shard_rows, gen_kwargs={"shards": [(0, 13), (1, 40)]})
+    streams = [Stream("rows", shards, max_epochs=1), Stream("map", Tokens(30, 1))]
+    options = {"max_steps": 12, "save_strategy": "steps", "save_steps": 3, "per_device_train_batch_size": 3, **changes}
+    args = arguments(folder, **options)
+    return MixingTrainer(build_model("llama"), args, train_dataset=streams, batch_size=8, mixing="Uniform")
+
+
+def _hash(trainer: MixingTrainer) -> str:
+    return hashlib.sha256(weights_of(trainer.model).numpy().tobytes()).hexdigest()
+
+
+def rows(folder: Path) -> dict[str, Any]:
+    """Weights of a whole run, of resumed ones, and of one with workers; they have to be the same but for the last."""
+    hashes: dict[str, Any] = {}
+    for num_workers in (0, 1):
+        name = f"rows-{num_workers}"
+        whole = rows_trainer(folder / name, dataloader_num_workers=num_workers)
+        whole.train()
+        hashes[name] = _hash(whole)
+        for checkpoint in ("checkpoint-3", "checkpoint-9"):
+            resumed = rows_trainer(folder / name, dataloader_num_workers=num_workers)
+            resumed.train(resume_from_checkpoint=str(folder / name / checkpoint))
+            hashes[f"{name}-{checkpoint}"] = _hash(resumed)
+    return hashes
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    results = {name: globals()[name](folder) for name in sys.argv[2:]}
+    (folder / f"elastic-{torch.distributed.get_rank()}.json").write_text(json.dumps(results))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
