@@ -12,7 +12,8 @@ COLUMNS = ["step", "stream", "weight", "count", "items", "loss", "tokens", "seen
 
 def columns_of(step: int) -> dict[str, np.ndarray]:
     floats = {name: np.array([step / 3, np.nan]) for name in ("weight", "loss", "coverage", "epoch")}
-    whole = {name: np.array([step, 2 * step]) for name in ("count", "items", "tokens", "seen", "unique", "staleness", "undelivered")}
+    names = ("count", "items", "tokens", "seen", "unique", "staleness", "undelivered")
+    whole = {name: np.array([step, 2 * step]) for name in names}
     return {**floats, **whole}
 
 

@@ -174,7 +174,8 @@ def _by_columns(datasets: Sequence[Any], rank: int, world_size: int, **options: 
     streams = [Stream(f"s{k}", dataset) for k, dataset in enumerate(datasets)]
     clock = Clock(9, sum(len(dataset) for dataset in datasets), num_epochs=1)
     mixing = Mixing(Planner(streams, seed=0), Uniform(), clock)
-    return MixingLoader(mixing, datasets, default_data_collator, rank, world_size, micro_batches=MicroBatchOptions(2), **options)
+    options.setdefault("micro_batches", MicroBatchOptions(2))
+    return MixingLoader(mixing, datasets, default_data_collator, rank, world_size, **options)
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (1, 3), (9, 11)])
