@@ -105,7 +105,7 @@ class LaneReader:
             failure: Exception | None = None
             has_ended = False
             try:
-                source = source or self._open(lane, pass_number, start)
+                source = source or self._open(lane, pass_number, start, chunk_size)
                 stop = row - row % chunk_size + chunk_size
                 while row < stop:
                     value = source.read(row)
@@ -132,14 +132,14 @@ class LaneReader:
         place = f"Stream {self.name!r}: row {row} of lane {self.first_lane + lane}"
         return f"{place} could not be read: {type(error).__name__}: {error}"
 
-    def _open(self, lane: int, pass_number: int, start: LanePoint) -> _LaneRows:
+    def _open(self, lane: int, pass_number: int, start: LanePoint, chunk_size: int) -> _LaneRows:
         state = None if start.state is None else json.loads(start.state)
         if isinstance(self.dataset, datasets.IterableDataset):
             part = self._split(lane)
             part.set_epoch(pass_number)
             if state is not None:
                 part.load_state_dict(state)
-            return _HuggingFaceRows(part, (self._key, pass_number, self.first_lane + lane))
+            return _HuggingFaceRows(part, (self._key, pass_number, self.first_lane + lane), chunk_size)
         has_state = is_stateful(self.dataset)
         if has_state and self._beginning is None:
             self._beginning = copy.deepcopy(self.dataset.state_dict())
@@ -162,24 +162,26 @@ class LaneReader:
 class _HuggingFaceRows:
     """The rows of one part of a Hugging Face data set."""
 
-    def __init__(self, part: Any, key: tuple[int, int, int]):
+    def __init__(self, part: Any, key: tuple[int, int, int], chunk_size: int):
         self._part, self._rows = part, iter(part)
         # Lanes that read the same rows and leave out those of the others must draw the same for them.
         self._key = key if _is_split_by_shards(part) else (*key[:2], -1)
-        self._has_batches, self._draws = reads_ahead(part), False
+        # Which row a number is drawn for is not known where rows are computed together: chunks are seeded as a whole.
+        self._reads_ahead, self._draws = reads_ahead(part), False
+        self._chunk_size, self._seeded = chunk_size, RandomState.capture()
         self._threads = in_one_thread if calls_functions_in_threads(part) else contextlib.nullcontext
 
     def read(self, row: int) -> Any:
-        seed_generators(*self._key, row)
+        if not self._reads_ahead:
+            seed_generators(*self._key, row)
+        elif row % self._chunk_size == 0:
+            seed_generators(*self._key, row)
+            self._seeded = RandomState.capture()
         with self._threads():
-            if not self._has_batches or self._draws:
-                return next(self._rows)
-            state = RandomState.capture()
-            value = next(self._rows)
-            self._draws = not state.is_current()
-            return value
+            return next(self._rows)
 
     def state_dict(self) -> Any:
+        self._draws = self._draws or (self._reads_ahead and not self._seeded.is_current())
         if self._draws:
             raise ValueError("it draws random numbers for several rows at once")
         return self._part.state_dict()
