@@ -22,7 +22,7 @@ demo: $(STAMP)
 	$(VENV)/bin/mixer compare runs/demo/adaptive runs/demo/uniform
 
 test: $(STAMP)
-	$(PYTHON) -m pytest -n 2 --dist loadgroup
+	$(PYTHON) -m pytest -n 2 --dist loadfile
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

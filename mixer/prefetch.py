@@ -22,7 +22,7 @@ Int64Array = NDArray[np.int64]
 Key = tuple[int, int]
 
 _PENDING = None
-_MOST_KEPT = 4  # times what the workers load ahead
+_MOST_KEPT = 10  # times what the workers load ahead
 
 
 class Outlook(Protocol):

@@ -15,8 +15,6 @@ from tests.distributed.elastic_worker import elastic, rows_trainer
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 def _launch(folder: Path, world_size: int, *scenarios: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(world_size)]

@@ -14,8 +14,6 @@ from mixer import Ledger
 ROOT = Path(__file__).parents[2]
 SCENARIOS = ("same_weights", "dead_worker", "failing_sample")
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

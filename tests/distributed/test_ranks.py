@@ -24,8 +24,6 @@ SCENARIOS = (
     "resume",
 )
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -12,8 +12,6 @@ from tests.mixer.test_resume import build
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

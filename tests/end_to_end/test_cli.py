@@ -13,7 +13,6 @@ from mixer.cli import main
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.xdist_group("ranks")
 
 RECIPE = {
     "model": {
