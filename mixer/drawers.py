@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.homes import dealt_samples, rank_samples
+from mixer.iterable_drawer import IterableDrawer
 from mixer.order import Order, OrderBlock
 from mixer.plan import Plan
 from mixer.streams import Stream
@@ -127,104 +128,6 @@ class OrderedDrawer:
                 if not allow_inexact:
                     raise ValueError(f"{field} was {state.get(field)} when the run was saved and is {own[field]} now")
                 self._position = int(state["position"]) * self.length // int(state.get("length", self.length))
-
-
-class IterableDrawer:
-    """Draws an iterable data set: its next rows, whichever they are.
-
-    How many there are is not known before the end. Whoever reads them says how many are left once a rank has seen it.
-
-    Args:
-        stream: The stream.
-    """
-
-    def __init__(self, stream: Stream):
-        self._max_passes = None if stream.max_epochs is None else int(stream.max_epochs)
-        self._position = self._num_passes = self._pass_start = self._longest_pass = 0
-        self._left: int | None = None
-        self.undelivered = 0
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the last pass has ended."""
-        return self._num_passes == self._max_passes
-
-    @property
-    def available(self) -> int | None:
-        """Number of rows left, or `None` as long as the end is not in sight."""
-        is_last_pass = self._max_passes is not None and self._num_passes + 1 >= self._max_passes
-        return self._left if self._left or is_last_pass else None
-
-    @property
-    def num_unique(self) -> int:
-        """Number of different rows that were drawn: those of the longest pass."""
-        return max(self._longest_pass, self._position - self._pass_start)
-
-    def limit(self, num_left: int | None) -> None:
-        """Says how many rows are left of this pass.
-
-        Args:
-            num_left: How many over all ranks; `None` if no rank has seen the end.
-        """
-        self._left = num_left
-
-    def end_pass(self, num_undelivered: int) -> None:
-        """Notes that the pass is over.
-
-        Args:
-            num_undelivered: Rows over all ranks that it had left when one of them had none.
-        """
-        self._longest_pass = self.num_unique
-        self._pass_start = self._position
-        self.undelivered += num_undelivered
-        self._num_passes += 1
-        self._left = 0 if self.is_over else None
-
-    def draw(self, count: int) -> int:
-        """Reserves the next rows; see `Drawer.draw`."""
-        start = self._position
-        self._position += count
-        if self._left is not None:
-            self._left -= count
-        return start
-
-    def references(self, positions: range | Int64Array) -> Int64Array:
-        """Gives the positions themselves: a row has no other name."""
-        return np.asarray(positions, dtype=np.int64)
-
-    def ahead(self) -> "IterableDrawer":
-        """Gives a copy to look ahead with; see `Drawer.ahead`."""
-        return copy.copy(self)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Gives how far all ranks together are; see `Drawer.state_dict`."""
-        return {
-            "position": self._position,
-            "passes": self._num_passes,
-            "pass_start": self._pass_start,
-            "longest_pass": self._longest_pass,
-            "left": self._left,
-            "undelivered": self.undelivered,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
-        """Takes up how far all ranks together were.
-
-        Args:
-            state: What `state_dict` gave.
-            allow_inexact: Begins anew where the data set was no iterable one.
-
-        Raises:
-            ValueError: If the data set was no iterable one.
-        """
-        if "passes" not in state:
-            if allow_inexact:
-                return
-            raise ValueError("the data set had a length when the run was saved and is an iterable one now")
-        self._position, self._num_passes = int(state["position"]), int(state["passes"])
-        self._pass_start, self._longest_pass = int(state["pass_start"]), int(state["longest_pass"])
-        self._left = None if state["left"] is None else int(state["left"])
-        self.undelivered = int(state["undelivered"])
 
 
 class DrawerLookup:

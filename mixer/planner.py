@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.apportion import apportion
-from mixer.drawers import Drawer, DrawerLookup, IterableDrawer, OrderedDrawer, StreamShare
+from mixer.drawers import Drawer, DrawerLookup, OrderedDrawer, StreamShare
 from mixer.groups import Grouping, Groups
+from mixer.iterable_drawer import IterableDrawer
 from mixer.plan import Plan
 from mixer.streams import Stream
 
