@@ -67,7 +67,7 @@ class IterableDrawer:
         """Reserves the next rows; see `mixer.drawers.Drawer.draw`."""
         start = self._position
         self._position += count
-        if self._left is not None:
+        if self._left:  # at 0 a copy that looks ahead is in the next pass already
             self._left -= count
         return start
 

@@ -214,6 +214,16 @@ def test_loading_an_update_again_gives_the_same_rows() -> None:
     assert _rows([loader.load(update.plan)]) == _rows([update]) == list(range(6))
 
 
+def test_a_look_ahead_goes_beyond_the_end_of_a_pass() -> None:
+    ((loader, _),) = _run(lambda: [Stream("rows", _Rows(8)), Stream("map", _Places(50, 1))], 1, 2)
+    mixing = loader.mixing
+    mixing.planner.row_drawers[0].limit(2)
+    mixing.next_plan()
+    ahead = [plan.counts.tolist() for _, plan in zip(range(5), mixing.forecast(), strict=False)]
+    assert ahead == [[3, 3]] * 5
+    assert mixing.planner.row_drawers[0].available is None
+
+
 def test_coverage_of_rows_is_no_share() -> None:
     ((loader, _),) = _run(lambda: [Stream("rows", _Rows(30)), Stream("map", _Places(12, 1))], 1, 3)
     coverage = loader.mixing.coverage
