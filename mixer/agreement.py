@@ -33,6 +33,10 @@ class DisagreementError(RuntimeError):
     """The ranks planned different updates; the plans are in the message."""
 
 
+class OtherRankError(RuntimeError):
+    """Another rank could not prepare its part of an update; what it was shows when the update is confirmed."""
+
+
 class RemoteError(RuntimeError):
     """Another rank could not go on; its error is in the message."""
 

@@ -119,9 +119,13 @@ class Cutter:
         try:
             yield
         except Exception:
-            if self.options.max_tokens is not None:
-                self.options.agree_on_most(0)
+            self.tell_others_of_nothing()
             raise
+
+    def tell_others_of_nothing(self) -> None:
+        """Takes part in what the ranks agree on, without a micro-batch."""
+        if self.options.max_tokens is not None:
+            self.options.agree_on_most(0)
 
     def as_many_as_others(self, slices: list[MicroBatchSlice], num_samples: int) -> list[MicroBatchSlice]:
         """Adds empty micro-batches where another rank has more.

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.agreement import OtherRankError
 from mixer.checkpoint import write_json
 from mixer.controller import Mixing
 from mixer.drawers import StreamShare
@@ -55,6 +56,7 @@ class Feed:
 
         Raises:
             SampleError: If a row cannot be read on this rank.
+            OtherRankError: If a row cannot be read on another rank.
             ValueError: If a whole pass over a data set gave a rank no row.
         """
         drawers = self._mixing.planner.row_drawers
@@ -62,13 +64,14 @@ class Feed:
         began: list[int] = []
         while active:
             numbers, error = self._fill(active, num_rows)
+            least = self._ranks().least(numbers).tolist()
+            if _FAILED in least:
+                raise error or OtherRankError("Another rank could not read its rows.")
             ended = []
-            for stream_id, left in zip(active, self._ranks().least(numbers).tolist(), strict=True):
-                drawers[stream_id].limit(None if left in (_ENDLESS, _FAILED) else left * self._world_size)
+            for stream_id, left in zip(active, least, strict=True):
+                drawers[stream_id].limit(None if left == _ENDLESS else left * self._world_size)
                 if left == 0:
                     ended.append(stream_id)
-            if error is not None:
-                raise error
             self._check_passes([stream_id for stream_id in ended if stream_id in began])
             for stream_id in ended:
                 rest = self._ranks().total(np.array([self._sources[stream_id].end_pass()]))

@@ -145,6 +145,11 @@ class MixingLoader:
         """Samples of the last update that workers had been asked for in time, and those they had not."""
         return (0, 0) if self._prefetcher is None else (self._prefetcher.hits, self._prefetcher.misses)
 
+    @property
+    def is_talkative(self) -> bool:
+        """Whether the ranks talk to each other while they load, so that none of them may leave it out."""
+        return self._feed is not None or self._cutter.options.max_tokens is not None
+
     def stop(self) -> None:
         """Ends the workers; they start again when samples are loaded."""
         if self._prefetcher is not None:
@@ -161,10 +166,14 @@ class MixingLoader:
         Raises:
             SampleError: If a sample cannot be loaded.
         """
-        if self._feed is not None:
-            self._feed.prepare(-(-self.mixing.clock.next_total() // self._world_size))
-        plan = self.mixing.next_plan()
-        return None if plan is None else self.load(plan)
+        with self._cutter.told_to_others():
+            if self._feed is not None:
+                self._feed.prepare(-(-self.mixing.clock.next_total() // self._world_size))
+            plan = self.mixing.next_plan()
+        if plan is None:
+            self._cutter.tell_others_of_nothing()
+            return None
+        return self.load(plan)
 
     def load(self, plan: Plan) -> Update:
         """Fetches and collates this rank's share of a plan.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import Trainer
 from transformers.utils import logging
 
-from mixer.agreement import Agreement, UpdateContents
+from mixer.agreement import Agreement, OtherRankError, UpdateContents
 from mixer.collation import batch_mapping
 from mixer.controller import Mixing
 from mixer.convention import EXACT_SHARE, LossConvention, decide, try_convention
@@ -95,14 +95,22 @@ class UpdateMixin(Trainer):
         """Loads an update, or finds an error, and tells the other ranks before anything else happens."""
         update, contents, error = None, None, self._policy_error
         try:
-            if error is None:
+            if self._can_load(error):
                 update = load()
                 contents = None if update is None else self._contents(update)
+        except OtherRankError:
+            update = None
         except Exception as caught:  # goes to all ranks before it is raised
             error = caught
         plan = None if update is None else update.plan
         self._contents_of_update = self._agreement.confirm(plan, contents, error)
         return update
+
+    def _can_load(self, error: Exception | None) -> bool:
+        """Whether to load; ranks that talk to each other meanwhile do so only if all of them can."""
+        if self._loader is None or not self._loader.is_talkative:
+            return error is None
+        return bool(self._agreement.least(np.array([error is None], dtype=np.int64))[0])
 
     def _contents(self, update: Update) -> UpdateContents:
         num_streams = len(self.streams)

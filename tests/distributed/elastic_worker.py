@@ -68,6 +68,43 @@ def rows(folder: Path) -> dict[str, Any]:
     return hashes
 
 
+def _failing_rows(shards: list[tuple[int, int]]) -> Iterator[dict[str, list[int]]]:
+    for row in _shard_rows(shards):
+        if row["input_ids"][:2] == [2, 9]:
+            raise OSError("line cut")
+        yield row
+
+
+def _no_idea(step: int, weights: Any) -> Any:
+    if step == 2 and torch.distributed.get_rank() == 1:
+        raise ValueError("no idea")
+    return weights
+
+
+def failures(folder: Path) -> list[str]:
+    """What the ranks say where one of them fails while they talk to each other about rows and tokens."""
+    messages = []
+    shards = {"shards": [(0, 40), (1, 40)]}
+    good = datasets.IterableDataset.from_generator(_shard_rows, gen_kwargs=shards)
+    bad = datasets.IterableDataset.from_generator(_failing_rows, gen_kwargs=shards)
+    for number, (rows, mixing, max_tokens) in enumerate(
+        [(bad, "Uniform", None), (bad, "Uniform", 40), (good, _no_idea, None), (good, _no_idea, 40)]
+    ):
+        trainer = MixingTrainer(
+            build_model("llama"),
+            arguments(folder / f"failures-{number}", max_steps=12, per_device_train_batch_size=3),
+            train_dataset={"rows": rows, "map": Tokens(30, 1)},
+            batch_size=8,
+            mixing=mixing,
+            max_tokens_per_micro_batch=max_tokens,
+        )
+        try:
+            trainer.train()
+        except Exception as error:
+            messages.append(f"{type(error).__name__}: {error}")
+    return messages
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     results = {name: globals()[name](folder) for name in sys.argv[2:]}

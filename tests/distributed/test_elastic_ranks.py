@@ -28,8 +28,9 @@ def _launch(folder: Path, world_size: int, *scenarios: str) -> dict[str, Any]:
     )
     assert run.returncode == 0, run.stderr[-6000:]
     results: dict[str, Any] = json.loads((folder / "elastic-0.json").read_text())
-    assert results == json.loads((folder / f"elastic-{world_size - 1}.json").read_text())
-    return results
+    last = json.loads((folder / f"elastic-{world_size - 1}.json").read_text())
+    assert results.get("rows") == last.get("rows")
+    return {**results, "failures": (results.get("failures"), last.get("failures"))}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def two_ranks(folder: Path) -> dict[str, Any]:
-    return _launch(folder, 2, "two", "rows")
+    return _launch(folder, 2, "two", "rows", "failures")
 
 
 def test_two_ranks_then_one_then_four_give_the_run_of_one(folder: Path, two_ranks: dict[str, Any]) -> None:
@@ -72,3 +73,15 @@ def test_rows_of_two_ranks_are_refused_on_one_unless_told_otherwise(folder: Path
     checkpoint = str(folder / "rows-0" / "checkpoint-3")
     with pytest.raises(ValueError, match=r"Stream 'rows': .* over 2 ranks .*allow_inexact=True"):
         rows_trainer(folder / "one-rank").train(resume_from_checkpoint=checkpoint)
+
+
+def test_one_rank_that_fails_among_rows_and_tokens_ends_both(two_ranks: dict[str, Any]) -> None:
+    first, second = two_ranks["failures"]
+    assert len(first) == len(second) == 4
+    for number in (0, 1):
+        assert "Stream 'rows': row 8 of lane 1 could not be read: OSError: line cut" in first[number]
+        assert first[number].startswith("RemoteError: rank 1 failed: SampleError")
+        assert second[number].startswith("SampleError")
+    for number in (2, 3):
+        assert first[number] == "RemoteError: rank 1 failed: ValueError: no idea"
+        assert second[number] == "ValueError: no idea"
