@@ -96,14 +96,24 @@ class Collation:
         Returns:
             What the collator gives.
         """
+        try:
+            return self._pinned(self._make(loaded, selection, step, number))
+        except Exception as error:
+            error.add_note(
+                f"While micro-batch {number} of update {step + 1} was collated. Samples of several streams come "
+                "together in it: bring them to one form, or pad them in the data_collator."
+            )
+            raise
+
+    def _make(self, loaded: Loaded, selection: Selection, step: int, number: int) -> Any:
         columns = None if self._stack_columns is None else loaded.columns(selection)
         if columns is not None and self._stack_columns is not None:
-            return self._pinned(self._stack_columns(columns))
+            return self._stack_columns(columns)
         samples = loaded.samples(selection)
         if not self._draws:
-            return self._pinned(self._collator(samples))
+            return self._collator(samples)
         with seeded(self._seed, step, self._rank, number):
-            return self._pinned(self._collator(samples))
+            return self._collator(samples)
 
     def _pinned(self, inputs: Any) -> Any:
         if not self._pin_memory or not isinstance(inputs, Mapping):

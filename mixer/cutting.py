@@ -79,14 +79,14 @@ class Cutter:
         return picked
 
     def cut(
-        self, plan: Plan, loaded: Loaded, stream_ids: Int64Array, is_by_stream: bool
+        self, plan: Plan, share: Sequence[StreamShare], loaded: Loaded, is_by_stream: bool
     ) -> tuple[Int64Array | None, list[MicroBatchSlice]]:
         """Cuts this rank's samples, in the order that suits their lengths.
 
         Args:
             plan: The plan.
-            loaded: This rank's samples of it.
-            stream_ids: int64 `[num_samples]`: the stream of each.
+            share: This rank's samples of it.
+            loaded: The same samples.
             is_by_stream: Whether micro-batches are of one stream each.
 
         Returns:
@@ -96,9 +96,10 @@ class Cutter:
         Raises:
             ValueError: If a sample has no length where one is needed.
         """
-        options, order, lengths = self.options, None, np.zeros(0, dtype=np.int64)
+        options, stream_ids = self.options, ids_of(share)
+        order, lengths = None, np.zeros(0, dtype=np.int64)
         if options.lengths is not None:
-            lengths = options.lengths.measure(loaded, len(stream_ids))
+            lengths = options.lengths.measure(share, loaded)
         if options.groups_by_length:
             order = sort_by_length(stream_ids, lengths, is_by_stream)
             lengths, stream_ids = lengths[order], stream_ids[order]

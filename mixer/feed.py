@@ -1,7 +1,7 @@
 """Rows of the iterable streams: read ahead on every rank, ended on all ranks at the same step."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.agreement import OtherRankError
+from mixer.chained_rows import ENDLESS, ChainedRows
 from mixer.checkpoint import write_json
 from mixer.controller import Mixing
 from mixer.drawers import StreamShare
+from mixer.plan import Plan
 from mixer.rows import RowSource
 
 Int64Array = NDArray[np.int64]
 
-_ENDLESS = 2**62
 _FAILED = -1
 
 
@@ -39,14 +40,14 @@ class Feed:
     Args:
         sources: The rows of each iterable stream, by stream id.
         mixing: The controller, whose streams are told how many rows are left.
-        ranks: Gives what the ranks of the present run agree by.
+        ranks: What the ranks agree by.
         world_size: Number of ranks.
     """
 
-    def __init__(self, sources: Mapping[int, RowSource], mixing: Mixing, ranks: Callable[[], Ranks], world_size: int):
-        self._sources = dict(sources)
+    def __init__(self, sources: Mapping[int, RowSource], mixing: Mixing, ranks: Ranks, world_size: int):
+        self._rows = {stream_id: ChainedRows(source) for stream_id, source in sources.items()}
         self._mixing, self._ranks, self._world_size = mixing, ranks, world_size
-        self._given: tuple[int, dict[int, list[Any]]] = (-1, {})
+        self._given: tuple[Plan | None, dict[int, list[Any]]] = (None, {})
 
     def prepare(self, num_rows: int) -> None:
         """Reads ahead and finds out how many rows are left.
@@ -64,37 +65,44 @@ class Feed:
         began: list[int] = []
         while active:
             numbers, error = self._fill(active, num_rows)
-            least = self._ranks().least(numbers).tolist()
-            if _FAILED in least:
+            least = self._ranks.least(numbers)
+            if (least == _FAILED).any():
                 raise error or OtherRankError("Another rank could not read its rows.")
-            ended = []
-            for stream_id, left in zip(active, least, strict=True):
-                drawers[stream_id].limit(None if left == _ENDLESS else left * self._world_size)
-                if left == 0:
-                    ended.append(stream_id)
-            self._check_passes([stream_id for stream_id in ended if stream_id in began])
-            for stream_id in ended:
-                rest = self._ranks().total(np.array([self._sources[stream_id].end_pass()]))
-                drawers[stream_id].end_pass(int(rest[0]))
-            active = began = [stream_id for stream_id in ended if not drawers[stream_id].is_over]
+            ending = []
+            for stream_id, ready, left in zip(active, *least.reshape(2, -1).tolist(), strict=True):
+                drawer = drawers[stream_id]
+                if drawer.is_in_last_pass:
+                    drawer.limit(None if ready == ENDLESS else ready * self._world_size)
+                if ready == 0 if drawer.is_in_last_pass else ready < num_rows:
+                    ending.append((stream_id, left))
+            self._check_passes([stream_id for stream_id, left in ending if stream_id in began and left == 0])
+            for stream_id, left in ending:
+                self._end_pass(stream_id, left)
+            active = began = [stream_id for stream_id, _ in ending if not drawers[stream_id].is_over]
 
-    def take(self, step: int, share: Sequence[StreamShare]) -> dict[int, list[Any]]:
+    def _end_pass(self, stream_id: int, num_kept: int) -> None:
+        rows = self._rows[stream_id]
+        rest = rows.end_pass(num_kept)
+        kept, undelivered = self._ranks.total(np.array([rows.num_kept, rest])).tolist()
+        self._mixing.planner.row_drawers[stream_id].end_pass(kept, undelivered)
+
+    def take(self, plan: Plan, share: Sequence[StreamShare]) -> dict[int, list[Any]]:
         """Gives this rank's rows of an update.
 
         Args:
-            step: Index of the update; the same rows are given again if it is asked for again.
+            plan: The update's plan; the same rows are given again if it is asked for again.
             share: What this rank has of the update.
 
         Returns:
             The rows of each iterable stream in it.
         """
-        if self._given[0] != step:
+        if self._given[0] is not plan:
             rows = {
-                part.stream_id: self._sources[part.stream_id].take(len(part.indices))
+                part.stream_id: self._rows[part.stream_id].take(len(part.indices))
                 for part in share
-                if part.stream_id in self._sources
+                if part.stream_id in self._rows
             }
-            self._given = (step, rows)
+            self._given = (plan, rows)
         return self._given[1]
 
     def example(self) -> tuple[int, Any]:
@@ -106,8 +114,8 @@ class Feed:
         Raises:
             ValueError: If there is none.
         """
-        for stream_id, source in self._sources.items():
-            row = source.peek()
+        for stream_id, rows in self._rows.items():
+            row = rows.peek()
             if row is not None:
                 return stream_id, row
         raise ValueError("This rank has no row left for an update that it has no part in.")
@@ -120,14 +128,15 @@ class Feed:
             rank: This rank.
         """
         names = self._mixing.names
-        states = {names[stream_id]: source.state_dict() for stream_id, source in self._sources.items()}
+        states = {names[stream_id]: rows.state_dict() for stream_id, rows in self._rows.items()}
         write_json(folder / f"rows-{rank}.json", states)
 
-    def load(self, folder: Path, allow_inexact: bool = False) -> None:
+    def load(self, folder: Path, rank: int, allow_inexact: bool = False) -> None:
         """Takes up where the ranks were.
 
         Args:
             folder: The checkpoint.
+            rank: This rank.
             allow_inexact: Goes on as near as can be where the rows cannot be had back.
 
         Raises:
@@ -135,30 +144,29 @@ class Feed:
         """
         paths = sorted(folder.glob("rows-*.json"), key=lambda path: int(path.stem.split("-")[1]))
         states = [_read(path) for path in paths]
-        for stream_id, source in self._sources.items():
+        for stream_id, rows in self._rows.items():
             name = self._mixing.names[stream_id]
             saved = [state[name] for state in states if name in state]
             if saved:
-                source.load_state_dict(saved, allow_inexact)
+                rows.load_state_dict(saved, rank, allow_inexact)
             elif not allow_inexact:
                 raise ValueError(f"{folder} does not say where stream {name!r} was: a file rows-RANK.json is missing.")
 
     def stop(self) -> None:
         """Ends workers."""
-        for source in self._sources.values():
-            source.stop()
+        for rows in self._rows.values():
+            rows.stop()
 
     def _fill(self, stream_ids: Sequence[int], num_rows: int) -> tuple[Int64Array, Exception | None]:
+        """Gives int64 `[2 * num_streams]`: of each stream the rows that are left in all, then those of its pass."""
         numbers, failure = [], None
         for stream_id in stream_ids:
             try:
-                self._sources[stream_id].fill(num_rows)
-                left = self._sources[stream_id].remaining
-                numbers.append(_ENDLESS if left is None else left)
+                numbers.append(self._rows[stream_id].fill(num_rows))
             except Exception as error:  # raised once the other ranks are not left waiting
                 failure = error
-                numbers.append(_FAILED)
-        return np.array(numbers, dtype=np.int64), failure
+                numbers.append((_FAILED, _FAILED))
+        return np.array(numbers, dtype=np.int64).T.ravel(), failure
 
     def _check_passes(self, stream_ids: Sequence[int]) -> None:
         if stream_ids:

@@ -33,32 +33,38 @@ class IterableDrawer:
         return self._num_passes == self._max_passes
 
     @property
+    def is_in_last_pass(self) -> bool:
+        """Whether no pass follows the present one."""
+        return self._max_passes is not None and self._num_passes + 1 >= self._max_passes
+
+    @property
     def available(self) -> int | None:
-        """Number of rows left, or `None` as long as the end is not in sight."""
-        is_last_pass = self._max_passes is not None and self._num_passes + 1 >= self._max_passes
-        return self._left if self._left or is_last_pass else None
+        """Number of rows left, or `None` as long as the end of the last pass is not in sight."""
+        return self._left
 
     @property
     def num_unique(self) -> int:
         """Number of different rows that were drawn: those of the longest pass."""
-        return max(self._longest_pass, self._position - self._pass_start)
+        return min(self._position, max(self._longest_pass, self._position - self._pass_start))
 
     def limit(self, num_left: int | None) -> None:
-        """Says how many rows are left of this pass.
+        """Says how many rows are left.
 
         Args:
-            num_left: How many over all ranks; `None` if no rank has seen the end.
+            num_left: How many over all ranks; `None` if no rank has seen the end of the last pass.
         """
         self._left = num_left
 
-    def end_pass(self, num_undelivered: int) -> None:
-        """Notes that the pass is over.
+    def end_pass(self, num_kept: int, num_undelivered: int) -> None:
+        """Notes that a pass is over.
 
         Args:
+            num_kept: Rows over all ranks that are still to be drawn of this pass and those before.
             num_undelivered: Rows over all ranks that it had left when one of them had none.
         """
-        self._longest_pass = self.num_unique
-        self._pass_start = self._position
+        end = self._position + num_kept
+        self._longest_pass = max(self._longest_pass, end - self._pass_start)
+        self._pass_start = end
         self.undelivered += num_undelivered
         self._num_passes += 1
         self._left = 0 if self.is_over else None
@@ -67,7 +73,7 @@ class IterableDrawer:
         """Reserves the next rows; see `mixer.drawers.Drawer.draw`."""
         start = self._position
         self._position += count
-        if self._left:  # at 0 a copy that looks ahead is in the next pass already
+        if self._left is not None:
             self._left -= count
         return start
 

@@ -46,12 +46,12 @@ class Lengths:
         parts = [self._columns[part.stream_id][part.indices.tolist()][self._length_column] for part in share]
         return np.concatenate([np.zeros(0, dtype=np.int64), *(np.asarray(part, dtype=np.int64) for part in parts)])
 
-    def measure(self, loaded: Loaded, num_samples: int) -> Int64Array:
-        """Measures samples that are loaded.
+    def measure(self, share: Sequence[StreamShare], loaded: Loaded) -> Int64Array:
+        """Gives the lengths of samples that are loaded.
 
         Args:
+            share: Which samples they are.
             loaded: The samples.
-            num_samples: How many they are.
 
         Returns:
             int64 `[num_samples]`: lengths.
@@ -59,6 +59,9 @@ class Lengths:
         Raises:
             ValueError: If a sample has neither a length nor the input.
         """
+        if self.are_known:  # the column may be none that the model takes, and so not be loaded
+            return self.look_up(share)
+        num_samples = sum(len(part.indices) for part in share)
         if loaded.is_stacked and num_samples:
             return np.full(num_samples, self._length(loaded.samples(slice(0, 1))[0]), dtype=np.int64)
         return np.array([self._length(sample) for sample in loaded.samples(_ALL)], dtype=np.int64)

@@ -117,7 +117,8 @@ class MixingLoader:
         self.dataset = combine(mixing.planner.streams, datasets)
         self.by_stream = False
         keys = [stream.order_key(seed) for stream in mixing.planner.streams]
-        self._reader = StreamReader(mixing.names, datasets, keys)
+        are_random = [stream.is_random for stream in mixing.planner.streams]
+        self._reader = StreamReader(mixing.names, datasets, keys, are_random)
         self._reads_columns = stack_columns is not None and self._reader.has_columns
         self._feed = feed
         self._collation = Collation(collator, stack_columns, seed, rank, pin_memory)
@@ -191,7 +192,7 @@ class MixingLoader:
         stream_ids = ids_of(share)
         with self._cutter.told_to_others():
             loaded = self._load(plan, share)
-            order, slices = self._cutter.cut(plan, loaded, stream_ids, self._is_by_stream(plan))
+            order, slices = self._cutter.cut(plan, share, loaded, self._is_by_stream(plan))
         slices = self._cutter.as_many_as_others(slices, len(stream_ids))
         micro_batches = []
         for number, cut in enumerate(slices):
@@ -243,7 +244,7 @@ class MixingLoader:
             samples = self.read(indexed)
             found = iter([(samples, number) for number in range(sum(len(part.indices) for part in indexed))])
         rows: list[Row] = []
-        given = {stream_id: Samples(None, own) for stream_id, own in feed.take(plan.step, share).items()}
+        given = {stream_id: Samples(None, own) for stream_id, own in feed.take(plan, share).items()}
         for part in share:
             numbers = range(len(part.indices))
             own = given.get(part.stream_id)

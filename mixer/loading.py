@@ -66,9 +66,7 @@ class LoadingMixin(UpdateMixin):
             return MicroBatchOptions(self._train_batch_size)
         names = getattr(self.processing_class, "model_input_names", None) or ["input_ids"]
         lengths = Lengths([stream.dataset for stream in self.streams], args.length_column_name, names[0])
-        return MicroBatchOptions(
-            self._train_batch_size, self._max_tokens, groups, lengths, lambda number: self._agreement.most(number)
-        )
+        return MicroBatchOptions(self._train_batch_size, self._max_tokens, groups, lengths, self._agreement.most)
 
     def _worker_options(self) -> WorkerOptions:
         args = self.args
@@ -98,9 +96,9 @@ class LoadingMixin(UpdateMixin):
             for stream_id, stream in enumerate(self.streams)
             if stream.is_iterable
         }
-        feed = Feed(sources, self.mixing, lambda: self._agreement, args.world_size)
+        feed = Feed(sources, self.mixing, self._agreement, args.world_size)
         if self._rows_from is not None:
-            feed.load(self._rows_from, self._allow_inexact)
+            feed.load(self._rows_from, args.process_index, self._allow_inexact)
         return feed
 
     def _model_columns(self, columns: Columns) -> dict[str, Any]:

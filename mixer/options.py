@@ -48,6 +48,17 @@ def check_arguments(trainer: Trainer) -> None:
             "plans every rank's samples itself. Leave both unset."
         )
     _check_engine(trainer)
+    _check_workers(args)
+
+
+def _check_workers(args: TrainingArguments) -> None:
+    workers, prefetch = args.dataloader_num_workers, args.dataloader_prefetch_factor
+    if workers < 0:
+        raise ValueError(f"dataloader_num_workers must be 0 or more, got {workers}; 0 loads in the training process.")
+    if prefetch is not None and prefetch < 1:
+        raise ValueError(f"dataloader_prefetch_factor must be 1 or more, or None for 2, got {prefetch}.")
+    if args.dataloader_persistent_workers and not workers:
+        raise ValueError("dataloader_persistent_workers=True needs workers: set dataloader_num_workers above 0.")
 
 
 def _check_engine(trainer: Trainer) -> None:
@@ -135,8 +146,11 @@ def resolve_epoch_size(
 
     Raises:
         ValueError: If nothing says how long an epoch is.
+        TypeError: If what the user says is no whole number.
     """
     if epoch_size is not None:
+        if isinstance(epoch_size, bool) or not isinstance(epoch_size, int):
+            raise TypeError(f"epoch_size must be a whole number of samples, got {epoch_size!r}.")
         return epoch_size
     known = sum(stream.num_samples for stream in streams)
     if known:

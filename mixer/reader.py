@@ -54,14 +54,25 @@ class StreamReader:
         names: Names of the streams.
         datasets: Their data sets.
         keys: A random key for each stream.
+        are_random: Whether samples of each stream draw random numbers; `None` finds out.
     """
 
-    def __init__(self, names: Sequence[str], datasets: Sequence[Any], keys: Sequence[int]):
+    def __init__(
+        self,
+        names: Sequence[str],
+        datasets: Sequence[Any],
+        keys: Sequence[int],
+        are_random: Sequence[bool | None] | None = None,
+    ):
         self._names, self._datasets, self._keys = tuple(names), tuple(datasets), tuple(keys)
         self._batch_readers = [dataset if isinstance(dataset, _BatchReader) else None for dataset in datasets]
         self._column_readers = [dataset for dataset in datasets if isinstance(dataset, ColumnReader)]
-        self._is_plain = [isinstance(d, ColumnReader) or reads_without_randomness(d) for d in datasets]
-        self._draws = [False] * len(datasets)
+        told = list(are_random or [None] * len(datasets))
+        self._is_plain = [
+            is_random is False or (is_random is None and _is_plain(dataset))
+            for dataset, is_random in zip(datasets, told, strict=True)
+        ]
+        self._draws = [is_random is True for is_random in told]
         self._place: Int64Array | None = None
 
     @property
@@ -215,3 +226,7 @@ class StreamReader:
     def _note(self, stream_id: int, index: int) -> None:
         if self._place is not None:
             self._place[:] = stream_id, index
+
+
+def _is_plain(dataset: Any) -> bool:
+    return isinstance(dataset, ColumnReader) or reads_without_randomness(dataset)

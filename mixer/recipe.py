@@ -73,6 +73,7 @@ class StreamRecipe:
         seed: See `Stream`.
         enters_at: See `Stream`.
         leaves_at: See `Stream`.
+        is_random: See `Stream`.
         groups: See `Stream`.
     """
 
@@ -86,6 +87,7 @@ class StreamRecipe:
     seed: int | None = None
     enters_at: float = 0.0
     leaves_at: float = 1.0
+    is_random: bool | None = None
     groups: dict[str, str] = field(default_factory=dict)
 
     def build(self, name: str) -> tuple[Stream, Any]:
@@ -109,7 +111,7 @@ class StreamRecipe:
                     f"not {self.train_split!r}."
                 )
             splits, validation = splits[self.train_split], splits.get(self.validation_split)
-        options = ("weight", "max_epochs", "shuffle", "seed", "enters_at", "leaves_at", "groups")
+        options = ("weight", "max_epochs", "shuffle", "seed", "enters_at", "leaves_at", "is_random", "groups")
         return Stream(name, splits, **{option: getattr(self, option) for option in options}), validation
 
 

@@ -81,6 +81,11 @@ class RowSource:
         """Number of rows of this pass that are left for this rank, `None` until its end is in sight."""
         return None if self._is_open else self._num_ready
 
+    @property
+    def num_ready(self) -> int:
+        """Number of rows that can be taken now."""
+        return self._num_ready
+
     def fill(self, num_rows: int) -> None:
         """Reads ahead.
 

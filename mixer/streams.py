@@ -30,12 +30,14 @@ class Stream:
         seed: Key of the order; `None` derives one from the run's seed and the name.
         enters_at: Progress of the run, in [0, 1], at which the stream joins the mixture.
         leaves_at: Progress of the run at which it leaves.
+        is_random: Whether reading a sample draws random numbers. `None` finds out, which a data set defeats that puts
+            the global generators back after drawing, or keeps what it drew: say `True` for it.
         groups: The group of this stream in each grouping of the mixture, such as `{"language": "de", "domain":
             "code"}`.
 
     Raises:
         ValueError: If a value is outside its range or the data set is empty.
-        TypeError: If the data set has no length or no indexing.
+        TypeError: If the data set can neither be indexed nor iterated anew, or a value is no number.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Stream:
     seed: int | None = None
     enters_at: float = 0.0
     leaves_at: float = 1.0
+    is_random: bool | None = None
     groups: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -54,6 +57,7 @@ class Stream:
         if "/" in self.name:
             raise ValueError(f"Stream name {self.name!r}: '/' separates the parts of a log key, use another character.")
         _check_dataset(self)
+        self._check_numbers()
         if self.weight is not None and not (math.isfinite(self.weight) and self.weight >= 0):
             raise ValueError(f"Stream {self.name!r}: weight must be a finite number of 0 or more, got {self.weight}.")
         if self.is_iterable:
@@ -72,6 +76,14 @@ class Stream:
                 f"Stream {self.name!r}: 0 <= enters_at < leaves_at <= 1 must hold (shares of the run), "
                 f"got {self.enters_at} and {self.leaves_at}."
             )
+
+    def _check_numbers(self) -> None:
+        for field_name in ("weight", "max_epochs", "enters_at", "leaves_at"):
+            value = getattr(self, field_name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float, np.number))):
+                raise TypeError(f"Stream {self.name!r}: {field_name} must be a number, got {value!r}.")
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer))):
+            raise TypeError(f"Stream {self.name!r}: seed must be a whole number, got {self.seed!r}.")
 
     @property
     def is_iterable(self) -> bool:
@@ -125,6 +137,11 @@ def as_streams(train_dataset: Any) -> list[Stream]:
         streams = [train_dataset]
     elif isinstance(train_dataset, Sequence) and train_dataset and isinstance(train_dataset[0], Stream):
         streams = list(train_dataset)
+    elif isinstance(train_dataset, (list, tuple)) and train_dataset and _is_dataset(train_dataset[0]):
+        raise TypeError(
+            f"train_dataset is a list of {len(train_dataset)} data sets without names: give a dict of them, such as "
+            '{"math": math, "code": code}, or a list of Stream.'
+        )
     else:
         streams = [Stream("train", train_dataset)]
     _check_streams(streams)
@@ -181,6 +198,10 @@ def describe(streams: Sequence[Stream]) -> Mixture:
         num_samples=np.array([stream.num_samples for stream in streams], dtype=np.int64),
         weights=weights / weights.sum(),
     )
+
+
+def _is_dataset(value: Any) -> bool:
+    return isinstance(value, (Dataset, datasets.Dataset, datasets.IterableDataset))
 
 
 def _check_streams(streams: Sequence[Stream]) -> None:

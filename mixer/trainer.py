@@ -115,6 +115,7 @@ class MixingMixin(LoadingMixin, ResumingMixin):
             check_evaluation_names(self.eval_dataset)
             planner, clock = self._new_parts(None)
             self._mixing = Mixing(planner, self._policy, clock)
+            self._agreement = Agreement(self.args.world_size, len(self.streams))
             self._recorder = self._new_recorder(self._mixing)
             handler = self.callback_handler
             handler.callbacks.insert(
@@ -162,7 +163,6 @@ class MixingMixin(LoadingMixin, ResumingMixin):
         description = {"streams": list(mixing.names), "policy": self._policy.name}
         self._begin_progress(progress)
         self.ledger.begin(resume_step, description, None if progress is None else progress.num_evaluations)
-        self._agreement = Agreement(self.args.world_size, len(self.streams))
         self._recorder = self._new_recorder(mixing)
         self._convention, self._finished, self._policy_error = None, None, None
         self._rows_from = None if resume_from is None else Path(resume_from)

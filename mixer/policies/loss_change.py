@@ -69,7 +69,10 @@ class LossChange(Policy):
         """Forgets all losses and gives the streams' own weights; see `Policy.start`."""
         num_streams = len(mixture.names)
         if self.floor * num_streams > 1.0 + 1e-12:
-            raise ValueError(f"LossChange: floor {self.floor} for each of {num_streams} streams is more than 1 in all.")
+            raise ValueError(
+                f"LossChange: floor {self.floor} for each of {num_streams} streams is more than 1 in all; "
+                f"give floor={1 / (2 * num_streams):.2g} or so."
+            )
         self._initial = mixture.weights
         self._fast, self._slow = np.zeros(num_streams), np.zeros(num_streams)
         self._num_observations = np.zeros(num_streams, dtype=np.int64)

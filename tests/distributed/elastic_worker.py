@@ -11,7 +11,7 @@ import datasets
 import torch
 
 from mixer import MixingTrainer, Stream
-from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
+from tests.helpers import Tokens, arguments, build_model, end_ranks, three_streams, weights_of
 
 
 def elastic(folder: Path, max_steps: int, checkpoint: str | None, mixing: Any = "Uniform") -> MixingTrainer:
@@ -109,8 +109,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     results = {name: globals()[name](folder) for name in sys.argv[2:]}
     (folder / f"elastic-{torch.distributed.get_rank()}.json").write_text(json.dumps(results))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    end_ranks()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import dataloader, get_worker_info
 
 from mixer import LossChange, MixingTrainer
-from tests.helpers import Tokens, arguments, build_model, weights_of
+from tests.helpers import Tokens, arguments, build_model, end_ranks, weights_of
 
 
 class _Masked(Tokens):
@@ -86,8 +86,7 @@ def main() -> None:
     results = {name: globals()[name](folder) for name in sys.argv[2:]}
     rank = torch.distributed.get_rank()
     (folder / f"loading-{rank}.json").write_text(json.dumps(results))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    end_ranks()
 
 
 if __name__ == "__main__":

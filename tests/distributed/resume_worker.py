@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
+from tests.helpers import end_ranks
 from tests.mixer.test_resume import Killed, build, end_of, go_on
 
 # Both ranks are killed at the same instant: at the n-th barrier, or at the n-th of some event.
@@ -88,8 +89,7 @@ def main() -> None:
     results = {"kills": kills(folder), "errors": errors(folder), "choice": choice(folder)}
     rank = torch.distributed.get_rank()
     (folder / f"results-{rank}.json").write_text(json.dumps(results))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    end_ranks()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,16 @@ import torch
 from transformers import Trainer, TrainerCallback
 
 from mixer import LossChange, MixingTrainer, Uniform
-from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, arguments, build_model, three_streams, weights_of
+from tests.helpers import (
+    MODEL_DATA,
+    GradientRecorder,
+    Tokens,
+    arguments,
+    build_model,
+    end_ranks,
+    three_streams,
+    weights_of,
+)
 
 
 def gradients(folder: Path) -> dict[str, Any]:
@@ -187,8 +196,7 @@ def main() -> None:
     results = {name: globals()[name](folder) for name in sys.argv[2:]}
     rank = torch.distributed.get_rank()
     (folder / f"results-{rank}.json").write_text(json.dumps(results))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    end_ranks()
 
 
 if __name__ == "__main__":

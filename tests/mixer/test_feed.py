@@ -89,7 +89,7 @@ def _loader(
         for number, stream in enumerate(streams)
         if stream.is_iterable
     }
-    feed = Feed(sources, mixing, lambda: meeting, world_size)
+    feed = Feed(sources, mixing, meeting, world_size)
     parts = [stream.dataset for stream in streams]
     return MixingLoader(mixing, parts, _collate, rank, world_size, MicroBatchOptions(3), feed=feed)
 
@@ -214,14 +214,26 @@ def test_loading_an_update_again_gives_the_same_rows() -> None:
     assert _rows([loader.load(update.plan)]) == _rows([update]) == list(range(6))
 
 
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("length", [4, 7, 10])
+def test_the_end_of_a_pass_costs_a_stream_nothing_of_its_share(length: int, world_size: int) -> None:
+    ranks = _run(lambda: [Stream("rows", _Rows(length)), Stream("map", _Places(1000, 1))], world_size, 20)
+    assert all(update.plan.counts.tolist() == [3, 3] for _, updates in ranks for update in updates)
+    times = np.bincount([row for _, updates in ranks for row in _rows(updates)], minlength=length)
+    assert times.sum() == 60
+    assert times.max() - times.min() <= 1 + int(ranks[0][0].mixing.planner.undelivered[0])
+
+
+def test_a_pass_may_be_shorter_than_an_update() -> None:
+    ((_, updates),) = _run(lambda: [Stream("rows", _Rows(5))], 1, 4, batch_size=12)
+    assert _rows(updates) == [number % 5 for number in range(48)]
+
+
 def test_a_look_ahead_goes_beyond_the_end_of_a_pass() -> None:
     ((loader, _),) = _run(lambda: [Stream("rows", _Rows(8)), Stream("map", _Places(50, 1))], 1, 2)
-    mixing = loader.mixing
-    mixing.planner.row_drawers[0].limit(2)
-    mixing.next_plan()
-    ahead = [plan.counts.tolist() for _, plan in zip(range(5), mixing.forecast(), strict=False)]
+    loader.mixing.next_plan()
+    ahead = [plan.counts.tolist() for _, plan in zip(range(5), loader.mixing.forecast(), strict=False)]
     assert ahead == [[3, 3]] * 5
-    assert mixing.planner.row_drawers[0].available is None
 
 
 def test_coverage_of_rows_is_no_share() -> None:
@@ -242,7 +254,7 @@ def test_the_feed_goes_on_where_it_was(dataset: Any, num_steps: int, tmp_path: P
     first._feed.save(tmp_path, 0)
     second = _loader(streams(), 0, 1, _Meeting(1))
     second.mixing.load_state_dict(first.mixing.state_dict())
-    second._feed.load(tmp_path)
+    second._feed.load(tmp_path, 0)
     after = []
     for _ in range(16 - num_steps):
         update = second.next_update()
@@ -255,10 +267,10 @@ def test_the_feed_goes_on_where_it_was(dataset: Any, num_steps: int, tmp_path: P
 def test_a_torn_or_missing_file_of_rows_is_named(tmp_path: Path) -> None:
     loader = _loader([Stream("rows", _Rows(30))], 0, 1, _Meeting(1))
     with pytest.raises(ValueError, match=r"does not say where stream 'rows' was: a file rows-RANK\.json is missing"):
-        loader._feed.load(tmp_path)
+        loader._feed.load(tmp_path, 0)
     (tmp_path / "rows-0.json").write_text("{torn")
     with pytest.raises(ValueError, match=r"rows-0\.json is torn"):
-        loader._feed.load(tmp_path)
+        loader._feed.load(tmp_path, 0)
 
 
 def test_another_number_of_ranks_is_refused_unless_told_otherwise(tmp_path: Path) -> None:
@@ -267,5 +279,5 @@ def test_another_number_of_ranks_is_refused_unless_told_otherwise(tmp_path: Path
     one._feed.save(tmp_path, 0)
     two = _loader([Stream("rows", _Rows(30))], 0, 2, _Meeting(1))
     with pytest.raises(ValueError, match=r"'rows'.*allow_inexact=True"):
-        two._feed.load(tmp_path)
-    two._feed.load(tmp_path, allow_inexact=True)
+        two._feed.load(tmp_path, 0)
+    two._feed.load(tmp_path, 0, allow_inexact=True)

@@ -14,6 +14,7 @@ from mixer.clock import Clock
 from mixer.collation import Loaded
 from mixer.controller import Mixing
 from mixer.cutting import MicroBatchOptions
+from mixer.drawers import StreamShare
 from mixer.lengths import Lengths, deal_by_length, sort_by_length, split_by_tokens
 from mixer.loader import MixingLoader, Update
 from mixer.planner import Planner
@@ -139,6 +140,10 @@ def _num_padded(update: Update) -> int:
     return sum(int((micro.inputs["input_ids"] == 0).sum()) for micro in update.micro_batches)
 
 
+def _share(count: int) -> list[StreamShare]:
+    return [StreamShare(0, range(count), np.arange(count))]
+
+
 class TestLoader:
     @pytest.mark.parametrize("by_stream", [False, True])
     def test_grouping_changes_no_sample_of_the_update_and_saves_padding(self, by_stream: bool) -> None:
@@ -210,18 +215,20 @@ class TestLoader:
     def test_samples_without_a_length_are_refused(self) -> None:
         lengths = Lengths([range(3)], "length", "pixels")
         with pytest.raises(ValueError, match=r"need samples with 'pixels' or a column 'length' .* \['a'\]"):
-            lengths.measure(Loaded(samples=[{"a": 1}]), 1)
+            lengths.measure(_share(1), Loaded(samples=[{"a": 1}]))
 
     def test_a_length_column_counts_before_the_input(self) -> None:
         lengths = Lengths([[]], "size")
-        assert lengths.measure(Loaded(samples=[{"size": 7, "input_ids": [1]}, {"input_ids": [1, 2]}]), 2).tolist() == [
-            7,
-            2,
-        ]
+        loaded = Loaded(samples=[{"size": 7, "input_ids": [1]}, {"input_ids": [1, 2]}])
+        assert lengths.measure(_share(2), loaded).tolist() == [7, 2]
+
+    def test_a_column_that_is_not_loaded_counts_too(self) -> None:
+        lengths = Lengths([datasets.Dataset.from_dict({"length": [5, 9, 2]})])
+        assert lengths.measure(_share(3), Loaded(samples=[{"pixels": 1}] * 3)).tolist() == [5, 9, 2]
 
     def test_stacked_samples_are_equally_long(self) -> None:
         loaded = Loaded(columns={"input_ids": torch.zeros(3, 5)})
-        assert Lengths([[]]).measure(loaded, 3).tolist() == [5, 5, 5]
+        assert Lengths([[]]).measure(_share(3), loaded).tolist() == [5, 5, 5]
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:

@@ -327,3 +327,29 @@ class TestColumns:
         reader = StreamReader(["a", "b"], [Columns(), other], [1, 2])
         with pytest.raises(SampleError, match=r"columns of the streams \['a', 'b'\] cannot be stacked together"):
             reader.read_columns([share_of(0, [1]), share_of(1, [1])])
+
+
+class _Hides:
+    """Draws, and puts the generator back."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> float:
+        with torch.random.fork_rng(devices=[]):
+            return float(torch.rand(()))
+
+
+def test_a_data_set_that_hides_its_drawing_is_seeded_if_the_stream_says_so() -> None:
+    reader = StreamReader(["a"], [_Hides()], [5], [True])
+    together = reader.read([StreamShare(0, range(4), np.arange(4))])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(99)
+        alone = [reader.read([StreamShare(0, range(place, place + 1), np.array([place]))])[0] for place in range(4)]
+    assert together == alone
+    assert len(set(together)) == 4
+
+
+def test_a_stream_that_says_it_draws_nothing_is_read_as_it_is() -> None:
+    reader = StreamReader(["a"], [_Hides()], [5], [False])
+    assert len(set(reader.read([StreamShare(0, range(4), np.arange(4))]))) == 1
