@@ -1,14 +1,19 @@
 """The process's random generators: noting and restoring their state, and seeding them for one sample or micro-batch."""
 
 import contextlib
+import ctypes
 import hashlib
 import random
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+
+# Bytes of a Mersenne Twister's state in memory: 624 words and the place among them.
+_TWISTER_BYTES = 4 * 624 + 4
 
 
 @dataclass(frozen=True)
@@ -19,11 +24,13 @@ class RandomState:
         python: Python's state.
         numpy: NumPy's state.
         torch: Torch's state.
+        numpy_memory: NumPy's state as it lies in memory, `None` for another generator than the usual one.
     """
 
     python: Any
     numpy: Any
     torch: torch.Tensor
+    numpy_memory: bytes | None
 
     @classmethod
     def capture(cls) -> "RandomState":
@@ -32,12 +39,13 @@ class RandomState:
         Returns:
             The state.
         """
-        return cls(random.getstate(), np.random.get_state(), torch.get_rng_state())  # noqa: NPY002  # users' generators
+        memory = _numpy_memory()
+        return cls(random.getstate(), _numpy_state(memory), torch.get_rng_state(), memory)
 
     def restore(self) -> None:
         """Goes back to the noted state."""
         random.setstate(self.python)
-        np.random.set_state(self.numpy)  # noqa: NPY002
+        np.random.set_state(self.numpy)  # noqa: NPY002  # users' generators
         torch.set_rng_state(self.torch)
 
     def is_current(self) -> bool:
@@ -46,13 +54,45 @@ class RandomState:
         Returns:
             Whether all three generators are in the noted state.
         """
-        now: Any = np.random.get_state()  # noqa: NPY002
         return (
-            torch.equal(self.torch, torch.get_rng_state())
-            and now[2:] == self.numpy[2:]
-            and np.array_equal(now[1], self.numpy[1])
+            self._is_current_in_numpy()
+            and torch.get_rng_state().numpy().tobytes() == self.torch.numpy().tobytes()
             and random.getstate() == self.python
         )
+
+    def _is_current_in_numpy(self) -> bool:
+        if self.numpy_memory is not None and not self.numpy[3]:
+            return _numpy_memory() == self.numpy_memory
+        now: Any = np.random.get_state()  # noqa: NPY002
+        return now[2:] == self.numpy[2:] and np.array_equal(now[1], self.numpy[1])
+
+
+class _LastNumpyState(threading.local):
+    """The state that was read last, which takes a hundred times as long as looking whether it is still the same."""
+
+    memory: bytes | None = None
+    state: Any = None
+
+
+_last = _LastNumpyState()
+
+
+def _numpy_memory() -> bytes | None:
+    generator: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]  # it is documented
+    if type(generator) is not np.random.MT19937:
+        return None
+    return ctypes.string_at(generator.ctypes.state_address, _TWISTER_BYTES)
+
+
+def _numpy_state(memory: bytes | None) -> Any:
+    """Reads NumPy's state, or takes the one that was read last where nothing can have been drawn since.
+
+    A normal number that waits to be given out is not in the generator's memory; it can only have come there by drawing,
+    so that there is none where there was none and the memory is unchanged.
+    """
+    if memory is None or memory != _last.memory or _last.state[3]:
+        _last.memory, _last.state = memory, np.random.get_state()  # noqa: NPY002
+    return _last.state
 
 
 def seed_generators(*key: int) -> None:
