@@ -171,12 +171,15 @@ class StreamReader:
             raise self._sample_error(part, error) from error
 
     def _read_at_once(self, part: StreamShare) -> Sequence[Any]:
-        reader = self._batch_readers[part.stream_id]
-        if reader is None:
-            return [self._read_sample(part.stream_id, index) for index in part.indices.tolist()]
+        reader, indices = self._batch_readers[part.stream_id], part.indices.tolist()
+        if reader is None and self._place is not None:
+            return [self._read_sample(part.stream_id, index) for index in indices]
         self._note(part.stream_id, -1)
         try:
-            samples = reader.__getitems__(part.indices.tolist())
+            if reader is None:
+                dataset = self._datasets[part.stream_id]
+                return [dataset[index] for index in indices]
+            samples = reader.__getitems__(indices)
         except Exception as error:  # whatever a user's data set raises is passed on, with the place
             raise self._sample_error(part, error) from error
         if len(samples) != len(part.indices):
