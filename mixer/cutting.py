@@ -67,7 +67,14 @@ class Cutter:
             # A stream's micro-batches are as many on every rank only as long as all samples are at home.
             return planner.rank_share(plan, self._rank, self._world_size, is_balanced=not is_by_stream)
         whole = planner.rank_share(plan, 0, 1)
-        own = deal_by_length(ids_of(whole), lengths.look_up(whole), self._rank, self._world_size, is_by_stream)
+        own = deal_by_length(
+            ids_of(whole),
+            lengths.look_up(whole),
+            self._rank,
+            self._world_size,
+            self.options.max_samples,
+            is_by_stream,
+        )
         ends = np.cumsum([len(part.indices) for part in whole])
         own_parts = np.split(own, np.searchsorted(own, ends[:-1]))
         picked = []

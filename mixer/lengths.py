@@ -80,26 +80,40 @@ class Lengths:
 
 
 def deal_by_length(
-    stream_ids: Int64Array, lengths: Int64Array, rank: int, world_size: int, is_by_stream: bool
+    stream_ids: Int64Array, lengths: Int64Array, rank: int, world_size: int, max_samples: int, is_by_stream: bool
 ) -> Int64Array:
-    """Deals an update's samples out to the ranks in order of length, so that what runs side by side is as long.
+    """Deals an update's samples out to the ranks, so many neighbours in length at a time as make a micro-batch.
+
+    The ranks take turns from long to short, and every second time in reverse, so that none has much more to do.
 
     Args:
         stream_ids: int64 `[total]`: the stream of each sample, ascending.
         lengths: int64 `[total]`: its length.
         rank: The rank.
         world_size: Number of ranks.
+        max_samples: Most samples of a micro-batch.
         is_by_stream: Whether each stream is dealt out by itself.
 
     Returns:
-        int64 `[count]`, ascending: which samples the rank has.
+        int64 `[count]`, ascending: which samples the rank has; they fit into as many micro-batches on every rank.
     """
     order = sort_by_length(stream_ids, lengths, is_by_stream)
     if not is_by_stream:
-        return np.sort(order[rank::world_size])
-    counts = np.bincount(stream_ids)
-    places = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.sort(order[(places + stream_ids) % world_size == rank])
+        return np.sort(order[_turns(len(order), rank, world_size, max_samples)])
+    ends = np.cumsum(np.bincount(stream_ids))
+    own = [
+        part[_turns(len(part), (rank + stream_id) % world_size, world_size, max_samples)]
+        for stream_id, part in enumerate(np.split(order, ends[:-1]))
+    ]
+    return np.sort(np.concatenate(own))
+
+
+def _turns(count: int, rank: int, world_size: int, max_samples: int) -> Int64Array:
+    """Gives a rank's places among so many that are dealt out in pieces of at most `max_samples`."""
+    num_rounds = -(-count // (world_size * max_samples))
+    ends = np.arange(num_rounds * world_size + 1) * count // max(num_rounds * world_size, 1)
+    pieces = [number * world_size + (world_size - 1 - rank if number % 2 else rank) for number in range(num_rounds)]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *(np.arange(ends[piece], ends[piece + 1]) for piece in pieces)])
 
 
 def sort_by_length(stream_ids: Int64Array, lengths: Int64Array, is_by_stream: bool) -> Int64Array:

@@ -48,26 +48,24 @@ class TestOrder:
 
 
 class TestDealing:
-    @given(lengths=lengths_lists, world_size=st.integers(1, 5), by_stream=st.booleans())
-    def test_the_ranks_have_each_sample_once_and_equally_many(self, lengths, world_size, by_stream) -> None:
-        ids = _ids(lengths)
-        shares = [deal_by_length(ids, np.array(lengths), rank, world_size, by_stream) for rank in range(world_size)]
+    @given(lengths=lengths_lists, world_size=st.integers(1, 5), max_samples=st.integers(1, 9), by_stream=st.booleans())
+    def test_the_ranks_have_each_sample_once_in_as_many_micro_batches(
+        self, lengths: list[int], world_size: int, max_samples: int, by_stream: bool
+    ) -> None:
+        ids, values = _ids(lengths), np.array(lengths)
+        shares = [deal_by_length(ids, values, rank, world_size, max_samples, by_stream) for rank in range(world_size)]
         assert sorted(np.concatenate(shares).tolist()) == list(range(len(lengths)))
-        for stream_ids in [ids[share] for share in shares] if by_stream else []:
-            for stream_id in set(ids.tolist()):
-                own, whole = (stream_ids == stream_id).sum(), (ids == stream_id).sum()
-                assert whole // world_size <= own <= -(-whole // world_size)
-        if not by_stream:
-            sizes = [len(share) for share in shares]
-            assert max(sizes) - min(sizes) <= 1
+        for stream_id in range(3) if by_stream else [-1]:
+            mask = (ids == stream_id) | (stream_id < 0)
+            num_rounds = -(-int(mask.sum()) // (world_size * max_samples))
+            sizes = [int(mask[share].sum()) for share in shares]
+            assert max(sizes) <= num_rounds * max_samples
+            assert max(sizes) - min(sizes) <= num_rounds
 
-    @given(lengths=lengths_lists, world_size=st.integers(2, 5))
-    def test_what_runs_side_by_side_is_as_long(self, lengths: list[int], world_size: int) -> None:
-        values = np.array(lengths)
-        shares = [deal_by_length(_ids(lengths), values, rank, world_size, False) for rank in range(world_size)]
-        columns = [np.sort(values[share])[::-1] for share in shares]
-        for place in range(min(len(column) for column in columns) - 1):
-            assert min(column[place] for column in columns) >= max(column[place + 1] for column in columns)
+    def test_ranks_take_turns_with_neighbours_in_length(self) -> None:
+        lengths = np.arange(16, 0, -1)
+        shares = [deal_by_length(np.zeros(16, dtype=int), lengths, rank, 2, 4, False).tolist() for rank in range(2)]
+        assert shares == [[0, 1, 2, 3, 12, 13, 14, 15], [4, 5, 6, 7, 8, 9, 10, 11]]
 
 
 class TestTokenBudget:
@@ -173,13 +171,12 @@ class TestLoader:
         assert len({len(update.micro_batches) for update in updates}) == 1
         assert sorted(row for update in updates for row in _samples(update)) == _samples(whole)
 
-    def test_a_column_groups_over_the_ranks(self) -> None:
-        def spread(has_column: bool) -> int:
+    def test_a_column_saves_padding_on_several_ranks(self) -> None:
+        def padding(has_column: bool) -> int:
             updates = [_loader(rank, 2, has_column, groups_by_length=True).next_update() for rank in range(2)]
-            widths = [[micro.inputs["input_ids"].shape[1] for micro in update.micro_batches] for update in updates]
-            return int(np.abs(np.diff(widths, axis=0)).sum())
+            return sum(_num_padded(update) for update in updates)
 
-        assert spread(has_column=True) < spread(has_column=False)
+        assert padding(has_column=True) < padding(has_column=False)
 
     def test_micro_batches_of_so_many_tokens(self) -> None:
         update = _loader(max_tokens=64, groups_by_length=True).next_update()
