@@ -16,6 +16,8 @@ from mixer.planner import Planner
 
 Int64Array = NDArray[np.int64]
 
+_NOTHING = contextlib.nullcontext()
+
 
 @dataclass(frozen=True)
 class MicroBatchOptions:
@@ -86,13 +88,19 @@ class Cutter:
         return picked
 
     def cut(
-        self, plan: Plan, share: Sequence[StreamShare], loaded: Loaded, is_by_stream: bool
+        self,
+        plan: Plan,
+        share: Sequence[StreamShare],
+        stream_ids: Int64Array,
+        loaded: Loaded,
+        is_by_stream: bool,
     ) -> tuple[Int64Array | None, list[MicroBatchSlice]]:
         """Cuts this rank's samples, in the order that suits their lengths.
 
         Args:
             plan: The plan.
             share: This rank's samples of it.
+            stream_ids: int64 `[num_samples]`: the stream of each.
             loaded: The same samples.
             is_by_stream: Whether micro-batches are of one stream each.
 
@@ -103,10 +111,8 @@ class Cutter:
         Raises:
             ValueError: If a sample has no length where one is needed.
         """
-        options, stream_ids = self.options, ids_of(share)
-        order, lengths = None, np.zeros(0, dtype=np.int64)
-        if options.lengths is not None:
-            lengths = options.lengths.measure(share, loaded)
+        options, order = self.options, None
+        lengths = stream_ids if options.lengths is None else options.lengths.measure(share, loaded)
         if options.groups_by_length:
             order = sort_by_length(stream_ids, lengths, is_by_stream)
             lengths, stream_ids = lengths[order], stream_ids[order]
@@ -117,13 +123,16 @@ class Cutter:
             return order, split_by_stream(plan, own_counts, self._world_size, options.max_samples)
         return order, split_mixed(plan, len(stream_ids), self._world_size, options.max_samples)
 
-    @contextlib.contextmanager
-    def told_to_others(self) -> Iterator[None]:
+    def told_to_others(self) -> contextlib.AbstractContextManager[None]:
         """Keeps the ranks together where they are about to agree on a number and one of them fails.
 
-        Yields:
-            Nothing.
+        Returns:
+            What is to be done meanwhile stands in this context.
         """
+        return _NOTHING if self.options.max_tokens is None else self._told_to_others()
+
+    @contextlib.contextmanager
+    def _told_to_others(self) -> Iterator[None]:
         try:
             yield
         except Exception:

@@ -192,7 +192,7 @@ class MixingLoader:
         stream_ids = ids_of(share)
         with self._cutter.told_to_others():
             loaded = self._load(plan, share)
-            order, slices = self._cutter.cut(plan, share, loaded, self._is_by_stream(plan))
+            order, slices = self._cutter.cut(plan, share, stream_ids, loaded, self._is_by_stream(plan))
         slices = self._cutter.as_many_as_others(slices, len(stream_ids))
         micro_batches = []
         for number, cut in enumerate(slices):
