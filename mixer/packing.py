@@ -165,11 +165,19 @@ def pack_columns(columns: Columns) -> Packed:
 
 
 def _pack_column(values: list[Any]) -> _Column:
-    if all(map(_is_plain_tensor, values)) and len({value.dtype for value in values}) == 1:
-        shapes = [value.shape for value in values]
-        if shapes.count(shapes[0]) == len(shapes):
-            return _StackedColumn.of(torch.stack(values))
-        return _RaggedColumn(torch.cat([value.reshape(-1) for value in values]), shapes)
+    if set(map(type, values)) == {Tensor} and len({value.dtype for value in values}) == 1:
+        try:
+            stacked = torch.stack(values)
+        except RuntimeError:  # unequal shapes, or not all on one device
+            stacked = None
+        if stacked is not None:
+            return _StackedColumn.of(stacked) if _is_plain_tensor(stacked) else _pickled(values)
+        if all(map(_is_plain_tensor, values)):
+            return _RaggedColumn(torch.cat([value.reshape(-1) for value in values]), [value.shape for value in values])
+    return _pickled(values)
+
+
+def _pickled(values: list[Any]) -> _PickledColumn:
     return _PickledColumn(pickle.dumps(values, protocol=pickle.HIGHEST_PROTOCOL))
 
 

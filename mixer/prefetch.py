@@ -5,6 +5,7 @@ what was not is loaded on the spot. A wrong prediction costs time, never correct
 on how fast anything is.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -56,6 +57,7 @@ class Prefetcher:
         self._plans: Iterator[Plan] = iter(())
         self._coming: deque[Plan] = deque()
         self._last_due = -1
+        self._most_own = 0
 
     def take(self, plan: Plan, share: Sequence[StreamShare], last_step: int) -> list[Row]:
         """Gives this rank's samples of an update and has the workers go on with the next ones.
@@ -86,7 +88,7 @@ class Prefetcher:
             missing = self._missing(share)
         if missing:
             self._keep(_keys(missing), self._outlook.read(missing))
-        samples = [self._pool.pop(key) for key in _keys(share)]
+        samples = list(map(self._pool.pop, _keys(share)))
         self._drop_needless(plan, len(samples))
         for sample in samples:
             if isinstance(sample, Failure):
@@ -111,12 +113,12 @@ class Prefetcher:
                 pool[key] = samples if isinstance(samples, Failure) else (samples, number)
 
     def _missing(self, share: Sequence[StreamShare]) -> list[StreamShare]:
-        return _filter(share, lambda key: self._pool.get(key) is _PENDING)
+        return _filter(share, lambda keys: [row is _PENDING for row in map(self._pool.get, keys)])
 
     def _look_ahead(self, plan: Plan, num_own: int, last_step: int) -> None:
         jobs_per_update = max(1, -(-num_own // self._job_size))
         # One update more than the workers can hold: where counts change, its samples serve those before it.
-        horizon = -(-self._workers.num_jobs // jobs_per_update) + 1
+        horizon = -(-self._workers.num_jobs // jobs_per_update) + 2
         first_new = 0
         if self._coming and _is_same(self._coming[0], plan):
             self._coming.popleft()
@@ -129,8 +131,10 @@ class Prefetcher:
         for number, coming in enumerate(self._coming):
             # A new job stands behind those in line: what is due before them would come too late.
             if number >= first_new and self._last_due <= coming.step <= last_step:
-                unasked = _filter(self._outlook.share(coming), lambda key: key not in self._pool)
-                self._request(unasked, coming.step)
+                unasked = _filter(self._outlook.share(coming), lambda keys: [key not in self._pool for key in keys])
+                self._request(unasked, coming.step - 1)
+                if unasked:
+                    self._last_due = coming.step
 
     def _request(self, share: Sequence[StreamShare], due: int, is_urgent: bool = False) -> None:
         self._pool.update(dict.fromkeys(_keys(share), _PENDING))
@@ -146,7 +150,8 @@ class Prefetcher:
             ends = (plan.starts + plan.counts).tolist()
             for key in [key for key in self._pool if key[1] < ends[key[0]]]:
                 del self._pool[key]
-        most = _MOST_KEPT * max(self._workers.num_jobs * self._job_size, num_own)
+        self._most_own = max(self._most_own, num_own)  # the last update of an epoch may be small
+        most = _MOST_KEPT * max(self._workers.num_jobs * self._job_size, self._most_own)
         if len(self._pool) > most:
             loaded = [key for key, row in self._pool.items() if row is not _PENDING]
             for key in loaded[: len(self._pool) - most]:
@@ -154,17 +159,22 @@ class Prefetcher:
 
 
 def _keys(share: Sequence[StreamShare]) -> list[Key]:
-    return [(part.stream_id, int(position)) for part in share for position in part.positions]
+    return [key for part in share for key in _part_keys(part)]
 
 
-def _filter(share: Sequence[StreamShare], is_wanted: Callable[[Key], bool]) -> list[StreamShare]:
+def _part_keys(part: StreamShare) -> Iterator[Key]:
+    positions = part.positions if isinstance(part.positions, range) else part.positions.tolist()
+    return zip(itertools.repeat(part.stream_id), positions)
+
+
+def _filter(share: Sequence[StreamShare], are_wanted: Callable[[Iterator[Key]], list[bool]]) -> list[StreamShare]:
     wanted = []
     for part in share:
-        positions = np.asarray(part.positions, dtype=np.int64)
-        mask = [is_wanted((part.stream_id, position)) for position in positions.tolist()]
+        mask = are_wanted(_part_keys(part))
         if all(mask):
             wanted.append(part)
         elif any(mask):
+            positions = np.asarray(part.positions, dtype=np.int64)
             wanted.append(StreamShare(part.stream_id, positions[mask], part.indices[mask]))
     return wanted
 

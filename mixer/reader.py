@@ -173,7 +173,7 @@ class StreamReader:
     def _read_at_once(self, part: StreamShare) -> Sequence[Any]:
         reader, indices = self._batch_readers[part.stream_id], part.indices.tolist()
         if reader is None and self._place is not None:
-            return [self._read_sample(part.stream_id, index) for index in indices]
+            return self._read_noting(part, self._place)
         self._note(part.stream_id, -1)
         try:
             if reader is None:
@@ -185,6 +185,18 @@ class StreamReader:
         if len(samples) != len(part.indices):
             counts = f"{len(samples)} samples for {len(part.indices)} indices"
             raise SampleError(f"Stream {self._names[part.stream_id]!r}: __getitems__ gave {counts}.")
+        return samples
+
+    def _read_noting(self, part: StreamShare, place: Int64Array) -> list[Any]:
+        """Reads sample by sample, noting each before: where a worker dies, the note is what is left."""
+        dataset, samples = self._datasets[part.stream_id], []
+        place[0], index = part.stream_id, -1
+        try:
+            for index in part.indices.tolist():
+                place[1] = index
+                samples.append(dataset[index])
+        except Exception as error:  # whatever a user's data set raises is passed on, with the place
+            raise self._error(part.stream_id, f"sample {index}", error) from error
         return samples
 
     def _read_if_plain(self, part: StreamShare) -> Sequence[Any]:

@@ -1,5 +1,6 @@
 """Jobs for the workers of a DataLoader: samples that are loaded ahead, in the order in which they were asked for."""
 
+import fcntl
 import itertools
 import os
 import re
@@ -158,6 +159,7 @@ class Workers:
         """Starts the workers with the first jobs of the line, if they do not run."""
         if self._results is None:
             self._results = iter(self._loader)
+            _widen(self._results)
             keep_errors_out_of_training()
 
     def receive(self, step: int) -> Iterator[tuple[Job, Samples | Failure]]:
@@ -203,6 +205,13 @@ class Workers:
             f"A worker process died; what it was at, or had just done: {where}. What was waited for: "
             f"{self._reader.describe(job.share) or 'nothing'}. ({error})"
         )
+
+
+def _widen(results: Any) -> None:
+    try:
+        fcntl.fcntl(results._worker_result_queue._reader.fileno(), fcntl.F_SETPIPE_SZ, 1 << 20)
+    except (AttributeError, OSError):
+        return
 
 
 def _as_it_is(result: Any) -> Any:
