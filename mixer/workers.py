@@ -1,6 +1,6 @@
 """Jobs for the workers of a DataLoader: samples that are loaded ahead, in the order in which they were asked for."""
 
-import fcntl
+import contextlib
 import itertools
 import os
 import re
@@ -20,6 +20,8 @@ from mixer.packing import Packed, Samples, pack, pack_columns
 from mixer.reader import SampleError, StreamReader
 
 Share = tuple[StreamShare, ...]
+
+_PIPE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -208,10 +210,11 @@ class Workers:
 
 
 def _widen(results: Any) -> None:
-    try:
-        fcntl.fcntl(results._worker_result_queue._reader.fileno(), fcntl.F_SETPIPE_SZ, 1 << 20)
-    except (AttributeError, OSError):
-        return
+    """Widens the pipe of the results, where the system can, so that workers do not wait until one is asked for."""
+    with contextlib.suppress(ImportError, AttributeError, OSError):
+        import fcntl
+
+        fcntl.fcntl(results._worker_result_queue._reader.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 def _as_it_is(result: Any) -> Any:
