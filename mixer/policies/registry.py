@@ -1,12 +1,11 @@
 """Policies by name, and from what a trainer is given."""
 
-import difflib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from mixer.choices import choose, refuse_class
 from mixer.policies.base import Policy
 from mixer.policies.fixed import Fixed
 from mixer.policies.floor import Floor
@@ -61,11 +60,10 @@ def as_policy(mixing: Policy | str | Mapping[str, float] | Sequence[float] | Cal
     if isinstance(mixing, Policy):
         return mixing
     if isinstance(mixing, str):
-        return _by_name(mixing)
+        return choose(mixing, policy_classes(), "mixing", "policy")
     if isinstance(mixing, Mapping | np.ndarray) or (isinstance(mixing, Sequence) and not isinstance(mixing, bytes)):
         return Fixed(mixing)  # type: ignore[arg-type]  # an array is a sequence of weights here
-    if inspect.isclass(mixing) and issubclass(mixing, Policy):
-        raise TypeError(f"mixing is the class {mixing.__name__}; give an instance: mixing={mixing.__name__}(...).")
+    refuse_class(mixing, Policy, "mixing")
     if callable(mixing):
         function: Callable[..., Any] = mixing
         return Function(function)
@@ -73,21 +71,3 @@ def as_policy(mixing: Policy | str | Mapping[str, float] | Sequence[float] | Cal
         "mixing must be a policy, its name, weights by name or in order, or a function f(step, weights), "
         f"got {type(mixing).__name__}."
     )
-
-
-def _by_name(name: str) -> Policy:
-    key = name.replace("_", "").replace("-", "").lower()
-    classes = {known.lower(): policy for known, policy in policy_classes().items()}
-    if key not in classes:
-        near = difflib.get_close_matches(key, classes, n=1)
-        hint = f" Did you mean {classes[near[0]].__name__!r}?" if near else ""
-        raise ValueError(f"mixing: no policy is called {name!r}; there are {list(policy_classes())}.{hint}")
-    policy = classes[key]
-    required = [
-        parameter.name
-        for parameter in inspect.signature(policy).parameters.values()
-        if parameter.default is inspect.Parameter.empty
-    ]
-    if required:
-        raise ValueError(f"mixing: {policy.__name__} needs {required}; give an instance: {policy.__name__}(...).")
-    return policy()

@@ -1,6 +1,36 @@
 """Batch-size schedules: each one a rule from what the run showed to the size of the next update."""
 
+from mixer.schedules.ada_batch import AdaBatch
 from mixer.schedules.base import BatchDecision, BatchObservation, GradientNoise, LearningRateRule, Schedule
+from mixer.schedules.constant import Constant
+from mixer.schedules.critical_batch_warmup import CriticalBatchWarmup
+from mixer.schedules.function import Function
 from mixer.schedules.limits import Limits
+from mixer.schedules.loss_change import LossChange
+from mixer.schedules.noise_scale import NoiseScale
+from mixer.schedules.norm_test import NormTest
+from mixer.schedules.ramp import Ramp
+from mixer.schedules.registry import as_schedule, schedule_classes
+from mixer.schedules.seesaw import Seesaw
+from mixer.schedules.smoothed_loss_change import SmoothedLossChange
 
-__all__ = ["BatchDecision", "BatchObservation", "GradientNoise", "LearningRateRule", "Limits", "Schedule"]
+__all__ = [
+    "AdaBatch",
+    "BatchDecision",
+    "BatchObservation",
+    "Constant",
+    "CriticalBatchWarmup",
+    "Function",
+    "GradientNoise",
+    "LearningRateRule",
+    "Limits",
+    "LossChange",
+    "NoiseScale",
+    "NormTest",
+    "Ramp",
+    "Schedule",
+    "Seesaw",
+    "SmoothedLossChange",
+    "as_schedule",
+    "schedule_classes",
+]

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from mixer.schedules.limits import Limits
 
@@ -69,6 +69,21 @@ class BatchDecision:
     learning_rate_factor: float | None = None
 
 
+class Bounds(TypedDict, total=False):
+    """Keyword arguments that a schedule passes on to `Schedule`, where they are explained, except `maximum`."""
+
+    initial: int | None
+    minimum: int | None
+    granularity: int
+    max_growth: float | None
+
+
+class AllBounds(Bounds, total=False):
+    """Keyword arguments that a schedule passes on to `Schedule`, where they are explained."""
+
+    maximum: int | None
+
+
 class Schedule(ABC):
     """A batch-size schedule.
 
@@ -120,11 +135,12 @@ class Schedule(ABC):
         """Forgets any earlier run and decides for the first update.
 
         Args:
-            initial: The size to begin with.
+            initial: The size to begin with, for which the learning rate was chosen.
 
         Returns:
             The decision for step 0.
         """
+        self._initial = initial
         return BatchDecision(initial)
 
     @abstractmethod
@@ -155,9 +171,9 @@ class Schedule(ABC):
         """Gives everything that `update` remembers, as plain data that JSON can hold.
 
         Returns:
-            The state; empty for a schedule that remembers nothing.
+            The state: at least the size that the run began with, which on other ranks may be another by default.
         """
-        return {}
+        return {"initial": self._initial}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up a saved state, after `start`.
@@ -171,3 +187,4 @@ class Schedule(ABC):
         own = sorted(self.state_dict())
         if sorted(state) != own:
             raise ValueError(f"{self.name} remembers {own}, but the saved schedule state has {sorted(state)}.")
+        self._initial = state["initial"]

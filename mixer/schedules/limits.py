@@ -3,6 +3,9 @@
 import math
 from dataclasses import dataclass
 
+# Floats tell whole numbers apart up to here; no rule may ask for more, whatever it was shown.
+LARGEST = 2**53
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -44,8 +47,8 @@ class Limits:
         return -(-(self.minimum or 1) // self.granularity) * self.granularity
 
     @property
-    def _most(self) -> float:
-        return math.inf if self.maximum is None else self.maximum // self.granularity * self.granularity
+    def _most(self) -> int:
+        return (self.maximum or LARGEST) // self.granularity * self.granularity
 
     def check_initial(self, initial: int | None) -> None:
         """Refuses a first size outside the bounds.
@@ -57,12 +60,24 @@ class Limits:
             ValueError: If it is below the least, above the largest, or no multiple of the granularity.
             TypeError: If it is no whole number.
         """
-        if initial is None:
-            return
-        check_whole("initial", initial)
-        if not (self.minimum or 1) <= initial <= (self.maximum or math.inf) or initial % self.granularity:
+        if initial is not None:
+            self.check_size("initial", initial)
+
+    def check_size(self, name: str, size: int) -> None:
+        """Refuses a size that a user gives outside the bounds.
+
+        Args:
+            name: What to call it in an error.
+            size: The size.
+
+        Raises:
+            ValueError: If it is below the least, above the largest, or no multiple of the granularity.
+            TypeError: If it is no whole number.
+        """
+        check_whole(name, size)
+        if not self._least <= size <= self._most or size % self.granularity:
             raise ValueError(
-                f"initial={initial} is not a batch size within the bounds: minimum={self.minimum}, "
+                f"{name}={size} is not a batch size within the bounds: minimum={self.minimum}, "
                 f"maximum={self.maximum}, a multiple of granularity={self.granularity}."
             )
 
@@ -94,7 +109,7 @@ class Limits:
         """Makes a size of what a schedule asks for.
 
         Args:
-            asked: What it asks for; finite and above 0.
+            asked: What it asks for; any number that is not NaN.
             previous: The size of the update before.
 
         Returns:
@@ -105,8 +120,8 @@ class Limits:
             # A size too small to grow by the factor grows by one step: it would stay for ever.
             grown = math.floor(previous * self.max_growth / self.granularity + 1e-9) * self.granularity
             most = min(most, max(grown, previous // self.granularity * self.granularity + self.granularity))
-        rounded = math.floor(asked / self.granularity + 0.5) * self.granularity
-        return int(min(max(rounded, self._least), max(most, self._least)))
+        rounded = math.floor(self.clamp(asked) / self.granularity + 0.5) * self.granularity
+        return min(rounded, max(most, self._least))
 
 
 def check_whole(name: str, value: object) -> None:

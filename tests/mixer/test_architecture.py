@@ -51,10 +51,18 @@ def test_no_two_modules_import_each_other_however_far_apart() -> None:
         visit(name, ())
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("mixer.policies.")])
-def test_a_policy_needs_little_code(module: str) -> None:
-    if module.rsplit(".", 1)[1] in ("__init__", "registry"):
-        pytest.skip("gathers all policies")
+def _gathered_by_none(package: str) -> list[str]:
+    gathering = (f"{package}.__init__", f"{package}.registry")
+    return [name for name in MODULES if name.startswith(f"{package}.") and name not in gathering]
+
+
+@pytest.mark.parametrize(
+    ("module", "most"),
+    [(name, 500) for name in _gathered_by_none("mixer.policies")]
+    # A schedule brings its bounds with it, which a mixture has none of.
+    + [(name, 600) for name in _gathered_by_none("mixer.schedules")],
+)
+def test_a_rule_needs_little_code(module: str, most: int) -> None:
     needed, waiting = set(), [module]
     while waiting:
         name = waiting.pop()
@@ -62,7 +70,7 @@ def test_a_policy_needs_little_code(module: str) -> None:
             needed.add(name)
             waiting += [imported for imported in _imports(name) if imported in MODULES]
     lines = sum(len((ROOT / (name.replace(".", "/") + ".py")).read_text().splitlines()) for name in needed)
-    assert lines < 500
+    assert lines < most
 
 
 @pytest.mark.parametrize("module", [name.removesuffix(".__init__") for name in MODULES if "__main__" not in name])
@@ -79,3 +87,19 @@ def test_every_public_policy_is_exported_and_registered() -> None:
     for name in policies.policy_classes():
         assert name in policies.__all__
         assert name in mixer.__all__
+
+
+def test_every_public_schedule_is_exported_and_has_a_file_of_its_own() -> None:
+    from mixer import schedules
+
+    modules = {info.name for info in pkgutil.iter_modules(schedules.__path__)}
+    for name, schedule in schedules.schedule_classes().items():
+        assert name in schedules.__all__
+        own = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
+        assert own in modules
+        assert schedule.__module__ == f"mixer.schedules.{own}"
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("mixer.schedules.")])
+def test_a_schedule_knows_nothing_of_the_rest(module: str) -> None:
+    assert all(name.startswith("mixer.schedules.") or name == "mixer.choices" for name in _imports(module))

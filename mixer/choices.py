@@ -1,0 +1,55 @@
+"""Rules chosen by name."""
+
+import difflib
+import inspect
+from collections.abc import Mapping
+from typing import TypeVar
+
+Rule = TypeVar("Rule")
+
+
+def choose(name: str, classes: Mapping[str, type[Rule]], option: str, kind: str) -> Rule:
+    """Makes the rule that a name stands for, however it is cased, with `_`, `-` or none of them.
+
+    Args:
+        name: The name.
+        classes: Classes by name.
+        option: What the name was given as, for errors.
+        kind: What the rules are, for errors.
+
+    Returns:
+        The rule, made without arguments.
+
+    Raises:
+        ValueError: If there is none of that name, or it needs arguments.
+    """
+    key = name.replace("_", "").replace("-", "").lower()
+    by_key = {known.lower(): rule for known, rule in classes.items()}
+    if key not in by_key:
+        near = difflib.get_close_matches(key, by_key, n=1)
+        hint = f" Did you mean {by_key[near[0]].__name__!r}?" if near else ""
+        raise ValueError(f"{option}: no {kind} is called {name!r}; there are {list(classes)}.{hint}")
+    rule = by_key[key]
+    required = [
+        parameter.name
+        for parameter in inspect.signature(rule).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    if required:
+        raise ValueError(f"{option}: {rule.__name__} needs {required}; give an instance: {rule.__name__}(...).")
+    return rule()
+
+
+def refuse_class(given: object, base: type, option: str) -> None:
+    """Refuses a class where an instance belongs.
+
+    Args:
+        given: What was given.
+        base: What the rules derive from.
+        option: What it was given as.
+
+    Raises:
+        TypeError: If it is a class of such rules.
+    """
+    if inspect.isclass(given) and issubclass(given, base):
+        raise TypeError(f"{option} is the class {given.__name__}; give an instance: {option}={given.__name__}(...).")

@@ -1,0 +1,66 @@
+"""Sizes that are multiplied at given points of the run."""
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Unpack
+
+from mixer.schedules.base import AllBounds, BatchDecision, BatchObservation, LearningRateRule, Schedule
+from mixer.schedules.limits import LARGEST
+from mixer.schedules.position import Unit, check_points, needs_of, position
+
+
+class AdaBatch(Schedule):
+    """Multiplies the size at given points: `b = initial · factor^k` after k of them.
+
+    AdaBatch (Devarakonda et al. 2017, arXiv:1712.02029) grows the batch while the learning rate decays, such that the
+    learning rate over the batch size decays as it would with a fixed batch: where a fixed batch has the learning rate
+    times 0.375, it takes twice the batch and the learning rate times 0.75. With `learning_rate="linear"`, the default,
+    that holds whatever decay the run's own schedule gives.
+
+    Args:
+        points: Where to multiply: positions above 0, ascending.
+        every: Multiply every so many units instead.
+        unit: What the positions count: `"epochs"`, `"steps"`, `"samples"`, `"tokens"` or `"progress"`.
+        factor: What to multiply by, above 1.
+        learning_rate: How the learning rate follows the size; see `Schedule`.
+        **bounds: See `Schedule`.
+
+    Raises:
+        ValueError: If not one of `points` and `every` is given, or a value is outside its range.
+
+    Example:
+        >>> schedule = AdaBatch(every=20, initial=128, maximum=2048)
+    """
+
+    def __init__(
+        self,
+        points: Sequence[float] | None = None,
+        *,
+        every: float | None = None,
+        unit: Unit = "epochs",
+        factor: float = 2.0,
+        learning_rate: LearningRateRule = "linear",
+        **bounds: Unpack[AllBounds],
+    ):
+        super().__init__(learning_rate=learning_rate, **bounds)
+        self.needs = needs_of(unit)
+        if (points is None) == (every is None):
+            raise ValueError(f"Give points or every, one of them, got points={points} and every={every}.")
+        if every is not None and not 0.0 < every < math.inf:
+            raise ValueError(f"every must be a number of {unit} above 0, got {every}.")
+        if not 1.0 < factor < math.inf:
+            raise ValueError(f"factor must be above 1, got {factor}.")
+        self.points = [] if points is None else check_points(points, unit)
+        self.every = every
+        self.unit: Unit = unit
+        self.factor = factor
+
+    def update(self, observation: BatchObservation) -> BatchDecision:
+        """Counts the points that are passed; see `Schedule.update`."""
+        at = position(observation, self.unit)
+        # Thrice 0.1 is above 0.3 in floats: an interval that ends here but for rounding counts.
+        num_passed = bisect_right(self.points, at) if self.every is None else math.floor(at / self.every + 1e-9)
+        # No more factors than lead from one sample to the largest size, or the power would overflow.
+        num_factors = min(num_passed, math.ceil(math.log(LARGEST) / math.log(self.factor)))
+        return BatchDecision(self.limits.clamp(self._initial * self.factor**num_factors))

@@ -1,0 +1,95 @@
+"""Smoothed values, and whether they stand still."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+class Average:
+    """A moving average that weighs the past by `decay`, without the bias of a start at 0.
+
+    The bias correction of Kingma and Ba (2015, arXiv:1412.6980, sec. 3) is in the weight of the new value, so that the
+    value is an average of what was taken at any time.
+
+    Args:
+        decay: Share of the old average that stays at each value, in [0, 1).
+
+    Raises:
+        ValueError: If the decay is outside [0, 1).
+    """
+
+    def __init__(self, decay: float):
+        if not 0.0 <= decay < 1.0:
+            raise ValueError(f"decay must be in [0, 1), got {decay}.")
+        self.decay = decay
+        self.value = 0.0
+        self.count = 0
+
+    def take(self, value: float) -> None:
+        """Takes a value into the average, or skips it.
+
+        Args:
+            value: The value; skipped if it is not finite.
+        """
+        if not math.isfinite(value):
+            return
+        self.count += 1
+        weight = (1.0 - self.decay) / (1.0 - self.decay**self.count)
+        self.value = (1.0 - weight) * self.value + weight * value
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives what is remembered, as plain data that JSON can hold.
+
+        Returns:
+            The state.
+        """
+        return {"value": self.value, "count": self.count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up a saved state.
+
+        Args:
+            state: What `state_dict` gave.
+        """
+        self.value, self.count = state["value"], state["count"]
+
+
+class Trend(Average):
+    """A moving average that is compared with itself from time to time.
+
+    Args:
+        decay: Share of the old average that stays at each value, in [0, 1).
+        threshold: Relative change up to which it stands still.
+
+    Raises:
+        ValueError: If the decay is outside [0, 1), or the threshold is negative.
+    """
+
+    def __init__(self, decay: float, threshold: float):
+        super().__init__(decay)
+        if not 0.0 <= threshold < math.inf:
+            raise ValueError(f"threshold must be a relative change of 0 or more, got {threshold}.")
+        self.threshold = threshold
+        self._last_value = 0.0
+        self._last_count = 0
+
+    def stands_still(self) -> bool | None:
+        """Compares the average with what it was at the last call.
+
+        Returns:
+            Whether it changed by the threshold at most; `None` where there was no value before, or none since.
+        """
+        value, count = self._last_value, self._last_count
+        self._last_value, self._last_count = self.value, self.count
+        if not 0 < count < self.count:
+            return None
+        return abs(self.value - value) <= self.threshold * abs(value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives what it was at the last call too; see `Average.state_dict`."""
+        return {**super().state_dict(), "last_value": self._last_value, "last_count": self._last_count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up what it was at the last call too; see `Average.load_state_dict`."""
+        super().load_state_dict(state)
+        self._last_value, self._last_count = state["last_value"], state["last_count"]

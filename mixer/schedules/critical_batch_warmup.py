@@ -1,0 +1,62 @@
+"""Sizes that grow with the critical batch size."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Unpack
+
+from mixer.schedules.base import AllBounds, BatchDecision, BatchObservation, LearningRateRule, Schedule
+from mixer.schedules.position import Unit, check_points, needs_of, position
+
+
+class CriticalBatchWarmup(Schedule):
+    """Goes to given sizes at given token counts: those at which the critical batch size was found to reach them.
+
+    The critical batch size is near 0 at first and grows fast (Merrill et al. 2025, arXiv:2505.23971): a run that begins
+    with a small batch and doubles it as the critical size allows takes fewer updates to the same loss. The learning
+    rate of Adam grows with the root of the size there, which is the default here. Let the run's own learning-rate
+    schedule count tokens or progress too, since the updates become larger.
+
+    Args:
+        sizes: Size from each point on: a mapping, or pairs, of a position above 0, ascending, and a growing size.
+        unit: What the positions count: `"tokens"`, `"samples"`, `"steps"`, `"epochs"` or `"progress"`.
+        learning_rate: How the learning rate follows the size; see `Schedule`.
+        **bounds: See `Schedule`.
+
+    Raises:
+        ValueError: If points do not ascend, sizes do not grow (from a default first size on: after the first update),
+            or a size is outside the bounds.
+        TypeError: If a size is no whole number.
+
+    Example:
+        >>> schedule = CriticalBatchWarmup({168e9: 2048, 503e9: 4096}, initial=1024)
+    """
+
+    def __init__(
+        self,
+        sizes: Mapping[float, int] | Sequence[tuple[float, int]],
+        *,
+        unit: Unit = "tokens",
+        learning_rate: LearningRateRule = "sqrt",
+        **bounds: Unpack[AllBounds],
+    ):
+        super().__init__(learning_rate=learning_rate, **bounds)
+        self.needs = needs_of(unit)
+        pairs = list(sizes.items() if isinstance(sizes, Mapping) else sizes)
+        self.points = check_points([point for point, _ in pairs], unit)
+        self.sizes = [size for _, size in pairs]
+        for point, size in pairs:
+            self.limits.check_size(f"size at {point:g} {unit}", size)
+        self.unit: Unit = unit
+        self._check_growth(self.initial)
+
+    def update(self, observation: BatchObservation) -> BatchDecision:
+        """Gives the size of the last point that is passed; see `Schedule.update`."""
+        # Not at the start already: a run that is resumed on more ranks begins there with another default size.
+        self._check_growth(self._initial)
+        num_passed = bisect_right(self.points, position(observation, self.unit))
+        return BatchDecision([self._initial, *self.sizes][num_passed])
+
+    def _check_growth(self, initial: int | None) -> None:
+        course = self.sizes if initial is None else [initial, *self.sizes]
+        if course != sorted(set(course)):
+            raise ValueError(f"sizes must grow from point to point, got {course}; initial={initial} is the first one.")

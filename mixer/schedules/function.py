@@ -1,0 +1,62 @@
+"""A schedule from a plain function."""
+
+import math
+from collections.abc import Callable
+from typing import Unpack
+
+import numpy as np
+
+from mixer.schedules.base import AllBounds, BatchDecision, BatchObservation, LearningRateRule, Schedule
+
+SizeFunction = Callable[[int, int], int]
+
+
+class Function(Schedule):
+    """Sizes by a user's function, called before every update: `f(step, batch_size) -> int`.
+
+    Args:
+        function: Takes the number of updates done and the size that ruled the last one (at step 0 the initial one),
+            and returns a whole number of samples over all ranks, 1 or more.
+        learning_rate: How the learning rate follows the size; see `Schedule`.
+        **bounds: See `Schedule`.
+
+    Raises:
+        TypeError: If it cannot be called; during the run, if what it returns is no number. The step is named.
+        ValueError: During the run, if what it returns is no whole number, or below 1. The step is named.
+    """
+
+    def __init__(
+        self, function: SizeFunction, *, learning_rate: LearningRateRule = "none", **bounds: Unpack[AllBounds]
+    ):
+        super().__init__(learning_rate=learning_rate, **bounds)
+        if not callable(function):
+            raise TypeError(f"function must be callable as f(step, batch_size), got {type(function).__name__}.")
+        self.function = function
+
+    def start(self, initial: int) -> BatchDecision:
+        """Calls the function for step 0; see `Schedule.start`."""
+        super().start(initial)
+        return self._call(0, initial)
+
+    def update(self, observation: BatchObservation) -> BatchDecision:
+        """Calls the function for the next step, unless the run is over; see `Schedule.update`."""
+        if observation.progress >= 1.0:
+            return BatchDecision(observation.batch_size)
+        return self._call(observation.step, observation.batch_size)
+
+    def _call(self, step: int, batch_size: int) -> BatchDecision:
+        try:
+            size = self.function(step, batch_size)
+        except Exception as error:
+            error.add_note(f"The batch-size function raised this at step {step}, given batch_size={batch_size}.")
+            raise
+        return BatchDecision(_whole(size, step))
+
+
+def _whole(size: object, step: int) -> int:
+    expected = f"batch-size function at step {step}: expected a whole number of samples, 1 or more"
+    if isinstance(size, bool) or not isinstance(size, int | float | np.integer | np.floating):
+        raise TypeError(f"{expected}, got {size!r}, a {type(size).__name__}.")
+    if not math.isfinite(size) or size != math.floor(size) or size < 1:
+        raise ValueError(f"{expected}, got {size!r}; round it with max(1, round(...)).")
+    return int(size)

@@ -1,0 +1,48 @@
+"""A batch that is large enough for its gradient to be trusted."""
+
+import math
+from typing import Unpack
+
+from mixer.schedules.base import AllBounds, BatchDecision, BatchObservation, LearningRateRule
+from mixer.schedules.measured import MeasuredSchedule
+
+
+class NormTest(MeasuredSchedule):
+    """Grows while the variance of the batch's gradient is above a share of its norm: `tr Σ / b > eta² · ||g||²`.
+
+    It grows to the size that passes the test, `⌈tr Σ / (eta² · ||g||²)⌉`, and never shrinks: DDP-Norm (Lau et al. 2024,
+    arXiv:2412.21124). The default of eta is not theirs: it is 4 noise scales, and theirs depends on the model. Since a
+    single large estimate is kept for ever, smooth the measurements by `decay`, which 0 leaves as in the paper, or bound
+    the growth.
+
+    Args:
+        eta: Largest standard deviation of the gradient over its norm, above 0; the theory is for less than 1.
+        decay: Share of the old averages that stays at each measurement, in [0, 1); 0 takes the last one alone.
+        learning_rate: How the learning rate follows the size; see `Schedule`.
+        **bounds: See `Schedule`.
+
+    Raises:
+        ValueError: If a value is outside its range.
+    """
+
+    def __init__(
+        self,
+        eta: float = 0.5,
+        decay: float = 0.0,
+        *,
+        learning_rate: LearningRateRule = "none",
+        **bounds: Unpack[AllBounds],
+    ):
+        super().__init__(decay, learning_rate=learning_rate, **bounds)
+        if not 0.0 < eta < math.inf:
+            raise ValueError(f"eta must be above 0, got {eta}.")
+        self.eta = eta
+
+    def update(self, observation: BatchObservation) -> BatchDecision:
+        """Tests the last gradient; see `Schedule.update`."""
+        self._take(observation.noise)
+        scale = self._noise_scale()
+        if observation.noise is None or scale is None:
+            return BatchDecision(observation.batch_size)
+        needed = math.ceil(self.limits.clamp(scale / self.eta / self.eta))
+        return BatchDecision(max(observation.batch_size, needed))

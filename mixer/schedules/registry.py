@@ -1,0 +1,71 @@
+"""Schedules by name, and from what a trainer is given."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mixer.choices import choose, refuse_class
+from mixer.schedules.ada_batch import AdaBatch
+from mixer.schedules.base import Schedule
+from mixer.schedules.constant import Constant
+from mixer.schedules.critical_batch_warmup import CriticalBatchWarmup
+from mixer.schedules.function import Function
+from mixer.schedules.loss_change import LossChange
+from mixer.schedules.noise_scale import NoiseScale
+from mixer.schedules.norm_test import NormTest
+from mixer.schedules.ramp import Ramp
+from mixer.schedules.seesaw import Seesaw
+from mixer.schedules.smoothed_loss_change import SmoothedLossChange
+
+_SCHEDULES: tuple[type[Schedule], ...] = (
+    Constant,
+    Function,
+    AdaBatch,
+    Ramp,
+    CriticalBatchWarmup,
+    Seesaw,
+    LossChange,
+    SmoothedLossChange,
+    NoiseScale,
+    NormTest,
+)
+
+
+def schedule_classes() -> dict[str, type[Schedule]]:
+    """Lists the schedules that there are.
+
+    Returns:
+        Classes by name.
+    """
+    return {schedule.__name__: schedule for schedule in _SCHEDULES}
+
+
+def as_schedule(batch_size: Schedule | str | int | Callable[[int, int], int] | None) -> Schedule:
+    """Makes a schedule of what a user gives as `batch_size`.
+
+    Args:
+        batch_size: A schedule, the name of one that needs no arguments, a number of samples over all ranks, or
+            `f(step, batch_size) -> int`; `None` is `Constant()`.
+
+    Returns:
+        The schedule.
+
+    Raises:
+        ValueError: If there is no schedule of that name, it needs arguments, or the number is below 1.
+        TypeError: If it is none of these.
+    """
+    if isinstance(batch_size, Schedule):
+        return batch_size
+    if isinstance(batch_size, str):
+        return choose(batch_size, schedule_classes(), "batch_size", "schedule")
+    if batch_size is None:
+        return Constant()
+    if isinstance(batch_size, int | np.integer) and not isinstance(batch_size, bool):
+        return Constant(int(batch_size))
+    refuse_class(batch_size, Schedule, "batch_size")
+    if callable(batch_size):
+        return Function(batch_size)
+    raise TypeError(
+        "batch_size must be a whole number of samples over all ranks, a schedule, its name, or a function "
+        f"f(step, batch_size), got {batch_size!r}, a {type(batch_size).__name__}."
+    )

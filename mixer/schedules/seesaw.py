@@ -1,0 +1,83 @@
+"""A larger batch in place of half the fall of the learning rate."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+from mixer.schedules.base import BatchDecision, BatchObservation, Bounds, Schedule
+
+
+class Seesaw(Schedule):
+    """Where the run's learning rate would fall by `factor`, lets it fall by the root only and grows the batch.
+
+    Seesaw (Meterez et al. 2025, arXiv:2510.14717, Algorithm 1). With c the run's own learning rate over its peak, the
+    largest one so far, and k = ⌊−log c / log factor⌋ the number of whole cuts since then,
+
+        batch = initial · factor^k,    learning rate = peak · factor^(−k/2),
+
+    both constant between cuts, and k never falls. In a warm-up k is 0 and the learning rate the run's own.
+
+    When c reaches initial / maximum the batch goes to the maximum, by a smaller cut if need be, and the rest of the
+    decay is the run's own: the learning rate is `peak · c · √(maximum / initial)` from there on, which begins at the
+    value that the last cut gives and goes on falling. Should the run's own rate rise again, it does not exceed that.
+
+    Args:
+        factor: Factor of a cut, above 1.
+        smooth: Whether to multiply the run's own learning rate by `√(batch / initial)` throughout, so that it falls
+            between cuts too and rises at each of them.
+        maximum: Largest size: cosine schedules fall to 0, where the batch would be infinite.
+        **bounds: See `Schedule`.
+
+    Raises:
+        ValueError: If a value is outside its range.
+    """
+
+    needs = frozenset({"learning_rate"})
+
+    def __init__(self, factor: float = 2.0, *, smooth: bool = False, maximum: int, **bounds: Unpack[Bounds]):
+        super().__init__(maximum=maximum, learning_rate="none", **bounds)
+        if not 1.0 < factor < math.inf:
+            raise ValueError(f"factor must be above 1, got {factor}.")
+        self.factor = factor
+        self.smooth = smooth
+
+    def start(self, initial: int) -> BatchDecision:
+        """Forgets the peak and the cuts; see `Schedule.start`."""
+        self._peak = 0.0
+        self._growth = 1.0
+        super().start(initial)
+        return BatchDecision(initial, 1.0)
+
+    def update(self, observation: BatchObservation) -> BatchDecision:
+        """Cuts where the run's learning rate has fallen enough; see `Schedule.update`."""
+        most = max(self.limits.clamp(math.inf) / self._initial, 1.0)
+        own = observation.learning_rate
+        # One that is unknown or 0 from the start on says nothing about cuts.
+        share = math.nan
+        if math.isfinite(own) and own >= 0.0:
+            self._peak = max(self._peak, own)
+            share = own / self._peak if self._peak else math.nan
+            self._growth = max(self._growth, self._growth_at(share, most))
+        return BatchDecision(self._initial * self._growth, self._learning_rate_factor(share, most))
+
+    def _growth_at(self, share: float, most: float) -> float:
+        # Rounding must not put off a cut that falls on a step of the schedule, hence 1e-9.
+        if math.isnan(share):
+            return 1.0
+        if share * most <= 1.0 + 1e-9:
+            return most
+        return self.factor ** math.floor(-math.log(share) / math.log(self.factor) + 1e-9)
+
+    def _learning_rate_factor(self, share: float, most: float) -> float:
+        root = math.sqrt(self._growth)
+        is_capped = self._growth >= most and share * most <= 1.0
+        return root if self.smooth or is_capped or math.isnan(share) else 1.0 / (share * root)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the peak and the growth too; see `Schedule.state_dict`."""
+        return {**super().state_dict(), "peak": self._peak, "growth": self._growth}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up the peak and the growth too; see `Schedule.load_state_dict`."""
+        super().load_state_dict(state)
+        self._peak, self._growth = float(state["peak"]), float(state["growth"])
