@@ -11,6 +11,7 @@ from datasets import interleave_datasets
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, RandomSampler
 
+from mixer.budget import Budget
 from mixer.clock import Clock
 from mixer.controller import Mixing
 from mixer.cutting import MicroBatchOptions
@@ -104,7 +105,7 @@ def new_mixing(datasets: Sequence[Any], shares: Sequence[float], batch_size: int
     """
     streams = [Stream(f"stream{number}", dataset) for number, dataset in enumerate(datasets)]
     epoch_size = sum(stream.num_samples for stream in streams)
-    clock = Clock(batch_size=batch_size, epoch_size=epoch_size, num_epochs=1, max_steps=10**9)
+    clock = Clock(batch_size=batch_size, epoch_size=epoch_size, budget=Budget(steps=10**9))
     return Mixing(Planner(streams, seed=0), Fixed(list(shares)), clock)
 
 

@@ -12,6 +12,7 @@ from torch.utils.data import get_worker_info
 from transformers import default_data_collator
 
 from benchmarks.competitors import ROW_LENGTH, LazyRows, Sample
+from mixer.budget import Budget
 from mixer.clock import Clock
 from mixer.controller import Mixing
 from mixer.cutting import MicroBatchOptions
@@ -103,7 +104,7 @@ def hits(sigma: float, interval_steps: int, world_size: int, num_streams: int, b
 
 def _new_mixing(sigma: float, interval_steps: int, num_streams: int, batch_size: int) -> Mixing:
     streams = [Stream(f"stream{number}", LazyRows(_NUM_SAMPLES)) for number in range(num_streams)]
-    clock = Clock(batch_size, epoch_size=num_streams * _NUM_SAMPLES, num_epochs=1, max_steps=10**9)
+    clock = Clock(batch_size, epoch_size=num_streams * _NUM_SAMPLES, budget=Budget(steps=10**9))
     return Mixing(Planner(streams, seed=0), RandomWalk(sigma, interval_steps), clock)
 
 

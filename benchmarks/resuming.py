@@ -16,6 +16,7 @@ from transformers import default_data_collator
 
 from benchmarks.common import rotated, spread
 from benchmarks.competitors import ROW_LENGTH, SHARES, Batch, LazyRows, new_mixing
+from mixer.budget import Budget
 from mixer.clock import Clock
 from mixer.controller import Mixing
 from mixer.cutting import MicroBatchOptions
@@ -137,7 +138,7 @@ def state_sizes(num_streams: int = 10, position: int = 1_000) -> dict[str, int]:
         Bytes of its JSON by the samples seen: so many, and a trillion.
     """
     streams = [Stream(f"stream{number}", LazyRows(1_000_000)) for number in range(num_streams)]
-    clock = Clock(_BATCH_SIZE, epoch_size=num_streams * 1_000_000, num_epochs=1, max_steps=10**12)
+    clock = Clock(_BATCH_SIZE, epoch_size=num_streams * 1_000_000, budget=Budget(steps=10**12))
     mixing = Mixing(Planner(streams, seed=0), LossChange(), clock)
     random = np.random.default_rng(0)
     while mixing.seen.sum() < position:

@@ -1,5 +1,8 @@
 """Adaptive mixing of data streams on top of the Hugging Face Trainer."""
 
+from mixer import schedules
+from mixer.adaptive_batch_size import AdaptiveBatchSizeTrainer
+from mixer.budget import Budget
 from mixer.controller import Mixing
 from mixer.groups import Grouping
 from mixer.ledger import Ledger
@@ -27,6 +30,8 @@ from mixer.streams import Stream
 from mixer.trainer import MixingMixin, MixingTrainer
 
 __all__ = [
+    "AdaptiveBatchSizeTrainer",
+    "Budget",
     "Decision",
     "Fixed",
     "Floor",
@@ -51,4 +56,5 @@ __all__ = [
     "Uniform",
     "WarmUp",
     "Wrapper",
+    "schedules",
 ]

@@ -1,7 +1,7 @@
 """The one callback of a mixing trainer: it closes every update before the others see it."""
 
 from collections.abc import Callable
-from math import isnan
+from math import floor, isnan
 from typing import Any
 
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -23,6 +23,7 @@ class MixingCallback(TrainerCallback):
         begin: Takes up where the run stood, after the Trainer has set everything back.
         close_update: Counts the update that was just trained.
         mixing: Gives the controller of the present run.
+        end_epoch: Is told that the loop's epoch ends, before the other callbacks are.
         callbacks: Gives the trainer's callbacks, among which the progress bar is found.
     """
 
@@ -31,11 +32,13 @@ class MixingCallback(TrainerCallback):
         begin: Callable[[], None],
         close_update: Callable[[], None],
         mixing: Callable[[], Mixing],
+        end_epoch: Callable[[], None],
         callbacks: Callable[[], list[TrainerCallback]],
     ):
         self._begin = begin
         self._close_update = close_update
         self._mixing = mixing
+        self._end_epoch = end_epoch
         self._callbacks = callbacks
 
     def on_train_begin(
@@ -48,9 +51,14 @@ class MixingCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         """Closes the update, and the run if the streams are exhausted."""
+        before = self._mixing().clock.progress
         self._close_update()
         mixing = self._mixing()
-        state.epoch = mixing.clock.epoch
+        clock = mixing.clock
+        state.epoch = clock.epoch
+        if not clock.counts_steps:
+            state.max_steps = clock.max_steps
+            _show_intervals(args, state, before, clock.progress)
         if mixing.is_exhausted:
             if state.global_step < state.max_steps and state.is_world_process_zero:
                 logger.warning(
@@ -64,8 +72,28 @@ class MixingCallback(TrainerCallback):
         for callback in self._callbacks():
             bar: Any = callback.training_bar if isinstance(callback, ProgressCallback) else None
             if bar is not None:
+                bar.total = state.max_steps
                 bar.set_postfix_str(coverage_text(mixing), refresh=False)
         return control
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Takes back the sign by which the loop was told to end the epoch."""
+        self._end_epoch()
+        return control
+
+
+def _show_intervals(args: TrainingArguments, state: TrainerState, before: float, after: float) -> None:
+    """Sets when the Trainer logs, evaluates and saves next, where that is a share of a run of unknown steps.
+
+    It does so at steps that are a multiple of these numbers: now, if a multiple of the share was passed.
+    """
+    for kind in ("logging", "eval", "save"):
+        share = getattr(args, f"{kind}_steps")
+        if share is not None and 0 < share < 1:
+            is_due = floor(after / share + 1e-9) > floor(before / share + 1e-9)
+            setattr(state, f"{kind}_steps", state.global_step + (not is_due))
 
 
 def coverage_text(mixing: Mixing) -> str:

@@ -1,7 +1,7 @@
-"""The command line: `mixer train RECIPE.yaml [--resume auto]`, `mixer policies`, `mixer compare RUN RUN`."""
+"""The command line: `mixer train RECIPE.yaml [--resume auto]`, `mixer policies`, `mixer schedules`, `mixer compare`."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from mixer.compare import compare
-from mixer.policies import Wrapper, policy_classes
+from mixer.policies import Policy, Wrapper, policy_classes
 from mixer.recipe import Recipe
+from mixer.schedules import Schedule, schedule_classes
 from mixer.trainer import MixingTrainer
 
 
@@ -28,7 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if config.command == "train":
             _train(train_parser, command)
         elif config.command == "policies":
-            _print_policies()
+            _print_rules("Mixing policies", policy_classes())
+        elif config.command == "schedules":
+            _print_rules("Batch-size schedules", schedule_classes())
         else:
             Console(width=None if sys.stdout.isatty() else 120).print(compare([Path(run) for run in command.runs]))
     except (ValueError, TypeError, OSError) as error:
@@ -60,6 +63,8 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     commands.add_subcommand("train", train, help="train by a recipe")
     policies = ArgumentParser(description="Lists the mixing policies, what they need and what they do.")
     commands.add_subcommand("policies", policies, help="list the mixing policies")
+    schedules = ArgumentParser(description="Lists the batch-size schedules, what they need and what they do.")
+    commands.add_subcommand("schedules", schedules, help="list the batch-size schedules")
     compared = ArgumentParser(description="Puts finished or running runs side by side.")
     compared.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
     commands.add_subcommand("compare", compared, help="put runs side by side")
@@ -116,7 +121,7 @@ def _recipe(parser: ArgumentParser, config: Namespace) -> Recipe:
 
 def _failing_field(parser: ArgumentParser, config: Namespace) -> str:
     """Finds the field that an error was about by building the others one at a time."""
-    for name in ("mixing", "groupings", "streams", "model"):
+    for name in ("mixing", "batch_size", "budget", "groupings", "streams", "model"):
         try:
             parser.instantiate(Namespace({name: config[name]}))  # type: ignore[no-untyped-call]
         except (ValueError, TypeError):
@@ -124,12 +129,12 @@ def _failing_field(parser: ArgumentParser, config: Namespace) -> str:
     return "training"
 
 
-def _print_policies() -> None:
-    table = Table(title="Mixing policies")
+def _print_rules(title: str, rules: Mapping[str, type[Policy] | type[Schedule]]) -> None:
+    table = Table(title=title)
     for column in ("name", "needs", "what it does"):
         table.add_column(column)
-    for name, policy in policy_classes().items():
-        summary = (policy.__doc__ or "").strip().splitlines()[0]
-        needs = "its inner policy's" if issubclass(policy, Wrapper) else ", ".join(sorted(policy.needs)) or "nothing"
+    for name, rule in rules.items():
+        summary = (rule.__doc__ or "").strip().splitlines()[0]
+        needs = "its inner policy's" if issubclass(rule, Wrapper) else ", ".join(sorted(rule.needs)) or "nothing"
         table.add_row(name, needs, summary)
     Console(width=None if sys.stdout.isatty() else 120).print(table)

@@ -1,22 +1,25 @@
 """The controller of a mixture: it owns the policy, the planner and the clock, and all of their state."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.batch_size import BatchSize
 from mixer.clock import Clock
 from mixer.plan import Plan
 from mixer.planner import Planner
 from mixer.policies.base import Decision, Observation, Policy, Weights, check_weights, weights_array
+from mixer.schedules import BatchObservation, Constant, Schedule
 from mixer.streams import describe
 
 FloatArray = NDArray[np.float64]
 Int64Array = NDArray[np.int64]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class Mixing:
@@ -26,30 +29,35 @@ class Mixing:
         planner: The streams and what they draw next.
         policy: What decides the weights.
         clock: How far the run is.
+        size: What decides the batch size; `None` keeps that of the clock.
 
     Raises:
         ValueError: If the policy's first decision does not fit the streams.
     """
 
-    def __init__(self, planner: Planner, policy: Policy, clock: Clock):
+    def __init__(self, planner: Planner, policy: Policy, clock: Clock, size: BatchSize | None = None):
         self.policy = policy
         self._mixture = describe(planner.streams)
         self.names = self._mixture.names
         self._manual: FloatArray | None = None
-        self.restart(planner, clock)
+        self._size = BatchSize(Constant(), clock.batch_size) if size is None else size
+        self.restart(planner, clock, self._size)
 
-    def restart(self, planner: Planner, clock: Clock) -> None:
-        """Begins a new run of the same streams; weights set by hand stay.
+    def restart(self, planner: Planner, clock: Clock, size: BatchSize) -> None:
+        """Begins a new run of the same streams; weights and a batch size set by hand stay.
 
         Args:
             planner: The streams and what they draw next.
             clock: How far the run is.
+            size: What decides the batch size.
 
         Raises:
             ValueError: If the policy's first decision does not fit the streams.
         """
         self.planner = planner
         self.clock = clock
+        size.manual, self._size = self._size.manual, size
+        clock.resize(size.value)
         self.num_tokens: Int64Array = np.zeros(len(self.names), dtype=np.int64)
         self._evaluation_losses: FloatArray | None = None
         self._decide(self.policy.start(self._mixture))
@@ -98,6 +106,44 @@ class Mixing:
     def _dropped(self) -> int:
         return self.clock.dropped_samples if len(self.names) == 1 else 0
 
+    @property
+    def batch_size(self) -> int:
+        """Samples of the next update over all ranks, if the epoch and the budget have as many left."""
+        return self._size.value
+
+    @property
+    def manual_batch_size(self) -> int | None:
+        """The batch size set by hand, or `None`."""
+        return self._size.manual
+
+    @property
+    def schedule(self) -> Schedule:
+        """The batch-size schedule."""
+        return self._size.schedule
+
+    @property
+    def learning_rate_factor(self) -> float:
+        """What the run's learning rate is multiplied by in the next update, for its batch size."""
+        return self._size.learning_rate_factor
+
+    def set_batch_size(self, batch_size: int | None) -> None:
+        """Rules the batch size by hand from the next update on, until called again.
+
+        The schedule goes on observing. On several ranks every rank has to make the same call, as callbacks do.
+
+        Args:
+            batch_size: Samples over all ranks; `None` gives the size back to the schedule.
+
+        Raises:
+            ValueError: If there are fewer samples than ranks.
+            TypeError: If it is no whole number.
+
+        Example:
+            >>> trainer.mixing.set_batch_size(256)  # doctest: +SKIP
+        """
+        self._size.set(batch_size)
+        self.clock.resize(self._size.value)
+
     def set_weights(self, weights: Weights | None) -> None:
         """Rules the mixture by hand from the next update on, until called again.
 
@@ -122,8 +168,11 @@ class Mixing:
         """Plans the next update and moves the streams on.
 
         Returns:
-            The plan, or `None` if the streams have nothing left to give.
+            The plan, or `None` if the streams have nothing left to give, or the rest of the epoch was dropped just
+            now because the batch size has grown since the last update.
         """
+        if self._drop_rest():
+            return None
         weights = self._weights()
         shares, available = self.planner.shares(self._sample_weights(weights), self.clock.progress)
         if not shares.any():
@@ -136,6 +185,7 @@ class Mixing:
             weights=shares,
             policy_weights=weights,
             loss_weights=self._decision.loss_weights,
+            batch_size=self.clock.batch_size,
             staleness=self.clock.step - self._num_observed,
         )
 
@@ -149,11 +199,14 @@ class Mixing:
         """
         ahead = copy.copy(self)
         ahead.planner, ahead.clock = self.planner.ahead(), copy.copy(self.clock)
+        total: int | None = None
         while True:
-            ahead._end_update()
+            ahead._end_update(total)
+            ahead._drop_rest()
             plan = ahead.next_plan() if ahead.clock.progress < 1.0 else None
             if plan is None:
                 return
+            total = plan.total
             yield plan
 
     @property
@@ -162,19 +215,47 @@ class Mixing:
         shares, _ = self.planner.shares(self._sample_weights(self._weights()), self.clock.progress)
         return not shares.any()
 
-    def observe(self, plan: Plan, losses: FloatArray, tokens: Int64Array) -> None:
-        """Counts an update and lets the policy decide for the next one.
+    def observe(
+        self,
+        plan: Plan,
+        losses: FloatArray,
+        tokens: Int64Array,
+        loss: float = math.nan,
+        gradient_norm: float = math.nan,
+        learning_rate: Callable[[float], float] | None = None,
+    ) -> None:
+        """Counts an update and lets the policy and the batch-size schedule decide for the next one.
 
         Args:
             plan: The update's plan.
             losses: `[num_streams]`: mean loss per item, NaN where there is none.
             tokens: int64 `[num_streams]`: tokens of the update.
+            loss: Mean loss per item over all streams, for a schedule that needs it.
+            gradient_norm: Norm of the gradient before clipping, likewise.
+            learning_rate: Gives the factor of the run's learning-rate schedule at a step, likewise.
         """
-        self._end_update()
+        self._end_update(plan.total, int(tokens.sum()))
         self.num_tokens += tokens
-        if self.policy.unit == "tokens" and not tokens[plan.counts > 0].all():
-            names = [name for name, is_bad in zip(self.names, (plan.counts > 0) & (tokens == 0), strict=True) if is_bad]
-            raise ValueError(f"unit='tokens' needs token counts, but samples of {names} have no tokens and no mask.")
+        if not self._size.is_constant:
+            clock = self.clock
+            self._size.update(
+                BatchObservation(
+                    step=clock.step,
+                    progress=clock.progress,
+                    num_epochs_done=clock.num_epochs_done,
+                    num_samples=clock.num_samples,
+                    num_tokens=clock.num_tokens,
+                    batch_size=plan.batch_size,
+                    loss=loss,
+                    gradient_norm=gradient_norm,
+                    learning_rate=math.nan if learning_rate is None else learning_rate(clock.schedule_position),
+                )
+            )
+            clock.resize(self._size.value)
+        self._drop_rest()
+        self._observe_by_policy(plan, losses, tokens)
+
+    def _observe_by_policy(self, plan: Plan, losses: FloatArray, tokens: Int64Array) -> None:
         if self.policy.is_static:
             self._num_observed = self.clock.step
             return
@@ -190,6 +271,28 @@ class Mixing:
         )
         self._evaluation_losses = None
         self._decide(self.policy.update(observation))
+
+    def check_tokens(self, plan: Plan, tokens: Int64Array) -> None:
+        """Refuses samples without tokens where something is counted in tokens.
+
+        Args:
+            plan: The plan of an update.
+            tokens: int64 `[num_streams]`: its tokens.
+
+        Raises:
+            ValueError: If a stream has samples in it but no tokens; the streams are named.
+        """
+        if tokens[plan.counts > 0].all():
+            return
+        users = {
+            "unit='tokens'": self.policy.unit == "tokens",
+            "A budget in tokens": self.clock.budget.tokens is not None,
+            f"batch_size={self.schedule.name}": "tokens" in self.schedule.needs,
+        }
+        who = [user for user, counts_tokens in users.items() if counts_tokens]
+        if who:
+            names = [name for name, bad in zip(self.names, (plan.counts > 0) & (tokens == 0), strict=True) if bad]
+            raise ValueError(f"{who[0]} needs token counts, but samples of {names} have no tokens and no mask.")
 
     def observe_evaluation(self, losses: Mapping[str, float]) -> None:
         """Keeps the losses of an evaluation for the policy's next decision.
@@ -226,6 +329,7 @@ class Mixing:
         return {
             "format": FORMAT_VERSION,
             "clock": self.clock.state_dict(),
+            "batch_size": self._size.state_dict(),
             "planner": self.planner.state_dict(),
             "policy": {"name": self.policy.name, "state": self.policy.state_dict()},
             "decision": {
@@ -258,6 +362,8 @@ class Mixing:
             raise ValueError(f"the policy was {policy['name']} and is {self.policy.name} now")
         self.planner.load_state_dict(state["planner"], allow_inexact)
         self.clock.load_state_dict(state["clock"], allow_inexact)
+        self._size.load_state_dict(state["batch_size"], allow_inexact)
+        self.clock.resize(self._size.value)
         self._num_observed = self.clock.step
         tokens = dict(zip(state["planner"]["streams"], state["num_tokens"], strict=True))
         self.num_tokens = np.array([tokens.get(name, 0) for name in self.names], dtype=np.int64)
@@ -278,10 +384,17 @@ class Mixing:
             )
         self._decide(Decision(weights, _array(saved["loss_weights"])))
 
-    def _end_update(self) -> None:
-        self.clock.tick()
-        if self._dropped and self.clock.at_epoch_end:
+    def _end_update(self, num_samples: int | None = None, num_tokens: int = 0) -> None:
+        self.clock.tick(num_samples, num_tokens)
+        if self.clock.counts_steps and self._dropped and self.clock.at_epoch_end:
             self.planner.skip(self._dropped)
+
+    def _drop_rest(self) -> bool:
+        """Ends an epoch whose rest is to be dropped; the samples of a single stream are passed over."""
+        rest = self.clock.drop_rest()
+        if rest and len(self.names) == 1:
+            self.planner.skip(rest)
+        return rest > 0
 
     def _decide(self, decision: Decision) -> None:
         where = f"{type(self.policy).__name__} at step {self.clock.step}"

@@ -44,13 +44,26 @@ _UPDATES = pa.schema(
         "train_seconds": pa.float64(),
     }
 )
+_CLOCK = pa.schema(
+    {
+        "step": pa.int64(),
+        "samples": pa.int64(),
+        "tokens": pa.int64(),
+        "epoch": pa.float64(),
+        "progress": pa.float64(),
+        "batch_size": pa.int64(),
+        "total": pa.int64(),
+        "learning_rate": pa.float64(),
+        "learning_rate_factor": pa.float64(),
+    }
+)
 _EVALUATIONS = pa.schema({"step": pa.int64(), "stream": pa.string(), "loss": pa.float64()})
 
 
 class Ledger:
-    """Three tables of a run: `streams` (a row per update and stream), `evaluations`, and `updates` (timings).
+    """Four tables of a run: `streams` (a row per update and stream), `clock`, `evaluations`, and `updates` (timings).
 
-    The first two are the same in every repetition of a run; what depends on the machine stands in the third.
+    The first three are the same in every repetition of a run; what depends on the machine stands in the last.
 
     Args:
         folder: Where the ledger is kept, `OUTPUT_DIR/ledger` for a trainer's.
@@ -61,6 +74,7 @@ class Ledger:
         self.folder = Path(folder)
         self.is_writer = is_writer
         self._streams = Table(self.folder / "streams", _STREAMS)
+        self._clock = Table(self.folder / "clock", _CLOCK)
         self._updates = Table(self.folder / "updates", _UPDATES)
         self._evaluations = Table(self.folder / "evaluations", _EVALUATIONS)
         self._evaluated = (-1, 0)  # step of the last evaluation, and its rows
@@ -83,6 +97,7 @@ class Ledger:
                 self.folder.rename(next(path for path in self._archives() if not path.exists()))
         else:
             self._streams.truncate(resume_step)
+            self._clock.truncate(resume_step)
             self._updates.truncate(resume_step)
             self._evaluations.truncate(resume_step, num_evaluations)
         write_json(self.folder / "ledger.json", {"format": FORMAT_VERSION, **description})
@@ -97,6 +112,15 @@ class Ledger:
         """
         if self.is_writer:
             self._streams.append({"step": np.full(len(names), step), "stream": list(names), **columns})
+
+    def record_clock(self, **columns: float) -> None:
+        """Adds where the run stands after an update.
+
+        Args:
+            **columns: One number a column of the table `clock`.
+        """
+        if self.is_writer:
+            self._clock.append({name: [value] for name, value in columns.items()})
 
     def record_update(self, **columns: float) -> None:
         """Adds an update's timings.
@@ -172,6 +196,17 @@ class Ledger:
         frame: pd.DataFrame = self._evaluations.read().to_pandas()
         return frame
 
+    def clock(self) -> pd.DataFrame:
+        """Reads where the run stood after each update.
+
+        Returns:
+            One row an update: step, samples and tokens (so far), epoch, progress (share of the budget), batch_size
+            (asked for), total (its samples), learning_rate, learning_rate_factor (what the batch size multiplied it
+            by).
+        """
+        frame: pd.DataFrame = self._clock.read().to_pandas()
+        return frame
+
     def updates(self) -> pd.DataFrame:
         """Reads the timings.
 
@@ -182,8 +217,8 @@ class Ledger:
         frame: pd.DataFrame = self._updates.read().to_pandas()
         return frame
 
-    def _tables(self) -> tuple[Table, Table, Table]:
-        return self._streams, self._updates, self._evaluations
+    def _tables(self) -> tuple[Table, ...]:
+        return self._streams, self._clock, self._updates, self._evaluations
 
     def _close(self) -> None:
         for table in self._tables():

@@ -132,7 +132,8 @@ class MixingLoader:
 
     def __iter__(self) -> Iterator[Update]:
         try:
-            for _ in range(self.mixing.clock.step_in_epoch, len(self)):
+            epoch = self.mixing.clock.num_epochs_done
+            while self.mixing.clock.num_epochs_done == epoch:
                 update = self.next_update()
                 if update is None:
                     return
@@ -270,7 +271,7 @@ class MixingLoader:
         clock = self.mixing.clock
         if self._workers.persistent_workers:
             return clock.max_steps
-        return plan.step - clock.step_in_epoch + clock.steps_per_epoch - 1
+        return plan.step + clock.steps_left_in_epoch - 1
 
     def _new_prefetcher(self) -> Prefetcher:
         options = self._workers

@@ -7,12 +7,16 @@ from accelerate.utils import DistributedType
 from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
+from mixer.budget import Budget
+from mixer.learning_rate import check_scheduler
 from mixer.policies.base import Policy
+from mixer.schedules import Schedule
 from mixer.streams import Stream
 
 logger = logging.get_logger(__name__)
 
 OBSERVABLE = frozenset({"loss", "evaluation_loss"})
+OBSERVABLE_BY_SCHEDULE = frozenset({"loss", "gradient_norm", "learning_rate", "tokens"})
 
 
 def check_arguments(trainer: Trainer) -> None:
@@ -97,7 +101,7 @@ def check_max_tokens(max_tokens: int | None) -> None:
 
 
 def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple[int, int]:
-    """Gives the total batch size, and the unit in which the rest of an epoch is dropped.
+    """Gives the total batch size to begin with, and the unit in which the rest of an epoch is dropped.
 
     Args:
         args: The training arguments.
@@ -108,17 +112,11 @@ def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple
 
     Raises:
         ValueError: If it is smaller than the number of ranks or given beside accumulation steps.
-        TypeError: If it is no whole number.
     """
     steps = args.gradient_accumulation_steps
     if batch_size is None:
         one_pass = args.train_batch_size * args.world_size
         return one_pass * steps, one_pass
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int):
-        raise TypeError(
-            f"batch_size must be a whole number of samples over all ranks, got {batch_size!r}. (Schedules are not "
-            "there yet.)"
-        )
     if steps > 1:
         raise ValueError(
             f"batch_size={batch_size} is the total of an update, so gradient_accumulation_steps={steps} has nothing to "
@@ -130,15 +128,13 @@ def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple
     return batch_size, batch_size
 
 
-def resolve_epoch_size(
-    args: TrainingArguments, streams: Sequence[Stream], batch_size: int, epoch_size: int | None
-) -> int:
+def resolve_epoch_size(budget: Budget, streams: Sequence[Stream], batch_size: int, epoch_size: int | None) -> int:
     """Gives the samples of an epoch of the mixture.
 
     Args:
-        args: The training arguments.
+        budget: How much is trained.
         streams: The streams.
-        batch_size: Samples of an update, over all ranks.
+        batch_size: Samples of the first update, over all ranks.
         epoch_size: What the user says, or `None`.
 
     Returns:
@@ -155,12 +151,15 @@ def resolve_epoch_size(
     known = sum(stream.num_samples for stream in streams)
     if known:
         return known
-    if args.max_steps < 1:
+    limits = [] if budget.samples is None else [budget.samples]
+    if budget.steps is not None:
+        limits.append(budget.steps * batch_size)
+    if not limits:
         raise ValueError(
             "All streams are iterable, so nobody knows how long an epoch is: set max_steps in the training arguments, "
-            "or epoch_size, in samples."
+            "a budget in samples, or epoch_size, in samples."
         )
-    return args.max_steps * batch_size
+    return min(limits)
 
 
 def check_needs(policy: Policy, streams: list[Stream], args: TrainingArguments, eval_dataset: Any) -> None:
@@ -189,6 +188,26 @@ def check_needs(policy: Policy, streams: list[Stream], args: TrainingArguments, 
         )
     if args.eval_strategy == "no":
         raise ValueError(f"Policy {name} needs evaluation losses: set eval_strategy to 'steps' or 'epoch'.")
+
+
+def check_schedule(schedule: Schedule, scheduler: Any) -> None:
+    """Refuses a batch-size schedule that needs what a run does not observe.
+
+    Args:
+        schedule: The batch-size schedule.
+        scheduler: The user's own learning-rate schedule, or `None` for one that the Trainer makes.
+
+    Raises:
+        ValueError: If it needs something unknown, or the learning rate cannot follow the batch size.
+    """
+    unknown = sorted(schedule.needs - OBSERVABLE_BY_SCHEDULE)
+    if unknown:
+        raise ValueError(
+            f"batch_size={schedule.name} needs {unknown}, which a run does not measure; what it does is "
+            f"{sorted(OBSERVABLE_BY_SCHEDULE)}."
+        )
+    if not schedule.is_constant:
+        check_scheduler(scheduler)
 
 
 def check_evaluation_names(eval_dataset: Any) -> None:

@@ -22,6 +22,7 @@ class Plan:
         weights: `[num_streams]`: the shares that the counts were apportioned by; they sum to 1.
         policy_weights: `[num_streams]`: what the policy, or the user, had decided.
         loss_weights: `[num_streams]` or `None`: factors on the streams' losses.
+        batch_size: Samples that were asked for; fewer are planned at the end of an epoch or of the streams.
         staleness: Number of updates that were done when the weights were decided upon but not seen by the policy.
     """
 
@@ -31,6 +32,7 @@ class Plan:
     weights: FloatArray
     policy_weights: FloatArray
     loss_weights: FloatArray | None
+    batch_size: int
     staleness: int
 
     @functools.cached_property

@@ -17,6 +17,7 @@ class Progress:
         last_logged_step: Step of the last log entry.
         gradient_norm: That of the last update, if it is known.
         learning_rate: That of the last update.
+        learning_rate_factor: What the batch size multiplies the learning rate by.
         epoch_end_is_left: Whether the checkpoint was written right after an update: if that one ended its epoch, then
             what the Trainer does at an epoch's end is still to be done.
         epoch_stops: Whether a callback has asked for the epoch's end.
@@ -31,6 +32,7 @@ class Progress:
     last_logged_step: int
     gradient_norm: float | None
     learning_rate: float | None
+    learning_rate_factor: float
     epoch_end_is_left: bool
     epoch_stops: bool
     training_stops: bool

@@ -8,9 +8,11 @@ from typing import Any, Literal
 import transformers
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, TrainingArguments, set_seed
 
+from mixer.budget import Budget
 from mixer.groups import Grouping
 from mixer.planner import Drawing
 from mixer.policies.base import Policy
+from mixer.schedules import Schedule
 from mixer.streams import Stream
 from mixer.trainer import MixingTrainer
 from mixer.updates import NonFinite
@@ -124,7 +126,8 @@ class Recipe:
         streams: The data sources by name.
         training: Arguments of the Trainer.
         mixing: The policy: a class of `mixer policies` with its arguments, a name, or weights by name.
-        batch_size: Samples of an update over all ranks.
+        batch_size: Samples of an update over all ranks: a number, or a class of `mixer schedules` with its arguments.
+        budget: How much to train in all: epochs, samples, tokens or steps, whichever ends first.
         epoch_size: Samples of an epoch of the mixture.
         groupings: Groups of streams.
         drawing: How counts come of weights.
@@ -138,7 +141,8 @@ class Recipe:
     streams: dict[str, StreamRecipe]
     training: TrainingArguments
     mixing: Policy | dict[str, float] | str | None = None
-    batch_size: int | None = None
+    batch_size: Schedule | int | str | None = None
+    budget: Budget | None = None
     epoch_size: int | None = None
     groupings: list[Grouping] = field(default_factory=list)
     drawing: Drawing = "exact"
@@ -167,6 +171,7 @@ class Recipe:
             processing_class=_load("tokenizer", self._tokenizer),
             mixing=self.mixing,
             batch_size=self.batch_size,
+            budget=self.budget,
             epoch_size=self.epoch_size,
             groupings=self.groupings,
             drawing=self.drawing,

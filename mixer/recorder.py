@@ -33,11 +33,15 @@ class FinishedUpdate:
         contents: Its items and tokens, over all ranks.
         loss_sums: `[num_streams + 1]`, on the device: the sum of each stream's item losses, and last the mean loss
             that was back-propagated (before loss weights).
+        learning_rate: The learning rate of its optimizer step, of the first group of parameters.
+        learning_rate_factor: What the batch size multiplied it by.
     """
 
     plan: Plan
     contents: UpdateContents
     loss_sums: torch.Tensor
+    learning_rate: float
+    learning_rate_factor: float
 
     @functools.cached_property
     def losses(self) -> FloatArray:
@@ -74,6 +78,7 @@ class Recorder:
         self._mixing = mixing
         self._ledger = ledger
         self._reads_at_once = reads_at_once
+        self._batch_size, self._factor = 0, 1.0
         self._waiting: list[tuple[FinishedUpdate, dict[str, FloatArray | Int64Array]]] = []
         self._reset()
 
@@ -92,6 +97,19 @@ class Recorder:
             "undelivered": mixing.planner.undelivered,
         }
         self._waiting.append((update, state))
+        clock = mixing.clock
+        self._batch_size, self._factor = update.plan.batch_size, update.learning_rate_factor
+        self._ledger.record_clock(
+            step=update.plan.step + 1,
+            samples=clock.num_samples,
+            tokens=clock.num_tokens,
+            epoch=clock.epoch,
+            progress=clock.progress,
+            batch_size=update.plan.batch_size,
+            total=update.plan.total,
+            learning_rate=update.learning_rate,
+            learning_rate_factor=update.learning_rate_factor,
+        )
         if self._reads_at_once or len(self._waiting) >= _MAX_WAITING:
             self.settle()
 
@@ -105,12 +123,17 @@ class Recorder:
         """Gives what happened to the streams since the last call.
 
         Returns:
-            `train_coverage`, and for each stream `coverage/NAME` (`seen/NAME` where its size is not known),
+            `train_coverage`, `batch_size` of the last update (and `learning_rate_factor`, if the batch size moves the
+            learning rate), and for each stream `coverage/NAME` (`seen/NAME` where its size is not known),
             `weight/NAME`, `count/NAME` (samples since the last entry) and `loss/NAME` (mean per item since then, if it
             had items); `loss/other` where the loss holds a part that is no stream's.
         """
         self.settle()
         entries = {"train_coverage": self._mixing.clock.epoch_progress}
+        if self._batch_size:
+            entries["batch_size"] = self._batch_size
+        if self._factor != 1.0:
+            entries["learning_rate_factor"] = self._factor
         for stream_id, (name, coverage) in enumerate(self._mixing.coverage.items()):
             if np.isnan(coverage):
                 entries[f"seen/{name}"] = int(self._mixing.seen[stream_id])
@@ -135,6 +158,8 @@ class Recorder:
             "num_updates": self._num_updates,
             "total": self._total,
             "other": self._other,
+            "batch_size": self._batch_size,
+            "factor": self._factor,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -151,6 +176,7 @@ class Recorder:
         self._loss_sums = np.array(state["loss_sums"], dtype=np.float64)
         self._num_updates = int(state["num_updates"])
         self._total, self._other = float(state["total"]), float(state["other"])
+        self._batch_size, self._factor = int(state["batch_size"]), float(state["factor"])
 
     def _settle_one(self, update: FinishedUpdate, state: dict[str, FloatArray | Int64Array]) -> None:
         plan, contents, losses = update.plan, update.contents, update.losses

@@ -8,14 +8,14 @@ from typing import Any
 from transformers.utils import logging
 
 from mixer.checkpoint import annotate, supersede
+from mixer.pacing import PacingMixin
 from mixer.progress import Progress
 from mixer.resume import Choice, agree, choose, newest_complete, warn_of_passed_over
-from mixer.saving import SavingMixin
 
 logger = logging.get_logger(__name__)
 
 
-class ResumingMixin(SavingMixin):
+class ResumingMixin(PacingMixin):
     """A Trainer that chooses a whole checkpoint, on all ranks alike, and does just what was left to do after it."""
 
     _choice: Choice | None = None
@@ -68,7 +68,7 @@ class ResumingMixin(SavingMixin):
         """Makes ready for a run that begins, or goes on, where `progress` says."""
         self._progress = progress
         self._last_checkpoint = None if self._choice is None else Path(str(self._choice.checkpoint))
-        self._last_update = (None, None, None)
+        self._last_update, self._ended_at = (None, None, None), None
         self._ends_saved_epoch = False
         if self.args.should_save:
             supersede(Path(str(self.args.output_dir)), self._last_checkpoint)
@@ -76,6 +76,7 @@ class ResumingMixin(SavingMixin):
     def _take_up_progress(self) -> None:
         """Restores what the Trainer has just set back, at the beginning of its loop."""
         self._started = time.time()
+        self._show_length()
         progress = self._progress
         if progress is None:
             return
@@ -85,6 +86,8 @@ class ResumingMixin(SavingMixin):
         self._total_loss_scalar = progress.logged_loss
         self._globalstep_last_logged = progress.last_logged_step
         self.current_flos = 0
+        if self._learning_rate is not None:
+            self._learning_rate.factor = progress.learning_rate_factor
         self._recorder.load_state_dict(progress.recorder)
 
     def _init_training_state(
@@ -106,7 +109,7 @@ class ResumingMixin(SavingMixin):
             clock.end_epoch()
         if self._ends_saved_epoch:
             return clock.num_epochs_done - clock.at_epoch_end, 0
-        return (num_train_epochs if is_done else clock.num_epochs_done), 0
+        return (self._num_epochs_bound if is_done else clock.num_epochs_done), 0
 
     def _was_stopped(self, progress: Progress) -> bool:
         """Whether a callback had stopped the run, which then had no time to end. One that did end may go on."""
@@ -116,7 +119,7 @@ class ResumingMixin(SavingMixin):
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         kwargs["start_time"] = self._started
         if not self._ends_saved_epoch:
-            super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
+            super()._run_epoch(*args, **kwargs)
             return
         self._ends_saved_epoch = False
         self._end_saved_epoch(**kwargs)
@@ -128,6 +131,7 @@ class ResumingMixin(SavingMixin):
         progress, control, clock = self._progress, self.control, self.mixing.clock
         assert progress is not None, "only a run that goes on has a saved epoch"  # noqa: S101
         self._load_rng_state(resume_from_checkpoint)
+        self._ended_at = self.state.global_step
         control.should_log = control.should_evaluate = control.should_save = False
         control.should_epoch_stop = progress.epoch_stops
         control.should_training_stop = clock.step >= self.state.max_steps or self._was_stopped(progress)
@@ -146,7 +150,7 @@ class ResumingMixin(SavingMixin):
 
     def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> Any:
         """Sums the whole run up, the part before the checkpoint too; see `Trainer._finalize_training`."""
-        return super()._finalize_training(trial, num_train_samples, self._started)  # type: ignore[no-untyped-call]
+        return super()._finalize_training(trial, num_train_samples, self._started)
 
     def _note_end(self) -> None:
         """Notes on the last checkpoint that the run came to its end."""

@@ -88,6 +88,7 @@ class SavingMixin(UpdateMixin):
             last_logged_step=self._globalstep_last_logged,
             gradient_norm=None if gradient_norm is None else float(gradient_norm),
             learning_rate=learning_rate,
+            learning_rate_factor=1.0 if self._learning_rate is None else self._learning_rate.factor,
             epoch_end_is_left=self._epoch_end_is_left,
             epoch_stops=control.should_epoch_stop,
             # The end of the budget is no stop that was asked for: with a larger budget the run goes on.

@@ -12,6 +12,9 @@ from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
 from mixer.agreement import Agreement
+from mixer.assembly import MixtureOptions, assemble
+from mixer.batch_size import BatchSize
+from mixer.budget import Budget
 from mixer.callback import MixingCallback
 from mixer.checkpoint import read_state
 from mixer.clock import Clock
@@ -24,14 +27,14 @@ from mixer.options import (
     check_evaluation_names,
     check_max_tokens,
     check_needs,
-    resolve_batch_size,
-    resolve_epoch_size,
+    check_schedule,
 )
 from mixer.planner import Drawing, Planner
 from mixer.policies import Fixed, Policy, Proportional, as_policy
 from mixer.progress import Progress
-from mixer.recorder import Recorder
+from mixer.recorder import FinishedUpdate, Recorder
 from mixer.resuming import ResumingMixin
+from mixer.schedules import Schedule, as_schedule
 from mixer.streams import Stream, as_streams, combine
 from mixer.updates import NonFinite
 
@@ -52,8 +55,11 @@ class MixingMixin(LoadingMixin, ResumingMixin):
         *positional: Further arguments of the Trainer class.
         mixing: What decides the weights: a policy, its name, weights by name or in order, or `f(step, weights) ->
             weights`. `None` takes the streams' own weights, and without any mixes in proportion to size.
-        batch_size: Samples of an update over all ranks; `None` takes `per_device_train_batch_size` ×
-            `gradient_accumulation_steps` × ranks. Micro-batches hold at most `per_device_train_batch_size` samples.
+        batch_size: What decides the samples of an update over all ranks: a number, a schedule, its name, or `f(step,
+            batch_size) -> batch_size`. `None` takes `per_device_train_batch_size` × `gradient_accumulation_steps` ×
+            ranks. Micro-batches hold at most `per_device_train_batch_size` samples, however large it is.
+        budget: How much to train in all, in epochs, samples, tokens or steps, in place of `num_train_epochs`;
+            `max_steps` ends a run all the same. `None` takes those two as the Trainer does.
         epoch_size: Samples of an epoch of the mixture; `None` takes those of all streams together.
         groupings: Groups of streams with weights and caps of their own.
         drawing: `"exact"` gives every stream its share to the sample, `"multinomial"` draws the counts at random.
@@ -85,7 +91,8 @@ class MixingMixin(LoadingMixin, ResumingMixin):
         train_dataset: Any = None,
         *positional: Any,
         mixing: Policy | str | Mapping[str, float] | Sequence[float] | Callable[..., Any] | None = None,
-        batch_size: int | None = None,
+        batch_size: Schedule | str | int | Callable[[int, int], int] | None = None,
+        budget: Budget | None = None,
         epoch_size: int | None = None,
         groupings: Sequence[Grouping] = (),
         drawing: Drawing = "exact",
@@ -103,8 +110,8 @@ class MixingMixin(LoadingMixin, ResumingMixin):
         super().__init__(model, args, data_collator, combined, *positional, **kwargs)
         self._combined = combined
         self._policy = _policy(mixing, self.streams)
-        self._batch_size, self._epoch_size = batch_size, epoch_size
-        self._groupings, self._drawing = tuple(groupings), drawing
+        schedule = as_schedule(batch_size)
+        self._mixture = MixtureOptions(schedule, budget, epoch_size, tuple(groupings), drawing, self._data_seed)
         self._nonfinite = nonfinite
         self._max_tokens = max_tokens_per_micro_batch
         self._allow_inexact = allow_inexact
@@ -112,45 +119,31 @@ class MixingMixin(LoadingMixin, ResumingMixin):
         if self.streams:
             check_arguments(self)
             check_needs(self._policy, self.streams, self.args, self.eval_dataset)
+            check_schedule(schedule, self.lr_scheduler)
             check_evaluation_names(self.eval_dataset)
-            planner, clock = self._new_parts(None)
-            self._mixing = Mixing(planner, self._policy, clock)
+            planner, clock, size = self._new_parts(None)
+            self._mixing = Mixing(planner, self._policy, clock, size)
             self._agreement = Agreement(self.args.world_size, len(self.streams))
             self._recorder = self._new_recorder(self._mixing)
             handler = self.callback_handler
             handler.callbacks.insert(
                 0,
                 MixingCallback(
-                    self._take_up_progress, self._close_update, lambda: self.mixing, lambda: handler.callbacks
+                    self._take_up_progress,
+                    self._close_update,
+                    lambda: self.mixing,
+                    self._take_stop_back,
+                    lambda: handler.callbacks,
                 ),
             )
 
     # ---- Setting up a run ----
 
-    def _new_parts(self, saved_batch_size: int | None) -> tuple[Planner, Clock]:
-        args = self.args
-        batch_size, pass_size = resolve_batch_size(args, self._batch_size)
-        if saved_batch_size is not None and self._batch_size is None:
-            batch_size = saved_batch_size  # the total rules, however many ranks there are now
-        streams = self.streams
-        if args.train_sampling_strategy == "sequential":
-            streams = [replace(stream, shuffle=False) for stream in streams]
-        ends = [stream.max_samples for stream in streams]
-        epoch_size = resolve_epoch_size(args, streams, batch_size, self._epoch_size)
-        can_drop = not any(stream.is_iterable for stream in streams)
-        clock = Clock(
-            batch_size=batch_size,
-            epoch_size=epoch_size,
-            num_epochs=args.num_train_epochs,
-            max_steps=args.max_steps,
-            drop_unit=pass_size if args.dataloader_drop_last and can_drop else 0,
-            pass_size=pass_size,
-            max_samples=None if None in ends else sum(end or 0 for end in ends),
-        )
-        return Planner(streams, self._data_seed, self._groupings, self._drawing), clock
+    def _new_parts(self, saved_batch_size: int | None) -> tuple[Planner, Clock, BatchSize]:
+        return assemble(self.args, self.streams, self._mixture, saved_batch_size)
 
     def _new_recorder(self, mixing: Mixing) -> Recorder:
-        reads_at_once = self.args.device.type == "cpu" or "loss" in self._policy.needs
+        reads_at_once = self.args.device.type == "cpu" or "loss" in self._policy.needs | self._mixture.schedule.needs
         return Recorder(mixing, self.ledger, reads_at_once)
 
     def _begin_run(self, resume_from: str | None) -> None:
@@ -160,7 +153,11 @@ class MixingMixin(LoadingMixin, ResumingMixin):
         else:
             progress = self._resume(mixing, resume_from)
         resume_step = None if progress is None else mixing.clock.step
-        description = {"streams": list(mixing.names), "policy": self._policy.name}
+        description = {
+            "streams": list(mixing.names),
+            "policy": self._policy.name,
+            "batch_size": self._mixture.schedule.name,
+        }
         self._begin_progress(progress)
         self.ledger.begin(resume_step, description, None if progress is None else progress.num_evaluations)
         self._recorder = self._new_recorder(mixing)
@@ -169,10 +166,10 @@ class MixingMixin(LoadingMixin, ResumingMixin):
         self._detach_tracker()
 
     def _resume(self, mixing: Mixing, checkpoint: str) -> Progress:
-        state, manual = read_state(Path(checkpoint)), mixing.manual_weights
+        state, manual, manual_size = read_state(Path(checkpoint)), mixing.manual_weights, mixing.manual_batch_size
         try:
             check_format(state)
-            batch_size, progress = int(state["clock"]["batch_size"]), Progress.from_state(state["progress"])
+            batch_size, progress = int(state["clock"]["initial_batch_size"]), Progress.from_state(state["progress"])
             mixing.restart(*self._new_parts(batch_size))
             try:
                 mixing.load_state_dict(state)
@@ -189,22 +186,9 @@ class MixingMixin(LoadingMixin, ResumingMixin):
             raise ValueError(f"Cannot resume the mixture from {checkpoint}: {error}.") from None
         if manual is not None:  # set on purpose before this run, over what was saved
             mixing.set_weights(manual)
+        if manual_size is not None:
+            mixing.set_batch_size(manual_size)
         return progress
-
-    def set_initial_training_values(self, args: TrainingArguments, dataloader: Any) -> tuple[Any, ...]:
-        """Gives the run's length by the mixture's clock; see `Trainer.set_initial_training_values`."""
-        clock = self.mixing.clock
-        num_epochs = -(-clock.max_steps // clock.steps_per_epoch)
-        if args.max_steps > 0:
-            num_samples: float = clock.max_steps * clock.batch_size
-        else:
-            num_samples = clock.epoch_size * args.num_train_epochs
-        steps = clock.steps_per_epoch
-        return num_epochs, steps, clock.epoch_size, num_samples, clock.batch_size, steps, clock.max_steps
-
-    def get_total_train_batch_size(self, args: TrainingArguments) -> int:
-        """Gives the samples of an update over all ranks; see `Trainer.get_total_train_batch_size`."""
-        return super().get_total_train_batch_size(args) if self._mixing is None else self.mixing.clock.batch_size
 
     # ---- The loop ----
 
@@ -233,22 +217,6 @@ class MixingMixin(LoadingMixin, ResumingMixin):
         self._note_end()
         return result
 
-    def _init_training_state(self, *args: Any, **kwargs: Any) -> Any:
-        with self._loop_arguments():
-            return super()._init_training_state(*args, **kwargs)
-
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        clock = self.mixing.clock
-        kwargs["num_update_steps_per_epoch"] = clock.steps_per_epoch - clock.step_in_epoch
-        with self._loop_arguments():
-            super()._run_epoch(*args, **kwargs)
-        if self.control.should_epoch_stop and clock.step_in_epoch:
-            clock.end_epoch()
-
-    def _loop_arguments(self) -> contextlib.AbstractContextManager[None]:
-        """Shows the loop one element an update, and a loader that stands where it has to: nothing to skip."""
-        return self._arguments_held(gradient_accumulation_steps=1, ignore_data_skip=True)
-
     def _close_update(self) -> None:
         update = self._finished
         if update is None:
@@ -258,11 +226,26 @@ class MixingMixin(LoadingMixin, ResumingMixin):
         if "loss" in self._policy.needs:
             losses = np.where(np.isfinite(update.losses), update.losses, np.nan)
         try:
-            self.mixing.observe(update.plan, losses, update.contents.tokens)
+            self.mixing.observe(update.plan, losses, update.contents.tokens, **self._observed_by_schedule(update))
         except Exception as error:
             # Raised on all ranks when they confirm the next update: raised here, it would leave the others waiting.
             self._policy_error = error
         self._recorder.record(update)
+        if self._learning_rate is not None:
+            self._learning_rate.moved()
+            self._set_learning_rate()
+
+    def _observed_by_schedule(self, update: FinishedUpdate) -> dict[str, Any]:
+        """Measures only what the batch-size schedule needs: reading from a GPU waits for it."""
+        needs = self._mixture.schedule.needs
+        observed: dict[str, Any] = {}
+        if "loss" in needs:
+            observed["loss"] = float(update.loss_sums[-1])
+        if "gradient_norm" in needs and self._gradient_norm is not None:
+            observed["gradient_norm"] = float(self._gradient_norm)
+        if "learning_rate" in needs and self._learning_rate is not None:
+            observed["learning_rate"] = self._learning_rate.at
+        return observed
 
     # ---- Logs, evaluation, checkpoints ----
 

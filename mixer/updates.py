@@ -16,6 +16,7 @@ from mixer.collation import batch_mapping
 from mixer.controller import Mixing
 from mixer.convention import EXACT_SHARE, LossConvention, decide, try_convention
 from mixer.feed import Feed
+from mixer.learning_rate import LearningRate
 from mixer.ledger import Ledger
 from mixer.loader import MicroBatch, MixingLoader, Update
 from mixer.losses import LossTracker, items_per_row, tokens_per_row
@@ -51,6 +52,8 @@ class UpdateMixin(Trainer):
     _convention: LossConvention | None = None
     _finished: FinishedUpdate | None = None
     _policy_error: Exception | None = None
+    _learning_rate: LearningRate | None = None
+    _gradient_norm: Tensor | float | None = None  # of the last update, before clipping
     _tracker: LossTracker | None = None
 
     @property
@@ -104,6 +107,8 @@ class UpdateMixin(Trainer):
             error = caught
         plan = None if update is None else update.plan
         self._contents_of_update = self._agreement.confirm(plan, contents, error)
+        if plan is not None:
+            self.mixing.check_tokens(plan, self._contents_of_update.tokens)
         return update
 
     def _can_load(self, error: Exception | None) -> bool:
@@ -188,7 +193,13 @@ class UpdateMixin(Trainer):
             with self._synchronised(model, number == last):
                 own_items = self._micro_items[number]
                 loss = loss + self._train_micro_batch(model, micro, own_items, inputs.plan, num_items_in_batch, sums)
-        self._finished = FinishedUpdate(inputs.plan, self._contents_of_update, self._agreement.add_up(sums))
+        self._finished = FinishedUpdate(
+            inputs.plan,
+            self._contents_of_update,
+            self._agreement.add_up(sums),
+            learning_rate=float("nan") if self._learning_rate is None else self._learning_rate.value,
+            learning_rate_factor=1.0 if self._learning_rate is None else self._learning_rate.factor,
+        )
         if self._nonfinite != "warn":
             self._handle_nonfinite(model, self._finished)
         self.ledger.record_update(

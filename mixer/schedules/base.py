@@ -88,7 +88,8 @@ class Schedule(ABC):
     """A batch-size schedule.
 
     It knows no model, trainer, file or global random state. A subclass says in `needs` what has to be observed for
-    it: `"loss"`, `"gradient_norm"`, `"learning_rate"`, `"tokens"` or `"gradient_noise"`.
+    it: `"loss"`, `"gradient_norm"`, `"learning_rate"`, `"tokens"` or `"gradient_noise"`. One that says `is_exact`
+    means its sizes to the sample: fewer than one a rank are an error, not raised to it.
 
     Args:
         initial: Size of the first updates, for which the learning rate was chosen; `None` takes
@@ -108,6 +109,7 @@ class Schedule(ABC):
 
     needs: frozenset[str] = frozenset()
     is_constant: bool = False
+    is_exact: bool = False
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ class Constant(Schedule):
     """
 
     is_constant = True
+    is_exact = True
 
     def __init__(
         self,

@@ -25,6 +25,8 @@ class Function(Schedule):
         ValueError: During the run, if what it returns is no whole number, or below 1. The step is named.
     """
 
+    is_exact = True
+
     def __init__(
         self, function: SizeFunction, *, learning_rate: LearningRateRule = "none", **bounds: Unpack[AllBounds]
     ):

@@ -117,7 +117,7 @@ def test_one_process_trains_with_another_policy_and_model(recipe: Path, tmp_path
         (["--mixing.init_args.floor", "2"], "mixing: "),
         (["--mixing", "LosChange"], "LossChange"),
         (["--mixing", '{"python": 1}'], "missing: ['cpp']"),
-        (["--batch_size", "0"], "batch_size=0"),
+        (["--batch_size", "0"], "batch_size must be at least 1 sample"),
         (["--model.config", "{}"], "model: "),
         (["--model.name_or_path", "/nowhere/at/all"], "model: "),
         (["--tokenizer", "/nowhere/at/all"], "tokenizer: "),

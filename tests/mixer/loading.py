@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from mixer import Decision, Mixture, Observation, Policy, Stream, Uniform
+from mixer.budget import Budget
 from mixer.clock import Clock
 from mixer.controller import Mixing
 from mixer.cutting import MicroBatchOptions
@@ -79,7 +80,7 @@ def make_loader(
 ) -> MixingLoader:
     datasets = [Noisy(k, n) for k, n in enumerate((20, 11, 6))] if datasets is None else datasets
     streams = [Stream(f"s{k}", dataset) for k, dataset in enumerate(datasets)]
-    clock = Clock(batch_size, sum(map(len, datasets)), num_epochs)
+    clock = Clock(batch_size, sum(map(len, datasets)), Budget(epochs=num_epochs))
     mixing = Mixing(Planner(streams, seed=0), policy or Uniform(), clock)
     workers = WorkerOptions(num_workers, prefetch_factor, **options)
     return MixingLoader(

@@ -15,7 +15,16 @@ def make_plan(counts: Sequence[int], starts: Sequence[int] | None = None, step: 
     if starts is None:
         starts = [1_000 * k + 7 for k in range(len(counts))]
     shares = array / max(array.sum(), 1)
-    return Plan(step, array, np.array(starts, dtype=np.int64), shares, shares, loss_weights=None, staleness=0)
+    return Plan(
+        step,
+        array,
+        np.array(starts, dtype=np.int64),
+        shares,
+        shares,
+        loss_weights=None,
+        batch_size=int(sum(counts)),
+        staleness=0,
+    )
 
 
 def all_samples(plan: Plan) -> list[Key]:

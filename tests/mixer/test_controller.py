@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mixer.budget import Budget
 from mixer.clock import Clock
 from mixer.controller import FORMAT_VERSION, Mixing
 from mixer.groups import Grouping
@@ -61,7 +62,7 @@ def make_mixing(
     **planning: object,
 ) -> Mixing:
     streams = [Stream(name, range(length)) for name, length in LENGTHS.items()] if streams is None else streams
-    clock = Clock(batch_size, sum(stream.num_samples for stream in streams), num_epochs)
+    clock = Clock(batch_size, sum(stream.num_samples for stream in streams), Budget(epochs=num_epochs))
     return Mixing(Planner(streams, seed, **planning), policy or Uniform(), clock)
 
 
@@ -187,7 +188,7 @@ class TestForecast:
         return {
             "fixed": make_mixing(Fixed([3.0, 2.0, 1.3]), batch_size=7),
             "multinomial": make_mixing(Fixed([3.0, 2.0, 1.3]), batch_size=7, drawing="multinomial"),
-            "dropping": Mixing(Planner(alone, seed=1), Uniform(), Clock(4, 10, 3, drop_unit=4)),
+            "dropping": Mixing(Planner(alone, seed=1), Uniform(), Clock(4, 10, Budget(epochs=3), drop_unit=4)),
             "ending": make_mixing(Uniform(), batch_size=5, streams=ending, num_epochs=2),
             "grouped": make_mixing(
                 Uniform(), batch_size=5, streams=grouped, groupings=[Grouping("g", max_epochs={"x": 1.2})]
@@ -250,7 +251,7 @@ class TestForecast:
 class TestSingleStream:
     def mixing(self, drop_unit: int = 0, num_epochs: float = 3, max_epochs: float | None = None) -> Mixing:
         streams = [Stream("only", range(10), max_epochs=max_epochs)]
-        return Mixing(Planner(streams, seed=1), Uniform(), Clock(4, 10, num_epochs, drop_unit=drop_unit))
+        return Mixing(Planner(streams, seed=1), Uniform(), Clock(4, 10, Budget(epochs=num_epochs), drop_unit=drop_unit))
 
     def references(self, mixing: Mixing, plan: Plan) -> list[int]:
         (part,) = mixing.planner.rank_share(plan, 0, 1)
@@ -405,7 +406,7 @@ class TestTokens:
     def test_data_without_tokens_is_refused(self) -> None:
         mixing = make_mixing(Fixed([1, 1, 2], unit="tokens"))
         with pytest.raises(ValueError, match=r"unit='tokens' needs token counts, but samples of \['a', 'b', 'c'\]"):
-            mixing.observe(mixing.next_plan(), np.ones(3), NO_TOKENS)
+            mixing.check_tokens(mixing.next_plan(), NO_TOKENS)
 
     def test_weights_in_samples_are_not_converted(self) -> None:
         mixing = make_mixing(Fixed([1, 1, 2]))
@@ -447,7 +448,8 @@ class TestResume:
     @given(step=st.integers(0, 8))
     def test_a_single_stream_whose_rest_is_dropped_goes_on_alike(self, step: int) -> None:
         first, second = (
-            Mixing(Planner([Stream("a", range(10))], 1), Uniform(), Clock(4, 10, 9, drop_unit=4)) for _ in range(2)
+            Mixing(Planner([Stream("a", range(10))], 1), Uniform(), Clock(4, 10, Budget(epochs=9), drop_unit=4))
+            for _ in range(2)
         )
         for _ in range(step):
             one_update(first)

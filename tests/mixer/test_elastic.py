@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from transformers import default_data_collator
 
 from mixer import Fixed, Hold, LossChange, Policy, Scheduled, Stream, Temperature, Uniform
+from mixer.budget import Budget
 from mixer.clock import Clock
 from mixer.controller import Mixing
 from mixer.cutting import MicroBatchOptions
@@ -38,7 +39,7 @@ class _Ranks:
         for rank in range(world_size):
             sources = [_Places(number, length) for number, length in enumerate(LENGTHS)]
             streams = [Stream(f"s{number}", source) for number, source in enumerate(sources)]
-            mixing = Mixing(Planner(streams, seed=3), policy(), Clock(10, sum(LENGTHS), num_epochs=9))
+            mixing = Mixing(Planner(streams, seed=3), policy(), Clock(10, sum(LENGTHS), Budget(epochs=9)))
             if state is not None:
                 mixing.load_state_dict(state)
             options = MicroBatchOptions(2)

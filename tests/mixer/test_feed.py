@@ -11,6 +11,7 @@ import pytest
 from torch.utils.data import IterableDataset
 
 from mixer import Fixed, Stream, Uniform
+from mixer.budget import Budget
 from mixer.clock import Clock
 from mixer.controller import Mixing
 from mixer.cutting import MicroBatchOptions
@@ -82,7 +83,7 @@ def _collate(samples: list[dict[str, int]]) -> dict[str, Any]:
 def _loader(
     streams: list[Stream], rank: int, world_size: int, meeting: _Meeting, policy: Any = None, batch_size: int = 6
 ) -> MixingLoader:
-    clock = Clock(batch_size, epoch_size=60, num_epochs=50)
+    clock = Clock(batch_size, epoch_size=60, budget=Budget(epochs=50))
     mixing = Mixing(Planner(streams, seed=1), policy or Uniform(), clock)
     sources = {
         number: RowSource(stream.name, stream.dataset, number, rank, world_size)

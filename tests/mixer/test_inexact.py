@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mixer import LossChange, MixingTrainer, Stream, Uniform
+from mixer.budget import Budget
 from mixer.clock import Clock
 from mixer.controller import Mixing
 from mixer.planner import Planner
@@ -15,7 +16,7 @@ from tests.helpers import Tokens, arguments, build_model
 
 def _mixing(lengths: dict[str, int], policy: Any = None, seed: int = 0) -> Mixing:
     streams = [Stream(name, range(length), shuffle=False) for name, length in lengths.items()]
-    clock = Clock(batch_size=6, epoch_size=sum(lengths.values()), num_epochs=4)
+    clock = Clock(batch_size=6, epoch_size=sum(lengths.values()), budget=Budget(epochs=4))
     return Mixing(Planner(streams, seed=seed), policy or Uniform(), clock)
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from mixer import LossChange, MixingTrainer, Stream, Uniform
+from mixer.budget import Budget
 from mixer.clock import Clock
 from mixer.collation import Loaded
 from mixer.controller import Mixing
@@ -120,7 +121,7 @@ def _loader(rank: int = 0, world_size: int = 1, has_column: bool = False, **opti
             for source in sources
         ]
     streams = [Stream(f"s{number}", source) for number, source in enumerate(sources)]
-    mixing = Mixing(Planner(streams, seed=0), Uniform(), Clock(24, 95, num_epochs=2))
+    mixing = Mixing(Planner(streams, seed=0), Uniform(), Clock(24, 95, Budget(epochs=2)))
     options = {"max_samples": 4, "lengths": Lengths(sources), **options}
     return MixingLoader(mixing, sources, _pad, rank, world_size, micro_batches=MicroBatchOptions(**options))
 

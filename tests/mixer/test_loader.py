@@ -7,6 +7,7 @@ import torch
 from transformers import default_data_collator
 
 from mixer import Decision, Mixture, Observation, Order, Policy, Stream, Uniform
+from mixer.budget import Budget
 from mixer.clock import Clock
 from mixer.controller import Mixing
 from mixer.cutting import MicroBatchOptions
@@ -53,7 +54,7 @@ def _loader(
     **options: Any,
 ) -> MixingLoader:
     streams = [Stream(f"s{k}", _Batches(k, n) if k % 2 else _Numbers(k, n)) for k, n in enumerate(lengths)]
-    clock = Clock(batch_size, sum(lengths), num_epochs=1)
+    clock = Clock(batch_size, sum(lengths), Budget(epochs=1))
     mixing = Mixing(Planner(streams, seed=0), policy or Uniform(), clock)
     datasets = [stream.dataset for stream in streams]
     return MixingLoader(mixing, datasets, default_data_collator, rank, world_size, **options)
@@ -154,7 +155,7 @@ class _Short(_Batches):
     ],
 )
 def test_a_sample_that_cannot_be_loaded_is_named(dataset: Any, message: str) -> None:
-    mixing = Mixing(Planner([Stream("bad", dataset)], seed=0), Uniform(), Clock(5, 5, num_epochs=1))
+    mixing = Mixing(Planner([Stream("bad", dataset)], seed=0), Uniform(), Clock(5, 5, Budget(epochs=1)))
     with pytest.raises(SampleError, match=message):
         MixingLoader(mixing, [dataset], default_data_collator).next_update()
 
@@ -172,7 +173,7 @@ class _OtherColumns(_Columns):
 
 def _by_columns(datasets: Sequence[Any], rank: int, world_size: int, **options: Any) -> MixingLoader:
     streams = [Stream(f"s{k}", dataset) for k, dataset in enumerate(datasets)]
-    clock = Clock(9, sum(len(dataset) for dataset in datasets), num_epochs=1)
+    clock = Clock(9, sum(len(dataset) for dataset in datasets), Budget(epochs=1))
     mixing = Mixing(Planner(streams, seed=0), Uniform(), clock)
     options.setdefault("micro_batches", MicroBatchOptions(2))
     return MixingLoader(mixing, datasets, default_data_collator, rank, world_size, **options)

@@ -16,7 +16,7 @@ def _trainer(tmp_path: Path, **changes: Any) -> MixingTrainer:
     ("changes", "message"),
     [
         ({"batch_size": 8, "args": {"gradient_accumulation_steps": 2}}, "nothing to multiply"),
-        ({"batch_size": 0}, "smaller than the number of ranks"),
+        ({"batch_size": 0}, "batch_size must be at least 1 sample, got 0"),
         ({"nonfinite": "ignore"}, "'warn', 'skip' or 'raise'"),
         ({"drawing": "random"}, "'exact' or 'multinomial'"),
         ({"mixing": "LosChange"}, "Did you mean 'LossChange'"),

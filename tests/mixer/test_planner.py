@@ -27,7 +27,16 @@ def draw(planner: Planner, weights: Sequence[float], total: int, step: int = 0, 
 
 def make_plan(counts: Sequence[int], starts: Sequence[int]) -> Plan:
     shares = np.array(counts) / sum(counts)
-    return Plan(0, np.array(counts), np.array(starts), shares, shares, loss_weights=None, staleness=0)
+    return Plan(
+        0,
+        np.array(counts),
+        np.array(starts),
+        shares,
+        shares,
+        loss_weights=None,
+        batch_size=int(sum(counts)),
+        staleness=0,
+    )
 
 
 class TestDraw:

@@ -125,12 +125,15 @@ class TestHits:
 
     def test_where_a_single_stream_drops_the_rest_of_an_epoch_all_hit(self) -> None:
         from mixer import Stream
+        from mixer.budget import Budget
         from mixer.clock import Clock
         from mixer.controller import Mixing
         from mixer.loader import MixingLoader, WorkerOptions
         from mixer.planner import Planner
 
-        mixing = Mixing(Planner([Stream("only", Numbers(0, 10))], 1), Uniform(), Clock(4, 10, 5, drop_unit=4))
+        mixing = Mixing(
+            Planner([Stream("only", Numbers(0, 10))], 1), Uniform(), Clock(4, 10, Budget(epochs=5), drop_unit=4)
+        )
         workers = WorkerOptions(1, persistent_workers=True)
         loader = MixingLoader(mixing, [Numbers(0, 10)], stacking_collator, workers=workers)
         assert hits_and_misses(loader) == [(0, 4)] + [(4, 0)] * 9

@@ -14,6 +14,7 @@ def _progress(**changes: object) -> Progress:
         "last_logged_step": 4,
         "gradient_norm": 0.1,
         "learning_rate": None,
+        "learning_rate_factor": 2**0.5,
         "epoch_end_is_left": True,
         "epoch_stops": False,
         "training_stops": False,

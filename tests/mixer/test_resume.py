@@ -25,7 +25,7 @@ from transformers import (
 
 import mixer.checkpoint
 import mixer.saving
-from mixer import LossChange, MixingTrainer
+from mixer import LossChange, MixingTrainer, schedules
 from mixer.checkpoint import MARKER_FILE, STATE_FILE, complete, find_problem, list_checkpoints, put_back, rotate
 from mixer.resume import newest_complete
 from tests.helpers import Tokens, _bert_config, arguments, three_streams, weights_of
@@ -46,8 +46,33 @@ RUNS: dict[str, dict[str, Any]] = {
         "save_total_limit": 1,
         "load_best_model_at_end": True,
     },
+    # Batches of five to twenty samples, and a learning rate that follows the data and the batch.
+    "changing": {
+        "logging_steps": 3,
+        "eval_strategy": "epoch",
+        "save_steps": 2,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 3,
+        "max_grad_norm": 1.0,
+    },
     "cut short": {"logging_steps": 2, "eval_strategy": "epoch", "save_steps": 3, "max_steps": 8},
 }
+
+
+def changing_size() -> schedules.Schedule:
+    """Grows or shrinks at every update: the losses of a few updates decide."""
+    return schedules.SmoothedLossChange(
+        0.02,
+        0.5,
+        1,
+        factor=1.4,
+        otherwise=0.7,
+        gradient_norm=True,
+        initial=9,
+        minimum=5,
+        maximum=20,
+        learning_rate="sqrt",
+    )
 
 
 def masking(samples: list[Any]) -> Any:
@@ -69,7 +94,7 @@ def build(folder: Path, name: str = "steps", callbacks: Any = None, **changes: A
         train_dataset=three_streams(KIND),
         eval_dataset={key: Tokens(4, seed, KIND) for seed, key in enumerate("abc")},
         data_collator=masking,
-        batch_size=9,
+        batch_size=changing_size() if name == "changing" else 9,
         mixing=LossChange(loss="evaluation" if reads_evaluations else "train", num_warmup_observations=1),
         callbacks=callbacks,
     )
@@ -87,6 +112,7 @@ def end_of(trainer: MixingTrainer) -> dict[str, Any]:
         "optimizer": [{key: torch.as_tensor(v).tolist() for key, v in state.items()} for state in optimizer.values()],
         "streams": trainer.ledger.to_pandas().to_json(double_precision=15),
         "losses": [value.hex() for value in trainer.ledger.to_pandas()["loss"]],
+        "clock": trainer.ledger.clock().to_json(double_precision=15),
         "evaluations": trainer.ledger.evaluations().values.tolist(),
         "logs": logs,
         "learning rate": trainer.lr_scheduler.get_last_lr(),

@@ -848,7 +848,7 @@ def test_the_state_is_small_plain_json(tmp_path: Path) -> None:
     streams = {f"stream{number}": Tokens(5, number) for number in range(10)}
     MixingTrainer(build_model("llama"), args, train_dataset=streams, mixing=LossChange()).train()
     path = tmp_path / "checkpoint-2" / "mixing.json"
-    assert json.loads(path.read_text())["format"] == 1
+    assert json.loads(path.read_text())["format"] == 2
     assert path.stat().st_size < 4096
 
 

@@ -1,0 +1,124 @@
+"""What rules the size of updates: a schedule within its bounds, or a size set by hand."""
+
+import json
+import math
+
+import pytest
+
+from mixer.batch_size import BatchSize
+from mixer.schedules import BatchDecision, BatchObservation, Constant, Function, LossChange, Ramp, Schedule
+
+
+class Asking(Schedule):
+    """Asks for what it is told to."""
+
+    def __init__(self, *decisions: BatchDecision, **bounds: int):
+        super().__init__(**bounds)
+        self.decisions = decisions
+
+    def update(self, observation: BatchObservation) -> BatchDecision:
+        return self.decisions[observation.step - 1]
+
+
+def observation(step: int, batch_size: int, progress: float = 0.5) -> BatchObservation:
+    return BatchObservation(step, progress, 0, step * 8, 0, batch_size)
+
+
+def test_the_schedule_begins_with_its_own_size() -> None:
+    assert BatchSize(Constant(12), 8).value == 12
+    assert BatchSize(Constant(), 8).value == 8
+    assert BatchSize(Ramp(64, 100, unit="samples", initial=16), 8).value == 16
+
+
+def test_the_first_size_has_to_be_within_the_bounds() -> None:
+    with pytest.raises(ValueError, match=r"first size comes from the training arguments\. initial=4 is not"):
+        BatchSize(LossChange(minimum=5, maximum=64), 4)
+
+
+def test_by_hand_rules_until_it_is_given_back() -> None:
+    size = BatchSize(Function(lambda step, batch_size: 8 + step), 8)
+    size.set(100)
+    size.update(observation(1, 100))
+    assert size.value == 100
+    size.set(None)
+    assert size.value == 9
+
+
+@pytest.mark.parametrize("wrong", [0, -3])
+def test_no_size_by_hand_is_refused(wrong: int) -> None:
+    with pytest.raises(ValueError, match=f"set_batch_size must be at least 1 sample, got {wrong}"):
+        BatchSize(Constant(), 8).set(wrong)
+
+
+@pytest.mark.parametrize("wrong", [2.0, True, "8", math.nan])
+def test_what_is_no_whole_size_by_hand_is_refused(wrong: object) -> None:
+    with pytest.raises(TypeError, match="set_batch_size must be a whole number of samples"):
+        BatchSize(Constant(), 8).set(wrong)  # type: ignore[arg-type]
+
+
+def test_each_rank_needs_a_sample() -> None:
+    size = BatchSize(Function(lambda step, batch_size: 8 - step), 8, world_size=4)
+    with pytest.raises(ValueError, match="set_batch_size: 3 samples in all are fewer than the 4 ranks"):
+        size.set(3)
+    size.update(observation(4, 5))
+    with pytest.raises(ValueError, match=r"Function at step 5: 3 samples in all are fewer than the 4 ranks"):
+        size.update(observation(5, 4))
+    with pytest.raises(ValueError, match="batch_size: 3 samples in all are fewer than the 4 ranks"):
+        BatchSize(Constant(3), 8, world_size=4)
+
+
+def test_a_rule_stops_at_one_sample_a_rank() -> None:
+    size = BatchSize(LossChange(maximum=64), 8, world_size=4)
+    for step in range(1, 40):
+        size.update(BatchObservation(step, 0.5, 0, 0, 0, size.value, loss=1.0))
+    assert size.value == 4
+
+
+@pytest.mark.parametrize("asked", [math.nan, math.inf, 0.0, -1.0])
+def test_what_a_schedule_must_not_ask_for(asked: float) -> None:
+    size = BatchSize(Asking(BatchDecision(asked)), 8)
+    with pytest.raises(ValueError, match=r"Asking at step 1 asks for .* samples; it must be finite and above 0"):
+        size.update(observation(1, 8))
+
+
+@pytest.mark.parametrize("factor", [math.nan, math.inf, -0.5])
+def test_what_a_schedule_must_not_do_to_the_learning_rate(factor: float) -> None:
+    size = BatchSize(Asking(BatchDecision(8, factor)), 8)
+    with pytest.raises(ValueError, match=r"Asking at step 1 multiplies the learning rate by"):
+        size.update(observation(1, 8))
+
+
+@pytest.mark.parametrize(("rule", "factor"), [("none", 1.0), ("linear", 4.0), ("sqrt", 2.0)])
+def test_the_learning_rate_follows_by_rule(rule: str, factor: float) -> None:
+    size = BatchSize(Constant(8, learning_rate=rule), 8)  # type: ignore[arg-type]
+    assert size.learning_rate_factor == 1.0
+    size.set(32)
+    assert size.learning_rate_factor == factor
+
+
+def test_a_schedule_may_have_a_factor_of_its_own() -> None:
+    size = BatchSize(Asking(BatchDecision(16, 0.25)), 8)
+    size.update(observation(1, 8))
+    assert size.learning_rate_factor == 0.25
+    size.set(8)
+    assert size.learning_rate_factor == 1.0
+
+
+def test_the_state_goes_on() -> None:
+    sizes = [BatchSize(LossChange(maximum=64), 8) for _ in range(2)]
+    first, second = sizes
+    for step in range(1, 9):
+        first.update(BatchObservation(step, 0.5, 0, 0, 0, first.value, loss=1 / step))
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    for step in range(9, 30):
+        for size in sizes:
+            size.update(BatchObservation(step, 0.5, 0, 0, 0, size.value, loss=1 / step))
+        assert first.value == second.value
+
+
+def test_another_schedule_is_refused_or_begins() -> None:
+    state, other = BatchSize(LossChange(maximum=64), 8).state_dict(), BatchSize(Constant(), 8)
+    with pytest.raises(ValueError, match="the batch-size schedule was LossChange and is Constant now"):
+        other.load_state_dict(state)
+    other.load_state_dict(state, allow_inexact=True)
+    assert other.value == 8

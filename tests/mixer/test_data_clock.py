@@ -1,0 +1,241 @@
+"""The clock once it counts data: a batch size that changes, or a budget in samples or tokens."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mixer.budget import Budget
+from mixer.clock import Clock
+
+SIZES = st.lists(st.integers(1, 13), min_size=1, max_size=30)
+BUDGETS = st.builds(
+    Budget,
+    epochs=st.none() | st.floats(0.2, 4),
+    samples=st.none() | st.integers(1, 80),
+    tokens=st.none() | st.integers(1, 800),
+    steps=st.integers(1, 60),
+)
+
+
+def data_clock(epoch_size: int = 10, batch_size: int = 4, drop: bool = False, **budget: float) -> Clock:
+    return Clock(batch_size, epoch_size, Budget(**(budget or {"epochs": 3})), int(drop), is_constant=False)
+
+
+def run(clock: Clock, sizes: list[int], tokens_per_sample: int = 7) -> list[int]:
+    """Runs to the end of the budget on sizes that come again and again."""
+    totals = []
+    while clock.progress < 1.0:
+        clock.resize(sizes[clock.step % len(sizes)])
+        if clock.drop_rest() and clock.progress >= 1.0:
+            break
+        totals.append(clock.next_total())
+        clock.tick(totals[-1], totals[-1] * tokens_per_sample)
+        clock.drop_rest()
+    return totals
+
+
+class TestEpochs:
+    @given(SIZES, st.integers(1, 40), st.integers(1, 4))
+    def test_the_updates_of_each_epoch_sum_to_it(self, sizes: list[int], epoch_size: int, num_epochs: int) -> None:
+        clock = data_clock(epoch_size, epochs=num_epochs)
+        totals = iter(run(clock, sizes))
+        for _ in range(num_epochs):
+            left = epoch_size
+            while left:
+                total = next(totals)
+                assert 1 <= total <= left
+                left -= total
+        assert next(totals, None) is None
+        assert clock.num_epochs_done == clock.epoch == num_epochs
+
+    @given(SIZES, st.integers(13, 40))
+    def test_where_the_rest_is_dropped_every_batch_is_whole(self, sizes: list[int], epoch_size: int) -> None:
+        clock = data_clock(epoch_size, drop=True)
+        totals = run(clock, sizes)
+        assert all(total == sizes[step % len(sizes)] for step, total in enumerate(totals))
+        assert clock.num_epochs_done == 3
+        assert clock.dropped_samples < max(sizes)
+
+    def test_a_batch_that_has_grown_since_drops_the_rest(self) -> None:
+        clock = data_clock(10, 4, drop=True)
+        clock.tick()
+        assert clock.drop_rest() == 0  # 6 are left for a batch of 4
+        clock.resize(7)
+        assert clock.drop_rest() == 6
+        assert (clock.num_epochs_done, clock.epoch, clock.at_epoch_end) == (1, 1.0, True)
+        assert clock.next_total() == 7
+
+    def test_a_batch_larger_than_an_epoch_is_the_epoch(self) -> None:
+        assert run(data_clock(10, 4, drop=True, epochs=2), [64]) == [10, 10]
+
+    def test_the_published_example(self) -> None:
+        clock, coverage = data_clock(10, 2, epochs=4.6), []
+        totals = []
+        while clock.progress < 1.0:
+            totals.append(clock.next_total())
+            clock.tick()
+            coverage.append((round(clock.epoch_progress, 9), round(clock.epoch, 9)))
+            clock.resize(2 * (1 + clock.step // 5))
+        assert totals == [2] * 5 + [4, 4, 2] + [4, 4, 2] + [6, 4] + [6]
+        assert coverage == [
+            *[(0.2, 0.2), (0.4, 0.4), (0.6, 0.6), (0.8, 0.8), (1.0, 1.0)],
+            *[(0.4, 1.4), (0.8, 1.8), (1.0, 2.0)],
+            *[(0.4, 2.4), (0.8, 2.8), (1.0, 3.0)],
+            *[(0.6, 3.6), (1.0, 4.0), (0.6, 4.6)],
+        ]
+
+
+class TestBudgets:
+    @given(BUDGETS, SIZES)
+    def test_the_run_ends_with_the_first_of_them(self, budget: Budget, sizes: list[int]) -> None:
+        clock = Clock(3, 10, budget, is_constant=False)
+        totals = run(clock, sizes)
+        ends = {
+            "steps": clock.step >= (budget.steps or math.inf),
+            "samples": clock.num_samples >= (budget.samples or math.inf),
+            "tokens": clock.num_tokens >= (budget.tokens or math.inf),
+            "epochs": clock.epoch >= (budget.epochs or math.inf) - 1e-9,
+        }
+        assert any(ends.values())
+        before = sum(totals[:-1])
+        assert before < (budget.samples or math.inf)
+        assert before * 7 < (budget.tokens or math.inf)
+        assert before < (budget.epochs or math.inf) * 10
+        assert clock.step <= (budget.steps or math.inf)
+        assert sum(totals) <= (budget.samples or math.inf)
+
+    @given(BUDGETS, SIZES)
+    def test_progress_rises_to_one(self, budget: Budget, sizes: list[int]) -> None:
+        clock, seen = Clock(3, 10, budget, is_constant=False), [0.0]
+        while clock.progress < 1.0:
+            clock.resize(sizes[clock.step % len(sizes)])
+            clock.tick(None, 20)
+            seen.append(clock.progress)
+        assert seen == sorted(seen)
+        assert seen[-1] == 1.0
+
+    def test_samples_are_met_to_the_sample(self) -> None:
+        clock = data_clock(100, 8, samples=30)
+        assert run(clock, [8]) == [8, 8, 8, 6]
+
+    def test_parts_of_an_epoch_are_met_to_the_sample(self) -> None:
+        assert run(data_clock(10, 4, epochs=1.5), [4]) == [4, 4, 2, 4, 1]
+
+    @given(BUDGETS, st.integers(1, 13))
+    def test_the_estimate_of_the_length_is_right_while_the_size_stays(self, budget: Budget, size: int) -> None:
+        clock = Clock(size, 10, budget, tokens_per_sample=7, is_constant=False)
+        estimates = [clock.max_steps]
+        while clock.progress < 1.0:
+            clock.tick(None, 7 * clock.next_total())
+            estimates.append(clock.max_steps)
+        if budget.tokens is None:
+            assert set(estimates) == {clock.step}
+        else:  # the rest of an epoch has fewer tokens than a batch
+            assert all(step < estimate for step, estimate in enumerate(estimates[:-1]))
+            assert estimates[-1] == clock.step
+
+    @given(BUDGETS, SIZES)
+    def test_the_length_is_never_thought_to_be_over_before_it_is(self, budget: Budget, sizes: list[int]) -> None:
+        clock = Clock(3, 10, budget, is_constant=False)
+        while clock.progress < 1.0:
+            assert clock.max_steps > clock.step
+            clock.resize(sizes[clock.step % len(sizes)])
+            assert clock.max_steps > clock.step
+            clock.tick(None, 20)
+        assert clock.max_steps == clock.step
+
+
+class TestChangeOfMind:
+    """A run of constant size, whose size is then set by hand."""
+
+    @given(st.integers(1, 12), st.integers(1, 9), st.integers(1, 9), st.booleans())
+    def test_nothing_is_lost_and_progress_does_not_fall(self, step: int, before: int, after: int, keeps: bool) -> None:
+        clock = Clock(before, 10, Budget(epochs=4), drop_unit=0 if keeps else before)
+        for _ in range(min(step, clock.max_steps - 1)):
+            clock.tick()
+        progress, epoch = clock.progress, clock.num_epochs_done
+        clock.resize(after)
+        assert clock.progress >= progress
+        assert clock.num_epochs_done == epoch
+        while clock.progress < 1.0:
+            clock.drop_rest()
+            clock.tick()
+            clock.drop_rest()
+        assert clock.num_epochs_done == 4
+
+    def test_the_same_size_again_changes_nothing(self) -> None:
+        clock = Clock(4, 10, Budget(epochs=2))
+        clock.tick()
+        clock.resize(4)
+        assert clock.counts_steps
+
+
+class TestLearningRate:
+    @given(st.integers(1, 9), st.integers(0, 9), st.integers(1, 30))
+    def test_steps_are_steps_whatever_the_sizes(self, size: int, num_warmup_steps: int, num_steps: int) -> None:
+        clock = Clock(4, 10, Budget(steps=num_steps), num_warmup_steps=num_warmup_steps, is_constant=False)
+        for step in range(num_steps):
+            assert clock.schedule_position == step
+            clock.resize(1 + (size + step) % 9)
+            clock.tick()
+        assert clock.planned_steps == num_steps
+
+    @given(SIZES, st.integers(0, 12))
+    def test_it_rises_from_nothing_to_the_planned_end(self, sizes: list[int], num_warmup_steps: int) -> None:
+        clock = Clock(2, 10, Budget(epochs=3), num_warmup_steps=num_warmup_steps, is_constant=False)
+        places = [clock.schedule_position]
+        while clock.progress < 1.0:
+            clock.resize(sizes[clock.step % len(sizes)])
+            clock.tick()
+            places.append(clock.schedule_position)
+        assert places == sorted(places)
+        assert places[0] == 0.0
+        assert places[: num_warmup_steps + 1] == [float(step) for step in range(len(places))][: num_warmup_steps + 1]
+        if len(places) > num_warmup_steps + 1:
+            assert places[-1] == clock.planned_steps == 15
+
+    def test_half_of_the_data_is_half_of_the_way(self) -> None:
+        clock = data_clock(100, 10, samples=100)
+        for size in (10, 40):
+            clock.resize(size)
+            clock.tick()
+        assert clock.schedule_position == 5.0
+
+    def test_a_constant_size_gives_the_steps_of_the_trainer(self) -> None:
+        clock = Clock(4, 10, Budget(epochs=2), num_warmup_steps=2)
+        assert [clock.schedule_position, clock.tick(), clock.schedule_position][::2] == [0.0, 1.0]
+
+
+class TestState:
+    @given(BUDGETS, SIZES, st.integers(0, 20), st.booleans())
+    def test_it_goes_on_where_it_was(self, budget: Budget, sizes: list[int], step: int, drops: bool) -> None:
+        def make() -> Clock:
+            return Clock(3, 30, budget, int(drops), num_warmup_steps=4, is_constant=False)
+
+        clock, resumed = make(), make()
+        for _ in range(step):
+            if clock.progress < 1.0:
+                clock.resize(sizes[clock.step % len(sizes)])
+                clock.drop_rest()
+                clock.tick(None, 5)
+        resumed.load_state_dict(json.loads(json.dumps(clock.state_dict())))
+        assert resumed.schedule_position == clock.schedule_position
+        assert resumed.state_dict() == clock.state_dict()
+        assert run(resumed, sizes) == run(clock, sizes)
+        assert resumed.state_dict() == clock.state_dict()
+
+    def test_a_size_set_by_hand_is_remembered(self) -> None:
+        clock, resumed = (Clock(4, 10, Budget(epochs=2)) for _ in range(2))
+        clock.tick()
+        clock.resize(3)
+        resumed.load_state_dict(clock.state_dict())
+        assert not resumed.counts_steps
+        assert resumed.next_total() == 3
+
+
+def test_dropping_everything_is_refused() -> None:
+    with pytest.raises(ValueError, match="drops everything: an epoch has 10 samples, fewer than the 16"):
+        data_clock(10, 16, drop=True)
