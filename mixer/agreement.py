@@ -23,10 +23,12 @@ class UpdateContents:
     Args:
         items: int64 `[num_streams]`: terms of the loss.
         tokens: int64 `[num_streams]`: tokens.
+        num_larger: Ranks that have a larger micro-batch in it than any before.
     """
 
     items: Int64Array
     tokens: Int64Array
+    num_larger: int = 0
 
 
 class DisagreementError(RuntimeError):
@@ -80,16 +82,16 @@ class Agreement:
             fingerprint = 0 if plan is None else plan.fingerprint()
             halves = divmod(fingerprint, _HALF)
             head = np.array([error is not None, *halves, *(half * half for half in halves)], dtype=np.int64)
-            message = torch.from_numpy(np.concatenate([head, own.items, own.tokens]))
+            message = torch.from_numpy(np.concatenate([head, own.items, own.tokens, np.array([own.num_larger])]))
             dist.all_reduce(message, group=self._group)
             failures, *sums = message[:5].tolist()
             if failures:
-                self._raise_remote(error)
+                self.raise_on_all(error)
             # By Cauchy and Schwarz, W times the sum of squares is the square of the sum only where all are equal.
             if any(self._world_size * sums[half + 2] != sums[half] ** 2 for half in (0, 1)):
                 self._raise_disagreement(plan)
-            items, tokens = message[5:].numpy().reshape(2, self._num_streams)
-            return UpdateContents(items, tokens)
+            items, tokens = message[5:-1].numpy().reshape(2, self._num_streams)
+            return UpdateContents(items, tokens, int(message[-1]))
         if error is not None:
             raise error
         return own
@@ -103,7 +105,18 @@ class Agreement:
         Returns:
             The largest.
         """
-        return -int(self.least(np.array([-number]))[0])
+        return int(self.greatest(np.array([number]))[0])
+
+    def greatest(self, numbers: Int64Array) -> Int64Array:
+        """Finds the largest numbers of all ranks, through the CPU.
+
+        Args:
+            numbers: int64 `[count]`: this rank's.
+
+        Returns:
+            int64 `[count]`: for each place the largest.
+        """
+        return self._reduce(numbers, dist.ReduceOp.MAX)
 
     def least(self, numbers: Int64Array) -> Int64Array:
         """Finds the smallest numbers of all ranks, through the CPU.
@@ -148,7 +161,17 @@ class Agreement:
             dist.all_reduce(values)
         return values
 
-    def _raise_remote(self, error: Exception | None) -> None:
+    def raise_on_all(self, error: Exception | None) -> None:
+        """Ends all ranks once they know that one of them failed; all have to call it.
+
+        Args:
+            error: What went wrong on this rank, or `None`.
+
+        Raises:
+            RemoteError: With the other ranks' errors; a rank with an error raises that.
+        """
+        if error is not None and self._world_size == 1:
+            raise error
         messages: list[str | None] = [None] * self._world_size
         dist.all_gather_object(messages, None if error is None else f"{type(error).__name__}: {error}", self._group)
         if error is not None:

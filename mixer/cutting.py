@@ -1,6 +1,7 @@
 """Which samples of an update a rank trains on, and in which micro-batches."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,8 +10,9 @@ from numpy.typing import NDArray
 
 from mixer.collation import Loaded
 from mixer.drawers import StreamShare
-from mixer.lengths import Lengths, deal_by_length, sort_by_length, split_by_tokens
-from mixer.micro_batches import MicroBatchSlice, split_by_stream, split_mixed
+from mixer.lengths import Lengths, deal_by_length, most_dealt, sort_by_length, split_by_tokens
+from mixer.memory import MicroBatchCap
+from mixer.micro_batches import MicroBatchSlice, MostOnARank, deal_evenly, split_by_stream, split_mixed
 from mixer.plan import Plan
 from mixer.planner import Planner
 
@@ -42,6 +44,9 @@ class MicroBatchOptions:
 class Cutter:
     """Deals updates out to ranks and cuts them into micro-batches.
 
+    The present `cap` rules the cutting. Dealing goes by the options, so that a rank keeps its samples of an update when
+    the cap is lowered in the midst of it.
+
     Args:
         planner: The streams and what they draw.
         options: How.
@@ -51,6 +56,7 @@ class Cutter:
 
     def __init__(self, planner: Callable[[], Planner], options: MicroBatchOptions, rank: int, world_size: int):
         self.options = options
+        self.cap = MicroBatchCap(options.max_samples, options.max_tokens)
         self._planner, self._rank, self._world_size = planner, rank, world_size
 
     def share(self, plan: Plan, is_by_stream: bool) -> list[StreamShare]:
@@ -64,8 +70,7 @@ class Cutter:
             The shares of the streams that the rank has samples of.
         """
         planner, lengths = self._planner(), self.options.lengths
-        deals_by_length = self.options.groups_by_length and lengths is not None and lengths.are_known
-        if self._world_size == 1 or lengths is None or not deals_by_length:
+        if lengths is None or not self._deals_by_length:
             # A stream's micro-batches are as many on every rank only as long as all samples are at home.
             return planner.rank_share(plan, self._rank, self._world_size, is_balanced=not is_by_stream)
         whole = planner.rank_share(plan, 0, 1)
@@ -86,6 +91,18 @@ class Cutter:
                 positions = np.asarray(part.positions, dtype=np.int64)[places]
                 picked.append(StreamShare(part.stream_id, positions, part.indices[places]))
         return picked
+
+    @property
+    def _deals_by_length(self) -> bool:
+        lengths = self.options.lengths
+        knows_all = self.options.groups_by_length and lengths is not None and lengths.are_known
+        return knows_all and self._world_size > 1
+
+    @property
+    def _most_on_a_rank(self) -> MostOnARank:
+        if self._deals_by_length:
+            return functools.partial(most_dealt, max_samples=self.options.max_samples)
+        return deal_evenly
 
     def cut(
         self,
@@ -111,17 +128,18 @@ class Cutter:
         Raises:
             ValueError: If a sample has no length where one is needed.
         """
-        options, order = self.options, None
+        options, cap, order = self.options, self.cap, None
         lengths = stream_ids if options.lengths is None else options.lengths.measure(share, loaded)
         if options.groups_by_length:
             order = sort_by_length(stream_ids, lengths, is_by_stream)
             lengths, stream_ids = lengths[order], stream_ids[order]
-        if options.max_tokens is not None:
-            return order, split_by_tokens(stream_ids, lengths, options.max_tokens, is_by_stream)
+        if cap.max_tokens is not None:
+            return order, split_by_tokens(stream_ids, lengths, cap.max_tokens, is_by_stream)
+        dealing = (self._world_size, cap.max_samples, self._most_on_a_rank)
         if is_by_stream:
             own_counts = np.bincount(stream_ids, minlength=len(plan.counts)).tolist()
-            return order, split_by_stream(plan, own_counts, self._world_size, options.max_samples)
-        return order, split_mixed(plan, len(stream_ids), self._world_size, options.max_samples)
+            return order, split_by_stream(plan, own_counts, *dealing)
+        return order, split_mixed(plan, len(stream_ids), *dealing)
 
     def told_to_others(self) -> contextlib.AbstractContextManager[None]:
         """Keeps the ranks together where they are about to agree on a number and one of them fails.

@@ -108,6 +108,20 @@ def deal_by_length(
     return np.sort(np.concatenate(own))
 
 
+def most_dealt(count: int, world_size: int, max_samples: int) -> int:
+    """Gives how many samples a rank has at most where they are dealt out by length.
+
+    Args:
+        count: Number of samples.
+        world_size: Number of ranks.
+        max_samples: Most samples of a micro-batch.
+
+    Returns:
+        The largest number.
+    """
+    return max(len(_turns(count, rank, world_size, max_samples)) for rank in range(world_size))
+
+
 def _turns(count: int, rank: int, world_size: int, max_samples: int) -> Int64Array:
     """Gives a rank's places among so many that are dealt out in pieces of at most `max_samples`."""
     num_rounds = -(-count // (world_size * max_samples))

@@ -13,6 +13,7 @@ from mixer.controller import Mixing
 from mixer.cutting import Cutter, MicroBatchOptions, ids_of
 from mixer.drawers import StreamShare
 from mixer.feed import Feed
+from mixer.memory import MicroBatchCap
 from mixer.micro_batches import MicroBatchSlice
 from mixer.packing import Columns, Row, Samples
 from mixer.plan import Plan
@@ -48,10 +49,12 @@ class Update:
     Args:
         plan: The plan that it carries out.
         micro_batches: The micro-batches, in order.
+        samples: Whose samples they are made of, and the samples, where they are kept to be cut anew.
     """
 
     plan: Plan
     micro_batches: tuple[MicroBatch, ...]
+    samples: tuple[list[StreamShare], Loaded] | None = None
 
     def __contains__(self, key: str) -> bool:
         return any(key in micro.inputs for micro in self.micro_batches)
@@ -97,6 +100,7 @@ class MixingLoader:
         workers: How samples are loaded ahead.
         pin_memory: Whether micro-batches are put into memory from where a GPU can fetch them by itself.
         feed: The rows of iterable streams.
+        keeps_samples: Whether updates keep their samples, so that `recut` can cut them anew.
     """
 
     def __init__(
@@ -112,6 +116,7 @@ class MixingLoader:
         workers: WorkerOptions | None = None,
         pin_memory: bool = False,
         feed: Feed | None = None,
+        keeps_samples: bool = False,
     ):
         self.mixing = mixing
         self.dataset = combine(mixing.planner.streams, datasets)
@@ -120,7 +125,7 @@ class MixingLoader:
         are_random = [stream.is_random for stream in mixing.planner.streams]
         self._reader = StreamReader(mixing.names, datasets, keys, are_random)
         self._reads_columns = stack_columns is not None and self._reader.has_columns
-        self._feed = feed
+        self._feed, self._keeps_samples = feed, keeps_samples
         self._collation = Collation(collator, stack_columns, seed, rank, pin_memory)
         self._rank, self._world_size, self._seed = rank, world_size, seed
         self._cutter = Cutter(lambda: mixing.planner, micro_batches or MicroBatchOptions(), rank, world_size)
@@ -151,6 +156,21 @@ class MixingLoader:
     def is_talkative(self) -> bool:
         """Whether the ranks talk to each other while they load, so that none of them may leave it out."""
         return self._feed is not None or self._cutter.options.max_tokens is not None
+
+    @property
+    def configured_cap(self) -> MicroBatchCap:
+        """What a micro-batch may hold by the options."""
+        options = self._cutter.options
+        return MicroBatchCap(options.max_samples, options.max_tokens)
+
+    @property
+    def cap(self) -> MicroBatchCap:
+        """What a micro-batch may hold at present; all ranks have to set it alike."""
+        return self._cutter.cap
+
+    @cap.setter
+    def cap(self, cap: MicroBatchCap) -> None:
+        self._cutter.cap = cap
 
     def stop(self) -> None:
         """Ends the workers; they start again when samples are loaded."""
@@ -190,9 +210,25 @@ class MixingLoader:
             SampleError: If a sample cannot be loaded.
         """
         share = self._cutter.share(plan, self._is_by_stream(plan))
+        return self._cut(plan, share, lambda: self._load(plan, share))
+
+    def recut(self, update: Update) -> Update:
+        """Makes new micro-batches of the same samples, by the present cap.
+
+        Args:
+            update: An update that kept its samples.
+
+        Returns:
+            The same update in other micro-batches.
+        """
+        assert update.samples is not None, "only a loader that keeps samples cuts anew"  # noqa: S101
+        share, loaded = update.samples
+        return self._cut(update.plan, share, lambda: loaded)
+
+    def _cut(self, plan: Plan, share: list[StreamShare], load: Callable[[], Loaded]) -> Update:
         stream_ids = ids_of(share)
         with self._cutter.told_to_others():
-            loaded = self._load(plan, share)
+            loaded = load()
             order, slices = self._cutter.cut(plan, share, stream_ids, loaded, self._is_by_stream(plan))
         slices = self._cutter.as_many_as_others(slices, len(stream_ids))
         micro_batches = []
@@ -204,7 +240,7 @@ class MixingLoader:
                 micro_batches.append(MicroBatch(inputs, stream_ids[selection], False))
             else:
                 micro_batches.append(self._padding(plan, cut, number))
-        return Update(plan, tuple(micro_batches))
+        return Update(plan, tuple(micro_batches), (share, loaded) if self._keeps_samples else None)
 
     def forecast(self) -> Iterator[Plan]:
         """Plans the updates after the present one; see `Mixing.forecast`."""

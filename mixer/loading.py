@@ -8,6 +8,7 @@ import datasets
 from transformers import default_data_collator
 from transformers.trainer_utils import seed_worker
 
+from mixer.checkpoint import CAP_ENTRY, read_state
 from mixer.cutting import MicroBatchOptions
 from mixer.feed import Feed
 from mixer.lengths import Lengths
@@ -24,7 +25,7 @@ class LoadingMixin(UpdateMixin):
     _combined: Any
     _max_tokens: int | None
     _allow_inexact: bool
-    _rows_from: Path | None = None  # the checkpoint from which rows of iterable streams go on
+    _rows_from: Path | None = None  # the checkpoint from which rows of iterable streams, and the cap, go on
 
     def get_train_dataloader(self) -> MixingLoader:  # type: ignore[override]  # the loop iterates it and asks its length
         """Makes the loader of the streams; see `Trainer.get_train_dataloader`."""
@@ -52,7 +53,10 @@ class LoadingMixin(UpdateMixin):
             workers=self._worker_options(),
             pin_memory=self.args.dataloader_pin_memory and self.args.device.type not in ("cpu", "mps"),
             feed=self._feed,
+            keeps_samples=self._recovers,
         )
+        if self._recovers and self._rows_from is not None:
+            self._loader.cap = self._loader.cap.taken_up(read_state(self._rows_from).get(CAP_ENTRY))
         return self._loader
 
     @property

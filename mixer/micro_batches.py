@@ -1,9 +1,11 @@
 """How a rank's samples of an update are cut into micro-batches, as many on every rank."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mixer.plan import Plan
+
+MostOnARank = Callable[[int, int], int]
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,22 @@ class MicroBatchSlice:
     stream_id: int = -1
 
 
-def split_mixed(plan: Plan, num_own: int, world_size: int, max_size: int) -> list[MicroBatchSlice]:
+def deal_evenly(count: int, world_size: int) -> int:
+    """Gives how many samples a rank has at most where they are dealt out evenly.
+
+    Args:
+        count: Number of samples.
+        world_size: Number of ranks.
+
+    Returns:
+        The largest number.
+    """
+    return -(-count // world_size)
+
+
+def split_mixed(
+    plan: Plan, num_own: int, world_size: int, max_size: int, most_on_a_rank: MostOnARank = deal_evenly
+) -> list[MicroBatchSlice]:
     """Cuts a rank's share into micro-batches, as many on every rank.
 
     Args:
@@ -29,14 +46,21 @@ def split_mixed(plan: Plan, num_own: int, world_size: int, max_size: int) -> lis
         num_own: Number of samples that this rank has of it.
         world_size: Number of ranks.
         max_size: Most samples of a micro-batch.
+        most_on_a_rank: How many of so many samples the rank with the most has, where they are not dealt evenly.
 
     Returns:
         The slices, full ones first.
     """
-    return _split(0, num_own, -(-plan.total // world_size), max_size, -1)
+    return _split(0, num_own, most_on_a_rank(plan.total, world_size), max_size, -1)
 
 
-def split_by_stream(plan: Plan, own_counts: Sequence[int], world_size: int, max_size: int) -> list[MicroBatchSlice]:
+def split_by_stream(
+    plan: Plan,
+    own_counts: Sequence[int],
+    world_size: int,
+    max_size: int,
+    most_on_a_rank: MostOnARank = deal_evenly,
+) -> list[MicroBatchSlice]:
     """Cuts a rank's share into micro-batches of one stream each, as many of each stream on every rank.
 
     Args:
@@ -44,6 +68,7 @@ def split_by_stream(plan: Plan, own_counts: Sequence[int], world_size: int, max_
         own_counts: `[num_streams]`: samples of each stream that this rank has.
         world_size: Number of ranks.
         max_size: Most samples of a micro-batch.
+        most_on_a_rank: How many of so many samples the rank with the most has, where they are not dealt evenly.
 
     Returns:
         The slices, stream after stream.
@@ -51,7 +76,7 @@ def split_by_stream(plan: Plan, own_counts: Sequence[int], world_size: int, max_
     slices: list[MicroBatchSlice] = []
     done = 0
     for stream_id, (count, own) in enumerate(zip(plan.counts.tolist(), own_counts, strict=True)):
-        slices += _split(done, done + own, -(-count // world_size), max_size, stream_id)
+        slices += _split(done, done + own, most_on_a_rank(count, world_size), max_size, stream_id)
         done += own
     return slices
 

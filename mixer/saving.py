@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from mixer.checkpoint import STATE_FILE, begin_writing, complete, rotate, write_json
+from mixer.checkpoint import CAP_ENTRY, STATE_FILE, begin_writing, complete, rotate, write_json
 from mixer.progress import Progress
 from mixer.recorder import Recorder
 from mixer.updates import UpdateMixin
@@ -73,7 +73,9 @@ class SavingMixin(UpdateMixin):
         self.ledger.sync()  # what a checkpoint counts on must not be lost before it
         progress = self._progress_now()
         if self.args.should_save:
-            state = {**self._mixing.state_dict(), "progress": progress.state_dict()}
+            loader = self._present_loader
+            cap = loader.cap.state_dict(loader.configured_cap)
+            state = {**self._mixing.state_dict(), "progress": progress.state_dict(), CAP_ENTRY: cap}
             write_json(Path(output_dir) / STATE_FILE, state)
         if self._feed is not None:
             self._feed.save(Path(output_dir), self.args.process_index)

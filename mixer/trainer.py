@@ -33,6 +33,7 @@ from mixer.planner import Drawing, Planner
 from mixer.policies import Fixed, Policy, Proportional, as_policy
 from mixer.progress import Progress
 from mixer.recorder import FinishedUpdate, Recorder
+from mixer.recovery import RecoveryMixin
 from mixer.resuming import ResumingMixin
 from mixer.schedules import Schedule, as_schedule
 from mixer.streams import Stream, as_streams, combine
@@ -41,7 +42,7 @@ from mixer.updates import NonFinite
 logger = logging.get_logger(__name__)
 
 
-class MixingMixin(LoadingMixin, ResumingMixin):
+class MixingMixin(LoadingMixin, RecoveryMixin, ResumingMixin):
     """Makes a Trainer, or a subclass of it, train on a mixture of streams.
 
     `class MyTrainer(MixingMixin, SomeTrainer)` is all it takes. With one data set it trains as the Trainer does.

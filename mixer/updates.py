@@ -43,6 +43,7 @@ class UpdateMixin(Trainer):
     streams: list[Stream]
     _agreement: Agreement
     _nonfinite: NonFinite
+    _recovers: bool = False  # whether an update may be repeated in smaller micro-batches
     _contents_of_update: UpdateContents
     _load_counts: dict[str, int]
     _micro_items: list[int]
@@ -136,7 +137,8 @@ class UpdateMixin(Trainer):
             smoothing = self.args.label_smoothing_factor
             self._tracker = LossTracker(model, self._loss_shifts_labels, smoothing, not self.args.torch_compile)
             self._tracker.attach()
-        votes = self._agreement.add_up(self._try_convention(update).to(self.args.device))
+        update, own_votes = self._probe(update)
+        votes = self._agreement.add_up(own_votes.to(self.args.device))
         self._convention = decide(votes.cpu(), self.args.world_size)
         if self._convention is None or self._convention.rows_known or self._present_loader.by_stream:
             return update
@@ -146,6 +148,10 @@ class UpdateMixin(Trainer):
             )
         self._present_loader.by_stream = True
         return self._load_and_confirm(lambda: self._present_loader.load(update.plan)) or update
+
+    def _probe(self, update: Update) -> tuple[Update, Tensor]:
+        """Has this rank vote on the convention; gives the update too, which may have been cut anew meanwhile."""
+        return update, self._try_convention(update)
 
     def _try_convention(self, update: Update) -> Tensor:
         micro, own_items = update.micro_batches[0], self._micro_items[0]
@@ -174,25 +180,18 @@ class UpdateMixin(Trainer):
         devices = [] if self.args.device.type == "cpu" else [self.args.device]
         with torch.random.fork_rng(devices, device_type=self.args.device.type), torch.no_grad():
             model.eval()
-            votes = try_convention(
-                compute_loss, row_losses, self._num_items, own_items, self.args.world_size, **options
-            )
-            model.train()
-        return votes
+            try:
+                return try_convention(
+                    compute_loss, row_losses, self._num_items, own_items, self.args.world_size, **options
+                )
+            finally:
+                model.train()
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """Runs all micro-batches of an update, with gradients synchronised once; see `Trainer.training_step`."""
         if not isinstance(inputs, Update):
             return super().training_step(model, inputs, num_items_in_batch)
-        device = self.args.device
-        dtype = torch.float32 if device.type == "mps" else torch.float64
-        sums = torch.zeros(len(self.streams) + 1, dtype=dtype, device=device)
-        loss = torch.zeros((), device=device)
-        last = len(inputs.micro_batches) - 1
-        for number, micro in enumerate(inputs.micro_batches):
-            with self._synchronised(model, number == last):
-                own_items = self._micro_items[number]
-                loss = loss + self._train_micro_batch(model, micro, own_items, inputs.plan, num_items_in_batch, sums)
+        loss, sums = self._train_update(model, inputs, num_items_in_batch)
         self._finished = FinishedUpdate(
             inputs.plan,
             self._contents_of_update,
@@ -205,18 +204,34 @@ class UpdateMixin(Trainer):
         self.ledger.record_update(
             step=inputs.plan.step + 1,
             total=inputs.plan.total,
-            micro_batches=len(inputs.micro_batches),
+            micro_batches=len(self._micro_items),
             load_seconds=self._train_started - self._load_started,
             train_seconds=time.perf_counter() - self._train_started,
             **self._load_counts,
         )
         return loss
 
-    @contextlib.contextmanager
-    def _synchronised(self, model: nn.Module, is_last: bool) -> Iterator[None]:
+    def _train_update(
+        self, model: nn.Module, update: Update, num_items: Any, is_synchronised: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Runs the micro-batches; gives the loss and, by stream, what `FinishedUpdate.loss_sums` adds up."""
+        device = self.args.device
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        sums = torch.zeros(len(self.streams) + 1, dtype=dtype, device=device)
+        loss = torch.zeros((), device=device)
         gradient_state = self.accelerator.gradient_state
-        gradient_state._set_sync_gradients(is_last)
-        if is_last or gradient_state.plugin_kwargs.get("sync_each_batch", False):
+        always = gradient_state.plugin_kwargs.get("sync_each_batch", False)
+        last = len(update.micro_batches) - 1
+        for number, micro in enumerate(update.micro_batches):
+            gradient_state._set_sync_gradients(number == last)
+            with self._synchronised(model, is_synchronised and (always or number == last)):
+                own_items = self._micro_items[number]
+                loss = loss + self._train_micro_batch(model, micro, own_items, update.plan, num_items, sums)
+        return loss, sums
+
+    @contextlib.contextmanager
+    def _synchronised(self, model: nn.Module, is_synchronised: bool) -> Iterator[None]:
+        if is_synchronised:
             yield
         else:
             with self.accelerator.no_sync(model=model):

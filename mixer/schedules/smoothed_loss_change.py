@@ -39,6 +39,8 @@ class SmoothedLossChange(MultipliedSchedule):
         ValueError: If a value is outside its range.
     """
 
+    needs = frozenset({"loss"})
+
     def __init__(
         self,
         threshold: float = 0.01,

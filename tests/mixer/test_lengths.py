@@ -18,6 +18,7 @@ from mixer.cutting import MicroBatchOptions
 from mixer.drawers import StreamShare
 from mixer.lengths import Lengths, deal_by_length, sort_by_length, split_by_tokens
 from mixer.loader import MixingLoader, Update
+from mixer.memory import MicroBatchCap
 from mixer.planner import Planner
 from mixer.reader import SampleError
 from tests.helpers import GradientRecorder, arguments, build_model
@@ -171,6 +172,25 @@ class TestLoader:
         assert whole is not None
         assert len({len(update.micro_batches) for update in updates}) == 1
         assert sorted(row for update in updates for row in _samples(update)) == _samples(whole)
+
+    @pytest.mark.parametrize("has_column", [False, True])
+    @pytest.mark.parametrize("by_stream", [False, True])
+    @pytest.mark.parametrize("cap", [MicroBatchCap(1), MicroBatchCap(3)])
+    def test_ranks_that_cut_anew_keep_their_samples_and_stay_in_step(
+        self, has_column: bool, by_stream: bool, cap: MicroBatchCap
+    ) -> None:
+        numbers = set()
+        for rank in range(3):
+            loader = _loader(rank, 3, has_column, groups_by_length=True)
+            loader.by_stream, loader._keeps_samples = by_stream, True
+            update = loader.next_update()
+            assert update is not None
+            loader.cap = cap
+            again = loader.recut(update)
+            assert _samples(again) == _samples(update)
+            assert max(len(micro.stream_ids) for micro in again.micro_batches) <= cap.max_samples
+            numbers.add(len(again.micro_batches))
+        assert len(numbers) == 1
 
     def test_a_column_saves_padding_on_several_ranks(self) -> None:
         def padding(has_column: bool) -> int:

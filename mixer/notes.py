@@ -1,0 +1,41 @@
+"""A note that a rank leaves before it ends alone, for those that find the connection broken."""
+
+import contextlib
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+_KEY = "mixer/why-a-rank-ended"
+
+
+def leave_note(text: str) -> None:
+    """Leaves a note, where there are other ranks.
+
+    Args:
+        text: Why this rank ends.
+    """
+    _with_store(lambda store: store.set(_KEY, text))
+
+
+def read_note() -> str | None:
+    """Reads what another rank left.
+
+    Returns:
+        The note; `None` if there is none, or it went down with the rank that kept the store.
+    """
+    found: bytes | None = _with_store(lambda store: store.get(_KEY) if store.check([_KEY]) else None)
+    return None if found is None else found.decode()
+
+
+def remove_note() -> None:
+    """Removes a note of an earlier run in the same processes."""
+    _with_store(lambda store: store.delete_key(_KEY))
+
+
+def _with_store(use: Any) -> Any:
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return None
+    with contextlib.suppress(Exception):  # the store may be gone, and a note is only a help
+        return use(distributed_c10d._get_default_store())
+    return None

@@ -1,0 +1,98 @@
+"""Memory that runs out on one of two ranks."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+SCENARIOS = ("undisturbed", "repeated", "experts", "iterable_by_tokens", "failures")
+
+
+def launch(folder: Path, *scenarios: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    return subprocess.run(
+        [*command, str(Path(__file__).with_name("recovery_worker.py")), str(folder), *scenarios],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recovery")
+    run = launch(path, *SCENARIOS)
+    assert run.returncode == 0, run.stderr[-6000:]
+    return path
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads((folder / f"recovery-{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("name", ["forward", "training", "backward"])
+def test_gradients_and_weights_are_those_of_the_undisturbed_run(name: str, folder: Path) -> None:
+    gradients, weights = torch.load(folder / "undisturbed-0.pt")
+    assert gradients.abs().max() > 1e-3
+    for rank in range(2):
+        own_gradients, own_weights = torch.load(folder / f"{name}-{rank}.pt")
+        torch.testing.assert_close(own_gradients, gradients, rtol=0, atol=1e-6)
+        torch.testing.assert_close(own_weights, weights, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["forward", "training", "backward"])
+def test_the_update_is_repeated_and_later_ones_run_synchronised(name: str, results: list[dict[str, Any]]) -> None:
+    first, second = (result["repeated"][name] for result in results)
+    assert first["totals"] == [9, 9, 9, 9, 1, 9]
+    assert first["cap"] == second["cap"] == 2
+    # Five rows at most on a rank fit into three micro-batches; the first update, and the one after it, are armed.
+    assert first["num_armed"] == second["num_armed"] == 2
+    updates = [2, 2, 1] * 4 + [1] + [2, 2, 1]
+    tried = {"forward": [], "training": [5], "backward": [5]}[name]
+    assert first["rows"][len(tried) :] == updates
+    assert first["rows"][: len(tried)] == tried
+
+
+def test_gradients_on_one_rank_only_count_and_statistics_are_put_back(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        assert result["experts"]["difference"] < 1e-6
+        assert result["experts"]["same_statistics"]
+        assert result["experts"]["unused_is_none"]
+
+
+def test_rows_that_come_once_are_cut_anew_by_tokens(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        assert result["iterable_by_tokens"]["difference"] < 1e-6
+        assert result["iterable_by_tokens"]["cap"] < 48
+
+
+def test_errors_of_one_rank_end_both(results: list[dict[str, Any]]) -> None:
+    first, second = (result["failures"] for result in results)
+    for name, message in (
+        ("no_sample_fits", "Update 1 ran out of memory on rank 1: a single sample"),
+        ("probe_without_recovery", "Set per_device_train_batch_size=2, with batch_size=9"),
+    ):
+        assert all(result[name].startswith("MicroBatchMemoryError") for result in (first, second))
+        assert all(message in result[name] for result in (first, second))
+    assert first["other_error"] == first["other_error_of_a_probe"] == "RemoteError: rank 1 failed: KeyError: 'lost'"
+    assert second["other_error"] == second["other_error_of_a_probe"] == "KeyError: 'lost'"
+    assert first["other_error_of_a_backward"] == "RemoteError: rank 1 failed: ValueError: bad"
+    assert second["other_error_of_a_backward"] == "ValueError: bad"
+
+
+def test_a_closed_window_ends_both_ranks_with_the_cap_to_set(tmp_path: Path) -> None:
+    run = launch(tmp_path, "closed_window")
+    assert run.returncode != 0
+    for rank in range(2):
+        message = (tmp_path / f"closed-{rank}.txt").read_text()
+        assert message.startswith("MicroBatchMemoryError: Update 4 ran out of memory on rank 1"), message
+        assert "Set per_device_train_batch_size=2, with batch_size=8" in message

@@ -1,0 +1,105 @@
+import pytest
+import torch
+
+from mixer.gradients import buckets
+from mixer.memory import MicroBatchCap, MicroBatchMemoryError, Size, Window, explain, is_out_of_memory
+from mixer.snapshot import Snapshot
+
+
+@pytest.mark.parametrize(
+    ("cap", "largest", "expected"),
+    [
+        (MicroBatchCap(16), Size(16, 100), MicroBatchCap(8)),
+        (MicroBatchCap(16), Size(5, 100), MicroBatchCap(2)),
+        (MicroBatchCap(3), Size(3, 100), MicroBatchCap(1)),
+        (MicroBatchCap(1), Size(1, 100), None),
+        (MicroBatchCap(16), Size(1, 100), None),
+        (MicroBatchCap(8, 4096), Size(4, 4000), MicroBatchCap(8, 2000)),
+        (MicroBatchCap(8, 10**9), Size(4, 4000), MicroBatchCap(8, 2000)),
+        (MicroBatchCap(8, 1), Size(2, 0), MicroBatchCap(8, 1)),
+        (MicroBatchCap(8, 10), Size(1, 4000), None),
+    ],
+)
+def test_a_cap_is_halved_to_what_changes_something(
+    cap: MicroBatchCap, largest: Size, expected: MicroBatchCap | None
+) -> None:
+    assert cap.halved(largest) == expected
+
+
+def test_a_cap_that_was_found_is_taken_up_where_it_is_smaller() -> None:
+    configured = MicroBatchCap(16, 4096)
+    found = MicroBatchCap(16, 512).state_dict(configured)
+    assert configured.taken_up(found) == MicroBatchCap(16, 512)
+    assert MicroBatchCap(8, 128).taken_up(found) == MicroBatchCap(8, 128)
+    assert MicroBatchCap(4).taken_up(MicroBatchCap(8).state_dict(MicroBatchCap(16))) == MicroBatchCap(4)
+    assert MicroBatchCap(16).taken_up(found) == MicroBatchCap(16)
+    assert MicroBatchCap(32).taken_up(MicroBatchCap(8).state_dict(MicroBatchCap(8))) == MicroBatchCap(32)
+    assert configured.taken_up(None) == configured
+
+
+def test_the_window_closes_over_what_went_through_after_the_first_update() -> None:
+    window = Window()
+    assert window.is_beyond(Size(1, 1))
+    window.passed(Size(4, 400))
+    assert window.is_beyond(Size(4, 400))  # the optimizer had no state yet
+    window.passed(Size(4, 400))
+    assert not window.is_beyond(Size(4, 400))
+    assert not window.is_beyond(Size(3, 10))
+    assert window.is_beyond(Size(5, 10))
+    assert window.is_beyond(Size(1, 401))
+    window.passed(Size(1, 401))
+    assert not window.is_beyond(Size(4, 401))
+
+
+def test_a_size_is_that_of_the_largest_input() -> None:
+    batches = [({"x": torch.zeros(2, 7), "y": torch.zeros(2), "name": "a"}, 2), ({"x": torch.zeros(3, 4)}, 3)]
+    assert Size.largest(batches) == Size(3, 14)
+    assert Size.largest([]) == Size(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA"), True),
+        (torch.cuda.OutOfMemoryError("x"), True),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes"), True),
+        (RuntimeError("shapes do not match"), False),
+        (ValueError("out of memory."), False),
+    ],
+)
+def test_what_counts_as_out_of_memory(error: Exception, expected: bool) -> None:
+    assert is_out_of_memory(error) is expected
+
+
+def test_the_explanation_names_the_cap_to_set() -> None:
+    text = explain(12, 1, MicroBatchCap(16), Size(16, 900), 64, "And why.")
+    assert text == (
+        "Update 12 ran out of memory on rank 1 with micro-batches of at most 16 samples. Set "
+        "per_device_train_batch_size=8, with batch_size=64 so that the total stays. And why."
+    )
+    assert "Set max_tokens_per_micro_batch=450;" in explain(1, 0, MicroBatchCap(16, 1000), Size(16, 900), 64, "")
+    assert "a single sample (of 900 elements" in explain(1, 0, MicroBatchCap(1), Size(1, 900), 64, "")
+    assert issubclass(MicroBatchMemoryError, torch.OutOfMemoryError)
+
+
+def test_gradients_travel_in_buckets_of_one_type() -> None:
+    singles = [torch.zeros(4) for _ in range(5)]
+    halves = [torch.zeros(4, dtype=torch.bfloat16) for _ in range(3)]
+    mixed = [singles[0], halves[0], *singles[1:4], *halves[1:], singles[4]]
+    found = list(buckets(mixed, most_bytes=32))
+    assert [len(bucket) for bucket in found] == [2, 2, 3, 1]
+    assert all(len({gradient.dtype for gradient in bucket}) == 1 for bucket in found)
+    assert {id(gradient) for bucket in found for gradient in bucket} == {id(gradient) for gradient in mixed}
+
+
+def test_a_snapshot_brings_back_statistics_and_generators() -> None:
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Dropout())
+    start = Snapshot(model, torch.device("cpu"))
+    first = model(torch.arange(12.0).reshape(4, 3))
+    moved = model[0].running_mean.clone()
+    start.restore()
+    assert model[0].running_mean.tolist() == [0, 0, 0]
+    assert model[0].num_batches_tracked == 0
+    assert torch.equal(model(torch.arange(12.0).reshape(4, 3)), first)
+    assert torch.equal(model[0].running_mean, moved)
