@@ -1,6 +1,6 @@
 """Adaptive mixing of data streams on top of the Hugging Face Trainer."""
 
-from mixer import schedules
+import mixer.schedules as schedules
 from mixer.adaptive_batch_size import AdaptiveBatchSizeTrainer
 from mixer.budget import Budget
 from mixer.controller import Mixing

@@ -59,6 +59,7 @@ class Clock:
             )
         self._pass_size = batch_size if pass_size is None else pass_size
         self.dropped_samples = epoch_size - self.epoch_size
+        self._whole_epoch, self._laid_out = epoch_size, self.epoch_size
         self._max_samples, self._num_warmup_steps = max_samples, num_warmup_steps
         self._guessed_tokens = tokens_per_sample
         self.step = self.step_in_epoch = self.num_epochs_done = 0
@@ -160,6 +161,7 @@ class Clock:
             return
         if self._counts_steps:
             self._least_progress, self._counts_steps = self.progress, False
+            self.epoch_size = self._whole_epoch  # what was left out of it in advance is now dropped at its end
         self.batch_size = batch_size
 
     def tick(self, num_samples: int | None = None, num_tokens: int = 0) -> None:
@@ -212,7 +214,7 @@ class Clock:
             **{name: getattr(self, name) for name in _COUNTS},
             "batch_size": self.batch_size,
             "initial_batch_size": self._initial,
-            "epoch_size": self.epoch_size,
+            "epoch_size": self._laid_out,
             "counts_steps": self._counts_steps,
             "dropped_samples": self.dropped_samples,
             "warmup_share": self._warmup_share,
@@ -242,6 +244,7 @@ class Clock:
         if is_same:
             self._counts_steps = self._counts_steps and bool(state["counts_steps"])
             self.batch_size, self.dropped_samples = int(state["batch_size"]), int(state["dropped_samples"])
+            self.epoch_size = self._laid_out if self._counts_steps else self._whole_epoch
         else:
             self.num_epochs_done, self.step_in_epoch = divmod(self.step, self.steps_per_epoch)
             self.samples_in_epoch = self.step_in_epoch * self.batch_size

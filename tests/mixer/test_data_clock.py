@@ -166,6 +166,17 @@ class TestChangeOfMind:
             clock.drop_rest()
         assert clock.num_epochs_done == 4
 
+    def test_a_rest_left_out_in_advance_is_dropped_at_the_end_from_then_on(self) -> None:
+        clock = Clock(4, 10, Budget(epochs=3), drop_unit=4)
+        clock.tick()
+        clock.resize(3)
+        totals = []
+        while clock.progress < 1.0:
+            totals.append(clock.next_total())
+            clock.tick()
+            clock.drop_rest()
+        assert totals == [3, 3, *[3, 3, 3], *[3, 3, 3]]
+
     def test_the_same_size_again_changes_nothing(self) -> None:
         clock = Clock(4, 10, Budget(epochs=2))
         clock.tick()

@@ -1,0 +1,212 @@
+"""The first control of a run: each stream's share of the next update."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixer.policies.base import Decision, Mixture, Observation, Policy, Weights, check_weights, weights_array
+
+FloatArray = NDArray[np.float64]
+Int64Array = NDArray[np.int64]
+
+
+class MixtureWeights:
+    """The weights of the streams: what a policy decides, or what was set by hand.
+
+    Args:
+        policy: The policy.
+        mixture: The streams, as far as the policy knows them.
+
+    Raises:
+        ValueError: If the policy's first decision does not fit the streams.
+    """
+
+    def __init__(self, policy: Policy, mixture: Mixture):
+        self.policy, self._mixture, self._names = policy, mixture, mixture.names
+        self.manual: FloatArray | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Begins a new run; weights that were set by hand stay."""
+        self._evaluation_losses: FloatArray | None = None
+        self._decide(self.policy.start(self._mixture), 0)
+        evaluation_weights = self.policy.evaluation_weights()
+        self._evaluation_weights = self._scheduled if evaluation_weights is None else evaluation_weights
+
+    @property
+    def value(self) -> FloatArray:
+        """`[num_streams]`: the weights of the next update; they sum to 1."""
+        return self._scheduled if self.manual is None else self.manual
+
+    @property
+    def loss_weights(self) -> FloatArray | None:
+        """`[num_streams]`: factors on the streams' losses, or `None`."""
+        return self._decision.loss_weights
+
+    def staleness(self, step: int) -> int:
+        """Counts updates that the policy has not seen.
+
+        Args:
+            step: Number of updates done.
+
+        Returns:
+            How many of them came after its last decision.
+        """
+        return step - self._num_observed
+
+    def set(self, weights: Weights | None) -> None:
+        """Rules by hand from the next update on.
+
+        Args:
+            weights: One weight a stream, by name or in order; `None` gives them back to the policy.
+
+        Raises:
+            ValueError: If the weights do not fit the streams.
+        """
+        if weights is None:
+            self.manual = None
+        else:
+            given = weights_array(weights, self._names, "set_weights")
+            self.manual = given / given.sum()
+
+    def update(self, observe: Callable[[FloatArray | None], Observation], step: int) -> None:
+        """Lets the policy decide for the next update, unless it never changes its mind.
+
+        Args:
+            observe: Gives what the last update showed, for the losses of evaluations since the one before.
+            step: Number of updates done.
+
+        Raises:
+            ValueError: If what it decides does not fit the streams.
+        """
+        if self.policy.is_static:
+            self._num_observed = step
+            return
+        observation = observe(self._evaluation_losses)
+        self._evaluation_losses = None
+        self._decide(self.policy.update(observation), step)
+
+    def in_samples(self, seen: Int64Array, num_tokens: Int64Array) -> FloatArray:
+        """Turns shares of tokens into shares of samples by what a sample of each stream has had so far.
+
+        Args:
+            seen: int64 `[num_streams]`: samples so far.
+            num_tokens: int64 `[num_streams]`: tokens so far.
+
+        Returns:
+            `[num_streams]`: weights of samples.
+        """
+        weights, known = self.value, num_tokens > 0
+        if self.policy.unit == "samples" or not known.any():
+            return weights
+        lengths = np.divide(num_tokens, seen, out=np.ones(len(weights)), where=known)
+        return weights / np.where(known, lengths, lengths[known].mean())
+
+    def observe_evaluation(self, losses: Mapping[str, float]) -> None:
+        """Keeps the losses of an evaluation for the policy's next decision.
+
+        Args:
+            losses: Evaluation losses by stream; others are left out.
+        """
+        values = np.array([losses.get(name, np.nan) for name in self._names], dtype=np.float64)
+        values[~np.isfinite(values)] = np.nan
+        if self._evaluation_losses is not None:
+            values = np.where(np.isnan(values), self._evaluation_losses, values)
+        self._evaluation_losses = values
+
+    def average_evaluation(self, losses: Mapping[str, float]) -> float:
+        """Averages evaluation losses by the mixture that the run was started with.
+
+        Args:
+            losses: Evaluation losses by name.
+
+        Returns:
+            The weighted mean; the plain one if the names are not those of streams, or the mixture has none of them.
+        """
+        values = np.array(list(losses.values()))
+        by_name = dict(zip(self._names, self._evaluation_weights.tolist(), strict=True))
+        weights = np.array([by_name.get(name, 0.0) for name in losses])
+        if not set(losses) <= set(by_name) or weights.sum() <= 0:
+            weights = np.ones(len(values))
+        # A stream of weight 0 must not turn the mean into NaN: it does not count, whatever its loss.
+        return float((values * weights)[weights > 0].sum() / weights.sum())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the state as plain data."""
+        evaluation, loss_weights = self._evaluation_losses, self._decision.loss_weights
+        return {
+            "policy": {"name": self.policy.name, "state": self.policy.state_dict()},
+            "decision": {
+                "weights": self._decision.weights.tolist(),
+                "loss_weights": None if loss_weights is None else loss_weights.tolist(),
+            },
+            "manual": None if self.manual is None else self.manual.tolist(),
+            "evaluation_losses": None
+            if evaluation is None
+            else [None if np.isnan(v) else v for v in evaluation.tolist()],
+        }
+
+    def check_policy(self, state: Mapping[str, Any]) -> None:
+        """Refuses the state of another policy.
+
+        Args:
+            state: What `state_dict` gave.
+
+        Raises:
+            ValueError: If it is of another policy; both are named.
+        """
+        if state["policy"]["name"] != self.policy.name:
+            raise ValueError(f"the policy was {state['policy']['name']} and is {self.policy.name} now")
+
+    def load_state_dict(self, state: Mapping[str, Any], step: int, allow_inexact: bool = False) -> None:
+        """Takes up a saved state of the same policy on the same streams.
+
+        Args:
+            state: What `state_dict` gave.
+            step: Number of updates done.
+            allow_inexact: Keeps to the policy's own weights, where it never changes them and has others now.
+
+        Raises:
+            ValueError: If the weights of a policy that never changes them are others now.
+        """
+        self.policy.load_state_dict(state["policy"]["state"])
+        self.manual = _array(state["manual"])
+        self._evaluation_losses = _array(state["evaluation_losses"])
+        weights, own = np.array(state["decision"]["weights"], dtype=np.float64), self._decision.weights
+        if self.policy.is_static and not np.array_equal(weights, own):
+            if allow_inexact:
+                return
+            raise ValueError(
+                f"the weights were {weights.tolist()} and are {own.tolist()} now (to change a mixture on the way, "
+                "call trainer.mixing.set_weights before train)"
+            )
+        self._decide(Decision(weights, _array(state["decision"]["loss_weights"])), step)
+
+    def skip_to(self, step: int) -> None:
+        """Goes on after a run of which the policy knows nothing.
+
+        Args:
+            step: Number of updates done.
+        """
+        self._num_observed = step
+
+    def _decide(self, decision: Decision, step: int) -> None:
+        where = f"{type(self.policy).__name__} at step {step}"
+        for values in (decision.weights, decision.loss_weights):
+            if values is None:
+                continue
+            if np.shape(values) != (len(self._names),):
+                raise ValueError(
+                    f"{where}: expected {len(self._names)} weights, one for each of {list(self._names)}, "
+                    f"got shape {list(np.shape(values))}."
+                )
+            check_weights(values, self._names, where)
+        self._decision = decision
+        self._num_observed = step
+        self._scheduled = decision.weights / np.sum(decision.weights)
+
+
+def _array(values: Sequence[float | None] | None) -> FloatArray | None:
+    return None if values is None else np.array(values, dtype=np.float64)
