@@ -2,8 +2,10 @@
 
 import mixer.schedules as schedules
 from mixer.adaptive_batch_size import AdaptiveBatchSizeTrainer
+from mixer.batch_sampler import AdaptiveBatchSampler
 from mixer.budget import Budget
 from mixer.controller import Mixing
+from mixer.data_loader import MixingDataLoader
 from mixer.groups import Grouping
 from mixer.ledger import Ledger
 from mixer.order import Order
@@ -30,6 +32,7 @@ from mixer.streams import Stream
 from mixer.trainer import MixingMixin, MixingTrainer
 
 __all__ = [
+    "AdaptiveBatchSampler",
     "AdaptiveBatchSizeTrainer",
     "Budget",
     "Decision",
@@ -41,6 +44,7 @@ __all__ = [
     "Ledger",
     "LossChange",
     "Mixing",
+    "MixingDataLoader",
     "MixingMixin",
     "MixingTrainer",
     "Mixture",

@@ -12,6 +12,7 @@ from mixer.clock import Clock
 from mixer.groups import Grouping
 from mixer.options import resolve_batch_size, resolve_epoch_size
 from mixer.planner import Drawing, Planner
+from mixer.policies import Fixed, Policy, Proportional, as_policy
 from mixer.random_state import seeded
 from mixer.schedules import Schedule
 from mixer.streams import Stream
@@ -77,6 +78,26 @@ def assemble(
         is_constant=size.is_constant,
     )
     return Planner(streams, options.seed, options.groupings, options.drawing), clock, size
+
+
+def resolve_policy(mixing: Any, streams: Sequence[Stream]) -> Policy:
+    """Gives the policy of a mixture.
+
+    Args:
+        mixing: What the user gives as one, see `as_policy`, or `None`.
+        streams: The streams.
+
+    Returns:
+        That; or the streams' own weights, and where they have none shares by size.
+
+    Raises:
+        ValueError: If there is no policy of that name, or it needs arguments.
+        TypeError: If it is none.
+    """
+    if mixing is not None:
+        return as_policy(mixing)
+    has_weights = bool(streams) and streams[0].weight is not None
+    return Fixed() if has_weights else Proportional()
 
 
 def resolve_budget(args: TrainingArguments, budget: Budget | None) -> Budget:

@@ -73,12 +73,14 @@ class WorkerOptions:
         prefetch_factor: Number of micro-batches' samples that each of them loads ahead.
         persistent_workers: Whether they live on at an epoch's end.
         worker_init_fn: What each of them does first.
+        job_size: Most samples that one of them loads in one go; `None` takes those of a micro-batch.
     """
 
     num_workers: int = 0
     prefetch_factor: int = 2
     persistent_workers: bool = False
     worker_init_fn: Callable[[int], None] | None = None
+    job_size: int | None = None
 
 
 class MixingLoader:
@@ -290,15 +292,12 @@ class MixingLoader:
 
     def _padding(self, plan: Plan, cut: MicroBatchSlice, number: int) -> MicroBatch:
         """Repeats one sample of the plan: every rank runs as many forwards and backwards as the others."""
-        stream_id = cut.stream_id if cut.stream_id >= 0 else int(np.argmax(plan.counts > 0))
+        stream_id = cut.stream_id if cut.stream_id >= 0 else plan.first_stream
         if self._feed is not None and self.mixing.planner.streams[stream_id].is_iterable:
             stream_id, row = self._feed.example()
             loaded = Loaded(samples=[row])
         else:
-            start = int(plan.starts[stream_id])
-            positions = range(start, start + 1)
-            indices = self.mixing.planner.drawers[stream_id].references(positions)
-            loaded = Loaded(rows=[(self.read([StreamShare(stream_id, positions, indices)]), 0)])
+            loaded = Loaded(rows=[(self.read([self.mixing.planner.example(plan, stream_id)]), 0)])
         inputs = self._collation.collate(loaded, slice(0, 1), plan.step, number)
         return MicroBatch(inputs, np.array([stream_id]), True)
 
@@ -319,4 +318,5 @@ class MixingLoader:
             options.worker_init_fn,
             self._seed,
         )
-        return Prefetcher(workers, self, self._cutter.options.max_samples, has_others=self._world_size > 1)
+        job_size = options.job_size or self._cutter.options.max_samples
+        return Prefetcher(workers, self, job_size, has_others=self._world_size > 1)

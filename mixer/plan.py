@@ -40,6 +40,11 @@ class Plan:
         """Number of samples of the update."""
         return int(self.counts.sum())
 
+    @property
+    def first_stream(self) -> int:
+        """The first stream that has samples in it."""
+        return int(np.argmax(self.counts > 0))
+
     def fingerprint(self) -> int:
         """Gives a 48-bit hash of the plan, by which ranks find out that they disagree.
 

@@ -117,11 +117,12 @@ class Stream:
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
-def as_streams(train_dataset: Any) -> list[Stream]:
+def as_streams(train_dataset: Any, called: str = "train_dataset") -> list[Stream]:
     """Brings what a trainer is given as its training data into streams.
 
     Args:
         train_dataset: A mapping of names to data sets (`DatasetDict` too), a sequence of `Stream`, or one data set.
+        called: What to call it in an error.
 
     Returns:
         The streams, in the given order; a single data set becomes the stream `"train"`.
@@ -139,12 +140,12 @@ def as_streams(train_dataset: Any) -> list[Stream]:
         streams = list(train_dataset)
     elif isinstance(train_dataset, (list, tuple)) and train_dataset and _is_dataset(train_dataset[0]):
         raise TypeError(
-            f"train_dataset is a list of {len(train_dataset)} data sets without names: give a dict of them, such as "
+            f"{called} is a list of {len(train_dataset)} data sets without names: give a dict of them, such as "
             '{"math": math, "code": code}, or a list of Stream.'
         )
     else:
         streams = [Stream("train", train_dataset)]
-    _check_streams(streams)
+    _check_streams(streams, called)
     return streams
 
 
@@ -204,14 +205,12 @@ def _is_dataset(value: Any) -> bool:
     return isinstance(value, (Dataset, datasets.Dataset, datasets.IterableDataset))
 
 
-def _check_streams(streams: Sequence[Stream]) -> None:
+def _check_streams(streams: Sequence[Stream], called: str) -> None:
     if not streams:
-        raise ValueError("train_dataset holds no stream; give at least one data set.")
+        raise ValueError(f"{called} holds no stream; give at least one data set.")
     for position, stream in enumerate(streams):
         if not isinstance(stream, Stream):
-            raise TypeError(
-                f"train_dataset[{position}] must be a Stream like the first entry, got {type(stream).__name__}."
-            )
+            raise TypeError(f"{called}[{position}] must be a Stream like the first entry, got {type(stream).__name__}.")
     names = [stream.name for stream in streams]
     if "other" in names:
         raise ValueError("The stream name 'other' is taken by the log entry loss/other; give the stream another name.")

@@ -12,7 +12,7 @@ from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
 from mixer.agreement import Agreement
-from mixer.assembly import MixtureOptions, assemble
+from mixer.assembly import MixtureOptions, assemble, resolve_policy
 from mixer.batch_size import BatchSize
 from mixer.budget import Budget
 from mixer.callback import MixingCallback
@@ -30,7 +30,7 @@ from mixer.options import (
     check_schedule,
 )
 from mixer.planner import Drawing, Planner
-from mixer.policies import Fixed, Policy, Proportional, as_policy
+from mixer.policies import Policy
 from mixer.progress import Progress
 from mixer.recorder import FinishedUpdate, Recorder
 from mixer.recovery import RecoveryMixin
@@ -110,7 +110,7 @@ class MixingMixin(LoadingMixin, RecoveryMixin, ResumingMixin):
         combined = combine(self.streams, parts, epoch_size) if parts else None
         super().__init__(model, args, data_collator, combined, *positional, **kwargs)
         self._combined = combined
-        self._policy = _policy(mixing, self.streams)
+        self._policy = resolve_policy(mixing, self.streams)
         schedule = as_schedule(batch_size)
         self._mixture = MixtureOptions(schedule, budget, epoch_size, tuple(groupings), drawing, self._data_seed)
         self._nonfinite = nonfinite
@@ -287,10 +287,3 @@ class MixingMixin(LoadingMixin, RecoveryMixin, ResumingMixin):
 
 class MixingTrainer(MixingMixin, Trainer):
     """The Trainer on a mixture of streams; see `MixingMixin`."""
-
-
-def _policy(mixing: Any, streams: Sequence[Stream]) -> Policy:
-    if mixing is not None:
-        return as_policy(mixing)
-    has_weights = bool(streams) and streams[0].weight is not None
-    return Fixed() if has_weights else Proportional()

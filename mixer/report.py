@@ -1,0 +1,105 @@
+"""What a loop of one's own reports on a batch."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import SupportsFloat
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+Int64Array = NDArray[np.int64]
+
+# By name, in order, or one number for a single stream.
+ByStream = Mapping[str, SupportsFloat] | Sequence[SupportsFloat] | FloatArray | SupportsFloat
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a batch showed; NaN where something was not measured.
+
+    Args:
+        losses: `[num_streams]`: mean loss of each stream.
+        tokens: int64 `[num_streams]`: tokens of each stream.
+        loss: Mean loss over all streams.
+        gradient_norm: Norm of the gradient before clipping.
+        learning_rate: Factor of the learning-rate schedule for the next batch.
+    """
+
+    losses: FloatArray
+    tokens: Int64Array
+    loss: float = math.nan
+    gradient_norm: float = math.nan
+    learning_rate: float = math.nan
+
+    def lacking(self, policy_needs: frozenset[str], schedule_needs: frozenset[str]) -> list[str]:
+        """Says what of the things that are needed was not reported.
+
+        Args:
+            policy_needs: What the policy needs.
+            schedule_needs: What the batch-size schedule needs.
+
+        Returns:
+            Names, of those that can be reported and are no counts.
+        """
+        measured = {"loss": self.loss, "gradient_norm": self.gradient_norm, "learning_rate": self.learning_rate}
+        lacking = {name for name in schedule_needs & measured.keys() if math.isnan(measured[name])}
+        if "loss" in policy_needs and np.isnan(self.losses).all():
+            lacking.add("losses")
+        return sorted(lacking)
+
+
+def make_report(
+    names: Sequence[str],
+    losses: ByStream | None = None,
+    tokens: ByStream | None = None,
+    loss: SupportsFloat = math.nan,
+    gradient_norm: SupportsFloat = math.nan,
+    learning_rate: SupportsFloat = math.nan,
+) -> Report:
+    """Brings what a user reports into order.
+
+    Args:
+        names: Names of the streams.
+        losses: Mean losses; those that are not finite count as none.
+        tokens: Numbers of tokens; 0 where there are none.
+        loss: Mean loss over all streams; of a single stream it is the same as `losses`, and either is enough.
+        gradient_norm: See `Report`.
+        learning_rate: See `Report`.
+
+    Returns:
+        The report.
+
+    Raises:
+        ValueError: If numbers do not fit the streams; what and which is named.
+    """
+    mean, is_single = _number(loss), len(names) == 1
+    values = _by_stream("losses", mean if losses is None and is_single else losses, names, math.nan)
+    values[~np.isfinite(values)] = math.nan
+    if math.isnan(mean) and is_single:
+        mean = float(values[0])
+    counts = _by_stream("tokens", tokens, names, 0.0).astype(np.int64)
+    return Report(values, counts, mean, _number(gradient_norm), _number(learning_rate))
+
+
+def _by_stream(where: str, given: ByStream | None, names: Sequence[str], missing: float) -> FloatArray:
+    if given is None:
+        return np.full(len(names), missing)
+    if isinstance(given, torch.Tensor):
+        given = given.tolist()
+    if isinstance(given, Mapping):
+        unknown = sorted(set(given) - set(names))
+        if unknown:
+            raise ValueError(f"observe: {where} has {unknown}, but the streams are {list(names)}.")
+        return np.array([_number(given.get(name, missing)) for name in names])
+    values = [_number(value) for value in given] if isinstance(given, Sequence | np.ndarray) else [_number(given)]
+    if len(values) != len(names):
+        raise ValueError(f"observe: {where} must have one number for each of {list(names)}, got {len(values)}.")
+    return np.array(values)
+
+
+def _number(value: SupportsFloat) -> float:
+    """Takes losses as they come out of a model: torch warns of `float` where a gradient hangs on a tensor."""
+    return float(value.item() if isinstance(value, torch.Tensor) else value)
