@@ -16,7 +16,7 @@ from mixer.plan import Plan
 from mixer.planner import Planner
 from mixer.policies import Policy
 from mixer.policies.base import Weights
-from mixer.report import ByStream, Report, make_report
+from mixer.reported import ByStream, Reported, make_reported
 from mixer.standalone_options import BatchSizeLike, resolve_clock, resolve_ranks, resolve_size, resolve_streams
 from mixer.streams import combine
 
@@ -146,10 +146,12 @@ class Standalone:
         """
         if self._uncounted is None:
             raise RuntimeError(
-                "observe: no batch waits for a report. Report on each batch once, before the next one or the state "
+                "observe: no batch waits for a report. Reported on each batch once, before the next one or the state "
                 "is asked for."
             )
-        self._count(self._uncounted, make_report(self.mixing.names, losses, tokens, loss, gradient_norm, learning_rate))
+        self._count(
+            self._uncounted, make_reported(self.mixing.names, losses, tokens, loss, gradient_norm, learning_rate)
+        )
 
     # ---- State ----
 
@@ -201,14 +203,14 @@ class Standalone:
 
     def _count_last(self) -> None:
         if self._uncounted is not None:
-            self._count(self._uncounted, make_report(self.mixing.names))
+            self._count(self._uncounted, make_reported(self.mixing.names))
 
-    def _count(self, plan: Plan, report: Report) -> None:
+    def _count(self, plan: Plan, report: Reported) -> None:
         mixing = self.mixing
         try:
             mixing.check_tokens(plan, report.tokens)
         except ValueError as error:
-            raise ValueError(f"{error} Report them after each batch: observe(tokens=...).") from None
+            raise ValueError(f"{error} Reported them after each batch: observe(tokens=...).") from None
         lacking = report.lacking(mixing.policy.needs, mixing.schedule.needs)
         if lacking and not self._has_warned:
             self._has_warned = True

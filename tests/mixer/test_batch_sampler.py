@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from mixer import AdaptiveBatchSampler, LossChange, Stream
 from mixer.budget import Budget
-from mixer.report import make_report
+from mixer.reported import make_reported
 from mixer.schedules import BatchDecision, BatchObservation, Schedule
 
 
@@ -242,7 +242,7 @@ def test_a_batch_is_reported_on_once() -> None:
 
 @pytest.mark.parametrize("losses", [{"b": 2.0}, [math.inf, 2.0], torch.tensor([math.nan, 2.0])])
 def test_losses_come_by_name_or_in_order(losses: Any) -> None:
-    report = make_report(["a", "b"], losses)
+    report = make_reported(["a", "b"], losses)
     np.testing.assert_array_equal(report.losses, [math.nan, 2.0])
     assert math.isnan(report.loss)
 

@@ -17,7 +17,7 @@ ByStream = Mapping[str, SupportsFloat] | Sequence[SupportsFloat] | FloatArray | 
 
 
 @dataclass(frozen=True)
-class Report:
+class Reported:
     """What a batch showed; NaN where something was not measured.
 
     Args:
@@ -51,14 +51,14 @@ class Report:
         return sorted(lacking)
 
 
-def make_report(
+def make_reported(
     names: Sequence[str],
     losses: ByStream | None = None,
     tokens: ByStream | None = None,
     loss: SupportsFloat = math.nan,
     gradient_norm: SupportsFloat = math.nan,
     learning_rate: SupportsFloat = math.nan,
-) -> Report:
+) -> Reported:
     """Brings what a user reports into order.
 
     Args:
@@ -66,8 +66,8 @@ def make_report(
         losses: Mean losses; those that are not finite count as none.
         tokens: Numbers of tokens; 0 where there are none.
         loss: Mean loss over all streams; of a single stream it is the same as `losses`, and either is enough.
-        gradient_norm: See `Report`.
-        learning_rate: See `Report`.
+        gradient_norm: See `Reported`.
+        learning_rate: See `Reported`.
 
     Returns:
         The report.
@@ -81,7 +81,7 @@ def make_report(
     if math.isnan(mean) and is_single:
         mean = float(values[0])
     counts = _by_stream("tokens", tokens, names, 0.0).astype(np.int64)
-    return Report(values, counts, mean, _number(gradient_norm), _number(learning_rate))
+    return Reported(values, counts, mean, _number(gradient_norm), _number(learning_rate))
 
 
 def _by_stream(where: str, given: ByStream | None, names: Sequence[str], missing: float) -> FloatArray:
