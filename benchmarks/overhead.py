@@ -4,13 +4,14 @@ Run `python -m benchmarks.overhead`; on a GPU `--device cuda --dtype bf16 --laye
 three streams, the policy follows their losses. Three trainers go in turns, a block of steps each: ours and two plain
 ones, of which the second shows what the comparison of equals gives (A/A). The plain ones are fed exactly the samples
 that ours has drawn, in the same order.
+
+After that a MixingTrainer whose batch size changes with every update, and the learning rate with it, goes in turns with
+one of constant size: pairs of updates, which have as many samples together.
 """
 
 import argparse
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from typing import Any
 
 import torch
@@ -23,19 +24,18 @@ from transformers import (
     LlamaForCausalLM,
     PrinterCallback,
     Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
     TrainingArguments,
 )
 from transformers.utils import logging
 
-from benchmarks.common import paired_ratio, rotated, show, spread, write_json
+from benchmarks.common import paired_ratio, show, spread, write_json
+from benchmarks.turns import take_turns
 from mixer import MixingTrainer
 from mixer.policies import LossChange
+from mixer.schedules import Constant, Function, Schedule
 
 OURS, PLAIN, PLAIN_AGAIN = "MixingTrainer", "Trainer", "Trainer again"
-_NAMES = (OURS, PLAIN, PLAIN_AGAIN)
+CONSTANT, CHANGING = "MixingTrainer, constant size", "MixingTrainer, changing size"
 _NUM_STREAMS = 3
 # A little over ten million parameters; the large vocabulary is where losses by stream could cost most.
 _SHAPES = {
@@ -100,77 +100,6 @@ class ReplayTrainer(Trainer):
         return self.sampler
 
 
-class Turns(TrainerCallback):
-    """Runs a trainer some steps at a time, so that several can take turns in one process.
-
-    Args:
-        trainer: The trainer; it runs in a thread of its own, and only while it has its turn.
-        prepare: Called at the start of that thread.
-        synchronise: Waits until the device has done its work.
-    """
-
-    def __init__(self, trainer: Trainer, prepare: Callable[[], None], synchronise: Callable[[], None]):
-        self._prepare, self._synchronise, self._train = prepare, synchronise, trainer.train
-        self._go, self._done = threading.Semaphore(0), threading.Semaphore(0)
-        self._left, self._is_last, self._error = 0, False, None
-        self._started = self._seconds = 0.0
-        trainer.add_callback(self)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def take(self, num_steps: int) -> float:
-        """Has the trainer do some steps.
-
-        Args:
-            num_steps: How many.
-
-        Returns:
-            Milliseconds a step, all of the training loop included.
-
-        Raises:
-            RuntimeError: If training failed or ended.
-        """
-        self._left = num_steps
-        self._hand_over()
-        return self._seconds / num_steps * 1e3
-
-    def end(self) -> None:
-        """Has the trainer do one more step and finish."""
-        self._left, self._is_last = 2, True
-        self._hand_over()
-        self._thread.join()
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Stops the clock after the last step of a turn and waits for the next turn."""
-        control.should_training_stop = control.should_training_stop or self._is_last
-        self._left -= 1
-        if self._left == 0:
-            self._synchronise()
-            self._seconds = time.perf_counter() - self._started
-            self._done.release()
-            self._wait()
-
-    def _wait(self) -> None:
-        self._go.acquire()
-        self._started = time.perf_counter()
-
-    def _hand_over(self) -> None:
-        self._go.release()
-        self._done.acquire()
-        if self._error is not None or (self._left and not self._is_last):
-            raise RuntimeError("Training failed or ended before the benchmark did.") from self._error
-
-    def _run(self) -> None:
-        self._prepare()
-        self._wait()
-        try:
-            self._train()
-        except Exception as error:  # is raised where the turns are given
-            self._error = error
-        finally:
-            self._done.release()
-
-
 def new_model(args: argparse.Namespace) -> nn.Module:
     """Builds the model, the same at every call.
 
@@ -209,11 +138,7 @@ def new_trainers(args: argparse.Namespace, folder: str) -> dict[str, Trainer]:
         The trainers by name.
     """
     num_steps = args.warmup + args.rounds * args.block + _LEAD_STEPS + 10
-    generator, log = torch.Generator().manual_seed(0), []
-    shape = (num_steps * args.batch, args.length)
-    # The streams differ in entropy, so that their losses do.
-    rows = [torch.randint(args.vocabulary // 4**k, shape, generator=generator) for k in range(_NUM_STREAMS)]
-    streams = {f"stream{k}": RecordedRows(own, k * len(own), log) for k, own in enumerate(rows)}
+    rows, log = _rows(args, num_steps), []
     together = ConcatDataset([RecordedRows(own, 0, []) for own in rows])
 
     def plain(name: str) -> Trainer:
@@ -221,19 +146,64 @@ def new_trainers(args: argparse.Namespace, folder: str) -> dict[str, Trainer]:
         trainer.sampler = ReplaySampler(log, len(together))
         return trainer
 
-    policy = LossChange(num_warmup_observations=2)
-    ours = MixingTrainer(new_model(args), _training_arguments(args, folder, OURS), train_dataset=streams, mixing=policy)
+    ours = _mixing_trainer(args, _training_arguments(args, folder, OURS), rows, log, None)
+    # Ours comes first: the others read what it has drawn.
     trainers = {OURS: ours, PLAIN: plain(PLAIN), PLAIN_AGAIN: plain(PLAIN_AGAIN)}
     for trainer in trainers.values():
         trainer.remove_callback(PrinterCallback)
     return trainers
 
 
-def _training_arguments(args: argparse.Namespace, folder: str, name: str) -> TrainingArguments:
+def new_resizing_trainers(args: argparse.Namespace, folder: str) -> dict[str, Trainer]:
+    """Builds two of ours, one of constant size and one whose size goes up and down by a quarter.
+
+    Args:
+        args: The command line.
+        folder: Where they may write.
+
+    Returns:
+        The trainers by name.
+    """
+    rows = _rows(args, args.warmup + 2 * args.rounds * args.block + 10)
+    sizes = (args.batch - args.batch // 4, args.batch + args.batch // 4)
+    schedules: dict[str, Schedule] = {
+        CONSTANT: Constant(args.batch),
+        CHANGING: Function(lambda step, size: sizes[step % 2], initial=args.batch, learning_rate="sqrt"),
+    }
+    trainers: dict[str, Trainer] = {}
+    for name, schedule in schedules.items():
+        # As many micro-batches in either size: what is compared is the change, not the cutting.
+        training = _training_arguments(args, folder, name, -(-sizes[1] // args.accumulation), 1)
+        trainers[name] = _mixing_trainer(args, training, rows, [], schedule)
+        trainers[name].remove_callback(PrinterCallback)
+    return trainers
+
+
+def _rows(args: argparse.Namespace, num_steps: int) -> list[Tensor]:
+    """Draws the samples of each stream; they differ in entropy, so that their losses do."""
+    generator, shape = torch.Generator().manual_seed(0), (num_steps * args.batch, args.length)
+    return [torch.randint(args.vocabulary // 4**k, shape, generator=generator) for k in range(_NUM_STREAMS)]
+
+
+def _mixing_trainer(
+    args: argparse.Namespace,
+    training: TrainingArguments,
+    rows: Sequence[Tensor],
+    log: list[int],
+    schedule: Schedule | None,
+) -> MixingTrainer:
+    streams = {f"stream{k}": RecordedRows(own, k * len(own), log) for k, own in enumerate(rows)}
+    policy = LossChange(num_warmup_observations=2)
+    return MixingTrainer(new_model(args), training, train_dataset=streams, mixing=policy, batch_size=schedule)
+
+
+def _training_arguments(
+    args: argparse.Namespace, folder: str, name: str, micro_batch: int | None = None, accumulation: int | None = None
+) -> TrainingArguments:
     return TrainingArguments(
         output_dir=f"{folder}/{name}",
-        per_device_train_batch_size=args.batch // args.accumulation,
-        gradient_accumulation_steps=args.accumulation,
+        per_device_train_batch_size=micro_batch or args.batch // args.accumulation,
+        gradient_accumulation_steps=accumulation or args.accumulation,
         max_steps=10_000,
         logging_steps=_LOGGING_STEPS,
         learning_rate=1e-4,
@@ -243,32 +213,6 @@ def _training_arguments(args: argparse.Namespace, folder: str, name: str) -> Tra
         use_cpu=args.device == "cpu",
         bf16=args.dtype == "bf16",
     )
-
-
-def take_turns(args: argparse.Namespace, trainers: dict[str, Trainer]) -> dict[str, list[float]]:
-    """Has all trainers do their steps, a block each in every round.
-
-    Args:
-        args: The command line.
-        trainers: The trainers by name.
-
-    Returns:
-        Milliseconds a step of each round, by name.
-    """
-    synchronise = torch.cuda.synchronize if args.device == "cuda" else lambda: None
-    turns = {
-        name: Turns(trainer, lambda: torch.set_num_threads(args.threads), synchronise)
-        for name, trainer in trainers.items()
-    }
-    for name in _NAMES:  # ours first: the others read what it has drawn
-        turns[name].take(args.warmup + (args.block + _LEAD_STEPS if name == OURS else 0))
-    times: dict[str, list[float]] = {name: [] for name in _NAMES}
-    for number in range(args.rounds):
-        for name in rotated(_NAMES, number):
-            times[name].append(turns[name].take(args.block))
-    for name in _NAMES:
-        turns[name].end()
-    return times
 
 
 def loss_difference(ours: Trainer, plain: Trainer) -> float:
@@ -298,7 +242,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory() as folder:
         trainers = new_trainers(args, folder)
-        times = take_turns(args, trainers)
+        lead_steps = {name: args.warmup + (args.block + _LEAD_STEPS) * (name == OURS) for name in trainers}
+        times = take_turns(trainers, lead_steps, args.rounds, args.block, args.threads)
         difference = loss_difference(trainers[OURS], trainers[PLAIN])
     assert difference < _TOLERANCES[args.dtype], f"the losses differ by {difference:.1e}: not the same batches"
     plain = times[PLAIN]
@@ -309,6 +254,27 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "ratio_of_equals": paired_ratio(times[PLAIN_AGAIN], plain),
         "added_milliseconds": spread([own - other for own, other in zip(times[OURS], plain, strict=True)]),
         "largest_loss_difference": difference,
+        "changing_size": measure_resizing(args),
+        "rounds": times,
+    }
+
+
+def measure_resizing(args: argparse.Namespace) -> dict[str, Any]:
+    """Compares a size that changes with every update with a constant one, over as many samples.
+
+    Args:
+        args: The command line.
+
+    Returns:
+        All figures as plain data.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        trainers = new_resizing_trainers(args, folder)
+        lead_steps = dict.fromkeys(trainers, args.warmup + args.warmup % 2)  # whole pairs of a small and a large update
+        times = take_turns(trainers, lead_steps, args.rounds, 2 * args.block, args.threads)
+    return {
+        "milliseconds_per_sample": {name: spread([t / args.batch for t in own]) for name, own in times.items()},
+        "ratio": paired_ratio(times[CHANGING], times[CONSTANT]),
         "rounds": times,
     }
 
@@ -327,6 +293,18 @@ def _show(args: argparse.Namespace, figures: dict[str, Any]) -> None:
         f"losses agree to {figures['largest_loss_difference']:.1e}"
     )
     show(title, ["", "ms a step", "least to most", "over Trainer", "95 % interval"], rows)
+    _show_resizing(figures["changing_size"])
+
+
+def _show_resizing(figures: dict[str, Any]) -> None:
+    ratio, rows = figures["ratio"], []
+    for name, times in figures["milliseconds_per_sample"].items():
+        cells = ["1", ""]
+        if name == CHANGING:
+            cells = [f"{ratio['median']:.4f}", f"{ratio['low']:.4f} to {ratio['high']:.4f}"]
+        rows.append([name, f"{times['median']:.3f}", f"{times['min']:.3f} to {times['max']:.3f}", *cells])
+    title = "A batch size that changes with every update, and the learning rate with it, over as many samples"
+    show(title, ["", "ms a sample", "least to most", "over constant size", "95 % interval"], rows)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

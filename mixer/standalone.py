@@ -146,7 +146,7 @@ class Standalone:
         """
         if self._uncounted is None:
             raise RuntimeError(
-                "observe: no batch waits for a report. Reported on each batch once, before the next one or the state "
+                "observe: no batch waits for a report. Report on each batch once, before the next one or the state "
                 "is asked for."
             )
         self._count(
@@ -210,7 +210,7 @@ class Standalone:
         try:
             mixing.check_tokens(plan, report.tokens)
         except ValueError as error:
-            raise ValueError(f"{error} Reported them after each batch: observe(tokens=...).") from None
+            raise ValueError(f"{error} Report them after each batch: observe(tokens=...).") from None
         lacking = report.lacking(mixing.policy.needs, mixing.schedule.needs)
         if lacking and not self._has_warned:
             self._has_warned = True

@@ -1,0 +1,70 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.batch_size import summarise
+from benchmarks.batch_size_rules import LARGE, SMALL, configurations
+from benchmarks.batch_size_runs import Course
+
+
+def course(*losses: float, seconds: float = 1.0) -> Course:
+    places = range(1, len(losses) + 1)
+    return Course(list(losses), [10 * k for k in places], [160 * k for k in places], [seconds * k for k in places], 16)
+
+
+class TestToTarget:
+    def test_it_lies_between_the_evaluations(self) -> None:
+        assert course(4.0, 3.0, 2.0).to_target(2.25) == {"updates": 27.5, "samples": 440.0, "seconds": 2.75}
+
+    def test_the_first_crossing_counts(self) -> None:
+        mark = course(4.0, 2.0, 3.0, 1.0).to_target(2.0)
+        assert mark is not None
+        assert mark["updates"] == 20.0
+
+    def test_the_first_evaluation_stands_for_itself(self) -> None:
+        assert course(1.0, 0.5).to_target(2.0) == {"updates": 10.0, "samples": 160.0, "seconds": 1.0}
+
+    def test_a_target_that_is_not_reached(self) -> None:
+        assert course(4.0, 3.0).to_target(2.0) is None
+
+
+def test_the_target_is_that_of_the_worst_small_run_and_ratios_are_by_seed() -> None:
+    courses = {
+        f"constant {SMALL}": [course(3.0, 1.0), course(3.0, 2.0, seconds=2.0)],
+        "other": [course(3.0, 1.0, seconds=0.5), course(4.0, 3.0)],
+    }
+    figures = summarise(courses)
+    assert figures["target"] == pytest.approx(2.04)
+    own = figures["configurations"]["other"]
+    assert own["seconds_to_target_ratio"] == [0.5, None]
+    assert own["seconds_ratio"] == [0.5, 0.5]
+    assert own["final_loss"] == [1.0, 3.0]
+
+
+def test_every_schedule_begins_small_and_is_bounded() -> None:
+    for name, configuration in configurations().items():
+        schedule = configuration.schedule()
+        if not schedule.is_constant:
+            assert (schedule.initial, schedule.limits.maximum) == (SMALL, LARGE), name
+
+
+@pytest.mark.slow
+def test_a_quick_run_compares_all_of_them(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "benchmarks.batch_size", "--quick", "--threads", "1", "--json", str(file)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ})
+    assert result.returncode == 0, result.stderr
+    assert "To a validation loss of" in result.stdout
+    figures = json.loads(file.read_text())
+    assert list(figures["configurations"]) == list(configurations())
+    num_samples = figures["scale"]["num_samples"]
+    for name, runs in figures["runs"].items():
+        for run in runs:
+            assert run["samples"][-1] == num_samples, name
+            assert run["updates"][-1] >= num_samples / LARGE
+            assert len(run["losses"]) == len(run["seconds"]) > 1
+            assert SMALL <= run["largest_batch"] <= LARGE
