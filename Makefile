@@ -20,6 +20,8 @@ demo: $(STAMP)
 	$(LAUNCH) --training.output_dir runs/demo/adaptive
 	$(LAUNCH) --training.output_dir runs/demo/uniform --mixing Uniform
 	$(VENV)/bin/mixer compare runs/demo/adaptive runs/demo/uniform
+	@echo "A page with plots of both runs:"
+	@$(VENV)/bin/mixer report runs/demo/adaptive runs/demo/uniform --output runs/demo/report.html
 
 test: $(STAMP)
 	$(PYTHON) -m pytest -n 2 --dist loadfile

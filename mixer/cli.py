@@ -1,8 +1,9 @@
-"""The command line: `mixer train RECIPE.yaml [--resume auto]`, `mixer policies`, `mixer schedules`, `mixer compare`."""
+"""The command line: `mixer train RECIPE.yaml`, `mixer policies`, `mixer schedules`, `mixer compare`, `mixer report`."""
 
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
@@ -32,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _print_rules("Mixing policies", policy_classes())
         elif config.command == "schedules":
             _print_rules("Batch-size schedules", schedule_classes())
+        elif config.command == "report":
+            _report(command.runs, command.output)
         else:
             Console(width=None if sys.stdout.isatty() else 120).print(compare([Path(run) for run in command.runs]))
     except (ValueError, TypeError, OSError) as error:
@@ -61,6 +64,12 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     )
     train.add_class_arguments(Recipe)
     commands.add_subcommand("train", train, help="train by a recipe")
+    _add_reading_commands(commands)
+    return parser, train
+
+
+def _add_reading_commands(commands: Any) -> None:
+    """Adds the commands that train nothing."""
     policies = ArgumentParser(description="Lists the mixing policies, what they need and what they do.")
     commands.add_subcommand("policies", policies, help="list the mixing policies")
     schedules = ArgumentParser(description="Lists the batch-size schedules, what they need and what they do.")
@@ -68,7 +77,24 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     compared = ArgumentParser(description="Puts finished or running runs side by side.")
     compared.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
     commands.add_subcommand("compare", compared, help="put runs side by side")
-    return parser, train
+    reported = ArgumentParser(description="Writes one page with a table and plots of finished or running runs.")
+    reported.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
+    reported.add_argument(
+        "--output", type=str, default=None, metavar="PATH", help="Path of the page. Default: report.html of the first."
+    )
+    commands.add_subcommand("report", reported, help="write a page with plots of runs")
+
+
+def _report(runs: list[str], output: str | None) -> None:
+    try:
+        from mixer.report import write_report  # its libraries are an extra that training does without
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in ("plotly", "jinja2"):
+            raise
+        raise ValueError(
+            f"the page needs {error.name}, which is not installed: pip install 'adaptive-mixer[report]'."
+        ) from None
+    print(write_report(runs, output))  # noqa: T201
 
 
 def _with_recipe_option(arguments: list[str]) -> list[str]:

@@ -10,6 +10,8 @@ import yaml
 
 from mixer import Ledger
 from mixer.cli import main
+from mixer.report.plots import batch_size, learning_rate, losses
+from mixer.report.run import read_runs
 
 ROOT = Path(__file__).parents[2]
 
@@ -173,3 +175,45 @@ def test_comparing_what_is_no_run_says_so(tmp_path: Path, capsys: pytest.Capture
         main(["compare", str(tmp_path)])
     assert stop.value.code == 2
     assert "is not the folder of a run" in capsys.readouterr().err
+
+
+def test_a_page_reports_two_runs(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ramp = '{"class_path": "Ramp", "init_args": {"final": 18, "over": 40, "unit": "samples", "learning_rate": "sqrt"}}'
+    main(["train", str(recipe), "--batch_size", ramp, "--training.max_steps", "6"])
+    main(["train", str(recipe), "--mixing", "Uniform", "--training.output_dir", str(tmp_path / "second")])
+    capsys.readouterr()
+    main(["report", str(tmp_path / "run"), str(tmp_path / "second"), "--output", str(tmp_path / "page.html")])
+    assert capsys.readouterr().out == f"{tmp_path / 'page.html'}\n"
+    main(["report", str(tmp_path / "run")])
+    assert capsys.readouterr().out == f"{tmp_path / 'run' / 'report.html'}\n"
+    runs = read_runs([tmp_path / "run", tmp_path / "second"])
+    clock = Ledger(tmp_path / "run" / "ledger").clock()
+    (sizes,) = batch_size(runs, 100).panels
+    assert sizes.figure.data[0].y.tolist() == clock["batch_size"].tolist()
+    assert clock["batch_size"].iloc[-1] > clock["batch_size"].iloc[0]
+    assert len(learning_rate(runs, 100).panels) == 2
+    assert [panel.title for panel in losses(runs, 100).panels] == ["cpp", "python"]
+    evaluations = Ledger(tmp_path / "second" / "ledger").evaluations()
+    validation = losses(runs, 100).panels[0].figure.data[-1]
+    assert validation.y.tolist() == pytest.approx(evaluations["loss"][evaluations["stream"] == "cpp"].tolist())
+
+
+def test_a_page_without_its_libraries_says_how_to_get_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("mixer.report")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(SystemExit) as stop:
+        main(["report", str(tmp_path)])
+    assert stop.value.code == 2
+    assert "pip install 'adaptive-mixer[report]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("folder", [".", "nowhere"])
+def test_reporting_what_is_no_run_says_so(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["report", str(tmp_path / folder)])
+    assert stop.value.code == 2
+    assert "give the output folder of a run" in capsys.readouterr().err.lower()

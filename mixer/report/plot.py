@@ -1,0 +1,132 @@
+"""What a plot of the page is made of, and how its lines are drawn."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+# Told apart on white and on black, neighbours also by the colour-blind.
+_COLOURS = (
+    "#3b82c4",
+    "#e07b39",
+    "#2a9d6f",
+    "#c2528b",
+    "#8a6fd1",
+    "#b08a1a",
+    "#2fa3b5",
+    "#cf4b55",
+    "#77892c",
+    "#888888",
+)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes.
+
+    Args:
+        title: What it shows.
+        figure: The figure, without a title and a legend of its own.
+    """
+
+    title: str
+    figure: go.Figure
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A part of the page: panels, the key of their colours, and the same in words.
+
+    Args:
+        title: The heading.
+        caption: What the panels show, with the main figures, for those who do not see them too.
+        panels: The panels.
+        colours: The key: a colour by name; lines whose legend group is that name are shown and hidden by it.
+        columns: Greatest number of panels beside each other.
+    """
+
+    title: str
+    caption: str
+    panels: list[Panel]
+    colours: dict[str, str] = field(default_factory=dict)
+    columns: int = 3
+
+
+def colours_of(names: Sequence[str]) -> dict[str, str]:
+    """Gives each name a colour, by its place.
+
+    Args:
+        names: Names of runs or streams.
+
+    Returns:
+        Colours by name.
+    """
+    return {name: _COLOURS[place % len(_COLOURS)] for place, name in enumerate(names)}
+
+
+def line(points: pd.DataFrame, column: str, key: str, colour: str, name: str = "", **style: Any) -> go.Scatter:
+    """Makes a line over the data clock.
+
+    Args:
+        points: One row a point, with `epoch`, `samples` and the column.
+        column: What is drawn.
+        key: Name in the plot's key.
+        colour: Its colour.
+        name: What it is called under the pointer; the key, if empty.
+        **style: Other properties of the line.
+
+    Returns:
+        The line.
+    """
+    stroke = {"color": colour, "width": 2, **style.pop("line", {})}
+    samples = points["samples"].to_numpy()
+    return go.Scatter(
+        x=points["epoch"].to_numpy(dtype=np.float32),
+        y=points[column].to_numpy(dtype=np.float32),
+        # The page holds numbers in binary, but for whole ones beyond 32 bits.
+        customdata=samples if len(samples) == 0 or samples[-1] < 2**31 else samples.astype(np.float64),
+        legendgroup=key,
+        name=name or key,
+        hovertemplate="%{y:.4~g}, after %{customdata:,.0f} samples",
+        **{"mode": "lines", **style, "line": stroke},
+    )
+
+
+def panel(title: str, lines: Sequence[go.Scatter], last_epoch: float, **y_axis: Any) -> Panel:
+    """Draws lines on one pair of axes.
+
+    Args:
+        title: What they show.
+        lines: The lines.
+        last_epoch: Where the data clock ends: the same in all panels that are compared.
+        **y_axis: Properties of the upright axis.
+
+    Returns:
+        The panel.
+    """
+    axis = {"gridcolor": "rgba(128,128,128,0.25)", "zeroline": False, "automargin": True}
+    end = last_epoch or 1.0
+    figure = go.Figure(
+        list(lines),
+        {
+            "template": "none",  # the page's style rules: colours of text come from there, on light and on dark
+            "height": 300,
+            "margin": {"l": 10, "r": 10, "t": 30, "b": 40},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "showlegend": False,
+            "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#888888", "activecolor": "#3b82c4"},
+            "hovermode": "x unified",
+            "xaxis": {
+                **axis,
+                "title": {"text": "epoch", "standoff": 8},
+                "range": [0, end * 1.02],
+                "unifiedhovertitle": {"text": "epoch %{x:.3f}"},
+            },
+            "yaxis": {**axis, "nticks": 7, **y_axis},
+        },
+    )
+    return Panel(title, figure)

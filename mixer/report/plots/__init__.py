@@ -1,0 +1,16 @@
+"""The plots of the page, one file each, in the order in which they come."""
+
+from collections.abc import Callable, Sequence
+
+from mixer.report.plot import Plot
+from mixer.report.plots.batch_size import batch_size
+from mixer.report.plots.coverage import coverage
+from mixer.report.plots.learning_rate import learning_rate
+from mixer.report.plots.losses import losses
+from mixer.report.plots.mixture import mixture
+from mixer.report.run import Run
+
+# Each takes the runs and the greatest number of points a line.
+PLOTS: tuple[Callable[[Sequence[Run], int], Plot], ...] = (losses, mixture, coverage, batch_size, learning_rate)
+
+__all__ = ["PLOTS", "batch_size", "coverage", "learning_rate", "losses", "mixture"]

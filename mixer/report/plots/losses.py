@@ -1,0 +1,81 @@
+"""The training and the validation loss of each stream."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from mixer.report.plot import Plot, colours_of, line, panel
+from mixer.report.run import Run, stream_names
+from mixer.report.thinning import thin
+from mixer.report.words import between
+
+# The smoothed line forgets over this part of a stream's updates: enough to see a trend through the noise.
+_SMOOTHED_PART = 0.05
+
+
+def losses(runs: Sequence[Run], most_points: int) -> Plot:
+    """Plots the losses, a panel a stream, so that runs are compared stream by stream.
+
+    Args:
+        runs: The runs.
+        most_points: Greatest number of points a line.
+
+    Returns:
+        The plot: three lines a run.
+    """
+    colours = colours_of([run.name for run in runs])
+    end = max(run.clock["epoch"].max() for run in runs)
+    names = dict.fromkeys([*stream_names(runs), *(name for run in runs for name in run.evaluations)])
+    panels = [
+        panel(name, [one for run in runs for one in _lines(run, name, colours[run.name], most_points)], end)
+        for name in names
+    ]
+    caption = (
+        "Loss by stream and epochs of data. Pale: every update's training loss; line: the same, smoothed; dotted with "
+        "marks: validation loss. " + " ".join(map(_in_words, runs))
+    )
+    return Plot("Loss", caption, panels, colours)
+
+
+def smoothed(rows: pd.DataFrame) -> pd.Series:
+    """Averages a stream's training loss over its last updates, each by its items.
+
+    Args:
+        rows: One row an update: loss and items.
+
+    Returns:
+        The averages; NaN before the first update that has a loss.
+    """
+    span = max(1.0, _SMOOTHED_PART * len(rows))
+    items = rows["items"].where(rows["loss"].notna(), 0).astype("float64")
+    sums = (rows["loss"].fillna(0.0) * items).ewm(span=span).mean()
+    return sums / items.ewm(span=span).mean()
+
+
+def _lines(run: Run, stream: str, colour: str, most_points: int) -> list[go.Scatter]:
+    lines = []
+    if stream in run.streams:
+        rows = run.streams[stream]
+        raw, smooth = thin(rows, "loss", most_points), thin(rows.assign(loss=smoothed(rows)), "loss", most_points)
+        lines.append(line(raw, "loss", run.name, colour, f"{run.name}, this update", opacity=0.4, line={"width": 1}))
+        lines.append(line(smooth, "loss", run.name, colour, f"{run.name}, training"))
+    if stream in run.evaluations:
+        rows = thin(run.evaluations[stream], "loss", most_points)
+        style = {"mode": "lines+markers", "line": {"dash": "dot"}}
+        lines.append(line(rows, "loss", run.name, colour, f"{run.name}, validation", **style))
+    return lines
+
+
+def _in_words(run: Run) -> str:
+    words = []
+    for kind, rows_by_name in (
+        ("training loss (smoothed)", {name: rows.assign(loss=smoothed(rows)) for name, rows in run.streams.items()}),
+        ("validation loss", run.evaluations),
+    ):
+        last = {
+            name: rows["loss"].dropna().iloc[-1] for name, rows in rows_by_name.items() if rows["loss"].notna().any()
+        }
+        if last:
+            words.append(f"the last {kind} is {between(last, '{:.3f}'.format)}")
+    return f"In {run.name} {', '.join(words) or 'no loss is known'}."

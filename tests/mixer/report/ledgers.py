@@ -1,0 +1,72 @@
+"""Ledgers written without training."""
+
+from pathlib import Path
+
+import numpy as np
+
+from mixer.ledger import Ledger
+
+EPOCH_SIZE = 1000
+
+
+def write_run(
+    folder: Path,
+    streams: tuple[str, ...] = ("math", "code"),
+    num_updates: int = 6,
+    is_done: bool = True,
+    eval_every: int = 2,
+    unsized: tuple[str, ...] = (),
+) -> Ledger:
+    """Writes a run: update i has 2i samples a stream and a loss of 10 / i plus the stream's place."""
+    ledger = Ledger(folder / "ledger", is_writer=True)
+    ledger.begin(None, {"streams": list(streams)})
+    step = np.arange(1, num_updates + 1)
+    count, num_streams = 2 * step, len(streams)
+    seen = count.cumsum()
+    size = EPOCH_SIZE / num_streams
+    place = np.tile(np.arange(num_streams), num_updates)
+    passes = np.where([name in unsized for name in streams * num_updates], np.nan, seen.repeat(num_streams) / size)
+    zeros = np.zeros(len(place), dtype=np.int64)
+    columns = {
+        "step": step.repeat(num_streams),
+        "stream": np.array(streams * num_updates),
+        "weight": np.full(len(place), 1 / num_streams),
+        "count": count.repeat(num_streams),
+        "items": count.repeat(num_streams),
+        "loss": 10 / step.repeat(num_streams) + place,
+        "tokens": 3 * count.repeat(num_streams),
+        "seen": seen.repeat(num_streams),
+        "unique": seen.repeat(num_streams),
+        "coverage": np.minimum(1.0, passes),
+        "epoch": passes,
+        "staleness": zeros,
+        "undelivered": zeros,
+    }
+    ledger._streams.append(columns)
+    samples = num_streams * seen
+    ledger._clock.append(
+        {
+            "step": step,
+            "samples": samples,
+            "tokens": 3 * samples,
+            "epoch": samples / EPOCH_SIZE,
+            "progress": step / (num_updates if is_done else 2 * num_updates),
+            "batch_size": num_streams * count,
+            "total": num_streams * count,
+            "learning_rate": 0.1 * np.sin(np.pi * step / num_updates / 1.5),
+            "learning_rate_factor": np.ones(num_updates),
+        }
+    )
+    ones = np.ones(num_updates, dtype=np.int64)
+    ledger._updates.append(
+        {
+            **dict.fromkeys(("total", "micro_batches", "hits", "misses"), ones),
+            "step": step,
+            "load_seconds": np.full(num_updates, 0.5),
+            "train_seconds": np.full(num_updates, 20.0),
+        }
+    )
+    for at in range(0, num_updates + 1, eval_every):
+        ledger.record_evaluation(at, {name: 9.0 - at + number for number, name in enumerate(streams)})
+    ledger.finish() if is_done else ledger.flush()
+    return ledger

@@ -1,0 +1,96 @@
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from mixer.report import write_report
+from mixer.report.plots import PLOTS
+from mixer.report.run import read_runs
+from tests.mixer.report.ledgers import write_run
+
+
+class Page(HTMLParser):
+    """Gathers what a page refers to and says."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.addresses: list[str] = []
+        self.places: list[int] = []
+        self.texts: dict[str, str] = {}
+        self._open: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        named = dict(attributes)
+        self._open.append((tag, named))
+        self.addresses += [str(named[name]) for name in ("src", "href", "srcset", "action") if name in named]
+        if "data-figure" in named:
+            self.places.append(int(str(named["data-figure"])))
+
+    def handle_data(self, text: str) -> None:
+        tag, named = self._open[-1] if self._open else ("", {})
+        key = named.get("id") or tag
+        self.texts[key] = self.texts.get(key, "") + text
+
+    def figures(self) -> list[dict]:
+        return json.loads(self.texts["figures"])
+
+
+def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    path = write_report([tmp_path / "run"])
+    assert path == tmp_path / "run" / "report.html"
+    page = Page(path)
+    assert page.addresses == []
+    assert not re.search(r"@import|url\(", page.texts["style"])
+    assert path.stat().st_size < 3e6
+    assert not list(path.parent.glob("*.tmp")) + list(path.parent.glob(".*.tmp"))
+
+
+def test_every_plot_is_there_in_figures_and_in_words(tmp_path: Path) -> None:
+    write_run(tmp_path / "first")
+    write_run(tmp_path / "second", ("code", "chat"))
+    folders = [tmp_path / "first", tmp_path / "second"]
+    page = Page(write_report(folders, tmp_path / "pages" / "both.html"))
+    plots = [plot(read_runs(folders), 100) for plot in PLOTS]
+    assert len(page.figures()) == sum(len(plot.panels) for plot in plots)
+    assert page.places == list(range(len(page.figures())))
+    for number, plot in enumerate(plots, start=1):
+        assert page.texts[f"heading-{number}"].strip() == plot.title
+        assert page.texts[f"caption-{number}"].strip() == plot.caption
+        assert plot.caption.endswith(".")
+    text = (tmp_path / "pages" / "both.html").read_text()
+    assert "Not every run has every stream: math only in first; chat only in second." in text
+    assert 'data-key="second"' in text
+
+
+def test_names_from_the_data_cannot_break_the_page(tmp_path: Path) -> None:
+    name = "</script><b>"
+    write_run(tmp_path / "run", (name, "code"))
+    path = write_report([tmp_path / "run"])
+    assert name not in path.read_text()
+    assert [trace["name"] for trace in Page(path).figures()[2]["data"]] == [name, "code"]
+
+
+def test_the_page_of_a_running_run_is_written_again(tmp_path: Path) -> None:
+    ledger = write_run(tmp_path / "run", is_done=False)
+    first = write_report([tmp_path / "run"]).read_text()
+    ledger.finish()
+    assert "50%" in first
+    assert write_report([tmp_path / "run"]).read_text() == first
+
+
+@pytest.mark.parametrize(("num_streams", "num_runs"), [(3, 1), (40, 3)])
+def test_long_runs_of_many_streams_stay_below_six_megabytes(tmp_path: Path, num_streams: int, num_runs: int) -> None:
+    folders = [tmp_path / f"run-{number}" for number in range(num_runs)]
+    for folder in folders:
+        write_run(folder, tuple(f"stream-{number}" for number in range(num_streams)), num_updates=6000 // num_streams)
+    assert write_report(folders).stat().st_size < 6e6
+
+
+def test_an_output_that_is_a_folder_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"output must be a file, but .* is a folder: give .*report.html"):
+        write_report([tmp_path / "run"], tmp_path)
