@@ -119,6 +119,12 @@ def test_one_process_trains_with_another_policy_and_model(recipe: Path, tmp_path
         (["--mixing.init_args.floor", "2"], "mixing: "),
         (["--mixing", "LosChange"], "LossChange"),
         (["--mixing", '{"python": 1}'], "missing: ['cpp']"),
+        (
+            ["--batch_size", "LossChange", "--batch_size.maximum", "8", "--batch_size.minimum", "9"],
+            "no batch size is left",
+        ),
+        (["--batch_size", "LosChange"], "Did you mean 'LossChange'?"),
+        (["--budget.epochs", "0"], "budget: epochs must be above 0"),
         (["--batch_size", "0"], "batch_size must be at least 1 sample"),
         (["--model.config", "{}"], "model: "),
         (["--model.name_or_path", "/nowhere/at/all"], "model: "),
@@ -162,6 +168,28 @@ def test_resume_auto_starts_anew_and_then_goes_on(
     with pytest.raises(SystemExit):
         main([*command, "--resume", "auto", "--training.resume_from_checkpoint", "true"])
     assert "give one of the two" in capsys.readouterr().err
+
+
+def test_a_recipe_has_a_schedule_and_a_budget(recipe: Path, tmp_path: Path) -> None:
+    content = yaml.safe_load(recipe.read_text())
+    ramp = {"initial": 4, "final": 12, "over": 24, "unit": "samples", "learning_rate": "sqrt"}
+    content["batch_size"] = {"class_path": "Ramp", "init_args": ramp}
+    content["training"]["max_steps"] = -1
+    recipe.write_text(yaml.safe_dump(content))
+    main(["train", str(recipe), "--budget.samples", "50", "--batch_size.granularity", "2"])
+    clock = Ledger(tmp_path / "run" / "ledger").clock()
+    assert clock["batch_size"].tolist() == [4, 6, 8, 10, 12, 12]
+    assert clock["samples"].tolist()[-1] == 50
+    saved = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())
+    assert saved["batch_size"]["init_args"]["granularity"] == 2
+    assert saved["budget"]["samples"] == 50
+
+
+def test_schedules_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["schedules"])
+    printed = capsys.readouterr().out
+    assert "Seesaw" in printed
+    assert "learning_rate" in printed
 
 
 def test_policies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
