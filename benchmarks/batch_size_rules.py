@@ -15,7 +15,7 @@ from mixer.schedules import (
     SmoothedLossChange,
 )
 
-SMALL, LARGE = 16, 128
+SMALL, LARGE = 8, 64
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def configurations() -> dict[str, Configuration]:
         Configurations by name; the first is the baseline.
     """
     bounds: dict[str, Any] = {"initial": SMALL, "maximum": LARGE}
-    quarters, doublings = [0.25, 0.5, 0.75], {0.125: 32, 0.25: 64, 0.5: LARGE}
+    quarters, doublings = [0.25, 0.5, 0.75], {0.125: 2 * SMALL, 0.25: 4 * SMALL, 0.5: LARGE}
     found = {
         f"constant {SMALL}": Configuration(lambda: Constant(SMALL)),
         f"constant {LARGE}": Configuration(lambda: Constant(LARGE)),
@@ -50,7 +50,7 @@ def configurations() -> dict[str, Configuration]:
         "Ramp": lambda **options: Ramp(LARGE, 0.5, unit="progress", **options),
         "LossChange": LossChange,
         # The defaults are for thousands of updates; these decide some twenty times in a run of this length.
-        "SmoothedLossChange": lambda **options: SmoothedLossChange(decay=0.9, interval=20, factor=1.5, **options),
+        "SmoothedLossChange": lambda **options: SmoothedLossChange(decay=0.95, interval=40, factor=1.5, **options),
         "CriticalBatchWarmup": lambda **options: CriticalBatchWarmup(doublings, unit="progress", **options),
     }
     for name, maker in makers.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.batch_size import summarise
+from benchmarks.batch_size import END, HALF, summarise
 from benchmarks.batch_size_rules import LARGE, SMALL, configurations
 from benchmarks.batch_size_runs import Course
 
@@ -32,15 +32,17 @@ class TestToTarget:
         assert course(4.0, 3.0).to_target(2.0) is None
 
 
-def test_the_target_is_that_of_the_worst_small_run_and_ratios_are_by_seed() -> None:
+def test_the_targets_are_those_of_the_worst_small_run_and_ratios_are_by_seed() -> None:
     courses = {
         f"constant {SMALL}": [course(3.0, 1.0), course(3.0, 2.0, seconds=2.0)],
         "other": [course(3.0, 1.0, seconds=0.5), course(4.0, 3.0)],
     }
     figures = summarise(courses)
-    assert figures["target"] == pytest.approx(2.04)
-    own = figures["configurations"]["other"]
-    assert own["seconds_to_target_ratio"] == [0.5, None]
+    assert figures["targets"][HALF]["loss"] == 3.0
+    assert figures["targets"][HALF]["configurations"]["other"]["seconds_ratio"] == [0.5, 1.0]
+    assert figures["targets"][END]["loss"] == pytest.approx(2.04)
+    assert figures["targets"][END]["configurations"]["other"]["seconds_ratio"] == [0.5, None]
+    own = figures["equal_data"]["other"]
     assert own["seconds_ratio"] == [0.5, 0.5]
     assert own["final_loss"] == [1.0, 3.0]
 
@@ -60,7 +62,7 @@ def test_a_quick_run_compares_all_of_them(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert "To a validation loss of" in result.stdout
     figures = json.loads(file.read_text())
-    assert list(figures["configurations"]) == list(configurations())
+    assert list(figures["equal_data"]) == list(configurations())
     num_samples = figures["scale"]["num_samples"]
     for name, runs in figures["runs"].items():
         for run in runs:
