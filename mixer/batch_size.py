@@ -69,7 +69,7 @@ class BatchSize:
         if batch_size is not None:
             check_whole("set_batch_size", batch_size)
             self._check_ranks(batch_size, "set_batch_size")
-        self.manual = batch_size
+        self.manual = None if batch_size is None else int(batch_size)
 
     def update(self, observation: BatchObservation) -> None:
         """Lets the schedule decide for the next update.
@@ -108,7 +108,9 @@ class BatchSize:
                 return
             raise ValueError(f"the batch-size schedule was {state['name']} and is {self.schedule.name} now")
         self.schedule.load_state_dict(state["state"])
-        self._scheduled, self.manual = int(state["scheduled"]), state["manual"]
+        least = 1 if self.schedule.is_exact else self._world_size
+        self._scheduled, self.manual = max(int(state["scheduled"]), least), state["manual"]
+        self._check_ranks(self.value, "the batch size that was saved")
         self._own_factor = state["own_factor"]
 
     def _take(self, decision: BatchDecision, step: int, previous: int) -> None:
@@ -118,7 +120,7 @@ class BatchSize:
             raise ValueError(f"{where} asks for {asked} samples; it must be finite and above 0.")
         if factor is not None and not (math.isfinite(factor) and factor >= 0):
             raise ValueError(f"{where} multiplies the learning rate by {factor}; it must be finite and 0 or more.")
-        scheduled = self._limits.apply(asked, previous)
+        scheduled = int(self._limits.apply(asked, previous))
         self._check_ranks(scheduled, where)
         self._scheduled, self._own_factor = scheduled, factor
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,9 @@ class Budget:
         if not given:
             raise ValueError("budget must be given in epochs, samples, tokens or steps, got none of them.")
         for name, value in given.items():
-            if name != "epochs" and (isinstance(value, bool) or not isinstance(value, int)):
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise TypeError(f"budget: {name} must be a number, got {value!r}.")
+            if name != "epochs" and not isinstance(value, Integral):
                 raise TypeError(f"budget: {name} must be a whole number, got {value!r}.")
             if not 0 < value < math.inf:
                 raise ValueError(f"budget: {name} must be above 0 and finite, got {value}.")

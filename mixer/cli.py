@@ -141,8 +141,15 @@ def _recipe(parser: ArgumentParser, config: Namespace) -> Recipe:
     try:
         built = parser.instantiate(config)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{_failing_field(parser, config)}: {error}") from None
+        raise ValueError(f"{_failing_field(parser, config)}: {_cause(error)}") from None
     return Recipe(**{name: value for name, value in vars(built).items() if name != "recipe"})
+
+
+def _cause(error: Exception) -> str:
+    """Picks what went wrong out of a list of everything that a value might have been instead."""
+    lines = [line.strip().removeprefix("- ") for line in str(error).splitlines() if line.strip().startswith("- ")]
+    causes = [line for line in lines if not line.startswith("Expected a")]
+    return "; ".join(causes) if causes else str(error)
 
 
 def _failing_field(parser: ArgumentParser, config: Namespace) -> str:

@@ -22,7 +22,8 @@ class Clock:
         epoch_size: Samples of an epoch of the mixture.
         budget: How much the run trains in all.
         drop_unit: Where the rest of an epoch is dropped, it is cut to a multiple of so many samples; 0 keeps the
-            rest as a smaller update. Once the batch size changes, any rest smaller than a batch is dropped.
+            rest as a smaller update. Once the batch size changes, any rest smaller than a batch is dropped; an epoch
+            smaller than a batch is one batch.
         max_samples: Samples after which all streams are exhausted, or `None`.
         pass_size: Samples of one accumulation step over all ranks, in which the Trainer counts an epoch; `None` takes
             the batch size.
@@ -66,6 +67,7 @@ class Clock:
         self.num_samples = self.num_tokens = self.samples_in_epoch = 0
         self._warmup_share = self._least_progress = 0.0
         self._planned_steps = self._plan_steps()
+        self.planned_epochs = -(-self._planned_steps // self.steps_per_epoch)
 
     # ---- How far the run is ----
 
@@ -107,14 +109,14 @@ class Clock:
         if self._warmup_share >= 1.0:
             return float(self._planned_steps)
         share = (self.progress - self._warmup_share) / (1.0 - self._warmup_share)
-        position = self._num_warmup_steps + share * (self._planned_steps - self._num_warmup_steps)
+        position = self._num_warmup_steps + share * max(0, self._planned_steps - self._num_warmup_steps)
         return round(position, 9)  # a step is a whole number again where the budget is in steps
 
     # ---- How much there is to come ----
 
     @property
     def planned_steps(self) -> int:
-        """Updates of the whole run if the batch size stayed what it is at the start."""
+        """Updates of the whole run if the batch size stayed what it is at the start; a warm-up in steps comes first."""
         return self._planned_steps
 
     @property
@@ -292,7 +294,10 @@ class Clock:
 
     def _plan_steps(self) -> int:
         if not self._counts_steps:
-            return self.max_steps
+            steps = self.max_steps
+            # Smaller batches to come may outlast a warm-up that is longer than this: the schedule has to have an end.
+            has_end = steps > self._num_warmup_steps or self.budget.steps is not None
+            return steps if has_end else steps + self._num_warmup_steps
         limits = []
         if self.budget.steps is not None:
             limits.append(self.budget.steps)

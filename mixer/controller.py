@@ -138,6 +138,11 @@ class Mixing:
         return self._size.manual
 
     @property
+    def initial_batch_size(self) -> int:
+        """The size that the run began with, for which its learning rate was chosen."""
+        return self._size.initial
+
+    @property
     def schedule(self) -> Schedule:
         """The batch-size schedule."""
         return self._size.schedule
@@ -174,7 +179,7 @@ class Mixing:
             The plan, or `None` if the streams have nothing left to give, or the rest of the epoch was dropped just
             now because the batch size has grown since the last update.
         """
-        if self._drop_rest():
+        if self.drop_rest():
             return None
         shares, available = self._shares()
         if not shares.any():
@@ -205,7 +210,7 @@ class Mixing:
         total: int | None = None
         while True:
             ahead._end_update(total)
-            ahead._drop_rest()
+            ahead.drop_rest()
             plan = ahead.next_plan() if ahead.clock.progress < 1.0 else None
             if plan is None:
                 return
@@ -263,9 +268,10 @@ class Mixing:
             gradient_norm: Norm of the gradient before clipping, likewise.
             learning_rate: Gives the factor of the run's learning-rate schedule at a step, likewise.
         """
+        clock = self.clock
+        position_before = clock.schedule_position
         self._end_update(plan.total, int(tokens.sum()))
         self.num_tokens += tokens
-        clock = self.clock
         if not self._size.is_constant:
             seen = BatchObservation(
                 step=clock.step,
@@ -277,10 +283,11 @@ class Mixing:
                 loss=loss,
                 gradient_norm=gradient_norm,
                 learning_rate=math.nan if learning_rate is None else learning_rate(clock.schedule_position),
+                last_learning_rate=math.nan if learning_rate is None else learning_rate(position_before),
             )
             self._size.update(seen)
             clock.resize(self._size.value)
-        self._drop_rest()
+        self.drop_rest()
         self._weights.update(lambda evaluation: self._observation(plan, losses, tokens, evaluation), clock.step)
 
     def _observation(
@@ -310,8 +317,12 @@ class Mixing:
         if self.clock.counts_steps and self._dropped and self.clock.at_epoch_end:
             self.planner.skip(self._dropped)
 
-    def _drop_rest(self) -> bool:
-        """Ends an epoch whose rest is to be dropped; the samples of a single stream are passed over."""
+    def drop_rest(self) -> bool:
+        """Ends an epoch whose rest is to be dropped; the samples of a single stream are passed over.
+
+        Returns:
+            Whether there was such a rest.
+        """
         rest = self.clock.drop_rest()
         if rest and len(self.names) == 1:
             self.planner.skip(rest)

@@ -57,7 +57,12 @@ class LearningRate:
             return
         if isinstance(self._scheduler, LambdaLR):
             self._evaluate(self._scheduler, position, factor)
-        elif follows_metric(self._scheduler):
+        elif not follows_metric(self._scheduler):
+            logger.warning_once(
+                f"A {type(self._scheduler).__name__} goes on step by step although the batch size has changed: the "
+                "learning rate follows neither the data nor the size. Use an lr_scheduler_type, or a LambdaLR."
+            )
+        else:
             _set(self._scheduler, [group["lr"] * (factor / self.factor) for group in _groups(self._scheduler)])
         self._placed, self.factor = (position, factor), factor
 

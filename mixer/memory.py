@@ -145,7 +145,7 @@ class Window:
         self._has_begun = True
 
 
-def explain(step: int, rank: int, cap: MicroBatchCap, largest: Size, total: int, why_not_repeated: str) -> str:
+def explain(step: int, rank: int, cap: MicroBatchCap, largest: Size, sizes: str, why_not_repeated: str) -> str:
     """Says what to do about an update that does not fit.
 
     Args:
@@ -153,7 +153,7 @@ def explain(step: int, rank: int, cap: MicroBatchCap, largest: Size, total: int,
         rank: The rank whose memory ran out.
         cap: The cap that it was cut by.
         largest: Its largest micro-batch.
-        total: Samples of an update over all ranks.
+        sizes: What `batch_size` has to be for the samples of all ranks to stay what they are.
         why_not_repeated: Why it was not tried with a smaller cap.
 
     Returns:
@@ -169,6 +169,6 @@ def explain(step: int, rank: int, cap: MicroBatchCap, largest: Size, total: int,
     if smaller.max_tokens is not None:
         way_out = f"max_tokens_per_micro_batch={smaller.max_tokens}; the total batch stays"
     else:
-        way_out = f"per_device_train_batch_size={smaller.max_samples}, with batch_size={total} so that the total stays"
+        way_out = f"per_device_train_batch_size={smaller.max_samples}, with batch_size={sizes} so that the total stays"
     found = f"Update {step} ran out of memory on rank {rank} with micro-batches of at most {cap}."
     return f"{found} Set {way_out}. {why_not_repeated}"

@@ -34,6 +34,8 @@ def check_arguments(trainer: Trainer) -> None:
             f"One process drives {args.n_gpu} GPUs (DataParallel), which splits each batch without regard to streams. "
             "Start one process a GPU: torchrun --nproc_per_node N, or accelerate launch."
         )
+    if args.max_steps == 0:
+        raise ValueError("max_steps=0 trains nothing: give -1 to train num_train_epochs (or a budget), or 1 or more.")
     if args.world_size > 1 and not args.average_tokens_across_devices:
         raise ValueError(
             "average_tokens_across_devices=False weighs the ranks' losses by rank instead of by item: with unequal "

@@ -38,8 +38,7 @@ class PacingMixin(SavingMixin):
     @property
     def _num_epochs_shown(self) -> int:
         clock = self.mixing.clock
-        epochs = clock.budget.epochs
-        return -(-clock.planned_steps // clock.steps_per_epoch) if epochs is None else math.ceil(epochs)
+        return clock.planned_epochs if clock.budget.epochs is None else math.ceil(clock.budget.epochs)
 
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
         """Gives the samples of an update over all ranks; see `Trainer.get_total_train_batch_size`."""
@@ -63,10 +62,14 @@ class PacingMixin(SavingMixin):
             )
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        clock = self.mixing.clock
         kwargs["num_update_steps_per_epoch"] = _NO_BOUND
         with self._loop_arguments():
             super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
+        self._close_epoch()
+
+    def _close_epoch(self) -> None:
+        """Ends the clock's epoch where a callback ended the loop's, and the run after the planned ones."""
+        clock = self.mixing.clock
         if self.control.should_epoch_stop and clock.step_in_epoch:
             clock.end_epoch()
         if clock.counts_steps and clock.num_epochs_done >= self._num_epochs_shown:
@@ -84,6 +87,7 @@ class PacingMixin(SavingMixin):
                 self._set_learning_rate()
             else:  # nothing is left of the epoch: its rest was dropped, or the streams are exhausted
                 self.state.epoch = self.mixing.clock.epoch
+                self._show_length()
                 self._stop_epoch()
         return batch, num_items
 

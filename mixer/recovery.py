@@ -183,11 +183,14 @@ class RecoveryMixin(SavingMixin):
             raise MicroBatchMemoryError(text) from error
 
     def _explanation(self, step: int, rank: int, largest: Size) -> str:
-        total = self.get_total_train_batch_size(self.args)
+        mixing = self.mixing
+        sizes = str(mixing.batch_size) if mixing.clock.counts_steps else f"{mixing.schedule.name}(..., "
+        if not mixing.clock.counts_steps:
+            sizes += f"initial={mixing.initial_batch_size})"
         if not self._recovers:
             why = "Or set auto_find_batch_size=True, which halves the cap and repeats the update."
         elif self._obstacle is not None:
             why = f"auto_find_batch_size=True cannot repeat the update: {self._obstacle}."
         else:
             why = "auto_find_batch_size=True repeats an update only where its micro-batches are the largest so far."
-        return explain(step, rank, self._present_loader.cap, largest, total, why)
+        return explain(step, rank, self._present_loader.cap, largest, sizes, why)

@@ -100,6 +100,8 @@ class ResumingMixin(PacingMixin):
         progress, clock = self._progress, self.mixing.clock
         if progress is None:
             return begun
+        self.mixing.drop_rest()  # of a size that was set right after the checkpoint was written
+        self._show_length()
         if self.mixing.is_exhausted:
             self.state.max_steps = self.state.global_step
         is_done = clock.step >= self.state.max_steps or self._was_stopped(progress)
@@ -123,12 +125,14 @@ class ResumingMixin(PacingMixin):
             return
         self._ends_saved_epoch = False
         self._end_saved_epoch(**kwargs)
+        self._close_epoch()
 
     def _end_saved_epoch(
         self, model: Any, epoch: int, trial: Any, ignore_keys_for_eval: Any, resume_from_checkpoint: str, **_: Any
     ) -> None:
         """Does what the Trainer does at an epoch's end, where the checkpoint was written just before that."""
         progress, control, clock = self._progress, self.control, self.mixing.clock
+        self.state.epoch = clock.epoch
         assert progress is not None, "only a run that goes on has a saved epoch"  # noqa: S101
         self._load_rng_state(resume_from_checkpoint)
         self._ended_at = self.state.global_step

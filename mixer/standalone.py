@@ -17,7 +17,14 @@ from mixer.planner import Planner
 from mixer.policies import Policy
 from mixer.policies.base import Weights
 from mixer.reported import ByStream, Reported, make_reported
-from mixer.standalone_options import BatchSizeLike, resolve_clock, resolve_ranks, resolve_size, resolve_streams
+from mixer.standalone_options import (
+    BatchSizeLike,
+    check_progress,
+    resolve_clock,
+    resolve_ranks,
+    resolve_size,
+    resolve_streams,
+)
 from mixer.streams import combine
 
 Int64Array = NDArray[np.int64]
@@ -69,7 +76,10 @@ class Standalone:
         self._drop_last = drop_last
         size = resolve_size(batch_size, self.world_size)
         clock = resolve_clock(size.value, self.streams, budget, epoch_size, drop_last, self.world_size)
-        self.mixing = Mixing(Planner(self.streams, seed), resolve_policy(mixing, self.streams), clock, size)
+        policy = resolve_policy(mixing, self.streams)
+        if budget is None and any(stream.max_samples is None for stream in streams):
+            check_progress(size.schedule, policy)
+        self.mixing = Mixing(Planner(self.streams, seed), policy, clock, size)
         self.plan: Plan | None = None
         self.stream_ids: Int64Array = np.empty(0, dtype=np.int64)
         self.is_padding = False

@@ -9,7 +9,8 @@ from mixer.batch_size import BatchSize
 from mixer.budget import Budget
 from mixer.clock import Clock
 from mixer.options import check_schedule, resolve_epoch_size
-from mixer.schedules import Function, Schedule, as_schedule
+from mixer.policies import Policy, Scheduled, Wrapper
+from mixer.schedules import AdaBatch, CriticalBatchWarmup, Function, Ramp, Schedule, as_schedule
 from mixer.schedules.limits import check_whole
 from mixer.streams import Stream, as_streams
 
@@ -94,9 +95,30 @@ def resolve_size(batch_size: BatchSizeLike, world_size: int) -> BatchSize:
     if schedule.initial is None and not isinstance(schedule, Function):
         raise ValueError(
             f"batch_size={schedule.name} says no size to begin with, and there are no training arguments to take it "
-            f"from: give {schedule.name}(..., initial=...), or a number."
+            "from: give a number, or initial= to the schedule."
         )
     return BatchSize(schedule, world_size, world_size)
+
+
+def check_progress(schedule: Schedule, policy: Policy) -> None:
+    """Refuses what goes by the progress of a run that has no end.
+
+    Args:
+        schedule: The batch-size schedule.
+        policy: The mixing policy.
+
+    Raises:
+        ValueError: If either does.
+    """
+    while isinstance(policy, Wrapper):
+        policy = policy.policy
+    goes_by_progress = isinstance(schedule, AdaBatch | Ramp | CriticalBatchWarmup) and schedule.unit == "progress"
+    rule = schedule.name if goes_by_progress else policy.name if isinstance(policy, Scheduled) else None
+    if rule is not None:
+        raise ValueError(
+            f"{rule} goes by the progress of the run, and without a budget there is none: give budget=Budget(epochs=3) "
+            "or a schedule in another unit."
+        )
 
 
 def resolve_clock(

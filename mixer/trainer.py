@@ -107,7 +107,10 @@ class MixingMixin(LoadingMixin, RecoveryMixin, ResumingMixin):
         check_max_tokens(max_tokens_per_micro_batch)
         self.streams: list[Stream] = [] if train_dataset is None else as_streams(train_dataset)
         parts = [stream.dataset for stream in self.streams]
-        combined = combine(self.streams, parts, epoch_size) if parts else None
+        length = epoch_size
+        if length is None and budget is not None and not any(stream.num_samples for stream in self.streams):
+            length = budget.samples or 1  # else the Trainer asks for max_steps; how long an epoch is, the clock says
+        combined = combine(self.streams, parts, length) if parts else None
         super().__init__(model, args, data_collator, combined, *positional, **kwargs)
         self._combined = combined
         self._policy = resolve_policy(mixing, self.streams)

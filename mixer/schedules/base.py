@@ -40,6 +40,7 @@ class BatchObservation:
         gradient_norm: Norm of the last update's gradient before clipping; NaN where it is not measured.
         learning_rate: Factor of the run's own learning-rate schedule for the next update, without what the batch size
             does to it: 1 at its peak. NaN where the optimizer is scheduled by something else.
+        last_learning_rate: The same of the last update; NaN where it is not known.
         noise: Signal and noise of the gradient, if they were measured in the last update.
     """
 
@@ -52,6 +53,7 @@ class BatchObservation:
     loss: float = math.nan
     gradient_norm: float = math.nan
     learning_rate: float = math.nan
+    last_learning_rate: float = math.nan
     noise: GradientNoise | None = None
 
 
@@ -125,7 +127,7 @@ class Schedule(ABC):
             raise ValueError(f"learning_rate must be 'none', 'linear' or 'sqrt', got {learning_rate!r}.")
         self.limits = Limits(minimum, maximum, granularity, max_growth)
         self.limits.check_initial(initial)
-        self.initial = initial
+        self.initial = None if initial is None else int(initial)
         self.learning_rate: LearningRateRule = learning_rate
 
     @property

@@ -34,16 +34,21 @@ class Function(Schedule):
         if not callable(function):
             raise TypeError(f"function must be callable as f(step, batch_size), got {type(function).__name__}.")
         self.function = function
+        self._first: tuple[int, BatchDecision] | None = None
 
     def start(self, initial: int) -> BatchDecision:
         """Calls the function for step 0; see `Schedule.start`."""
         super().start(initial)
-        return self._call(0, initial)
+        # A run is laid out when its trainer is built and again when it begins: one question, unless it changes.
+        if self._first is None or self._first[0] != initial:
+            self._first = (initial, self._call(0, initial))
+        return self._first[1]
 
     def update(self, observation: BatchObservation) -> BatchDecision:
         """Calls the function for the next step, unless the run is over; see `Schedule.update`."""
         if observation.progress >= 1.0:
             return BatchDecision(observation.batch_size)
+        self._first = None
         return self._call(observation.step, observation.batch_size)
 
     def _call(self, step: int, batch_size: int) -> BatchDecision:

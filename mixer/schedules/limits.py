@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 
 # Floats tell whole numbers apart up to here; no rule may ask for more, whatever it was shown.
 LARGEST = 2**53
@@ -135,7 +136,7 @@ def check_whole(name: str, value: object) -> None:
         TypeError: If it is no whole number.
         ValueError: If it is below 1.
     """
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be a whole number of samples, got {value!r}.")
     if value < 1:
         raise ValueError(f"{name} must be at least 1 sample, got {value}.")

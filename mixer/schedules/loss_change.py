@@ -49,6 +49,8 @@ class LossChange(MultipliedSchedule):
         **bounds: Unpack[Bounds],
     ):
         super().__init__(maximum=maximum, learning_rate=learning_rate, **bounds)
+        if isinstance(window, bool) or not isinstance(window, int):
+            raise TypeError(f"window must be a whole number of losses, got {window!r}.")
         if window < 2:
             raise ValueError(f"window must be at least 2 losses, between which there is a change, got {window}.")
         if not 0.0 <= threshold < math.inf:

@@ -55,7 +55,8 @@ class Seesaw(Schedule):
         # One that is unknown or 0 from the start on says nothing about cuts.
         share = math.nan
         if math.isfinite(own) and own >= 0.0:
-            self._peak = max(self._peak, own)
+            last = observation.last_learning_rate
+            self._peak = max(self._peak, own, last if math.isfinite(last) else 0.0)
             share = own / self._peak if self._peak else math.nan
             self._growth = max(self._growth, self._growth_at(share, most))
         return BatchDecision(self._initial * self._growth, self._learning_rate_factor(share, most))

@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from mixer.batch_size import BatchSize
@@ -44,13 +45,19 @@ def test_by_hand_rules_until_it_is_given_back() -> None:
     assert size.value == 9
 
 
+def test_whole_numbers_of_numpy_are_fine() -> None:
+    size = BatchSize(Constant(np.int64(12)), 8)  # type: ignore[arg-type]
+    size.set(np.int64(5))  # type: ignore[arg-type]
+    assert json.loads(json.dumps({**size.state_dict(), "initial": size.initial}))["manual"] == 5
+
+
 @pytest.mark.parametrize("wrong", [0, -3])
 def test_no_size_by_hand_is_refused(wrong: int) -> None:
     with pytest.raises(ValueError, match=f"set_batch_size must be at least 1 sample, got {wrong}"):
         BatchSize(Constant(), 8).set(wrong)
 
 
-@pytest.mark.parametrize("wrong", [2.0, True, "8", math.nan])
+@pytest.mark.parametrize("wrong", [2.0, True, "8", math.nan, np.float64(2)])
 def test_what_is_no_whole_size_by_hand_is_refused(wrong: object) -> None:
     with pytest.raises(TypeError, match="set_batch_size must be a whole number of samples"):
         BatchSize(Constant(), 8).set(wrong)  # type: ignore[arg-type]

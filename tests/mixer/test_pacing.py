@@ -1,5 +1,6 @@
 """A trainer whose batch size changes: what is trained, when, and with which learning rate."""
 
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -165,12 +166,47 @@ class TestLearningRate:
                 optimizers=(optimizer, StepLR(optimizer, 5)),
             )
 
+    def test_without_a_warm_up_the_peak_is_the_first_update(self, tmp_path: Path) -> None:
+        _, rates = train(tmp_path, schedules.Seesaw(maximum=16), num_train_epochs=4, lr_scheduler_type="linear")
+        assert rates.rates[:5] == pytest.approx([0.1] * 5)
+
+    def test_a_warm_up_longer_than_was_planned_still_decays_to_the_end(self, tmp_path: Path) -> None:
+        schedule = schedules.Function(lambda step, size: 2 if step else 20, initial=20)
+        _, rates = train(tmp_path, schedule, num_train_epochs=2, warmup_steps=8, lr_scheduler_type="cosine")
+        peak = rates.rates.index(max(rates.rates))
+        assert peak == 8
+        assert rates.rates[peak:] == sorted(rates.rates[peak:], reverse=True)
+        assert rates.rates[-1] < 0.001
+
+    def test_a_schedule_that_can_only_step_is_said_to_follow_nothing(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        model = build_model("llama")
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        trainer = MixingTrainer(
+            model,
+            arguments(tmp_path, max_steps=3),
+            train_dataset=Tokens(40, 1),
+            optimizers=(optimizer, StepLR(optimizer, 5)),
+        )
+
+        class Setting(TrainerCallback):
+            def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                trainer.mixing.set_batch_size(4)
+
+        trainer.add_callback(Setting())
+        logger = logging.getLogger("transformers")
+        logger.addHandler(caplog.handler)
+        trainer.train()
+        logger.removeHandler(caplog.handler)
+        assert "A StepLR goes on step by step" in caplog.text
+
     def test_seesaw_cuts_by_the_root_and_doubles(self, tmp_path: Path) -> None:
         trainer, rates = train(tmp_path, schedules.Seesaw(maximum=16), num_train_epochs=4, lr_scheduler_type="linear")
         sizes = trainer.ledger.clock()["batch_size"].tolist()
         assert sorted(set(sizes)) == [4, 8, 16]
         assert sizes == sorted(sizes)
-        assert rates.rates[sizes.index(8)] == pytest.approx(rates.rates[1] / math.sqrt(2))
+        assert rates.rates[sizes.index(8)] == pytest.approx(rates.rates[0] / math.sqrt(2))
         # At its maximum the batch grows no more: the learning rate falls as the run's own does.
         factors = trainer.ledger.clock()["learning_rate_factor"]
         assert factors[sizes.index(16) :].tolist() == [2.0] * sizes.count(16)
@@ -370,6 +406,10 @@ class TestWrongSizes:
     def test_a_size_beside_the_function_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(TypeError, match="give it to a MixingTrainer instead"):
             AdaptiveBatchSizeTrainer(doubling, build_model("llama"), arguments(tmp_path), batch_size=3)
+
+    def test_no_steps_are_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="max_steps=0 trains nothing"):
+            train(tmp_path, None, max_steps=0)
 
     def test_a_budget_is_a_budget(self, tmp_path: Path) -> None:
         with pytest.raises(TypeError, match=r"budget must be a Budget, such as Budget\(tokens=2_000_000_000\)"):
