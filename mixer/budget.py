@@ -38,7 +38,7 @@ class Budget:
                 raise TypeError(f"budget: {name} must be a number, got {value!r}.")
             if name != "epochs" and not isinstance(value, Integral):
                 raise TypeError(f"budget: {name} must be a whole number, got {value!r}.")
-            if not 0 < value < math.inf:
+            if not 0 < float(value) < math.inf:
                 raise ValueError(f"budget: {name} must be above 0 and finite, got {value}.")
 
     @property

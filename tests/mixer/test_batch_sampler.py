@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from mixer import AdaptiveBatchSampler, LossChange, Stream
+from mixer import AdaptiveBatchSampler, Hold, LossChange, Scheduled, Stream, schedules
 from mixer.budget import Budget
 from mixer.reported import make_reported
 from mixer.schedules import BatchDecision, BatchObservation, Schedule
@@ -334,3 +334,17 @@ def test_a_data_loader_trains_on_it(num_workers: int) -> None:
     assert sizes[:5] == [4, 4, 4, 4, 5]
     assert loss.item() < 1e-2
     assert np.isfinite(sampler.coverage)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"batch_size": schedules.Ramp(8, 1.0, unit="progress", initial=4)},
+        {"batch_size": 4, "mixing": Scheduled([(0.0, [1.0])])},
+        {"batch_size": 4, "mixing": Hold(Scheduled([(0.0, [1.0])]), 3)},
+    ],
+)
+def test_what_goes_by_the_progress_of_a_run_needs_one(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="goes by the progress of the run, and without a budget there is none"):
+        AdaptiveBatchSampler(20, **arguments)
+    assert AdaptiveBatchSampler(20, budget=Budget(epochs=2), **arguments).mixing.clock.progress == 0.0
