@@ -3,7 +3,6 @@
 import hashlib
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ import torch
 from transformers import TrainerCallback
 
 from mixer import AdaptiveBatchSizeTrainer, LossChange, MixingTrainer, schedules
-from tests.helpers import Tokens, arguments, build_model, end_ranks, weights_of
+from tests.distributed.launch import end_with, message_of
+from tests.helpers import Tokens, arguments, build_model, weights_of
 
 
 class _Record(TrainerCallback):
@@ -83,7 +83,7 @@ def _error(folder: Path, sizes: dict[int, int], every_rank: bool = True) -> str:
 
     args = arguments(folder, max_steps=4, per_device_train_batch_size=2)
     trainer = MixingTrainer(build_model("llama"), args, train_dataset=Tokens(40, 1), callbacks=[Setting()])
-    return _message(trainer.train)
+    return message_of(trainer.train)
 
 
 def wrong_sizes(folder: Path) -> list[str]:
@@ -96,7 +96,7 @@ def wrong_sizes(folder: Path) -> list[str]:
             return wrong if step == 2 else batch_size
 
         trainer = AdaptiveBatchSizeTrainer(function, build_model("llama"), args, train_dataset=Tokens(40, 1))
-        messages.append(_message(trainer.train))
+        messages.append(message_of(trainer.train))
     return messages
 
 
@@ -117,20 +117,11 @@ def schedules_agree(folder: Path) -> str:
     return hashlib.sha256(json.dumps(state).encode()).hexdigest()
 
 
-def _message(train: Callable[[], Any]) -> str:
-    try:
-        train()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
-
-
 def main() -> None:
     folder = Path(sys.argv[1])
     names = ("published", "dropping", "by_hand", "wrong_sizes", "schedules_agree")
     results = {name: globals()[name](folder / name) for name in names}
-    (folder / f"batch-size-{torch.distributed.get_rank()}.json").write_text(json.dumps(results))
-    end_ranks()
+    end_with(results, folder, "batch-size")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """What each rank does in the tests of changing ranks and of iterable streams: `torchrun ... FOLDER SCENARIO...`."""
 
 import hashlib
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,8 @@ import datasets
 import torch
 
 from mixer import MixingTrainer, Stream
-from tests.helpers import Tokens, arguments, build_model, end_ranks, three_streams, weights_of
+from tests.distributed.launch import end_with
+from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
 
 
 def elastic(folder: Path, max_steps: int, checkpoint: str | None, mixing: Any = "Uniform") -> MixingTrainer:
@@ -108,8 +108,7 @@ def failures(folder: Path) -> list[str]:
 def main() -> None:
     folder = Path(sys.argv[1])
     results = {name: globals()[name](folder) for name in sys.argv[2:]}
-    (folder / f"elastic-{torch.distributed.get_rank()}.json").write_text(json.dumps(results))
-    end_ranks()
+    end_with(results, folder, "elastic")
 
 
 if __name__ == "__main__":

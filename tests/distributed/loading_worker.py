@@ -1,7 +1,6 @@
 """What each rank does in the tests of loading ahead: `torchrun ... loading_worker.py FOLDER SCENARIO...`."""
 
 import hashlib
-import json
 import os
 import signal
 import sys
@@ -12,7 +11,8 @@ import torch
 from torch.utils.data import dataloader, get_worker_info
 
 from mixer import LossChange, MixingTrainer
-from tests.helpers import Tokens, arguments, build_model, end_ranks, weights_of
+from tests.distributed.launch import end_with, message_of
+from tests.helpers import Tokens, arguments, build_model, weights_of
 
 
 class _Masked(Tokens):
@@ -66,27 +66,17 @@ def same_weights(folder: Path) -> dict[str, str]:
 def dead_worker(folder: Path) -> str:
     # A worker that died is looked for more often than usual, so that this test takes less time.
     dataloader._MultiProcessingDataLoaderIter._try_get_data.__defaults__ = (0.5,)
-    return _error_of(_trainer(folder / "dead", 1, {"good": Tokens(20, 1), "bad": _Deadly(12, 2)}))
+    return message_of(_trainer(folder / "dead", 1, {"good": Tokens(20, 1), "bad": _Deadly(12, 2)}).train)
 
 
 def failing_sample(folder: Path) -> str:
-    return _error_of(_trainer(folder / "failing", 1, {"good": Tokens(20, 1), "bad": _Broken(12, 2)}))
-
-
-def _error_of(trainer: MixingTrainer) -> str:
-    try:
-        trainer.train()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
+    return message_of(_trainer(folder / "failing", 1, {"good": Tokens(20, 1), "bad": _Broken(12, 2)}).train)
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
     results = {name: globals()[name](folder) for name in sys.argv[2:]}
-    rank = torch.distributed.get_rank()
-    (folder / f"loading-{rank}.json").write_text(json.dumps(results))
-    end_ranks()
+    end_with(results, folder, "loading")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """What each rank does in the tests of memory that runs out: `torchrun ... recovery_worker.py FOLDER SCENARIO...`."""
 
-import json
 import signal
 import sys
 from pathlib import Path
@@ -12,7 +11,8 @@ import torch
 from torch import nn
 
 from mixer import MixingTrainer
-from tests.helpers import GradientRecorder, Tokens, arguments, build_model, end_ranks, three_streams, weights_of
+from tests.distributed.launch import end_with, message_of
+from tests.helpers import GradientRecorder, Tokens, arguments, build_model, three_streams, weights_of
 
 PLACES = ("forward", "training", "backward")
 
@@ -185,7 +185,7 @@ def failures(folder: Path) -> dict[str, str]:
     ):
         model = build_model("llama")
         Fault(model, **changes)
-        found[name] = _error_of(_trainer(folder / name, model, auto_find_batch_size=auto))
+        found[name] = message_of(_trainer(folder / name, model, auto_find_batch_size=auto).train)
     return found
 
 
@@ -204,20 +204,10 @@ def closed_window(folder: Path) -> None:
         raise
 
 
-def _error_of(trainer: MixingTrainer) -> str:
-    try:
-        trainer.train()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
-
-
 def main() -> None:
     folder = Path(sys.argv[1])
     results = {name: globals()[name](folder) for name in sys.argv[2:]}
-    rank = torch.distributed.get_rank()
-    (folder / f"recovery-{rank}.json").write_text(json.dumps(results))
-    end_ranks()
+    end_with(results, folder, "recovery")
 
 
 if __name__ == "__main__":

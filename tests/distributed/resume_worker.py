@@ -1,7 +1,6 @@
 """What each of two ranks does in the tests of going on: `torchrun ... resume_worker.py FOLDER`."""
 
 import gc
-import json
 import sys
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from tests.helpers import end_ranks
+from tests.distributed.launch import end_with
 from tests.mixer.test_resume import Killed, build, end_of, go_on
 
 # Both ranks are killed at the same instant: at the n-th barrier, or at the n-th of some event.
@@ -88,9 +87,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     gc.collect = lambda *_: 0  # takes longer at each run's beginning than the run
     results = {"kills": kills(folder), "errors": errors(folder), "choice": choice(folder)}
-    rank = torch.distributed.get_rank()
-    (folder / f"results-{rank}.json").write_text(json.dumps(results))
-    end_ranks()
+    end_with(results, folder, "results")
 
 
 if __name__ == "__main__":

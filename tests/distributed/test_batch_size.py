@@ -1,38 +1,24 @@
 """Batch sizes that change on two ranks."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mixer import Ledger
-
-ROOT = Path(__file__).parents[2]
+from tests.distributed.launch import launch_well, results_of
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("batch-size")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    run = subprocess.run(
-        [*command, str(Path(__file__).with_name("batch_size_worker.py")), str(path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-6000:]
+    launch_well("batch_size_worker.py", path)
     return path
 
 
 @pytest.fixture(scope="module")
 def results(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads((folder / f"batch-size-{rank}.json").read_text()) for rank in range(2)]
+    return results_of(folder, "batch-size")
 
 
 @pytest.mark.parametrize("num_workers", ["0", "2"])

@@ -1,9 +1,5 @@
 """Runs that change their number of ranks, and iterable streams on two of them."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +8,13 @@ import pytest
 
 from mixer import Ledger
 from tests.distributed.elastic_worker import elastic, rows_trainer
-
-ROOT = Path(__file__).parents[2]
+from tests.distributed.launch import launch_well, results_of
 
 
 def _launch(folder: Path, world_size: int, *scenarios: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(world_size)]
-    run = subprocess.run(
-        [*command, str(Path(__file__).with_name("elastic_worker.py")), str(folder), *scenarios],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-6000:]
-    results: dict[str, Any] = json.loads((folder / "elastic-0.json").read_text())
-    last = json.loads((folder / f"elastic-{world_size - 1}.json").read_text())
+    launch_well("elastic_worker.py", folder, *scenarios, world_size=world_size)
+    every = results_of(folder, "elastic", world_size)
+    results, last = every[0], every[-1]
     assert results.get("rows") == last.get("rows")
     return {**results, "failures": (results.get("failures"), last.get("failures"))}
 

@@ -1,40 +1,26 @@
 """Loading ahead on two ranks, each with worker processes of its own."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mixer import Ledger
+from tests.distributed.launch import launch_well, results_of
 
-ROOT = Path(__file__).parents[2]
 SCENARIOS = ("same_weights", "dead_worker", "failing_sample")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("loading")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    run = subprocess.run(
-        [*command, str(Path(__file__).with_name("loading_worker.py")), str(path), *SCENARIOS],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-6000:]
+    launch_well("loading_worker.py", path, *SCENARIOS)
     return path
 
 
 @pytest.fixture(scope="module")
 def results(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads((folder / f"loading-{rank}.json").read_text()) for rank in range(2)]
+    return results_of(folder, "loading")
 
 
 def test_with_workers_the_weights_are_those_without(results: list[dict[str, Any]]) -> None:

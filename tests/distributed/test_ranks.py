@@ -1,7 +1,3 @@
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +6,9 @@ import pytest
 import torch
 
 from mixer import Ledger, MixingTrainer, Uniform
+from tests.distributed.launch import launch_well, results_of
 from tests.helpers import MODEL_DATA, GradientRecorder, arguments, build_model, three_streams
 
-ROOT = Path(__file__).parents[2]
 SCENARIOS = (
     "gradients",
     "own_loss",
@@ -28,23 +24,13 @@ SCENARIOS = (
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    run = subprocess.run(
-        [*command, str(Path(__file__).with_name("worker.py")), str(path), *SCENARIOS],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-6000:]
+    launch_well("worker.py", path, *SCENARIOS, timeout_seconds=600)
     return path
 
 
 @pytest.fixture(scope="module")
 def results(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads((folder / f"results-{rank}.json").read_text()) for rank in range(2)]
+    return results_of(folder, "results")
 
 
 @pytest.mark.parametrize("name", MODEL_DATA)

@@ -1,42 +1,26 @@
 """Memory that runs out on one of two ranks."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[2]
+from tests.distributed.launch import launch, launch_well, results_of
+
 SCENARIOS = ("undisturbed", "repeated", "experts", "iterable_by_tokens", "failures")
-
-
-def launch(folder: Path, *scenarios: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    return subprocess.run(
-        [*command, str(Path(__file__).with_name("recovery_worker.py")), str(folder), *scenarios],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recovery")
-    run = launch(path, *SCENARIOS)
-    assert run.returncode == 0, run.stderr[-6000:]
+    launch_well("recovery_worker.py", path, *SCENARIOS)
     return path
 
 
 @pytest.fixture(scope="module")
 def results(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads((folder / f"recovery-{rank}.json").read_text()) for rank in range(2)]
+    return results_of(folder, "recovery")
 
 
 @pytest.mark.parametrize("name", ["forward", "training", "backward"])
@@ -90,7 +74,7 @@ def test_errors_of_one_rank_end_both(results: list[dict[str, Any]]) -> None:
 
 
 def test_a_closed_window_ends_both_ranks_with_the_cap_to_set(tmp_path: Path) -> None:
-    run = launch(tmp_path, "closed_window")
+    run = launch("recovery_worker.py", tmp_path, "closed_window")
     assert run.returncode != 0
     for rank in range(2):
         message = (tmp_path / f"closed-{rank}.txt").read_text()

@@ -1,38 +1,24 @@
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mixer import Ledger
+from tests.distributed.launch import launch_well, results_of
 from tests.mixer.test_resume import build
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("resuming")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    run = subprocess.run(
-        [*command, str(Path(__file__).with_name("resume_worker.py")), str(path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-6000:]
+    launch_well("resume_worker.py", path)
     return path
 
 
 @pytest.fixture(scope="module")
 def results(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads((folder / f"results-{rank}.json").read_text()) for rank in range(2)]
+    return results_of(folder, "results")
 
 
 def test_killed_runs_of_two_ranks_end_as_one_that_was_not(results: list[dict[str, Any]]) -> None:

@@ -1,37 +1,22 @@
 """Loops without the Trainer, on two ranks under accelerate."""
 
 import itertools
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from accelerate import Accelerator
 
+from tests.distributed.launch import launch_well, results_of
 from tests.distributed.standalone_worker import NUM_EPOCHS, NUM_SAMPLES, by_loader, train
 
-ROOT = Path(__file__).parents[2]
 LOOPS = ("sampler", "loader", "loader_with_workers")
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     path = tmp_path_factory.mktemp("standalone")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    run = subprocess.run(
-        [*command, str(Path(__file__).with_name("standalone_worker.py")), str(path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-6000:]
-    return [json.loads((path / f"standalone-{rank}.json").read_text()) for rank in range(2)]
+    launch_well("standalone_worker.py", path, timeout_seconds=200)
+    return results_of(path, "standalone")
 
 
 @pytest.mark.parametrize("loop", LOOPS)

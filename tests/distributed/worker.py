@@ -1,6 +1,5 @@
 """What each rank does in the distributed tests: `torchrun ... worker.py FOLDER SCENARIO...`."""
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +9,13 @@ import torch
 from transformers import Trainer, TrainerCallback
 
 from mixer import LossChange, MixingTrainer, Uniform
+from tests.distributed.launch import end_with, message_of
 from tests.helpers import (
     MODEL_DATA,
     GradientRecorder,
     Tokens,
     arguments,
     build_model,
-    end_ranks,
     three_streams,
     weights_of,
 )
@@ -98,7 +97,7 @@ class _WeightsOnOneRank(TrainerCallback):
 def disagreement(folder: Path) -> str:
     trainer = MixingTrainer(build_model("llama"), arguments(folder / "disagreement"), train_dataset=three_streams())
     trainer.add_callback(_WeightsOnOneRank(lambda: trainer.mixing))
-    return _error_of(trainer)
+    return message_of(trainer.train)
 
 
 def failing_policy(folder: Path) -> str:
@@ -110,7 +109,7 @@ def failing_policy(folder: Path) -> str:
         return weights
 
     args = arguments(folder / "failing")
-    return _error_of(MixingTrainer(build_model("llama"), args, train_dataset=three_streams(), mixing=weights))
+    return message_of(MixingTrainer(build_model("llama"), args, train_dataset=three_streams(), mixing=weights).train)
 
 
 class _Broken(Tokens):
@@ -123,7 +122,7 @@ class _Broken(Tokens):
 def broken_sample(folder: Path) -> str:
     streams = {"good": Tokens(20, 1), "bad": _Broken(12, 2)}
     args = arguments(folder / "broken", max_steps=10)
-    return _error_of(MixingTrainer(build_model("llama"), args, train_dataset=streams, batch_size=8))
+    return message_of(MixingTrainer(build_model("llama"), args, train_dataset=streams, batch_size=8).train)
 
 
 class _InfiniteForLabel(torch.nn.Module):
@@ -158,7 +157,7 @@ def nonfinite(folder: Path) -> dict[str, Any]:
             nonfinite=mode,
         )
         if mode == "raise":
-            results[mode] = _error_of(trainer)
+            results[mode] = message_of(trainer.train)
         else:
             trainer.train()
             results[mode] = bool(torch.equal(before, weights_of(model)))
@@ -183,20 +182,10 @@ def resume(folder: Path) -> bool:
     return torch.equal(ends[0], ends[2])
 
 
-def _error_of(trainer: MixingTrainer) -> str:
-    try:
-        trainer.train()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
-
-
 def main() -> None:
     folder = Path(sys.argv[1])
     results = {name: globals()[name](folder) for name in sys.argv[2:]}
-    rank = torch.distributed.get_rank()
-    (folder / f"results-{rank}.json").write_text(json.dumps(results))
-    end_ranks()
+    end_with(results, folder, "results")
 
 
 if __name__ == "__main__":
