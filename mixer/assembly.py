@@ -15,7 +15,7 @@ from mixer.planner import Drawing, Planner
 from mixer.policies import Fixed, Policy, Proportional, as_policy
 from mixer.random_state import seeded
 from mixer.schedules import Schedule
-from mixer.streams import Stream
+from mixer.streams import Stream, total_max_samples
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,13 @@ def assemble(
     if args.train_sampling_strategy == "sequential":
         streams = [replace(stream, shuffle=False) for stream in streams]
     budget = resolve_budget(args, options.budget)
-    ends = [stream.max_samples for stream in streams]
     can_drop = not any(stream.is_iterable for stream in streams)
     clock = Clock(
         batch_size=size.initial,
         epoch_size=resolve_epoch_size(budget, streams, size.initial, options.epoch_size),
         budget=budget,
         drop_unit=pass_size if args.dataloader_drop_last and can_drop else 0,
-        max_samples=None if None in ends else sum(end or 0 for end in ends),
+        max_samples=total_max_samples(streams),
         pass_size=pass_size,
         num_warmup_steps=int(args.warmup_steps) if args.warmup_steps >= 1 else 0,
         tokens_per_sample=1.0 if budget.tokens is None else guess_tokens(streams),

@@ -67,7 +67,9 @@ class Clock:
         self.num_samples = self.num_tokens = self.samples_in_epoch = 0
         self._warmup_share = self._least_progress = 0.0
         self._planned_steps = self._plan_steps()
-        self.planned_epochs = -(-self._planned_steps // self.steps_per_epoch)
+        # Of the first size: the present one does not say how many epochs those steps are.
+        by_steps = -(-self._planned_steps // self.steps_per_epoch)
+        self.planned_epochs = by_steps if budget.epochs is None else math.ceil(budget.epochs)
 
     # ---- How far the run is ----
 

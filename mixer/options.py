@@ -113,7 +113,7 @@ def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple
         The batch size, and the batch over all ranks that one accumulation step would have.
 
     Raises:
-        ValueError: If it is smaller than the number of ranks or given beside accumulation steps.
+        ValueError: If it is given beside accumulation steps.
     """
     steps = args.gradient_accumulation_steps
     if batch_size is None:
@@ -125,8 +125,6 @@ def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple
             "multiply: micro-batches are made by themselves, of per_device_train_batch_size samples at most. Give one "
             "of the two."
         )
-    if batch_size < args.world_size:
-        raise ValueError(f"batch_size={batch_size} is smaller than the number of ranks, {args.world_size}.")
     return batch_size, batch_size
 
 

@@ -1,7 +1,6 @@
 """The Trainer's loop on the mixture's clock: how long it runs, when epochs end, which learning rate updates have."""
 
 import contextlib
-import math
 from typing import Any
 
 import torch
@@ -32,13 +31,8 @@ class PacingMixin(SavingMixin):
 
     @property
     def _num_epochs_bound(self) -> int:
-        epochs = self.mixing.clock.budget.epochs
-        return _NO_BOUND if epochs is None else math.ceil(epochs)
-
-    @property
-    def _num_epochs_shown(self) -> int:
         clock = self.mixing.clock
-        return clock.planned_epochs if clock.budget.epochs is None else math.ceil(clock.budget.epochs)
+        return _NO_BOUND if clock.budget.epochs is None else clock.planned_epochs
 
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
         """Gives the samples of an update over all ranks; see `Trainer.get_total_train_batch_size`."""
@@ -58,7 +52,7 @@ class PacingMixin(SavingMixin):
     ) -> Any:
         with self._loop_arguments():
             return super()._init_training_state(
-                max_steps, num_update_steps_per_epoch, self._num_epochs_shown, *args, **kwargs
+                max_steps, num_update_steps_per_epoch, self.mixing.clock.planned_epochs, *args, **kwargs
             )
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
@@ -72,7 +66,7 @@ class PacingMixin(SavingMixin):
         clock = self.mixing.clock
         if self.control.should_epoch_stop and clock.step_in_epoch:
             clock.end_epoch()
-        if clock.counts_steps and clock.num_epochs_done >= self._num_epochs_shown:
+        if clock.counts_steps and clock.num_epochs_done >= clock.planned_epochs:
             self.control.should_training_stop = True  # the Trainer's loop would have no epoch left, either
 
     def _loop_arguments(self) -> contextlib.AbstractContextManager[None]:

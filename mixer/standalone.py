@@ -25,7 +25,7 @@ from mixer.standalone_options import (
     resolve_size,
     resolve_streams,
 )
-from mixer.streams import combine
+from mixer.streams import combine, total_max_samples
 
 Int64Array = NDArray[np.int64]
 MixingLike = Policy | str | Mapping[str, float] | Sequence[float] | Callable[..., Any]
@@ -77,7 +77,7 @@ class Standalone:
         size = resolve_size(batch_size, self.world_size)
         clock = resolve_clock(size.value, self.streams, budget, epoch_size, drop_last, self.world_size)
         policy = resolve_policy(mixing, self.streams)
-        if budget is None and any(stream.max_samples is None for stream in streams):
+        if budget is None and total_max_samples(streams) is None:
             check_progress(size.schedule, policy)
         self.mixing = Mixing(Planner(self.streams, seed), policy, clock, size)
         self.plan: Plan | None = None

@@ -12,7 +12,7 @@ from mixer.options import check_schedule, resolve_epoch_size
 from mixer.policies import Policy, Scheduled, Wrapper
 from mixer.schedules import AdaBatch, CriticalBatchWarmup, Function, Ramp, Schedule, as_schedule
 from mixer.schedules.limits import check_whole
-from mixer.streams import Stream, as_streams
+from mixer.streams import Stream, as_streams, total_max_samples
 
 BatchSizeLike = Schedule | str | int | Callable[[int, int], int]
 
@@ -148,8 +148,7 @@ def resolve_clock(
     """
     if budget is not None and not isinstance(budget, Budget):
         raise TypeError(f"budget must be a Budget, such as Budget(epochs=3), got {budget!r}.")
-    ends = [stream.max_samples for stream in streams]
-    max_samples = None if None in ends else sum(end or 0 for end in ends)
+    max_samples = total_max_samples(streams)
     if budget is None and max_samples is None:
         _check_always_there(streams)
     budget = _ENDLESS if budget is None else budget

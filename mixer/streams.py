@@ -184,6 +184,19 @@ def combine(streams: Sequence[Stream], parts: Sequence[Any], epoch_size: int | N
     return parts[0] if len(parts) == 1 else ConcatDataset(parts)
 
 
+def total_max_samples(streams: Sequence[Stream]) -> int | None:
+    """Counts the samples after which all streams are exhausted.
+
+    Args:
+        streams: The streams.
+
+    Returns:
+        Number of samples, or `None` if a stream has no end.
+    """
+    ends = [stream.max_samples for stream in streams]
+    return None if None in ends else sum(end or 0 for end in ends)
+
+
 def describe(streams: Sequence[Stream]) -> Mixture:
     """Gives what a policy may know about the streams before the run.
 
