@@ -8,6 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.gradient_statistics import GradientStatistics
+
 FloatArray = NDArray[np.float64]
 Int64Array = NDArray[np.int64]
 
@@ -45,6 +47,7 @@ class Observation:
             that is not finite) and everywhere for a policy that does not need `"loss"`.
         evaluation_losses: `[num_streams]`: losses of an evaluation that came since the last observation, NaN for a
             stream without; `None` if there was none.
+        gradients: The streams' gradients in the last update, if they were measured.
     """
 
     step: int
@@ -55,6 +58,7 @@ class Observation:
     seen: Int64Array
     losses: FloatArray
     evaluation_losses: FloatArray | None = None
+    gradients: GradientStatistics | None = None
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,10 @@ class Policy(ABC):
     """A mixing policy.
 
     It knows no model, trainer, file or global random state: only K numbers at a time. A subclass says in `needs`
-    what has to be observed for it: `"loss"` (training losses) or `"evaluation_loss"`. One that never changes
-    its first decision says so by `is_static` and is not asked again.
+    what has to be observed for it: `"loss"` (training losses), `"evaluation_loss"`, `"gradient"` (the streams'
+    gradients, every `interval_steps` updates: after updates whose number is a multiple) or `"gradient_variance"` (these
+    with their variance, which costs more). One that never changes its first decision says so by `is_static` and is not
+    asked again.
 
     Args:
         unit: Whether the weights are shares of samples or of tokens.
@@ -87,6 +93,7 @@ class Policy(ABC):
 
     needs: frozenset[str] = frozenset()
     is_static: bool = False
+    interval_steps: int = 1
 
     def __init__(self, *, unit: Unit = "samples"):
         if unit not in ("samples", "tokens"):

@@ -24,6 +24,7 @@ class Wrapper(Policy):
         super().__init__(unit=policy.unit)
         self.policy = policy
         self.needs = policy.needs
+        self.interval_steps = policy.interval_steps
 
     @property
     def name(self) -> str:

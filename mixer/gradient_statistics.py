@@ -1,0 +1,103 @@
+"""What a gradient shows of the streams: K numbers of each, with the noise taken out."""
+
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+Int64Array = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class GradientStatistics:
+    """The gradients of the streams at one update, before clipping: the gradient of stream k is that of its mean loss.
+
+    The mean is over the items of the loss (tokens, for a language model), and a sample counts in it by its items. The
+    variance is that of one sample (a row), not of one item.
+
+    Args:
+        gram: `[num_streams, num_streams]`: products `<g_i, g_j>` of the streams' gradients in this batch; those off the
+            diagonal are unbiased, the diagonal is too large by `variance / counts`. NaN where a stream has no sample.
+        variance: `[num_streams]`: `σ_k²`, mean squared distance of a sample's gradient from the stream's true one; NaN
+            where there are less than two samples, or it was not measured.
+        squared_norm: `[num_streams]`: unbiased estimate of `||g_k||²`; may be negative. NaN where the variance is.
+        counts: int64 `[num_streams]`: samples of each stream.
+        shares: `[num_streams]`: share of each stream in the loss of the batch; they sum to 1.
+        gram_error: `[num_streams, num_streams]`: upper bound on the standard deviation of `gram` around the products
+            of the batch's own gradients; 0 where they were measured exactly.
+    """
+
+    gram: FloatArray
+    variance: FloatArray
+    squared_norm: FloatArray
+    counts: Int64Array
+    shares: FloatArray
+    gram_error: FloatArray
+
+    @property
+    def cosines(self) -> FloatArray:
+        """`[num_streams, num_streams]`: cosines of the batch's gradients; noise draws those of small batches to 0."""
+        norms = np.sqrt(np.diagonal(self.gram))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            cosines: FloatArray = self.gram / np.outer(norms, norms)
+        return cosines
+
+    @property
+    def noise(self) -> tuple[float, float]:
+        """Signal `||g||²` and noise `tr Σ` of the whole gradient, `g = Σ_k share_k g_k`; NaN where a stream's is.
+
+        The counts are exact, so that only noise within the streams enters: `tr Σ = n Σ_k share_k² σ_k² / n_k`.
+        """
+        there = self.counts > 0
+        shares, counts = self.shares[there], self.counts[there]
+        noise_of_batch = float((shares**2 * self.variance[there] / counts).sum())
+        square = float(shares @ self.gram[np.ix_(there, there)] @ shares)
+        return square - noise_of_batch, noise_of_batch * int(counts.sum())
+
+
+@overload
+def signal_and_noise(
+    square_of_sum: float, sum_of_squares: float, num_samples: float, num_squared: float
+) -> tuple[float, float]: ...
+
+
+@overload
+def signal_and_noise(
+    square_of_sum: FloatArray, sum_of_squares: FloatArray, num_samples: FloatArray, num_squared: FloatArray
+) -> tuple[FloatArray, FloatArray]: ...
+
+
+def signal_and_noise(
+    square_of_sum: float | FloatArray,
+    sum_of_squares: float | FloatArray,
+    num_samples: float | FloatArray,
+    num_squared: float | FloatArray,
+) -> tuple[float | FloatArray, float | FloatArray]:
+    """Parts the squared norm of a gradient into signal and noise, by how it falls apart into groups of samples.
+
+    With `z_j` the sum of the gradients of the `s_j` samples of group j, `E||z_j||² = s_j² ||g||² + s_j σ²`, and the
+    same holds for all samples together. Both equations give both unknowns, without bias. A group may be one sample, a
+    micro-batch or what a rank has (McCandlish et al. 2018, arXiv:1812.06162, app. A.1, for two batches of each size).
+
+    Args:
+        square_of_sum: `||Σ_j z_j||²`, or one a stream.
+        sum_of_squares: `Σ_j ||z_j||²`.
+        num_samples: `n = Σ_j s_j`.
+        num_squared: `Σ_j s_j²`.
+
+    Returns:
+        `||g||²` and `σ²`; NaN where there is but one group.
+
+    Example:
+        >>> signal_and_noise(4.0, 2.0, 2, 2)  # two samples with the same gradient, of norm 1
+        (1.0, 0.0)
+    """
+    pairs = np.asarray(num_samples, dtype=np.float64) ** 2 - num_squared
+    with np.errstate(invalid="ignore", divide="ignore"):
+        signal = np.where(pairs > 0, (np.asarray(square_of_sum) - sum_of_squares) / pairs, np.nan)
+        noise = np.asarray(square_of_sum) / num_samples - signal * num_samples
+    if np.ndim(signal):
+        return signal, noise
+    return float(signal), float(noise)
