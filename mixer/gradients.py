@@ -82,13 +82,25 @@ def average_gradients(model: nn.Module, ranks: Ranks, world_size: int) -> None:
     for parameter, is_anywhere in zip(parameters, ranks.total(are_present).tolist(), strict=True):
         if is_anywhere and parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    for bucket in buckets([parameter.grad for parameter in parameters if parameter.grad is not None]):
-        flat = torch.cat([gradient.reshape(-1) for gradient in bucket]).div_(world_size)
-        dist.all_reduce(flat)
-        parts = torch.split(flat, [gradient.numel() for gradient in bucket])
-        for gradient, part in zip(bucket, parts, strict=True):
-            gradient.copy_(part.view_as(gradient))
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    for gradient in gradients:
+        gradient.div_(world_size)
+    add_up(gradients)
     ddp.require_forward_param_sync = True
+
+
+def add_up(tensors: Sequence[Tensor]) -> None:
+    """Adds tensors up over the ranks, in place.
+
+    Args:
+        tensors: Tensors of the same shapes and types on every rank.
+    """
+    for bucket in buckets(tensors):
+        flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+        dist.all_reduce(flat)
+        parts = torch.split(flat, [tensor.numel() for tensor in bucket])
+        for tensor, part in zip(bucket, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
 
 
 def buckets(gradients: Sequence[Tensor], most_bytes: int = _BUCKET_BYTES) -> Iterator[list[Tensor]]:

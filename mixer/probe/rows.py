@@ -1,0 +1,93 @@
+"""Which stream each row of a micro-batch is of, and how a layer's tensors fall into rows."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class Rows:
+    """The rows of a micro-batch and their streams.
+
+    Args:
+        stream_ids: int64 `[num_rows]`: the stream of each row.
+        num_items: int64 `[num_rows]`: terms of the loss in each row.
+        num_streams: Number of streams of the run.
+        device: Where the model is.
+    """
+
+    def __init__(
+        self, stream_ids: NDArray[np.int64], num_items: NDArray[np.int64], num_streams: int, device: torch.device
+    ):
+        self.num_rows = len(stream_ids)
+        self.counts = np.bincount(stream_ids[num_items > 0], minlength=num_streams)
+        self.num_items = np.bincount(stream_ids, weights=num_items, minlength=num_streams)
+        present, local = np.unique(stream_ids, return_inverse=True)
+        self.num_present = len(present)
+        self.local: list[int] = local.tolist()
+        self.present = torch.from_numpy(present).to(device)
+        self.local_ids = torch.from_numpy(local).to(device)
+        self.stream_ids = torch.from_numpy(stream_ids).to(device)
+        order = np.argsort(local, kind="stable")
+        is_sorted = bool((order[1:] > order[:-1]).all())
+        self._order = None if is_sorted else torch.from_numpy(order).to(device)
+        self._ends: list[int] = np.bincount(local).cumsum().tolist()
+        self._lengths: set[int] = set()
+
+    def split(self, values: Tensor) -> Tensor | None:
+        """Gives a layer's tensor row by row.
+
+        Args:
+            values: `[num_rows, ..., features]`, or `[num_rows · length, features]` row after row, of a length that
+                another tensor of this micro-batch had.
+
+        Returns:
+            `[num_rows, length, features]`; `None` if it does not fall into rows.
+        """
+        if values.dim() < 2:
+            return None
+        if values.shape[0] == self.num_rows:
+            rows = values.reshape(self.num_rows, -1, values.shape[-1])
+            self._lengths.add(rows.shape[1])
+            return rows
+        length, rest = divmod(values.shape[0], self.num_rows)
+        if values.dim() == 2 and not rest and length in self._lengths:
+            return values.reshape(self.num_rows, length, values.shape[-1])
+        return None
+
+    def note_length(self, length: int) -> None:
+        """Remembers a number of tokens that rows have.
+
+        Args:
+            length: Tokens of a row, padding included.
+        """
+        self._lengths.add(length)
+
+    def by_stream(self, values: Tensor) -> Sequence[Tensor]:
+        """Gathers what belongs to each stream that is there.
+
+        Args:
+            values: `[num_rows, length, features]`.
+
+        Returns:
+            For each such stream `[its rows · length, features]`; views, where the rows are in the order of the streams.
+        """
+        if self._order is not None:
+            values = values.index_select(0, self._order)
+        flat, length = values.reshape(-1, values.shape[-1]), values.shape[1]
+        starts = [0, *self._ends[:-1]]
+        return [flat[start * length : end * length] for start, end in zip(starts, self._ends, strict=True)]
+
+    def add_up(self, per_row: Tensor) -> Tensor:
+        """Adds rows up by stream.
+
+        Args:
+            per_row: `[num_rows, features]`.
+
+        Returns:
+            `[num_present, features]`.
+        """
+        sums = torch.zeros(self.num_present, per_row.shape[1], dtype=per_row.dtype, device=per_row.device)
+        return sums.index_add_(0, self.local_ids, per_row)

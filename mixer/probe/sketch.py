@@ -1,0 +1,149 @@
+"""Random projections by which the products of large gradients survive in small ones."""
+
+import hashlib
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class Fold:
+    """Adds the entries of one axis up in buckets, each with a random sign: a count sketch.
+
+    The buckets are random and of equal size. For vectors x and y the product of their folds is `<x, y>` in the mean,
+    and its variance is at most `(‖x‖²‖y‖² + <x, y>²) / num_buckets` (Charikar, Chen and Farach-Colton 2002; here all
+    signs are independent).
+
+    Args:
+        size: Length of the axis.
+        num_buckets: Number of buckets, less than the size.
+        seed: Seed of buckets and signs.
+        device: Where the gradients are.
+        dtype: Their type.
+    """
+
+    def __init__(self, size: int, num_buckets: int, seed: int, device: torch.device, dtype: torch.dtype):
+        generator = torch.Generator().manual_seed(seed)
+        self.num_buckets = num_buckets
+        bucket = torch.randperm(size, generator=generator) % num_buckets
+        sign = torch.randint(0, 2, (size,), generator=generator).mul_(2).sub_(1).to(dtype)
+        ends = torch.cat([torch.zeros(1, dtype=torch.int64), torch.bincount(bucket, minlength=num_buckets).cumsum(0)])
+        members = torch.argsort(bucket, stable=True)
+        with warnings.catch_warnings():  # that compressed rows are a beta feature of torch
+            warnings.simplefilter("ignore", UserWarning)
+            self._rows = torch.sparse_csr_tensor(
+                ends, members, sign[members], (num_buckets, size), check_invariants=False
+            ).to(device)
+        self.bucket, self.sign = bucket.to(device), sign.to(device)
+        self._columns = torch.zeros(size, num_buckets, dtype=dtype)
+        self._columns[torch.arange(size), bucket] = sign
+        self._columns = self._columns.to(device)
+
+    def rows(self, matrices: Tensor) -> Tensor:
+        """Folds the first axis of matrices.
+
+        Args:
+            matrices: `[count, size, width]`.
+
+        Returns:
+            `[count, num_buckets, width]`.
+        """
+        return torch.stack([self._rows @ matrix for matrix in matrices])
+
+    def some_rows(self, indices: Tensor, matrices: Tensor) -> Tensor:
+        """Folds the first axis of matrices of which only some rows are given; the others are 0.
+
+        Args:
+            indices: int64 `[num_given]`: which rows.
+            matrices: `[count, num_given, width]`.
+
+        Returns:
+            `[count, num_buckets, width]`.
+        """
+        folded = matrices.new_zeros(len(matrices), self.num_buckets, matrices.shape[2])
+        return folded.index_add_(1, self.bucket[indices], matrices * self.sign[indices, None])
+
+    def columns(self, matrices: Tensor) -> Tensor:
+        """Folds the last axis of matrices.
+
+        Args:
+            matrices: `[count, height, size]`.
+
+        Returns:
+            `[count, height, num_buckets]`.
+        """
+        return matrices @ self._columns
+
+
+class Projection:
+    """Makes small matrices of the gradients of one parameter, from both sides; the same on every rank.
+
+    Args:
+        name: Name of the parameter, which the random numbers are keyed by.
+        shape: Its shape; more than two axes count as a matrix with the first, one as a column.
+        size: Largest number of rows and of columns of the sketch, for a vector of its entries' root.
+        seed: Seed of the run's projections.
+        device: Where the parameter is.
+        dtype: Type of its gradient.
+    """
+
+    def __init__(self, name: str, shape: Sequence[int], size: int, seed: int, device: torch.device, dtype: torch.dtype):
+        height, width = as_matrix(shape)
+
+        def fold(axis: str, length: int, most: int) -> Fold | None:
+            digest = hashlib.sha256(f"{seed}/{name}/{axis}".encode()).digest()
+            key = int.from_bytes(digest[:7], "little")
+            return None if length <= most else Fold(length, most, key, device, dtype)
+
+        self._rows = fold("rows", height, size if len(shape) > 1 else size * size)
+        self._columns = fold("columns", width, size)
+        self.shape = (
+            height if self._rows is None else self._rows.num_buckets,
+            width if self._columns is None else self._columns.num_buckets,
+        )
+        factors = [1.0 + 2.0 / axis.num_buckets for axis in (self._rows, self._columns) if axis is not None]
+        self.relative_variance: float = torch.tensor(factors, dtype=torch.float64).prod().item() - 1.0
+
+    def fold(self, matrices: Tensor) -> Tensor:
+        """Projects gradients.
+
+        Args:
+            matrices: `[count, height, width]`.
+
+        Returns:
+            `[count, *shape]`.
+        """
+        if self._rows is not None:
+            matrices = self._rows.rows(matrices)
+        return matrices if self._columns is None else self._columns.columns(matrices)
+
+    def fold_some_rows(self, indices: Tensor, matrices: Tensor) -> Tensor:
+        """Projects gradients of which only some rows are not 0.
+
+        Args:
+            indices: int64 `[num_given]`: which rows.
+            matrices: `[count, num_given, width]`.
+
+        Returns:
+            `[count, *shape]`.
+        """
+        if self._rows is not None:
+            folded = self._rows.some_rows(indices, matrices)
+        else:
+            folded = matrices.new_zeros(len(matrices), self.shape[0], matrices.shape[2])
+            folded.index_add_(1, indices, matrices)
+        return folded if self._columns is None else self._columns.columns(folded)
+
+
+def as_matrix(shape: Sequence[int]) -> tuple[int, int]:
+    """Gives the shape in which a parameter is projected.
+
+    Args:
+        shape: Its own shape.
+
+    Returns:
+        Height and width.
+    """
+    height = shape[0] if shape else 1
+    return height, int(torch.Size(shape[1:]).numel())
