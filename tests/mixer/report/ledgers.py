@@ -64,6 +64,7 @@ def write_run(
             "step": step,
             "load_seconds": np.full(num_updates, 0.5),
             "train_seconds": np.full(num_updates, 20.0),
+            "probe_seconds": np.zeros(num_updates),
         }
     )
     for at in range(0, num_updates + 1, eval_every):
