@@ -1,5 +1,6 @@
 """Measurements of the streams' gradients as rows of a table, and back."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -68,11 +69,11 @@ def cosines_of(rows: pd.DataFrame) -> pd.DataFrame:
     """
     steps, streams, others, cosines = [], [], [], []
     for step, names, statistics in measurements_in(rows):
-        first, second = np.triu_indices(len(names), 1)
-        steps.append(np.full(len(first), step))
-        streams += [names[place] for place in first]
-        others += [names[place] for place in second]
-        cosines.append(statistics.cosines[first, second])
+        pairs = list(itertools.combinations(names, 2))
+        steps.append(np.full(len(pairs), step))
+        streams += [stream for stream, _ in pairs]
+        others += [other for _, other in pairs]
+        cosines.append(statistics.cosines[np.triu_indices(len(names), 1)])
     return pd.DataFrame(
         {
             "step": np.concatenate([np.empty(0, np.int64), *steps]),
