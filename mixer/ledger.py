@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from mixer.checkpoint import write_json
+from mixer.gradient_rows import cosines_of, rows_of
+from mixer.gradient_statistics import GradientStatistics
+from mixer.ledger_schemas import CLOCK, EVALUATIONS, GRADIENTS, STREAMS, UPDATES
 from mixer.table import Table
 
 FloatArray = NDArray[np.float64]
@@ -16,54 +18,11 @@ Int64Array = NDArray[np.int64]
 
 FORMAT_VERSION = 1
 
-_STREAMS = pa.schema(
-    {
-        "step": pa.int64(),
-        "stream": pa.string(),
-        "weight": pa.float64(),
-        "count": pa.int64(),
-        "items": pa.int64(),
-        "loss": pa.float64(),
-        "tokens": pa.int64(),
-        "seen": pa.int64(),
-        "unique": pa.int64(),
-        "coverage": pa.float64(),
-        "epoch": pa.float64(),
-        "staleness": pa.int64(),
-        "undelivered": pa.int64(),
-    }
-)
-_UPDATES = pa.schema(
-    {
-        "step": pa.int64(),
-        "total": pa.int64(),
-        "micro_batches": pa.int64(),
-        "hits": pa.int64(),
-        "misses": pa.int64(),
-        "load_seconds": pa.float64(),
-        "train_seconds": pa.float64(),
-    }
-)
-_CLOCK = pa.schema(
-    {
-        "step": pa.int64(),
-        "samples": pa.int64(),
-        "tokens": pa.int64(),
-        "epoch": pa.float64(),
-        "progress": pa.float64(),
-        "batch_size": pa.int64(),
-        "total": pa.int64(),
-        "learning_rate": pa.float64(),
-        "learning_rate_factor": pa.float64(),
-    }
-)
-_EVALUATIONS = pa.schema({"step": pa.int64(), "stream": pa.string(), "loss": pa.float64()})
-
 
 class Ledger:
-    """Four tables of a run: `streams` (a row per update and stream), `clock`, `evaluations`, and `updates` (timings).
+    """Five tables of a run: `streams` (a row per update and stream), `clock`, `evaluations`, `gradients`, `updates`.
 
-    The first three are the same in every repetition of a run; what depends on the machine stands in the last.
+    The first four are the same in every repetition of a run; what depends on the machine, timings, stands in the last.
 
     Args:
         folder: Where the ledger is kept, `OUTPUT_DIR/ledger` for a trainer's.
@@ -73,10 +32,11 @@ class Ledger:
     def __init__(self, folder: str | Path, is_writer: bool = False):
         self.folder = Path(folder)
         self.is_writer = is_writer
-        self._streams = Table(self.folder / "streams", _STREAMS)
-        self._clock = Table(self.folder / "clock", _CLOCK)
-        self._updates = Table(self.folder / "updates", _UPDATES)
-        self._evaluations = Table(self.folder / "evaluations", _EVALUATIONS)
+        self._streams = Table(self.folder / "streams", STREAMS)
+        self._clock = Table(self.folder / "clock", CLOCK)
+        self._updates = Table(self.folder / "updates", UPDATES)
+        self._evaluations = Table(self.folder / "evaluations", EVALUATIONS)
+        self._gradients = Table(self.folder / "gradients", GRADIENTS)
         self._evaluated = (-1, 0)  # step of the last evaluation, and its rows
 
     def begin(self, resume_step: int | None, description: dict[str, Any], num_evaluations: int | None = None) -> None:
@@ -96,10 +56,8 @@ class Ledger:
             if self.folder.exists():
                 self.folder.rename(next(path for path in self._archives() if not path.exists()))
         else:
-            self._streams.truncate(resume_step)
-            self._clock.truncate(resume_step)
-            self._updates.truncate(resume_step)
-            self._evaluations.truncate(resume_step, num_evaluations)
+            for table in self._tables():
+                table.truncate(resume_step, num_evaluations if table is self._evaluations else None)
         write_json(self.folder / "ledger.json", {"format": FORMAT_VERSION, **description})
 
     def record_streams(self, step: int, names: tuple[str, ...], columns: dict[str, FloatArray | Int64Array]) -> None:
@@ -148,6 +106,17 @@ class Ledger:
                 "loss": list(losses.values()),
             }
             self._evaluations.append(columns)
+
+    def record_gradients(self, step: int, names: tuple[str, ...], statistics: GradientStatistics) -> None:
+        """Adds a measurement of the streams' gradients, one row a stream.
+
+        Args:
+            step: Number of the update, from 1, as the Trainer logs it.
+            names: Names of the streams.
+            statistics: What was measured.
+        """
+        if self.is_writer:
+            self._gradients.append(rows_of(step, names, statistics))
 
     def num_evaluations(self, step: int) -> int:
         """Counts rows on evaluations at the present step of the run.
@@ -212,13 +181,34 @@ class Ledger:
 
         Returns:
             One row an update: step, total, micro_batches, and of the main rank: hits and misses (samples that
-            workers had, or had not, been asked for ahead; both 0 without workers), load_seconds, train_seconds.
+            workers had, or had not, been asked for ahead; both 0 without workers), load_seconds, train_seconds,
+            probe_seconds (for measuring gradients; 0 where they were not).
         """
         frame: pd.DataFrame = self._updates.read().to_pandas()
+        return frame.fillna({"probe_seconds": 0.0})  # an older version wrote no such column, and measured nothing
+
+    def gradients(self) -> pd.DataFrame:
+        """Reads what was measured of the streams' gradients.
+
+        Returns:
+            One row per measurement and stream, in the order of the streams: step, stream, count (samples in the
+            batch), share (in its loss), squared_norm (without bias; NaN where it is not known), variance (of a
+            sample's gradient), gram and gram_error (`[num_streams]`: the stream's row); see `GradientStatistics`.
+        """
+        frame: pd.DataFrame = self._gradients.read().to_pandas()
         return frame
 
+    def cosines(self) -> pd.DataFrame:
+        """Reads how far the streams' gradients point the same way.
+
+        Returns:
+            One row per measurement and pair of streams: step, stream, other (a later one), cosine (NaN where one of
+            them had no sample); see `GradientStatistics.cosines`.
+        """
+        return cosines_of(self.gradients())
+
     def _tables(self) -> tuple[Table, ...]:
-        return self._streams, self._clock, self._updates, self._evaluations
+        return self._streams, self._clock, self._updates, self._evaluations, self._gradients
 
     def _close(self) -> None:
         for table in self._tables():

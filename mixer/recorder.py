@@ -12,6 +12,8 @@ from transformers.utils import logging
 
 from mixer.agreement import UpdateContents
 from mixer.controller import Mixing
+from mixer.gradient_entries import gradient_entries
+from mixer.gradient_statistics import GradientStatistics
 from mixer.ledger import Ledger
 from mixer.plan import Plan
 
@@ -35,6 +37,7 @@ class FinishedUpdate:
             that was back-propagated (before loss weights).
         learning_rate: The learning rate of its optimizer step, of the first group of parameters.
         learning_rate_factor: What the batch size multiplied it by.
+        gradients: What was measured of the streams' gradients, if it was.
     """
 
     plan: Plan
@@ -42,6 +45,7 @@ class FinishedUpdate:
     loss_sums: torch.Tensor
     learning_rate: float
     learning_rate_factor: float
+    gradients: GradientStatistics | None = None
 
     @functools.cached_property
     def losses(self) -> FloatArray:
@@ -110,6 +114,9 @@ class Recorder:
             learning_rate=update.learning_rate,
             learning_rate_factor=update.learning_rate_factor,
         )
+        if update.gradients is not None:
+            self._ledger.record_gradients(update.plan.step + 1, mixing.names, update.gradients)
+            self._gradient_entries = gradient_entries(mixing.names, update.gradients)
         if self._reads_at_once or len(self._waiting) >= _MAX_WAITING:
             self.settle()
 
@@ -126,7 +133,8 @@ class Recorder:
             `train_coverage`, `batch_size` of the last update (and `learning_rate_factor`, if the batch size moves the
             learning rate), and for each stream `coverage/NAME` (`seen/NAME` where its size is not known),
             `weight/NAME`, `count/NAME` (samples since the last entry) and `loss/NAME` (mean per item since then, if it
-            had items); `loss/other` where the loss holds a part that is no stream's.
+            had items); `loss/other` where the loss holds a part that is no stream's; what `gradient_entries` says of
+            the newest measurement since then.
         """
         self.settle()
         entries = {"train_coverage": self._mixing.clock.epoch_progress}
@@ -145,6 +153,7 @@ class Recorder:
                 entries[f"loss/{name}"] = float(self._loss_sums[stream_id] / self._items[stream_id])
         if self._num_updates and abs(self._other) > 1e-3 * abs(self._total):
             entries["loss/other"] = self._other / self._num_updates
+        entries |= self._gradient_entries
         self._reset()
         return entries
 
@@ -160,6 +169,7 @@ class Recorder:
             "other": self._other,
             "batch_size": self._batch_size,
             "factor": self._factor,
+            "gradients": dict(self._gradient_entries),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -177,6 +187,7 @@ class Recorder:
         self._num_updates = int(state["num_updates"])
         self._total, self._other = float(state["total"]), float(state["other"])
         self._batch_size, self._factor = int(state["batch_size"]), float(state["factor"])
+        self._gradient_entries = dict(state.get("gradients", {}))  # older versions measured none
 
     def _settle_one(self, update: FinishedUpdate, state: dict[str, FloatArray | Int64Array]) -> None:
         plan, contents, losses = update.plan, update.contents, update.losses
@@ -215,3 +226,4 @@ class Recorder:
         self._items = np.zeros(num_streams, dtype=np.int64)
         self._loss_sums = np.zeros(num_streams)
         self._num_updates, self._total, self._other = 0, 0.0, 0.0
+        self._gradient_entries = {}

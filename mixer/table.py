@@ -19,7 +19,7 @@ class Table:
 
     Args:
         folder: Where the table is kept; made when the first row is written.
-        schema: Columns and types; one is `step`.
+        schema: Columns and types, numbers, strings or lists; one is `step`. A table on disk may lack some of them.
         rows_per_part: Size at which the tail is sealed.
         flush_interval_seconds: Longest time that a row stays in memory while others come.
     """
@@ -54,10 +54,7 @@ class Table:
             return
         if self._writer is None:
             self._open_tail()
-        batch = pa.record_batch(
-            [np.concatenate([np.asarray(rows[name]) for rows in self._buffer]) for name in self.schema.names],
-            schema=self.schema,
-        )
+        batch = pa.record_batch([self._gathered(field.name, field.type) for field in self.schema], schema=self.schema)
         self._writer.write_batch(batch)
         self._file.flush()
         self._buffer.clear()
@@ -126,15 +123,24 @@ class Table:
         """Reads all rows, those in memory too.
 
         Returns:
-            The table; empty if there is none yet.
+            The table; empty if there is none yet. Null in columns that were not written then.
         """
         self.flush()
         tails = {_number(tail): self._read_tail(tail) for tail in self._tails()}
         paths = self._parts()  # after the tails: one of them may have been sealed meanwhile
         for path in paths:
             tails.pop(_number(path), None)
-        parts = [pq.read_table(path, schema=self.schema) for path in paths]
-        return pa.concat_tables([self.schema.empty_table(), *parts, *tails.values()])
+        files = [*(pq.read_table(path) for path in paths), *tails.values()]
+        # What an older version wrote may lack a column: its rows have nulls there.
+        whole = pa.concat_tables([self.schema.empty_table(), *files], promote_options="default")
+        return whole.select(self.schema.names)
+
+    def _gathered(self, name: str, type_: pa.DataType) -> pa.Array | np.ndarray:
+        """Joins a column of the rows in memory."""
+        pieces = [rows[name] for rows in self._buffer]
+        if pa.types.is_list(type_):  # the lists of two pieces may differ in length
+            return pa.array([one for piece in pieces for one in piece], type_)
+        return np.concatenate([np.asarray(piece) for piece in pieces])
 
     def _parts(self) -> list[Path]:
         return sorted(self.folder.glob("part-*.parquet"))
@@ -155,14 +161,15 @@ class Table:
 
     def _read_tail(self, path: Path) -> pa.Table:
         """Reads a tail up to where it is whole."""
-        batches = []
+        schema, batches = self.schema, []
         try:
             with path.open("rb") as file, pa.ipc.open_stream(file) as reader:
+                schema = reader.schema
                 for batch in reader:
                     batches.append(batch)  # noqa: PERF402  # what was read before a torn end is kept
         except (pa.ArrowInvalid, OSError):
             pass
-        return pa.Table.from_batches(batches, schema=self.schema)
+        return pa.Table.from_batches(batches, schema=schema)
 
     def _open_tail(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

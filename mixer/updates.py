@@ -207,6 +207,7 @@ class UpdateMixin(Trainer):
             micro_batches=len(self._micro_items),
             load_seconds=self._train_started - self._load_started,
             train_seconds=time.perf_counter() - self._train_started,
+            probe_seconds=0.0,
             **self._load_counts,
         )
         return loss

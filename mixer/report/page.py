@@ -8,7 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
-from mixer.report.plot import Plot
+from mixer.report.plot import NUM_COLOURS, Plot
 from mixer.report.plots import PLOTS
 from mixer.report.run import Run, read_runs
 from mixer.report.summary import differing_streams, summary_rows
@@ -17,6 +17,7 @@ from mixer.report.summary import differing_streams, summary_rows
 _POINTS_PER_PAGE = 120_000
 _MOST_POINTS_PER_LINE, _FEWEST_POINTS_PER_LINE = 2_000, 20
 _LINES_PER_RUN, _LINES_PER_STREAM = 3, 6
+_LINES_PER_RUN_MEASURED, _LINES_PER_STREAM_MEASURED = 2 * NUM_COLOURS, 4
 
 
 def write_report(folders: Sequence[str | Path], output: str | Path | None = None) -> Path:
@@ -37,7 +38,8 @@ def write_report(folders: Sequence[str | Path], output: str | Path | None = None
     runs = read_runs(paths)
     if target.is_dir():
         raise ValueError(f"output must be a file, but {target} is a folder: give {target / 'report.html'}, say.")
-    page = render(runs, [plot(runs, points_per_line(runs)) for plot in PLOTS])
+    plots = [plot(runs, points_per_line(runs)) for plot in PLOTS]
+    page = render(runs, [plot for plot in plots if plot.panels])
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.tmp")  # so that a page that is open is never half of one
     temporary.write_text(page, encoding="utf-8")
@@ -55,6 +57,9 @@ def points_per_line(runs: Sequence[Run]) -> int:
         Greatest number of points a line.
     """
     num_lines = sum(_LINES_PER_RUN + _LINES_PER_STREAM * len(run.streams) for run in runs)
+    num_lines += sum(
+        _LINES_PER_RUN_MEASURED + _LINES_PER_STREAM_MEASURED * len(run.gradients) for run in runs if run.gradients
+    )
     return max(_FEWEST_POINTS_PER_LINE, min(_MOST_POINTS_PER_LINE, _POINTS_PER_PAGE // num_lines))
 
 

@@ -21,6 +21,7 @@ _COLOURS = (
     "#77892c",
     "#888888",
 )
+NUM_COLOURS = len(_COLOURS)
 
 
 @dataclass(frozen=True)

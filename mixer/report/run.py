@@ -19,6 +19,9 @@ class Run:
         streams: By name of the stream, one row an update: step, weight, count, items, loss, seen, coverage, and
             `passes` (the stream's own epochs).
         evaluations: By name of the evaluation set, one row an evaluation: step, loss.
+        gradients: By name of the stream, one row a measurement of its gradient: step, squared_norm, variance; empty
+            where none was measured.
+        cosines: One row per measurement and pair of streams: step, stream, other, cosine.
         load_seconds: Time spent in loading, of the main rank.
         train_seconds: Time spent in training, of the main rank.
     """
@@ -27,6 +30,8 @@ class Run:
     clock: pd.DataFrame
     streams: dict[str, pd.DataFrame]
     evaluations: dict[str, pd.DataFrame]
+    gradients: dict[str, pd.DataFrame]
+    cosines: pd.DataFrame
     load_seconds: float
     train_seconds: float
 
@@ -82,13 +87,18 @@ def _read_run(folder: Path, name: str) -> Run:
         raise ValueError(
             f"The ledger of {folder} has no update yet: if the run is still going, try again when it has done some."
         )
+    streams = _by_stream(rows)
+    gradients = _on_clock(ledger.gradients()[["step", "stream", "squared_norm", "variance"]], clock)
     start = pd.DataFrame({"step": [0], "epoch": [0.0], "samples": [0]})  # an evaluation may come before any update
     evaluations = _on_clock(ledger.evaluations(), pd.concat([start, clock[["step", "epoch", "samples"]]]))
     return Run(
         name,
         clock,
-        _by_stream(rows),
+        streams,
         _by_stream(evaluations),
+        # A running run may have measured a stream of which it has written nothing else yet.
+        {name: part for name, part in _by_stream(gradients).items() if name in streams},
+        _on_clock(ledger.cosines(), clock),
         float(updates["load_seconds"].sum()),
         float(updates["train_seconds"].sum()),
     )

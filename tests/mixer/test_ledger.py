@@ -2,9 +2,17 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
+from mixer.gradient_statistics import GradientStatistics
 from mixer.ledger import FORMAT_VERSION, Ledger
+from mixer.ledger_schemas import UPDATES
+from mixer.table import Table
+from tests.mixer.measurements import measured
 
 NAMES = ("math", "code")
 COLUMNS = ["step", "stream", "weight", "count", "items", "loss", "tokens", "seen", "unique", "coverage", "epoch"]
@@ -20,7 +28,8 @@ def columns_of(step: int) -> dict[str, np.ndarray]:
 def record(ledger: Ledger, *steps: int) -> None:
     for step in steps:
         ledger.record_streams(step, NAMES, columns_of(step))
-        ledger.record_update(step=step, total=8, micro_batches=2, hits=1, misses=0, load_seconds=0.5, train_seconds=1.5)
+        seconds = {"load_seconds": 0.5, "train_seconds": 1.5, "probe_seconds": 0.25}
+        ledger.record_update(step=step, total=8, micro_batches=2, hits=1, misses=0, **seconds)
 
 
 def started(folder: Path, resume_step: int | None = None) -> Ledger:
@@ -57,6 +66,7 @@ class TestRecords:
                 "misses": 0,
                 "load_seconds": 0.5,
                 "train_seconds": 1.5,
+                "probe_seconds": 0.25,
             }
         ]
         assert not [name for name in ledger.to_pandas().columns if "second" in name]
@@ -87,6 +97,93 @@ class TestRecords:
             ledger.finish()
             frames.append(ledger.to_pandas())
         assert frames[0].equals(frames[1])
+
+
+class TestGradients:
+    @given(data=st.data(), num_streams=st.integers(1, 5), ending=st.sampled_from(["flush", "finish"]))
+    def test_every_number_comes_back_to_the_bit(self, tmp_path_factory, data, num_streams: int, ending: str) -> None:
+        def numbers(*shape: int) -> np.ndarray:
+            return data.draw(arrays.arrays(np.float64, shape))
+
+        square = (num_streams, num_streams)
+        counts = data.draw(arrays.arrays(np.int64, num_streams))
+        vectors = [numbers(num_streams) for _ in range(3)]
+        statistics = GradientStatistics(numbers(*square), *vectors[:2], counts, vectors[2], numbers(*square))
+        names = tuple(f"stream {place}" for place in range(num_streams))
+        ledger = started(tmp_path_factory.mktemp("run") / "ledger")
+        ledger.record_gradients(7, names, statistics)
+        getattr(ledger, ending)()
+        frame = Ledger(ledger.folder).gradients()
+        assert frame["step"].tolist() == [7] * num_streams
+        assert frame["stream"].tolist() == list(names)
+        assert frame["count"].tolist() == counts.tolist()
+        for name, vector in zip(("variance", "squared_norm", "share"), vectors, strict=True):
+            np.testing.assert_array_equal(frame[name], vector)
+        np.testing.assert_array_equal(np.stack(frame["gram"]), statistics.gram)
+        np.testing.assert_array_equal(np.stack(frame["gram_error"]), statistics.gram_error)
+
+    def test_cosines_are_those_of_the_statistics_a_row_a_pair(self, tmp_path: Path) -> None:
+        ledger, names = started(tmp_path / "ledger"), ("math", "code", "chat")
+        measurements = [measured(seed=0), measured(seed=1, missing=(1,))]
+        for step, statistics in zip((5, 10), measurements, strict=True):
+            ledger.record_gradients(step, names, statistics)
+        ledger.record_gradients(15, names[:1], measured(1))  # no pair
+        ledger.record_gradients(20, (*names, "web"), measured(4))  # streams may come
+        frame = ledger.cosines()
+        assert frame["step"].tolist() == [5] * 3 + [10] * 3 + [20] * 6
+        pairs = [["math", "code"], ["math", "chat"], ["code", "chat"]]
+        assert frame[["stream", "other"]].iloc[:6].to_numpy().tolist() == pairs * 2
+        expected = [statistics.cosines[pair] for statistics in measurements for pair in ((0, 1), (0, 2), (1, 2))]
+        np.testing.assert_array_equal(frame["cosine"].iloc[:6], expected)
+        assert frame["cosine"].isna().sum() == 2
+
+    def test_a_ledger_without_measurements_has_the_columns(self, tmp_path: Path) -> None:
+        ledger = started(tmp_path / "ledger")
+        record(ledger, 1)
+        ledger.finish()
+        assert not (ledger.folder / "gradients").exists()
+        columns = ["step", "stream", "count", "share", "squared_norm", "variance", "gram", "gram_error"]
+        assert list(ledger.gradients().columns) == columns
+        assert ledger.gradients().empty
+        assert list(ledger.cosines().columns) == ["step", "stream", "other", "cosine"]
+        assert ledger.cosines().empty
+
+    def test_a_resumed_run_has_what_an_unbroken_one_has(self, tmp_path: Path) -> None:
+        def measure(ledger: Ledger, *steps: int) -> None:
+            for step in steps:
+                ledger.record_gradients(step, ("math", "code", "chat"), measured(seed=step))
+
+        measure(whole := started(tmp_path / "whole"), 2, 4, 6)
+        measure(broken := started(tmp_path / "broken"), 2, 4)
+        broken.flush()
+        measure(resumed := started(tmp_path / "broken", resume_step=3), 4, 6)
+        assert (
+            resumed.gradients()
+            .astype({"gram": str, "gram_error": str})
+            .equals(whole.gradients().astype({"gram": str, "gram_error": str}))
+        )
+        assert resumed.cosines().equals(whole.cosines())
+
+    def test_only_the_writer_writes_them(self, tmp_path: Path) -> None:
+        Ledger(tmp_path / "ledger").record_gradients(1, NAMES, measured(2))
+        assert not (tmp_path / "ledger").exists()
+
+
+class TestOlderVersions:
+    @pytest.mark.parametrize("ending", ["flush", "seal"])
+    def test_timings_without_those_of_the_probe_are_read_and_gone_on_with(self, tmp_path: Path, ending: str) -> None:
+        without = pa.schema([field for field in UPDATES if field.name != "probe_seconds"])
+        old = Table(tmp_path / "ledger" / "updates", without)
+        for step in (1, 2, 3):
+            old.append({name: [step] for name in without.names})
+        getattr(old, ending)()
+        assert Ledger(tmp_path / "ledger").updates()["probe_seconds"].tolist() == [0.0] * 3
+        resumed = started(tmp_path / "ledger", resume_step=2)
+        record(resumed, 3)
+        resumed.finish()
+        updates = Ledger(tmp_path / "ledger").updates()
+        assert updates["train_seconds"].tolist() == [1.0, 2.0, 1.5]
+        assert updates["probe_seconds"].tolist() == [0.0, 0.0, 0.25]
 
 
 class TestProcesses:

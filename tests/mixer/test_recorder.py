@@ -1,11 +1,15 @@
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mixer import MixingTrainer, Uniform
 from mixer.controller import Mixing
+from mixer.gradient_entries import gradient_entries
 from mixer.recorder import Recorder
 from tests.helpers import arguments, build_model, three_streams
+from tests.mixer.measurements import measured
 
 
 class _ReadingLate(MixingTrainer):
@@ -44,3 +48,54 @@ def test_losses_wait_until_they_are_needed(tmp_path: Path) -> None:
     trainer.train()
     assert waiting == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert trainer.ledger.to_pandas()["step"].nunique() == 9
+
+
+class _Measuring(MixingTrainer):
+    """Has measurements after updates 1, 2, 6 and 10."""
+
+    def _close_update(self) -> None:
+        if self._finished is not None and self._finished.plan.step in (0, 1, 5, 9):
+            self._finished = replace(self._finished, gradients=measured(3, seed=self._finished.plan.step + 1))
+        super()._close_update()
+
+
+def _measuring(folder: Path, **changes: Any) -> MixingTrainer:
+    args = arguments(folder, max_steps=12, logging_steps=4, save_strategy="steps", save_steps=3, **changes)
+    return _Measuring(build_model("llama"), args, train_dataset=three_streams(), mixing=Uniform(), batch_size=6)
+
+
+def _logs(trainer: MixingTrainer) -> list[dict[str, float]]:
+    return [entry for entry in trainer.state.log_history if "train_coverage" in entry and "loss" in entry]
+
+
+def test_a_log_entry_says_what_was_measured_last_since_the_one_before(tmp_path: Path) -> None:
+    trainer = _measuring(tmp_path)
+    trainer.train()
+    names = trainer.mixing.names
+    for entry, step in zip(_logs(trainer), (2, 6, 10), strict=True):
+        said = {name: value for name, value in entry.items() if name.startswith("gradient_")}
+        assert said == gradient_entries(names, measured(3, seed=step))
+    gradients = trainer.ledger.gradients()
+    assert gradients["step"].tolist() == [step for step in (1, 2, 6, 10) for _ in names]
+    assert gradients["squared_norm"].tolist()[:3] == measured(3, seed=1).squared_norm.tolist()
+    assert not [name for name in trainer._recorder.log_entries() if name.startswith("gradient_")]
+
+
+@pytest.mark.parametrize("step", [3, 6, 9])
+def test_a_resumed_run_says_what_an_unbroken_one_says(tmp_path: Path, step: int) -> None:
+    whole, resumed = _measuring(tmp_path), _measuring(tmp_path)
+    whole.train()
+    gradients, cosines = whole.ledger.gradients(), whole.ledger.cosines()
+    resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+    assert _logs(resumed) == _logs(whole)
+    lists = {"gram": str, "gram_error": str}
+    assert resumed.ledger.gradients().astype(lists).equals(gradients.astype(lists))
+    assert resumed.ledger.cosines().equals(cosines)
+
+
+def test_a_checkpoint_of_before_gradients_were_measured_is_taken_up(tmp_path: Path) -> None:
+    trainer = _run(MixingTrainer, tmp_path, 1)
+    state = trainer._recorder.state_dict()
+    del state["gradients"]
+    trainer._recorder.load_state_dict(state)
+    assert trainer._recorder.state_dict() == {**state, "gradients": {}}

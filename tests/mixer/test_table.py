@@ -79,6 +79,66 @@ class TestRead:
         assert steps_of(table) == list(range(1, step + 1))
 
 
+class TestLists:
+    SCHEMA = pa.schema({"step": pa.int64(), "row": pa.list_(pa.float64())})
+
+    @given(
+        pieces=st.lists(
+            st.integers(0, 3).flatmap(
+                lambda width: st.lists(st.lists(st.floats(), min_size=width, max_size=width), min_size=1, max_size=3)
+            ),
+            max_size=4,
+        ),
+        ending=st.sampled_from(["flush", "seal"]),
+    )
+    def test_lists_of_any_length_and_nan_come_back_as_they_were(self, tmp_path_factory, pieces, ending) -> None:
+        folder = tmp_path_factory.mktemp("table")
+        table = Table(folder, self.SCHEMA, flush_interval_seconds=NEVER)
+        for step, piece in enumerate(pieces):
+            table.append({"step": [step] * len(piece), "row": np.array(piece)})
+        getattr(table, ending)()
+        read = Table(folder, self.SCHEMA).read()
+        assert read.schema == self.SCHEMA
+        assert read.column("row").null_count == 0
+        rows = read.column("row").to_pylist()
+        np.testing.assert_equal(rows, [row for piece in pieces for row in piece])
+
+    def test_a_tail_is_sealed_and_truncated_with_its_lists(self, tmp_path: Path) -> None:
+        table = Table(tmp_path, self.SCHEMA)
+        for step in (1, 2, 3):
+            table.append({"step": [step], "row": [[step / 3, np.nan]]})
+            table.seal() if step == 2 else table.flush()
+        table.truncate(2)
+        table.append({"step": [3], "row": np.array([[7.0]])})
+        np.testing.assert_equal(table.read()["row"].to_pylist(), [[1 / 3, np.nan], [2 / 3, np.nan], [7.0]])
+
+
+class TestNewColumn:
+    WIDER = pa.schema({**{field.name: field.type for field in SCHEMA}, "later": pa.float64()})
+
+    @pytest.mark.parametrize("ending", ["flush", "seal"])
+    def test_a_table_written_before_a_column_was_added_is_read_and_gone_on_with(
+        self, tmp_path: Path, ending: str
+    ) -> None:
+        old = make_table(tmp_path)
+        append(old, 1, 2, 3)
+        getattr(old, ending)()
+        table = Table(tmp_path, self.WIDER, flush_interval_seconds=NEVER)
+        assert table.read().schema == self.WIDER
+        table.truncate(2)
+        table.append({"step": [3], "name": ["a"], "value": [0.5], "later": [1.5]})
+        for _ in range(2):
+            assert table.read()["step"].to_pylist() == [1, 1, 2, 2, 3]
+            assert table.read()["later"].to_pylist() == [None] * 4 + [1.5]
+            table.seal()
+
+    def test_a_column_of_a_newer_version_is_left_out(self, tmp_path: Path) -> None:
+        newer = Table(tmp_path, self.WIDER)
+        newer.append({"step": [1], "name": ["a"], "value": [0.5], "later": [1.5]})
+        newer.flush()
+        assert make_table(tmp_path).read().to_pydict() == {"step": [1], "name": ["a"], "value": [0.5]}
+
+
 class TestOtherProcess:
     def test_the_tail_is_read_while_it_is_written(self, tmp_path: Path) -> None:
         table, reader = make_table(tmp_path), make_table(tmp_path)

@@ -5,12 +5,31 @@ from collections.abc import Callable, Sequence
 from mixer.report.plot import Plot
 from mixer.report.plots.batch_size import batch_size
 from mixer.report.plots.coverage import coverage
+from mixer.report.plots.gradient_cosines import gradient_cosines
+from mixer.report.plots.gradient_norms import gradient_norms
 from mixer.report.plots.learning_rate import learning_rate
 from mixer.report.plots.losses import losses
 from mixer.report.plots.mixture import mixture
 from mixer.report.run import Run
 
-# Each takes the runs and the greatest number of points a line.
-PLOTS: tuple[Callable[[Sequence[Run], int], Plot], ...] = (losses, mixture, coverage, batch_size, learning_rate)
+# Each takes the runs and the greatest number of points a line. One without panels is left out.
+PLOTS: tuple[Callable[[Sequence[Run], int], Plot], ...] = (
+    losses,
+    mixture,
+    coverage,
+    batch_size,
+    learning_rate,
+    gradient_norms,
+    gradient_cosines,
+)
 
-__all__ = ["PLOTS", "batch_size", "coverage", "learning_rate", "losses", "mixture"]
+__all__ = [
+    "PLOTS",
+    "batch_size",
+    "coverage",
+    "gradient_cosines",
+    "gradient_norms",
+    "learning_rate",
+    "losses",
+    "mixture",
+]

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from mixer.ledger import Ledger
+from tests.mixer.measurements import measured
 
 EPOCH_SIZE = 1000
 
@@ -16,8 +17,12 @@ def write_run(
     is_done: bool = True,
     eval_every: int = 2,
     unsized: tuple[str, ...] = (),
+    measure_every: int = 0,
 ) -> Ledger:
-    """Writes a run: update i has 2i samples a stream and a loss of 10 / i plus the stream's place."""
+    """Writes a run: update i has 2i samples a stream and a loss of 10 / i plus the stream's place.
+
+    Gradients are measured every so many updates, if not 0.
+    """
     ledger = Ledger(folder / "ledger", is_writer=True)
     ledger.begin(None, {"streams": list(streams)})
     step = np.arange(1, num_updates + 1)
@@ -64,9 +69,12 @@ def write_run(
             "step": step,
             "load_seconds": np.full(num_updates, 0.5),
             "train_seconds": np.full(num_updates, 20.0),
+            "probe_seconds": np.zeros(num_updates),
         }
     )
     for at in range(0, num_updates + 1, eval_every):
         ledger.record_evaluation(at, {name: 9.0 - at + number for number, name in enumerate(streams)})
+    for at in range(measure_every, num_updates + 1, measure_every) if measure_every else ():
+        ledger.record_gradients(at, streams, measured(num_streams, seed=at))
     ledger.finish() if is_done else ledger.flush()
     return ledger

@@ -49,14 +49,17 @@ def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
     assert not list(path.parent.glob("*.tmp")) + list(path.parent.glob(".*.tmp"))
 
 
-def test_every_plot_is_there_in_figures_and_in_words(tmp_path: Path) -> None:
-    write_run(tmp_path / "first")
+@pytest.mark.parametrize("measure_every", [0, 2])
+def test_every_plot_with_something_to_show_is_there_in_figures_and_in_words(tmp_path: Path, measure_every: int) -> None:
+    write_run(tmp_path / "first", measure_every=measure_every)
     write_run(tmp_path / "second", ("code", "chat"))
     folders = [tmp_path / "first", tmp_path / "second"]
     page = Page(write_report(folders, tmp_path / "pages" / "both.html"))
-    plots = [plot(read_runs(folders), 100) for plot in PLOTS]
+    plots = [plot for plot in (plot(read_runs(folders), 100) for plot in PLOTS) if plot.panels]
+    assert len(plots) == len(PLOTS) - (0 if measure_every else 2)
     assert len(page.figures()) == sum(len(plot.panels) for plot in plots)
     assert page.places == list(range(len(page.figures())))
+    assert f"heading-{len(plots) + 1}" not in page.texts
     for number, plot in enumerate(plots, start=1):
         assert page.texts[f"heading-{number}"].strip() == plot.title
         assert page.texts[f"caption-{number}"].strip() == plot.caption
@@ -86,7 +89,8 @@ def test_the_page_of_a_running_run_is_written_again(tmp_path: Path) -> None:
 def test_long_runs_of_many_streams_stay_below_six_megabytes(tmp_path: Path, num_streams: int, num_runs: int) -> None:
     folders = [tmp_path / f"run-{number}" for number in range(num_runs)]
     for folder in folders:
-        write_run(folder, tuple(f"stream-{number}" for number in range(num_streams)), num_updates=6000 // num_streams)
+        streams = tuple(f"stream-{number}" for number in range(num_streams))
+        write_run(folder, streams, num_updates=6000 // num_streams, measure_every=2)
     assert write_report(folders).stat().st_size < 6e6
 
 

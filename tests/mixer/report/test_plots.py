@@ -124,15 +124,16 @@ def test_only_streams_without_a_length(tmp_path: Path) -> None:
 
 
 def test_every_plot_draws_a_run_of_one_update(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", ("math",), num_updates=1)
+    write_run(tmp_path / "run", ("math", "code"), num_updates=1, measure_every=1)
     for plot in PLOTS:
         drawn = plot(read_runs([tmp_path / "run"]), 20)
         assert drawn.caption
+        assert drawn.panels
         assert all(panel.figure.data for panel in drawn.panels)
 
 
 def test_no_line_has_more_points_than_it_may(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", num_updates=5000)
+    write_run(tmp_path / "run", num_updates=5000, measure_every=3)
     for plot in PLOTS:
         for panel in plot(read_runs([tmp_path / "run"]), 50).panels:
             assert all(len(line.x) <= 50 for line in panel.figure.data)

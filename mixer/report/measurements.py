@@ -1,0 +1,72 @@
+"""How measurements that are made now and then, and are noisy, are drawn."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from mixer.report.plot import line
+from mixer.report.thinning import thin
+
+# A smoothed line forgets over this part of the measurements.
+_SMOOTHED_PART = 0.1
+# Of fewer measurements each has a mark: of a single one there is no line to be seen.
+_FEW = 10
+
+
+def smoothed(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Averages columns over the last measurements, newer ones counting more.
+
+    Args:
+        rows: One row a measurement, in order.
+        columns: Names of the columns; what is NaN does not count.
+
+    Returns:
+        The rows with the averages in place of the columns.
+    """
+    span = max(1.0, _SMOOTHED_PART * len(rows))
+    return rows.assign(**{name: rows[name].ewm(span=span).mean() for name in columns})
+
+
+def pale_and_smooth(
+    raw: pd.DataFrame, smooth: pd.DataFrame, column: str, key: str, colour: str, most_points: int
+) -> list[go.Scatter]:
+    """Draws each measurement, pale, and what they are on average.
+
+    Args:
+        raw: One row a measurement, in order, with `epoch`, `samples` and the column.
+        smooth: The same, smoothed.
+        column: What is drawn.
+        key: Name in the plot's key.
+        colour: Its colour.
+        most_points: Greatest number of points a line.
+
+    Returns:
+        Two lines.
+    """
+    raw, smooth = (thin(rows, column, most_points) for rows in (raw, smooth))
+    mode = "lines+markers" if len(smooth) < _FEW else "lines"
+    return [
+        line(raw, column, key, colour, f"{key}, this update", opacity=0.3, line={"width": 1}),
+        line(smooth, column, key, colour, mode=mode),
+    ]
+
+
+def log_axis(values: pd.Series) -> dict[str, Any]:
+    """Chooses a logarithmic axis.
+
+    Args:
+        values: What is drawn, positive or NaN.
+
+    Returns:
+        Properties of the axis.
+    """
+    least, greatest = (float(np.log10(values.agg(how))) for how in ("min", "max"))
+    if np.isnan(least):
+        return {"type": "log"}
+    margin = max(0.05 * (greatest - least), 0.1)
+    # Left to itself, Plotly writes all of 2 to 9 between two powers of ten, one over the other.
+    ticks = {"dtick": "D2"} if 0.7 < greatest - least < 3.0 else {}
+    return {"type": "log", "range": [least - margin, greatest + margin], **ticks}

@@ -1,0 +1,156 @@
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mixer.report.measurements import log_axis, smoothed
+from mixer.report.page import points_per_line
+from mixer.report.plots import gradient_cosines, gradient_norms
+from mixer.report.run import Run, read_runs
+from tests.mixer.measurements import measured
+from tests.mixer.report.ledgers import write_run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Run]:
+    write_run(tmp_path / "first", ("math", "code", "chat"), measure_every=2)
+    write_run(tmp_path / "second", ("code", "math"), num_updates=4, measure_every=4)
+    write_run(tmp_path / "third")
+    return read_runs([tmp_path / name for name in ("first", "second", "third")])
+
+
+def y_of(plot, panel: int, name: str) -> np.ndarray:
+    return next(line.y for line in plot.panels[panel].figure.data if line.name == name)
+
+
+def test_what_was_measured_has_its_place_on_the_clock(runs: list[Run]) -> None:
+    first, second, third = runs
+    assert first.gradients["code"]["step"].tolist() == [2, 4, 6]
+    assert first.gradients["code"]["epoch"].tolist() == [0.018, 0.06, 0.126]
+    assert first.gradients["code"]["squared_norm"].tolist() == [measured(seed=at).squared_norm[1] for at in (2, 4, 6)]
+    assert first.cosines["samples"].tolist() == [18] * 3 + [60] * 3 + [126] * 3
+    assert list(second.gradients) == ["code", "math"]
+    assert third.gradients == {}
+    assert third.cosines.empty
+
+
+def test_of_a_running_run_nothing_is_shown_that_came_too_early(tmp_path: Path) -> None:
+    ledger = write_run(tmp_path / "run", is_done=False, measure_every=4)
+    ledger.record_gradients(6, ("math", "code", "web"), measured(3))  # no other rows of web are written yet
+    ledger.record_gradients(7, ("math", "code"), measured(2))
+    ledger.flush()
+    (run,) = read_runs([tmp_path / "run"])
+    assert list(run.gradients) == ["math", "code"]
+    assert all(rows["step"].tolist() == [4, 6] for rows in run.gradients.values())
+    assert run.cosines["step"].tolist() == [4, 6, 6, 6]
+    assert gradient_norms([run], 100).panels
+    assert list(gradient_cosines([run], 100).colours) == ["math and code", "math and web", "code and web"]
+
+
+def test_norms_and_noise_scales_are_a_row_of_panels_a_run(runs: list[Run]) -> None:
+    rows = runs[0].gradients["math"]
+    rows["squared_norm"], rows["variance"] = [4.0, -1.0, 9.0], [8.0, 5.0, 45.0]
+    plot = gradient_norms(runs, 100)
+    kinds = ("norm", "noise scale, samples")
+    assert [panel.title for panel in plot.panels] == [f"{run}: {kind}" for run in ("first", "second") for kind in kinds]
+    assert y_of(plot, 0, "math, this update").tolist() == [2.0, 3.0]
+    assert y_of(plot, 1, "math, this update").tolist() == [2.0, 5.0]
+    assert {panel.figure.layout.yaxis.type for panel in plot.panels} == {"log"}
+    ranges = [panel.figure.layout.yaxis.range for panel in plot.panels]
+    assert ranges[0] == ranges[2]
+    assert ranges[1] == ranges[3]
+    assert list(plot.colours) == ["math", "code", "chat"]
+    assert "In third no gradients were measured." in plot.caption
+    assert "the last norm (smoothed) is between" in plot.caption
+
+
+def test_a_gradient_that_noise_hides_is_not_known(runs: list[Run]) -> None:
+    for rows in runs[1].gradients.values():
+        rows["squared_norm"] = -1.0
+    caption = gradient_norms(runs[1:], 100).caption
+    assert "the last norm (smoothed) is not known, the last noise scale (smoothed) is not known." in caption
+
+
+def test_the_noise_scale_is_of_the_smoothed_parts_rather_than_a_mean_of_ratios(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", num_updates=1000, measure_every=1)
+    (run,) = read_runs([tmp_path / "run"])
+    rows = run.gradients["math"]
+    random = np.random.default_rng(0)
+    rows["squared_norm"], rows["variance"] = random.normal(1.0, 1.0, 1000), np.full(1000, 6.0)
+    scale = y_of(gradient_norms([run], 2000), 1, "math")
+    assert 4.0 < scale[-1] < 9.0
+
+
+def test_cosines_are_a_panel_a_run_and_pairs_called_the_same_in_all(runs: list[Run]) -> None:
+    plot = gradient_cosines(runs, 100)
+    assert [panel.title for panel in plot.panels] == ["first", "second"]
+    assert list(plot.colours) == ["math and code", "math and chat", "code and chat"]
+    expected = [measured(seed=at).cosines[0, 2] for at in (2, 4, 6)]
+    assert y_of(plot, 0, "math and chat, this update") == pytest.approx(expected, rel=1e-6)
+    assert y_of(plot, 1, "math and code").tolist() == pytest.approx([measured(2, seed=4).cosines[0, 1]], rel=1e-6)
+    assert plot.panels[0].figure.layout.yaxis.range == plot.panels[1].figure.layout.yaxis.range
+    assert "In third none was measured." in plot.caption
+
+
+def test_pairs_without_a_cosine_have_no_line(runs: list[Run]) -> None:
+    runs[1].cosines["cosine"] = np.inf
+    runs[0].cosines.loc[runs[0].cosines["other"] == "chat", "cosine"] = np.nan
+    plot = gradient_cosines(runs, 100)
+    assert list(plot.colours) == ["math and code"]
+    assert [panel.title for panel in plot.panels] == ["first"]
+
+
+def test_of_many_pairs_the_least_the_mean_and_the_greatest_are_drawn(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", tuple("abcdef"), measure_every=3)
+    plot = gradient_cosines(read_runs([tmp_path / "run"]), 100)
+    assert list(plot.colours) == ["least", "mean", "greatest"]
+    pairs = np.stack([measured(6, seed=at).cosines[np.triu_indices(6, 1)] for at in (3, 6)])
+    for name, values in (("least", pairs.min(1)), ("mean", pairs.mean(1)), ("greatest", pairs.max(1))):
+        assert y_of(plot, 0, f"{name}, this update") == pytest.approx(values, rel=1e-6)
+    assert "Of the many pairs the least, the mean and the greatest are drawn." in plot.caption
+
+
+def test_a_stream_alone_has_no_cosine(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", ("math",), measure_every=2)
+    runs = read_runs([tmp_path / "run"])
+    assert gradient_cosines(runs, 100).panels == []
+    assert len(gradient_norms(runs, 100).panels) == 2
+
+
+def test_lines_have_marks_where_there_are_few_points(runs: list[Run]) -> None:
+    assert {line.mode for line in gradient_cosines(runs, 100).panels[1].figure.data} == {"lines", "lines+markers"}
+
+
+def test_points_are_shared_out_over_more_lines_where_gradients_were_measured(tmp_path: Path) -> None:
+    folders = [tmp_path / "plain", tmp_path / "measured"]
+    for folder, measure_every in zip(folders, (0, 1), strict=True):
+        write_run(folder, tuple(f"stream {place}" for place in range(40)), 2, measure_every=measure_every)
+    plain, more = (points_per_line(read_runs([folder])) for folder in folders)
+    assert more < plain < 2000
+
+
+class TestSmoothed:
+    def test_what_is_not_known_does_not_count(self) -> None:
+        rows = pd.DataFrame({"value": [3.0, np.nan] * 50, "other": 1.0})
+        assert smoothed(rows, ["value"])["value"].tolist() == pytest.approx([3.0] * 100)
+
+    def test_newer_ones_count_more(self) -> None:
+        rows = pd.DataFrame({"value": [0.0] * 50 + [1.0] * 50})
+        means = smoothed(rows, ["value"])["value"]
+        assert 0.0 < means[50] < 0.5 < means[60] < means[99] <= 1.0
+
+
+class TestLogAxis:
+    def test_the_range_holds_all_values(self) -> None:
+        axis = log_axis(pd.Series([0.01, np.nan, 1000.0]))
+        assert axis == {"type": "log", "range": pytest.approx([-2.25, 3.25])}
+
+    def test_few_powers_of_ten_have_few_ticks_between_them(self) -> None:
+        assert log_axis(pd.Series([1.0, 50.0]))["dtick"] == "D2"
+
+    def test_one_value_has_a_range_around_it(self) -> None:
+        assert log_axis(pd.Series([10.0]))["range"] == pytest.approx([0.9, 1.1])
+
+    def test_no_value_has_no_range(self) -> None:
+        assert log_axis(pd.Series([np.nan])) == {"type": "log"}
