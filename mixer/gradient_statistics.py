@@ -56,6 +56,64 @@ class GradientStatistics:
         square = float(shares @ self.gram[np.ix_(there, there)] @ shares)
         return square - noise_of_batch, noise_of_batch * int(counts.sum())
 
+    @property
+    def conflict(self) -> float:
+        """How far the streams conflict in this update, in [0, 1/2]; see `conflict_of`."""
+        return conflict_of(self.gram, self._squared_norms)
+
+    @property
+    def alignment(self) -> float:
+        """How far the streams are aligned in this update, in [0, 1]; see `alignment_of`."""
+        return alignment_of(self.gram, self._squared_norms)
+
+    @property
+    def _squared_norms(self) -> FloatArray:
+        """`[num_streams]`: those without noise, and those of the batch where noise was not measured."""
+        return np.where(np.isfinite(self.squared_norm), self.squared_norm, np.diagonal(self.gram))
+
+
+def conflict_of(gram: FloatArray, squared_norm: FloatArray) -> float:
+    """Finds the least `c` for which `-c (||g_j||² + ||g_k||²) ≤ <g_j, g_k>` holds for all pairs of streams.
+
+    Such streams are called c-conflicted (Li et al. 2025, PiKE, arXiv:2502.06244, sec. 3). Noise in the products makes
+    it too large, as the worst pair counts: average over updates first.
+
+    Args:
+        gram: `[num_streams, num_streams]`: products of the streams' gradients; the diagonal is not looked at.
+        squared_norm: `[num_streams]`: `||g_k||²`; estimates below 0 count as 0.
+
+    Returns:
+        `c` in [0, 1/2]; 0 where no pair conflicts, or none was measured.
+    """
+    half = np.maximum(squared_norm, 0.0) / 2  # halved, as the sum of two huge ones overflows
+    return _of_worst_pair(-gram / 2, half[:, None] + half[None, :], most=0.5)
+
+
+def alignment_of(gram: FloatArray, squared_norm: FloatArray) -> float:
+    """Finds the least `c̄` for which `<g_j, g_k> ≤ c̄ ||g_j|| ||g_k||` holds for all pairs of streams.
+
+    Such streams are called c̄-aligned (Li et al. 2025, PiKE, arXiv:2502.06244, sec. 3). It is the largest cosine.
+
+    Args:
+        gram: `[num_streams, num_streams]`: products of the streams' gradients; the diagonal is not looked at.
+        squared_norm: `[num_streams]`: `||g_k||²`; estimates below 0 count as 0.
+
+    Returns:
+        `c̄` in [0, 1]; 0 where no pair is aligned, or none was measured.
+    """
+    norms = np.sqrt(np.maximum(squared_norm, 0.0))
+    with np.errstate(invalid="ignore"):
+        sizes = np.outer(norms, norms)
+    return _of_worst_pair(gram, sizes, most=1.0)
+
+
+def _of_worst_pair(products: FloatArray, sizes: FloatArray, most: float) -> float:
+    """Gives the largest quotient over pairs, within [0, most]; a pair without size, or not measured, does not count."""
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        quotients = np.where((sizes > 0.0) & np.isfinite(sizes) & np.isfinite(products), products / sizes, 0.0)
+    np.fill_diagonal(quotients, 0.0)
+    return float(np.clip(quotients.max(initial=0.0), 0.0, most))
+
 
 @overload
 def signal_and_noise(

@@ -1,0 +1,37 @@
+"""Arguments that have to lie in a range."""
+
+import math
+
+
+def check_range(name: str, value: float, least: float, most: float, way_out: str) -> None:
+    """Refuses a value outside its range.
+
+    Args:
+        name: Name of the argument.
+        value: Its value.
+        least: The least one that can be.
+        most: The largest one; `inf` stands for any finite one.
+        way_out: What a sensible value does.
+
+    Raises:
+        ValueError: If the value is outside, infinite or NaN.
+    """
+    if not (least <= value <= most and math.isfinite(value)):
+        bounds = f"{least} or more" if most == math.inf else f"in [{least}, {most}]"
+        raise ValueError(f"{name} must be {bounds}, got {value}; {way_out}.")
+
+
+def check_count(name: str, value: int, least: int, way_out: str) -> None:
+    """Refuses what is no whole number, or too small.
+
+    Args:
+        name: Name of the argument.
+        value: Its value.
+        least: The least one that can be.
+        way_out: What a sensible value does.
+
+    Raises:
+        ValueError: If it is.
+    """
+    if not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be a whole number, {least} or more, got {value}; {way_out}.")
