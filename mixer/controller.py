@@ -13,7 +13,7 @@ from mixer.clock import Clock
 from mixer.plan import Plan
 from mixer.planner import Planner
 from mixer.policies.base import Observation, Policy, Weights
-from mixer.schedules import BatchObservation, Constant, Schedule
+from mixer.schedules import BatchObservation, Constant, GradientNoise, Schedule
 from mixer.streams import describe
 from mixer.weights import MixtureWeights
 
@@ -257,6 +257,7 @@ class Mixing:
         loss: float = math.nan,
         gradient_norm: float = math.nan,
         learning_rate: Callable[[float], float] | None = None,
+        noise: GradientNoise | None = None,
     ) -> None:
         """Counts an update and lets the policy and the batch-size schedule decide for the next one.
 
@@ -267,6 +268,7 @@ class Mixing:
             loss: Mean loss per item over all streams, for a schedule that needs it.
             gradient_norm: Norm of the gradient before clipping, likewise.
             learning_rate: Gives the factor of the run's learning-rate schedule at a step, likewise.
+            noise: Signal and noise of the gradient, likewise; `None` where they were not measured.
         """
         clock = self.clock
         position_before = clock.schedule_position
@@ -284,6 +286,7 @@ class Mixing:
                 gradient_norm=gradient_norm,
                 learning_rate=math.nan if learning_rate is None else learning_rate(clock.schedule_position),
                 last_learning_rate=math.nan if learning_rate is None else learning_rate(position_before),
+                noise=noise,
             )
             self._size.update(seen)
             clock.resize(self._size.value)

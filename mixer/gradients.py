@@ -59,6 +59,24 @@ def settle(model: nn.Module) -> None:
         ddp.require_forward_param_sync = False
 
 
+def averaged_parameters(model: nn.Module) -> tuple[list[nn.Parameter], bool]:
+    """Gives the parameters whose gradients DDP averages.
+
+    Args:
+        model: The model as it is trained.
+
+    Returns:
+        The parameters, and whether a backward may leave some of them out.
+
+    Raises:
+        ValueError: If the model is not wrapped in DDP.
+    """
+    ddp = _ddp(model)
+    if ddp is None:
+        raise ValueError("The model is sharded, or not wrapped in DDP: no rank has a whole gradient of its own.")
+    return _averaged(ddp), bool(ddp.find_unused_parameters)
+
+
 def average_gradients(model: nn.Module, ranks: Ranks, world_size: int) -> None:
     """Averages a model's gradients over the ranks, as the last backward of an update does otherwise.
 
@@ -73,11 +91,7 @@ def average_gradients(model: nn.Module, ranks: Ranks, world_size: int) -> None:
     ddp = _ddp(model)
     if ddp is None:
         return
-    parameters = [
-        parameter
-        for name, parameter in ddp.module.named_parameters()
-        if parameter.requires_grad and name not in ddp.parameters_to_ignore
-    ]
+    parameters = _averaged(ddp)
     are_present = np.array([parameter.grad is not None for parameter in parameters], dtype=np.int64)
     for parameter, is_anywhere in zip(parameters, ranks.total(are_present).tolist(), strict=True):
         if is_anywhere and parameter.grad is None:
@@ -120,6 +134,14 @@ def buckets(gradients: Sequence[Tensor], most_bytes: int = _BUCKET_BYTES) -> Ite
         if sum(part.nbytes for part in bucket) >= most_bytes:
             yield by_kind.pop((gradient.dtype, gradient.device))
     yield from by_kind.values()
+
+
+def _averaged(ddp: DistributedDataParallel) -> list[nn.Parameter]:
+    return [
+        parameter
+        for name, parameter in ddp.module.named_parameters()
+        if parameter.requires_grad and name not in ddp.parameters_to_ignore
+    ]
 
 
 def _ddp(model: nn.Module) -> DistributedDataParallel | None:

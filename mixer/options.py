@@ -16,7 +16,7 @@ from mixer.streams import Stream
 logger = logging.get_logger(__name__)
 
 OBSERVABLE = frozenset({"loss", "evaluation_loss"})
-OBSERVABLE_BY_SCHEDULE = frozenset({"loss", "gradient_norm", "learning_rate", "tokens"})
+OBSERVABLE_BY_SCHEDULE = frozenset({"loss", "gradient_norm", "learning_rate", "tokens", "gradient_noise"})
 
 
 def check_arguments(trainer: Trainer) -> None:
@@ -190,24 +190,56 @@ def check_needs(policy: Policy, streams: list[Stream], args: TrainingArguments, 
         raise ValueError(f"Policy {name} needs evaluation losses: set eval_strategy to 'steps' or 'epoch'.")
 
 
-def check_schedule(schedule: Schedule, scheduler: Any) -> None:
+def check_schedule(schedule: Schedule, scheduler: Any, observable: frozenset[str] = OBSERVABLE_BY_SCHEDULE) -> None:
     """Refuses a batch-size schedule that needs what a run does not observe.
 
     Args:
         schedule: The batch-size schedule.
         scheduler: The user's own learning-rate schedule, or `None` for one that the Trainer makes.
+        observable: What is observed.
 
     Raises:
         ValueError: If it needs something unknown, or the learning rate cannot follow the batch size.
     """
-    unknown = sorted(schedule.needs - OBSERVABLE_BY_SCHEDULE)
+    unknown = sorted(schedule.needs - observable)
     if unknown:
         raise ValueError(
             f"batch_size={schedule.name} needs {unknown}, which a run does not measure; what it does is "
-            f"{sorted(OBSERVABLE_BY_SCHEDULE)}."
+            f"{sorted(observable)}."
         )
     if not schedule.is_constant:
         check_scheduler(scheduler)
+
+
+def check_gradient_noise(trainer: Trainer, schedule: Schedule) -> None:
+    """Refuses a batch-size schedule by the gradient's noise where that cannot be measured.
+
+    Args:
+        trainer: The trainer, after its own construction.
+        schedule: The batch-size schedule.
+
+    Raises:
+        ValueError: With the reason and the way out.
+    """
+    if "gradient_noise" not in schedule.needs:
+        return
+    if trainer.is_fsdp_enabled:
+        raise ValueError(
+            f"batch_size={schedule.name} goes by the noise of the gradient, which FSDP shards: no rank has a gradient "
+            "of its own to compare. Use DDP, or a schedule that measures no noise, such as SmoothedLossChange."
+        )
+    if trainer.args.world_size > 1 and trainer.accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False):
+        raise ValueError(
+            f"batch_size={schedule.name} compares the ranks' gradients of a whole update, which sync_each_batch=True "
+            "averages after each micro-batch. Leave it out of accelerator_config's gradient_accumulation_kwargs."
+        )
+    if trainer.args.world_size > 1 and trainer.args.train_sampling_strategy == "group_by_length":
+        logger.warning(
+            "batch_size=%s takes what the ranks' gradients differ by for noise. With "
+            "train_sampling_strategy='group_by_length', and a column of lengths in the data, some ranks get longer "
+            "samples than others: what these differ by counts too and makes batches too large.",
+            schedule.name,
+        )
 
 
 def check_evaluation_names(eval_dataset: Any) -> None:

@@ -124,8 +124,11 @@ class RecoveryMixin(SavingMixin):
         while (result := self._attempt(train_alone, update)) is None:
             update = self._recut(update)
             start.restore()
-        average_gradients(model, self._agreement, self.args.world_size)
+        self._average_gradients(model)
         return result
+
+    def _average_gradients(self, model: nn.Module) -> None:
+        average_gradients(model, self._agreement, self.args.world_size)
 
     def _recut(self, update: Update) -> Update:
         return self._load_and_confirm(lambda: self._present_loader.recut(update)) or update

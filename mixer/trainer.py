@@ -22,9 +22,11 @@ from mixer.controller import Mixing, check_format
 from mixer.groups import Grouping
 from mixer.ledger import Ledger
 from mixer.loading import LoadingMixin
+from mixer.measuring import MeasuringMixin
 from mixer.options import (
     check_arguments,
     check_evaluation_names,
+    check_gradient_noise,
     check_max_tokens,
     check_needs,
     check_schedule,
@@ -33,7 +35,6 @@ from mixer.planner import Drawing, Planner
 from mixer.policies import Policy
 from mixer.progress import Progress
 from mixer.recorder import FinishedUpdate, Recorder
-from mixer.recovery import RecoveryMixin
 from mixer.resuming import ResumingMixin
 from mixer.schedules import Schedule, as_schedule
 from mixer.streams import Stream, as_streams, combine
@@ -42,7 +43,7 @@ from mixer.updates import NonFinite
 logger = logging.get_logger(__name__)
 
 
-class MixingMixin(LoadingMixin, RecoveryMixin, ResumingMixin):
+class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
     """Makes a Trainer, or a subclass of it, train on a mixture of streams.
 
     `class MyTrainer(MixingMixin, SomeTrainer)` is all it takes. With one data set it trains as the Trainer does.
@@ -124,6 +125,7 @@ class MixingMixin(LoadingMixin, RecoveryMixin, ResumingMixin):
             check_arguments(self)
             check_needs(self._policy, self.streams, self.args, self.eval_dataset)
             check_schedule(schedule, self.lr_scheduler)
+            check_gradient_noise(self, schedule)
             check_evaluation_names(self.eval_dataset)
             planner, clock, size = self._new_parts(None)
             self._mixing = Mixing(planner, self._policy, clock, size)
@@ -249,6 +251,8 @@ class MixingMixin(LoadingMixin, RecoveryMixin, ResumingMixin):
             observed["gradient_norm"] = float(self._gradient_norm)
         if "learning_rate" in needs and self._learning_rate is not None:
             observed["learning_rate"] = self._learning_rate.at
+        if "gradient_noise" in needs:
+            observed["noise"] = self._gradient_noise()
         return observed
 
     # ---- Logs, evaluation, checkpoints ----

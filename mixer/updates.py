@@ -16,6 +16,7 @@ from mixer.collation import batch_mapping
 from mixer.controller import Mixing
 from mixer.convention import EXACT_SHARE, LossConvention, decide, try_convention
 from mixer.feed import Feed
+from mixer.gradient_statistics import GradientStatistics
 from mixer.learning_rate import LearningRate
 from mixer.ledger import Ledger
 from mixer.loader import MicroBatch, MixingLoader, Update
@@ -55,6 +56,7 @@ class UpdateMixin(Trainer):
     _policy_error: Exception | None = None
     _learning_rate: LearningRate | None = None
     _gradient_norm: Tensor | float | None = None  # of the last update, before clipping
+    _gradient_statistics: GradientStatistics | None = None  # of the last update, where its gradient was probed
     _tracker: LossTracker | None = None
 
     @property

@@ -91,7 +91,8 @@ class Schedule(ABC):
 
     It knows no model, trainer, file or global random state. A subclass says in `needs` what has to be observed for
     it: `"loss"`, `"gradient_norm"`, `"learning_rate"`, `"tokens"` or `"gradient_noise"`. One that says `is_exact`
-    means its sizes to the sample: fewer than one a rank are an error, not raised to it.
+    means its sizes to the sample: fewer than one a rank are an error, not raised to it. What costs much is measured in
+    updates after which `step` is a multiple of `interval_steps`, what costs next to nothing in every update.
 
     Args:
         initial: Size of the first updates, for which the learning rate was chosen; `None` takes
@@ -112,6 +113,7 @@ class Schedule(ABC):
     needs: frozenset[str] = frozenset()
     is_constant: bool = False
     is_exact: bool = False
+    interval_steps: int = 1
 
     def __init__(
         self,

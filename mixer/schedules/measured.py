@@ -14,8 +14,19 @@ class MeasuredSchedule(Schedule):
     The order matters: the ratio of two noisy estimates is biased, and the unbiased estimate of `||g||²` may be negative
     in a single update (McCandlish et al. 2018, arXiv:1812.06162, app. A.1).
 
+    Two things measure it. On several ranks it is how their parts of the gradient differ, in every update: two readings
+    of the gradient and one of its results from the device, no extra pass, but from few ranks a coarse estimate. The
+    parts are taken as independent draws from one mixture. All ranks have the same share of every stream, to about a
+    sample, so that only noise within streams counts; of a stream with fewer samples than that in an update, what it
+    differs by from the others counts too, which makes the noise too large, and so does dealing samples out to ranks by
+    length.
+
+    On a single rank it is a probe of the gradient, in every `interval_steps`-th update, which counts noise within
+    streams alone. What is averaged are measurements, so that `decay` looks back over that many times more updates.
+
     Args:
         decay: Share of the old averages that stays at each measurement, in [0, 1); 0 takes the last one alone.
+        interval_steps: Number of updates from one measurement to the next where measuring costs something.
         learning_rate: How the learning rate follows the size; see `Schedule`.
         **bounds: See `Schedule`.
 
@@ -25,9 +36,19 @@ class MeasuredSchedule(Schedule):
 
     needs = frozenset({"gradient_noise"})
 
-    def __init__(self, decay: float, *, learning_rate: LearningRateRule = "none", **bounds: Unpack[AllBounds]):
+    def __init__(
+        self,
+        decay: float,
+        interval_steps: int,
+        *,
+        learning_rate: LearningRateRule = "none",
+        **bounds: Unpack[AllBounds],
+    ):
         super().__init__(learning_rate=learning_rate, **bounds)
+        if interval_steps < 1:
+            raise ValueError(f"interval_steps must be at least 1, got {interval_steps}.")
         self.decay = decay
+        self.interval_steps = interval_steps
         self._forget()
 
     def start(self, initial: int) -> BatchDecision:

@@ -13,11 +13,13 @@ class NoiseScale(MeasuredSchedule):
     The noise scale of McCandlish et al. (2018, arXiv:1812.06162, eq. 2.9). Below it a larger batch saves updates for
     nearly no more samples, above it samples are wasted. Signal and noise are smoothed first, then divided. The size
     changes every `interval_steps` updates, and holds in between and where the averages are no estimate (not above 0).
+    On several ranks all updates since the last decision were measured; on a single rank only the one just before it.
 
     Args:
         share: Share of the noise scale to take, above 0.
         decay: Share of the old averages that stays at each measurement, in [0, 1).
-        interval_steps: Number of updates from a decision to the next.
+        interval_steps: Number of updates from a decision to the next, and on a single rank from a measurement to the
+            next.
         powers_of_two: Whether to take the power of two that is nearest by ratio, so that the size changes seldom.
         max_growth: Largest factor by which the size grows at once; `None` is none.
         learning_rate: How the learning rate follows the size; see `Schedule`.
@@ -38,13 +40,10 @@ class NoiseScale(MeasuredSchedule):
         **bounds: Unpack[AllBounds],
     ):
         bounds.setdefault("max_growth", 2.0)
-        super().__init__(decay, learning_rate=learning_rate, **bounds)
+        super().__init__(decay, interval_steps, learning_rate=learning_rate, **bounds)
         if not 0.0 < share < math.inf:
             raise ValueError(f"share must be above 0, got {share}.")
-        if interval_steps < 1:
-            raise ValueError(f"interval_steps must be at least 1, got {interval_steps}.")
         self.share = share
-        self.interval_steps = interval_steps
         self.powers_of_two = powers_of_two
 
     def update(self, observation: BatchObservation) -> BatchDecision:

@@ -400,8 +400,12 @@ class TestWrongSizes:
             train(tmp_path, lambda step, size: wrong if step == 2 else 4, num_train_epochs=1)
 
     def test_what_is_not_measured_is_refused_at_construction(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match=r"NoiseScale needs \['gradient_noise'\], which a run does not measure"):
-            train(tmp_path, schedules.NoiseScale())
+        class Clairvoyant(schedules.Constant):
+            is_constant = False
+            needs = frozenset({"future"})
+
+        with pytest.raises(ValueError, match=r"Clairvoyant needs \['future'\], which a run does not measure"):
+            train(tmp_path, Clairvoyant(4))
 
     def test_a_size_beside_the_function_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(TypeError, match="give it to a MixingTrainer instead"):

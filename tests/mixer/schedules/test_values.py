@@ -495,6 +495,12 @@ class TestNoiseScale:
     def test_updates_without_a_measurement_count_for_the_interval_only(self) -> None:
         assert sizes_of(NoiseScale(interval_steps=2), [{}, {}, noise(1.0, 64.0), {}]) == [8, 8, 8, 8, 16]
 
+    def test_measured_only_when_it_decides_it_decides_by_that_measurement(self) -> None:
+        """Averages as in the test of smoothing: 24, then 90 / 3; what is not measured does not fade them."""
+        schedule = NoiseScale(decay=0.5, interval_steps=3, powers_of_two=False, max_growth=None)
+        course = [{}, {}, noise(1.0, 24.0), {}, {}, noise(4.0, 123.0), {}]
+        assert sizes_of(schedule, course) == [8, 8, 8, 24, 24, 24, 30, 30]
+
     @pytest.mark.parametrize("squared_norm", [0.0, -1.0, math.nan, math.inf])
     def test_it_holds_where_there_is_no_estimate(self, squared_norm: float) -> None:
         assert sizes_of(NoiseScale(interval_steps=1), [noise(squared_norm, 64.0)] * 2) == [8, 8, 8]
@@ -540,6 +546,12 @@ class TestNormTest:
     def test_smoothed(self) -> None:
         """After the second measurement the variance is (1/3 · 0 + 2/3 · 15) = 10."""
         assert sizes_of(NormTest(0.5, 0.5), [noise(1.0, 0.0), noise(1.0, 15.0)]) == [8, 8, 40]
+
+    def test_how_often_it_wants_to_be_measured(self) -> None:
+        assert NormTest().interval_steps == 20
+        assert NormTest(interval_steps=5).interval_steps == 5
+        with pytest.raises(ValueError, match="interval_steps must be at least 1, got 0"):
+            NormTest(interval_steps=0)
 
     @pytest.mark.parametrize("eta", [0.0, -1.0, math.nan, math.inf])
     def test_an_eta_that_cannot_be_is_refused(self, eta: float) -> None:

@@ -1,0 +1,72 @@
+"""What is measured of the gradients of an update, where the batch-size schedule needs it."""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mixer.loader import Update
+from mixer.rank_noise import RankNoise, noise_of_ranks
+from mixer.recovery import RecoveryMixin
+from mixer.schedules import GradientNoise
+
+
+class MeasuringMixin(RecoveryMixin):
+    """A Trainer that measures the noise of its gradients: on several ranks, in every update, by what they differ."""
+
+    _rank_noise: RankNoise | None = None
+    _rank_sums: Tensor | None = None  # of the last update, float64 `[4]`; see `RankNoise.measure`
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Trains, and lets go of what measured it; see `Trainer.train`."""
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            self._rank_noise = self._rank_sums = None
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        prepared = super()._prepare_for_training(*args, **kwargs)
+        if self._mixing is not None and self.args.world_size > 1 and "gradient_noise" in self._mixing.schedule.needs:
+            self._rank_noise = RankNoise(self.model_wrapped)
+        return prepared
+
+    def _train_update(
+        self, model: nn.Module, update: Update, num_items: Any, is_synchronised: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        result = super()._train_update(model, update, num_items, is_synchronised)
+        if self._rank_noise is not None:  # the gradient is averaged, and neither clipped nor thrown away yet
+            num_own = sum(len(micro.stream_ids) for micro in update.micro_batches if not micro.is_padding)
+            measured = self._rank_noise.measure(num_own, self._loss_scale, self.args.device)
+            self._rank_sums = self._agreement.add_up(measured)
+        return result
+
+    @contextlib.contextmanager
+    def _synchronised(self, model: nn.Module, is_synchronised: bool) -> Iterator[None]:
+        noise = self._rank_noise
+        listening = contextlib.nullcontext() if noise is None or not is_synchronised else noise.listening()
+        with listening, super()._synchronised(model, is_synchronised):
+            yield
+
+    def _average_gradients(self, model: nn.Module) -> None:
+        if self._rank_noise is not None:
+            self._rank_noise.take_local()
+        super()._average_gradients(model)
+
+    @property
+    def _loss_scale(self) -> Tensor | float:
+        """What losses are multiplied by, on the device: nobody waits for it."""
+        scaler = self.accelerator.scaler
+        return 1.0 if scaler is None else scaler.scale(torch.ones((), device=self.args.device))
+
+    def _gradient_noise(self) -> GradientNoise | None:
+        """Gives what the last update showed of its gradient's noise, on all ranks the same; waits for a GPU."""
+        if self._rank_sums is not None:
+            noise = noise_of_ranks(self._rank_sums.tolist(), self.args.world_size)
+        elif self._gradient_statistics is not None:
+            noise = GradientNoise(*self._gradient_statistics.noise)
+        else:
+            return None
+        return noise if math.isfinite(noise.squared_norm) and math.isfinite(noise.variance) else None
