@@ -1,5 +1,6 @@
 """Small models of every kind, with batches of rows of different length from several streams."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -93,7 +94,7 @@ class Mlp(nn.Module):
 
     def __init__(self, *sizes: int, norm: Callable[[int], nn.Module] = nn.LayerNorm):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
         self.norms = nn.ModuleList(norm(size) for size in sizes[1:-1])
 
     def forward(self, inputs: Tensor) -> Tensor:
