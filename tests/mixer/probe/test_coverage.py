@@ -5,7 +5,6 @@ import logging
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
@@ -65,7 +64,7 @@ class TestLeftOut:
         class Net(_Net):
             def forward(self, inputs: Tensor) -> Tensor:
                 hidden = torch.tanh(self.first(inputs))
-                return self.last(hidden) + 0.3 * F.linear(hidden, self.last.weight)
+                return self.last(hidden) + 0.3 * nn.functional.linear(hidden, self.last.weight)
 
         _check(Net(), ("last.weight",), caplog)
 
@@ -79,7 +78,7 @@ class TestLeftOut:
     def test_a_layer_that_was_never_called(self, caplog) -> None:
         class Net(_Net):
             def forward(self, inputs: Tensor) -> Tensor:
-                return F.linear(torch.tanh(self.first(inputs)), self.last.weight, self.last.bias)
+                return nn.functional.linear(torch.tanh(self.first(inputs)), self.last.weight, self.last.bias)
 
         _check(Net(), ("last.weight", "last.bias"), caplog)
 
@@ -109,7 +108,7 @@ class TestLeftOut:
 
             def forward(self, inputs: Tensor) -> Tensor:
                 hidden = torch.tanh(self.first(inputs))
-                return hidden[:, :4] if self.is_skipped else F.linear(hidden, self.last.weight)
+                return hidden[:, :4] if self.is_skipped else nn.functional.linear(hidden, self.last.weight)
 
         model = Net()
         case, probe = vector_case(model, IDS, 5, 4), GradientProbe(model, 3)
@@ -173,7 +172,7 @@ class TestRead:
                 self.weight = nn.Parameter(torch.rand(6))
 
             def forward(self, inputs: Tensor) -> Tensor:
-                return F.normalize(inputs, dim=-1) * (1.0 + self.weight)
+                return nn.functional.normalize(inputs, dim=-1) * (1.0 + self.weight)
 
         class Net(_Net):
             def __init__(self) -> None:
