@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from mixer.probe.functions import LinearByRow
-from mixer.probe.reading import Desk, Reading, is_in_backward, product
+from mixer.probe.reading import Desk, Reading, product
 from mixer.probe.rows import Rows
 
 
@@ -123,50 +123,6 @@ class LinearCapture(Capture):
             inputs, weight, module.bias, _splitter(reading.rows), take_matrix, take_bias
         )
         return result
-
-
-class EmbeddingCapture(Capture):
-    """`nn.Embedding`."""
-
-    @staticmethod
-    def knows(module: nn.Module) -> bool:
-        """See `Capture.knows`."""
-        return (
-            isinstance(module, nn.Embedding)
-            and type(module).forward is nn.Embedding.forward
-            and module.max_norm is None
-            and not module.scale_grad_by_freq
-        )
-
-    def _foresee(self, inputs: Tensor | None, reading: Reading) -> None:
-        ids = None if inputs is None else self._by_row(inputs, reading.rows)
-        if ids is not None and not is_in_backward():
-            reading.lookups(self.indices["weight"]).note(ids.flatten(1), is_repeated=False)
-
-    def _read(self, module: Any, inputs: Tensor, reading: Reading) -> Tensor | None:
-        ids = self._by_row(inputs, reading.rows)
-        if ids is None:
-            return None
-        flat = ids.flatten(1)
-        reading.rows.note_length(flat.shape[1])
-        result: Tensor = nn.Embedding.forward(module, ids)
-        if result.requires_grad:
-            take = reading.lookups(self.indices["weight"]).note(flat, is_in_backward())
-
-            def take_gradient(gradient: Tensor) -> None:
-                rows = gradient.reshape(*flat.shape, -1)
-                if module.padding_idx is not None:
-                    rows = rows.masked_fill((flat == module.padding_idx)[:, :, None], 0.0)
-                take(rows)
-
-            result.register_hook(take_gradient)  # type: ignore[no-untyped-call]
-        return result
-
-    @staticmethod
-    def _by_row(ids: Tensor, rows: Rows) -> Tensor | None:
-        if ids.dim() == 2 and ids.shape[0] == 1:
-            return ids.expand(rows.num_rows, -1)  # positions, the same in each row
-        return ids if ids.dim() >= 2 and ids.shape[0] == rows.num_rows else None
 
 
 def _splitter(rows: Rows) -> Callable[[Tensor], Tensor]:

@@ -11,7 +11,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from transformers.utils import logging
 
-from mixer.probe.captures import Capture, EmbeddingCapture, LinearCapture, own_forward
+from mixer.probe.captures import Capture, LinearCapture, own_forward
+from mixer.probe.embeddings import EmbeddingCapture
 from mixer.probe.norms import NormCapture
 from mixer.probe.reading import Desk
 from mixer.probe.rows import at_least_float32

@@ -1,6 +1,6 @@
 """Normalisation layers, run so that the gradients of their vectors are told apart by row."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,57 +26,64 @@ class NormCapture(Capture):
 
     def __init__(self, module: nn.Module, indices: Mapping[str, int], desk: Desk):
         super().__init__(module, indices, desk)
-        self._is_alike: bool | None = None  # whether it gives the same with a vector for each row, once that was tried
+        # Whether it gives the same with a vector for each row; of others than torch's own, once that was tried.
+        self._is_alike = True if type(module).forward in _FUSED else None
 
     def _read(self, module: Any, inputs: Tensor, reading: Reading) -> Tensor | None:
         num_rows = reading.rows.num_rows
-        if inputs.dim() < 2 or inputs.shape[0] != num_rows or self._is_alike is False:
+        rows = inputs if inputs.dim() > 1 and len(inputs) == num_rows else reading.rows.split(inputs)
+        if rows is not None and self._is_alike is None:
+            self._is_alike = _try(module, tuple(self.indices), rows)
+        if rows is None or not self._is_alike:
             return None
         by_row = {
             name: VectorByRow.apply(  # type: ignore[no-untyped-call]
-                getattr(module, name), num_rows, inputs.dim(), lambda per_row, i=index: reading.vector(i, per_row)
+                getattr(module, name), num_rows, rows.dim(), lambda per_row, i=index: reading.vector(i, per_row)
             )
             for name, index in self.indices.items()
         }
-        if type(module).forward in _FUSED:
-            return self._fused(module, by_row, inputs)
-        if self._is_alike is None:
-            self._is_alike = self._try(module, inputs)
-        return self._with(module, by_row, inputs) if self._is_alike else None
+        is_known = type(module).forward in _FUSED
+        result = _fused(module, by_row, rows) if is_known else _with(module, by_row, rows)
+        return result.reshape(inputs.shape)
 
-    @staticmethod
-    def _fused(module: Any, vectors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """Does what torch does in one kernel, which takes no vector by row, in two steps."""
-        wide = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
-        if isinstance(module, nn.LayerNorm):
-            result = F.layer_norm(wide, module.normalized_shape, eps=module.eps)
-        else:
-            eps = torch.finfo(inputs.dtype).eps if module.eps is None else module.eps
-            result = F.rms_norm(wide, module.normalized_shape, eps=eps)
-        if module.weight is not None:
-            result = result * vectors.get("weight", module.weight)
-        shift = vectors.get("bias", getattr(module, "bias", None))
-        result = result if shift is None else result + shift
-        return result.to(type(module).forward(module, inputs[:0]).dtype)  # what autocast makes of it
 
-    @staticmethod
-    def _with(module: nn.Module, vectors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """Runs a layer's own forward on other vectors."""
-        own = {name: module._parameters[name] for name in vectors}
+def _fused(module: Any, vectors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+    """Does what torch does in one kernel, which takes no vector by row, in two steps."""
+    wide = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
+    if isinstance(module, nn.LayerNorm):
+        result = F.layer_norm(wide, module.normalized_shape, eps=module.eps)
+    else:
+        eps = torch.finfo(inputs.dtype).eps if module.eps is None else module.eps
+        result = F.rms_norm(wide, module.normalized_shape, eps=eps)
+    if module.weight is not None:
+        result = result * vectors.get("weight", module.weight)
+    shift = vectors.get("bias", getattr(module, "bias", None))
+    result = result if shift is None else result + shift
+    return result.to(type(module).forward(module, inputs[:0]).dtype)  # what autocast makes of it
+
+
+def _with(module: nn.Module, vectors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+    """Runs a layer's own forward on other vectors."""
+    own = {name: module._parameters[name] for name in vectors}
+    try:
+        module._parameters.update(vectors)  # type: ignore[arg-type]
+        result: Tensor = type(module).forward(module, inputs)
+    finally:
+        module._parameters.update(own)
+    return result
+
+
+def _try(module: nn.Module, names: Sequence[str], inputs: Tensor) -> bool:
+    """Says whether a layer that has only its name in common with those we know works element by element too."""
+    shape = (len(inputs), *[1] * (inputs.dim() - 2), -1)
+    own = {name: getattr(module, name) for name in names}  # which are all ones or zeros at first, and would show little
+    vectors = {
+        name: torch.linspace(0.5, 1.5, len(one), dtype=one.dtype, device=one.device) for name, one in own.items()
+    }
+    with torch.no_grad():
+        expected = _with(module, vectors, inputs)
         try:
-            module._parameters.update(vectors)  # type: ignore[arg-type]
-            result: Tensor = type(module).forward(module, inputs)
-        finally:
-            module._parameters.update(own)
-        return result
-
-    def _try(self, module: nn.Module, inputs: Tensor) -> bool:
-        """Says whether a layer that has only its name in common with those we know works element by element too."""
-        shape = (len(inputs), *[1] * (inputs.dim() - 2), -1)
-        with torch.no_grad():
-            expected = type(module).forward(module, inputs)
-            try:
-                found = self._with(module, {name: getattr(module, name).expand(shape) for name in self.indices}, inputs)
-            except (RuntimeError, ValueError, TypeError, IndexError):
-                return False
-        return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-2, atol=1e-3, equal_nan=True)
+            found = _with(module, {name: vector.expand(shape) for name, vector in vectors.items()}, inputs)
+        except (RuntimeError, ValueError, TypeError, IndexError):
+            return False
+    return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-2, atol=1e-3, equal_nan=True)

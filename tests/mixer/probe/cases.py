@@ -11,10 +11,14 @@ from transformers import (
     AlbertForMaskedLM,
     BertConfig,
     BertForSequenceClassification,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -76,6 +80,21 @@ def llama(**changes: Any) -> nn.Module:
 def gpt2() -> nn.Module:
     none = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     return GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=16, **none))
+
+
+def gemma() -> nn.Module:
+    """Tied, with an embedding that is scaled, and scales that begin at 0."""
+    config = Gemma3TextConfig(
+        **_SIZES, num_hidden_layers=2, num_key_value_heads=1, head_dim=8, pad_token_id=0, sliding_window=4
+    )
+    return Gemma3ForCausalLM(config)
+
+
+def opt() -> nn.Module:
+    """Its embedding of positions is given masks."""
+    sizes = {"hidden_size": 16, "ffn_dim": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "dropout": 0.0}
+    config = OPTConfig(vocab_size=VOCABULARY, max_position_embeddings=16, word_embed_proj_dim=16, **sizes)
+    return OPTForCausalLM(config)
 
 
 def _lora(model: nn.Module, *modules: str) -> nn.Module:
@@ -140,6 +159,7 @@ def _bert() -> Case:
 _BUILD: dict[str, Callable[[], Case]] = {
     "llama": lambda: language_case(llama()),
     "llama-tied": lambda: language_case(llama(tie_word_embeddings=True)),
+    "gemma": lambda: language_case(gemma()),
     "gpt2": lambda: language_case(gpt2()),
     "bert-classifier": _bert,
     "mlp": lambda: vector_case(Mlp(5, 8, 6, 4), IDS, 5, 4),

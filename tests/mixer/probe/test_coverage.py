@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from mixer.probe import GradientProbe
-from tests.mixer.probe.cases import IDS, build, vector_case
+from tests.mixer.probe.cases import IDS, build, language_case, opt, vector_case
 from tests.mixer.probe.reference import assert_equal, assert_same_gradients, expected_of, gradients_of, parameters_of
 
 
@@ -125,11 +125,12 @@ class TestLeftOut:
 
         _check(Net(), ("last.weight", "last.bias"), caplog)
 
-    def test_a_norm_that_takes_its_vector_in_another_way(self, caplog) -> None:
+    @pytest.mark.parametrize("num_channels", [2, 3])
+    def test_a_norm_that_takes_its_vector_in_another_way(self, num_channels: int, caplog) -> None:
         class ChannelLayerNorm(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
-                self.weight = nn.Parameter(torch.rand(2))
+                self.weight = nn.Parameter(torch.ones(num_channels))
 
             def forward(self, inputs: Tensor) -> Tensor:
                 return inputs * self.weight[:, None]
@@ -140,7 +141,9 @@ class TestLeftOut:
                 self.norm = ChannelLayerNorm()
 
             def forward(self, inputs: Tensor) -> Tensor:
-                return self.last(self.norm(torch.tanh(self.first(inputs)).unflatten(1, (2, 3))).flatten(1))
+                hidden = torch.tanh(self.first(inputs)).unflatten(1, (2, 3))
+                hidden = torch.cat([hidden, hidden[:, :1]], dim=1)[:, :num_channels]
+                return self.last(self.norm(hidden).flatten(1)[:, :6])
 
         _check(Net(), ("norm.weight",), caplog)
 
@@ -157,6 +160,13 @@ class TestLeftOut:
         assert len(tables) == 2
         assert all(name in caplog.text for name in tables)
         assert probe.coverage < 1.0
+
+    def test_an_embedding_that_makes_its_own_ids(self, caplog) -> None:
+        case = language_case(opt())
+        positions = "model.decoder.embed_positions.weight"
+        rest = parameters_of(case.model, lambda name: name != positions)
+        assert_equal(case.probed(GradientProbe(case.model, 3)), expected_of(case, rest))
+        assert positions in caplog.text
 
     def test_only_the_largest_are_named_and_the_rest_counted(self, caplog) -> None:
         model = nn.ModuleList([nn.Linear(3, 3), *[nn.Conv1d(n, 2, 1, bias=False) for n in range(1, 9)]])

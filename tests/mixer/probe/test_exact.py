@@ -53,7 +53,7 @@ def test_rows_may_be_of_any_streams_in_any_order(name: str, ids: list[int]) -> N
 
 
 def test_all_layers_of_a_known_model_are_read() -> None:
-    for name in ("llama", "llama-tied", "gpt2", "bert-classifier", "mlp", "rms-norm", "albert", "lora-llama"):
+    for name in ("llama", "llama-tied", "gemma", "gpt2", "bert-classifier", "mlp", "rms-norm", "albert", "lora-llama"):
         case = build(name)
         probe = GradientProbe(case.model, 3)
         case.probed(probe)
