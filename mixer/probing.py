@@ -169,6 +169,11 @@ class RunProbe:
             )
         return statistics, probe.seconds - self._seconds_before
 
+    def forget_model(self) -> None:
+        """Makes ready for another run, whose model may be another one, or wrapped."""
+        self.cancel()
+        self._probes.clear()
+
     def cancel(self) -> None:
         """Forgets a measurement that came to nothing."""
         probe, self._present = self._present, None
