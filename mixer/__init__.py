@@ -10,6 +10,7 @@ from mixer.groups import Grouping
 from mixer.ledger import Ledger
 from mixer.order import Order
 from mixer.policies import (
+    BalancedPiKE,
     Decision,
     Fixed,
     Floor,
@@ -18,6 +19,7 @@ from mixer.policies import (
     LossChange,
     Mixture,
     Observation,
+    PiKE,
     Policy,
     Proportional,
     Scheduled,
@@ -34,6 +36,7 @@ from mixer.trainer import MixingMixin, MixingTrainer
 __all__ = [
     "AdaptiveBatchSampler",
     "AdaptiveBatchSizeTrainer",
+    "BalancedPiKE",
     "Budget",
     "Decision",
     "Fixed",
@@ -50,6 +53,7 @@ __all__ = [
     "Mixture",
     "Observation",
     "Order",
+    "PiKE",
     "Policy",
     "Proportional",
     "Scheduled",

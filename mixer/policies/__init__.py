@@ -1,11 +1,13 @@
 """Mixing policies: each one a rule from what was observed to the weights of the next update."""
 
+from mixer.policies.balanced_pike import BalancedPiKE
 from mixer.policies.base import Decision, Mixture, Observation, Policy
 from mixer.policies.fixed import Fixed
 from mixer.policies.floor import Floor
 from mixer.policies.function import Function
 from mixer.policies.hold import Hold
 from mixer.policies.loss_change import LossChange
+from mixer.policies.pike import PiKE
 from mixer.policies.proportional import Proportional
 from mixer.policies.registry import as_policy, policy_classes
 from mixer.policies.scheduled import Scheduled
@@ -17,6 +19,7 @@ from mixer.policies.warm_up import WarmUp
 from mixer.policies.wrapper import Wrapper
 
 __all__ = [
+    "BalancedPiKE",
     "Decision",
     "Fixed",
     "Floor",
@@ -25,6 +28,7 @@ __all__ = [
     "LossChange",
     "Mixture",
     "Observation",
+    "PiKE",
     "Policy",
     "Proportional",
     "Scheduled",

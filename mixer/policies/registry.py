@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 
 from mixer.choices import choose, refuse_class
+from mixer.policies.balanced_pike import BalancedPiKE
 from mixer.policies.base import Policy
 from mixer.policies.fixed import Fixed
 from mixer.policies.floor import Floor
 from mixer.policies.function import Function
 from mixer.policies.hold import Hold
 from mixer.policies.loss_change import LossChange
+from mixer.policies.pike import PiKE
 from mixer.policies.proportional import Proportional
 from mixer.policies.scheduled import Scheduled
 from mixer.policies.smoothed import Smoothed
@@ -26,6 +28,8 @@ _POLICIES: tuple[type[Policy], ...] = (
     Fixed,
     Scheduled,
     LossChange,
+    PiKE,
+    BalancedPiKE,
     Function,
     Floor,
     Smoothed,

@@ -56,9 +56,13 @@ def _gathered_by_none(package: str) -> list[str]:
     return [name for name in MODULES if name.startswith(f"{package}.") and name not in gathering]
 
 
+# What every policy sees and gives back: read once for all of them.
+CONTRACT = {"mixer.policies.base", "mixer.gradient_statistics"}
+
+
 @pytest.mark.parametrize(
     ("module", "most"),
-    [(name, 500) for name in _gathered_by_none("mixer.policies")]
+    [(name, 200) for name in _gathered_by_none("mixer.policies")]
     # A schedule brings its bounds with it, which a mixture has none of.
     + [(name, 600) for name in _gathered_by_none("mixer.schedules")],
 )
@@ -69,7 +73,10 @@ def test_a_rule_needs_little_code(module: str, most: int) -> None:
         if name not in needed:
             needed.add(name)
             waiting += [imported for imported in _imports(name) if imported in MODULES]
-    lines = sum(len((ROOT / (name.replace(".", "/") + ".py")).read_text().splitlines()) for name in needed)
+    if "mixer.policies.stream_average" in needed:
+        most += 350  # a rule on gradients brings the smoothing of what it divides by with it
+    rule = needed - CONTRACT
+    lines = sum(len((ROOT / (name.replace(".", "/") + ".py")).read_text().splitlines()) for name in rule)
     assert lines < most
 
 

@@ -1,13 +1,15 @@
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mixer.gradient_statistics import GradientStatistics
 from mixer.policies import (
+    BalancedPiKE,
     Decision,
     Fixed,
     Floor,
@@ -16,6 +18,7 @@ from mixer.policies import (
     LossChange,
     Mixture,
     Observation,
+    PiKE,
     Policy,
     Proportional,
     Scheduled,
@@ -43,6 +46,17 @@ MAKERS: dict[str, Callable[..., Policy]] = {
     "LossChange": lambda **unit: LossChange(num_warmup_observations=2, **unit),
     "LossChange, cold": lambda **unit: LossChange(0.01, 0.5, 0.9, 0.0, 1, **unit),
     "LossChange, evaluation": lambda **unit: LossChange(num_warmup_observations=1, loss="evaluation", **unit),
+    "PiKE": lambda **unit: PiKE(1, **unit),
+    "PiKE, raw": lambda **unit: PiKE(2, noise_rate=0.0, scale_free=False, max_log_change=5.0, min_samples=0, **unit),
+    "PiKE, conceptual": lambda **unit: PiKE(1, "conceptual", decay=0.5, **unit),
+    "PiKE, conceptual, given": lambda **unit: PiKE(
+        2, "conceptual", step_sharpness=30.0, conflict=0.1, alignment=0.3, min_samples=0, **unit
+    ),
+    "BalancedPiKE": lambda **unit: BalancedPiKE(interval_steps=1, **unit),
+    "BalancedPiKE, raw": lambda **unit: BalancedPiKE(5.0, 0.0, interval_steps=1, scale_free=False, **unit),
+    "BalancedPiKE, conceptual": lambda **unit: BalancedPiKE(
+        1.0, 0.5, True, interval_steps=2, mode="conceptual", bound="published", min_samples=1, **unit
+    ),
     "Function": lambda **unit: Function(lambda step, weights: weights**1.1 + 0.01 / (1 + step), **unit),
 }
 
@@ -58,15 +72,17 @@ MAKERS |= {
     "Hold": lambda **unit: Hold(adaptive(**unit), 3),
     "Hold(Floor(Smoothed(WarmUp)))": lambda **unit: Hold(Floor(Smoothed(WarmUp(adaptive(**unit), 2)), 0.2), 2),
     "Smoothed(Hold)": lambda **unit: Smoothed(Hold(adaptive(**unit), 4)),
+    "Hold(PiKE)": lambda **unit: Hold(PiKE(2, **unit), 4),
     "Floor(Scheduled)": lambda **unit: Floor(MAKERS["Scheduled"](**unit)),
 }
 
 awkward_losses = st.one_of(
     st.floats(0.0, 10.0),
-    st.sampled_from([np.nan, np.inf, 0.0, 1e300, -1e300, 1e-300, 5e-324, 2.5]),
+    st.sampled_from([np.nan, np.inf, 0.0, 1e300, -1e300, 1.7e308, -3.0, 1e-300, 5e-324, 2.5]),
 )
 loss_rows = st.lists(awkward_losses, min_size=4, max_size=4)
-loss_courses = st.lists(loss_rows, min_size=1, max_size=12)
+# Each update shows losses, squared norms of gradients, their variances, and what their products come from.
+loss_courses = st.lists(st.lists(loss_rows, min_size=4, max_size=4), min_size=1, max_size=8)
 
 every_policy = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 
@@ -76,9 +92,20 @@ def mixture(order: Sequence[int] = range(4), names: Sequence[str] = NAMES) -> Mi
     return Mixture(tuple(names[k] for k in order), SIZES[index], OWN_WEIGHTS[index])
 
 
-def observation(step: int, losses: Sequence[float], weights: np.ndarray, num_steps: int = 12) -> Observation:
-    values = np.array(losses, dtype=np.float64)
-    counts = np.array([3, 2, 1, 2])
+COUNTS = np.array([3, 2, 1, 2])
+
+
+def observation(
+    step: int,
+    row: Sequence[float] | Sequence[Sequence[float]],
+    weights: np.ndarray,
+    num_steps: int = 12,
+    order: Sequence[int] = range(4),
+) -> Observation:
+    """What an update shows: given losses, gradients that come from them, or all four kinds of numbers."""
+    values = np.array(row, dtype=np.float64)
+    losses = values if values.ndim == 1 else values[0]
+    counts = COUNTS[np.array(order)]
     return Observation(
         step=step,
         progress=min(1.0, step / num_steps),
@@ -86,9 +113,18 @@ def observation(step: int, losses: Sequence[float], weights: np.ndarray, num_ste
         counts=counts,
         tokens=10 * counts,
         seen=step * counts,
-        losses=values,
-        evaluation_losses=values / 2 if step % 2 else None,
+        losses=losses,
+        evaluation_losses=losses / 2 if step % 2 else None,
+        gradients=gradients(values, counts) if step % 3 else None,
     )
+
+
+def gradients(values: np.ndarray, counts: np.ndarray) -> GradientStatistics:
+    with np.errstate(over="ignore", invalid="ignore"):
+        if values.ndim == 1:
+            values = np.array([values, values**2 - 0.05, 3.0 + values, np.sqrt(np.abs(values)) - 0.4])
+        gram = np.outer(values[3], values[3])
+    return GradientStatistics(gram, values[2], values[1], counts, counts / counts.sum(), np.zeros((4, 4)))
 
 
 def finite_course(num_steps: int, seed: int = 0) -> np.ndarray:
@@ -97,18 +133,24 @@ def finite_course(num_steps: int, seed: int = 0) -> np.ndarray:
 
 
 def follow(
-    policy: Policy, course: Sequence[Sequence[float]], decision: Decision, first_step: int = 1
+    policy: Policy,
+    course: Sequence[Sequence[float]],
+    decision: Decision,
+    first_step: int = 1,
+    order: Sequence[int] = range(4),
 ) -> list[Decision]:
     decisions = []
     for step, losses in enumerate(course, start=first_step):
-        decision = policy.update(observation(step, losses, decision.weights))
+        decision = policy.update(observation(step, losses, decision.weights, order=order))
         decisions.append(decision)
     return decisions
 
 
-def run(policy: Policy, course: Sequence[Sequence[float]], start: Mixture | None = None) -> list[Decision]:
+def run(
+    policy: Policy, course: Sequence[Sequence[float]], start: Mixture | None = None, order: Sequence[int] = range(4)
+) -> list[Decision]:
     first = policy.start(mixture() if start is None else start)
-    return [first, *follow(policy, course, first)]
+    return [first, *follow(policy, course, first, order=order)]
 
 
 def table(decisions: Sequence[Decision]) -> np.ndarray:
@@ -122,7 +164,7 @@ def test_every_policy_stands_under_the_contract() -> None:
 @every_policy
 class TestWeights:
     @given(course=loss_courses)
-    def test_they_lie_on_the_simplex_whatever_the_losses(self, make: Callable[..., Policy], course) -> None:
+    def test_they_lie_on_the_simplex_whatever_is_observed(self, make: Callable[..., Policy], course) -> None:
         weights = table(run(make(), course))
         assert weights.shape == (len(course) + 1, 4)
         assert np.isfinite(weights).all()
@@ -141,12 +183,15 @@ class TestWeights:
         own = start.weights.copy()
         decision = policy.start(start)
         seen = observation(1, [1.0, 2.0, np.nan, 4.0], np.array([0.4, 0.3, 0.2, 0.1]))
+        again = observation(1, [1.0, 2.0, np.nan, 4.0], np.array([0.4, 0.3, 0.2, 0.1]))
         before = replace(seen, weights=seen.weights.copy(), losses=seen.losses.copy(), seen=seen.seen.copy())
         policy.update(seen)
         np.testing.assert_array_equal(start.weights, own)
         np.testing.assert_array_equal(seen.weights, before.weights)
         np.testing.assert_array_equal(seen.losses, before.losses)
         np.testing.assert_array_equal(seen.seen, before.seen)
+        for found, drawn in zip(astuple(seen.gradients), astuple(again.gradients), strict=True):
+            np.testing.assert_array_equal(found, drawn)
         assert decision.weights.sum() == pytest.approx(1.0)
 
     def test_earlier_decisions_do_not_change_later(self, make: Callable[..., Policy]) -> None:
@@ -166,7 +211,7 @@ class TestEquivariance:
         course = finite_course(8)
         course[3, 1] = np.nan
         expected = table(run(make(), course))[:, order]
-        reordered = table(run(make(), course[:, order], mixture(order)))
+        reordered = table(run(make(), course[:, order], mixture(order), order))
         np.testing.assert_allclose(reordered, expected, rtol=1e-9)
 
     def test_names_say_nothing(self, make: Callable[..., Policy]) -> None:
@@ -182,7 +227,7 @@ def needs_names(policy: Policy) -> bool:
 
 @every_policy
 class TestState:
-    @given(course=loss_courses, cut=st.integers(0, 12))
+    @given(course=loss_courses, cut=st.integers(0, 8))
     def test_saved_at_any_step_it_goes_on_alike(self, make: Callable[..., Policy], course, cut: int) -> None:
         cut = min(cut, len(course))
         policy, resumed = make(), make()
@@ -252,6 +297,8 @@ class TestDescription:
                 hidden = replace(hidden, losses=np.full(4, np.nan))
             if "evaluation_loss" not in blind.needs:
                 hidden = replace(hidden, evaluation_losses=None)
+            if "gradient_variance" not in blind.needs:
+                hidden = replace(hidden, gradients=None)
             first, other = policy.update(seen), blind.update(hidden)
             np.testing.assert_array_equal(first.weights, other.weights)
 

@@ -1,0 +1,108 @@
+"""PiKE for streams that shall learn evenly."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal, TypedDict, Unpack
+
+import numpy as np
+
+from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Unit
+from mixer.policies.descent_bound import Bound
+from mixer.policies.pike import PiKE
+from mixer.policies.ranges import check_range
+from mixer.policies.stream_average import StreamAverage
+
+
+class PiKEArguments(TypedDict, total=False):
+    """Keyword arguments that are passed on to `PiKE`, where they are explained."""
+
+    interval_steps: int
+    mode: Literal["practical", "conceptual"]
+    signal_rate: float
+    noise_rate: float
+    scale_free: bool
+    max_log_change: float
+    step_sharpness: float
+    conflict: float | None
+    alignment: float | None
+    bound: Bound
+    min_samples: int
+    decay: float
+    unit: Unit
+
+
+class BalancedPiKE(PiKE):
+    """PiKE on the losses `y_k L_k`, that counts a stream more the higher its loss: balanced PiKE.
+
+    The balanced variant of Li et al. 2025, arXiv:2502.06244: the objective is `(1/τ) log Σ_k exp(τ L_k)` instead of the
+    sum, the larger τ the closer to the largest loss, and `y_k = τ softmax(τL)_k`. So gradients are scaled by `y_k`,
+    norms and variances by `y_k²`. The paper tried τ of 1, 3 (best on average) and 5 (most even).
+
+    Losses are smoothed over updates (ours); a stream without one counts as the mean of the others. Losses in other
+    units are another problem for the same τ: streams should be comparable in theirs.
+
+    Args:
+        tau: `τ`, above 0, per unit of loss.
+        loss_decay: Share of the old average loss that stays at each update, in [0, 1).
+        uses_loss_weights: Whether the samples of stream k are weighed by `K softmax(τL)_k` too, as the objective has
+            it; by default the factors rule the sampling only. Weighed losses make each micro-batch one of a single
+            stream, which takes more of them.
+        **arguments: See `PiKE`.
+
+    Raises:
+        ValueError: If a value is outside its range.
+    """
+
+    needs = frozenset({"gradient_variance", "loss"})
+
+    def __init__(
+        self,
+        tau: float = 3.0,
+        loss_decay: float = 0.9,
+        uses_loss_weights: bool = False,
+        **arguments: Unpack[PiKEArguments],
+    ):
+        super().__init__(**arguments)
+        check_range("tau", tau, 1e-9, 1e9, "3 is best on average, 5 most even, a small one is PiKE")
+        self.tau = tau
+        self.uses_loss_weights = uses_loss_weights
+        self._losses = StreamAverage(loss_decay, "loss_decay")
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Forgets losses and gradients and gives the streams' own weights; see `Policy.start`."""
+        self._losses.start(len(mixture.names))
+        return self._with_loss_weights(super().start(mixture))
+
+    def update(self, observation: Observation) -> Decision:
+        """Takes the new losses into their averages, then as `PiKE`; see `Policy.update`."""
+        self._losses.take(observation.losses)
+        return self._with_loss_weights(super().update(observation))
+
+    def _with_loss_weights(self, decision: Decision) -> Decision:
+        if not self.uses_loss_weights:
+            return decision
+        return replace(decision, loss_weights=len(decision.weights) * self._softmax())
+
+    def _factors(self) -> FloatArray:
+        return self.tau * self._softmax()
+
+    def _softmax(self) -> FloatArray:
+        losses = self._losses.values
+        known = np.isfinite(losses)
+        if not known.any():
+            return np.full(len(losses), 1.0 / len(losses))
+        with np.errstate(over="ignore"):  # -inf is a share of 0
+            scores = self.tau * (losses - losses[known].max())
+            scores[~known] = scores[known].mean()
+        exponentials = np.exp(scores)
+        shares: FloatArray = exponentials / exponentials.sum()
+        return shares
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the average losses too; see `Policy.state_dict`."""
+        return {**super().state_dict(), "losses": self._losses.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up the average losses too; see `Policy.load_state_dict`."""
+        super().load_state_dict(state)
+        self._losses.load_state_dict(state["losses"])

@@ -1,0 +1,197 @@
+"""More of what promises the largest fall of the loss, by the streams' gradients: PiKE."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixer.gradient_statistics import GradientStatistics, alignment_of, conflict_of
+from mixer.policies.base import Decision, FloatArray, Int64Array, Mixture, Observation, Policy, Unit
+from mixer.policies.descent_bound import Bound, best_weights, bound_factors
+from mixer.policies.least_share import at_least
+from mixer.policies.ranges import check_count, check_range
+from mixer.policies.stream_average import StreamAverage
+
+_HUGE = 1e300  # infinity with which one can still calculate
+
+
+class PiKE(Policy):
+    """Samples a stream more, the larger its gradient and the smaller the gradient's noise: PiKE.
+
+    Li et al. 2025, "PiKE: Adaptive Data Mixing for Large-Scale Multi-Task Learning Under Low Gradient Conflicts",
+    arXiv:2502.06244 (NeurIPS 2025). Every `interval_steps` updates, with `b` the samples of the last update:
+
+    - `"practical"` (Algorithm 1), one step of mirror descent: `w_k ← w_k · exp(ζ₁||g_k||² − (ζ₂/2b) σ_k²)`, normalised.
+    - `"conceptual"` (Theorem 3.4), the mixture for which the loss is promised to fall most: minimises
+      `Σ_k w_k λ_k + ½ w_k² κ_k` with `λ_k = −ηβ||g_k||² + (Lη²/2b) σ_k²` and `κ_k = Lη²γ||g_k||²`. It goes there at
+      once, `max_log_change` or not; `Smoothed` makes it gentle.
+
+    The paper gives neither ζ₁, ζ₂, the interval nor what follows; these are ours. Both statistics are smoothed over
+    measurements (negative estimates of `||g_k||²` count, the average is then cut at 0) and divided by the mean of
+    `||g_k||²` over the streams, so that the policy is the same for a loss in other units. The default
+    rates weigh signal and noise as the conceptual form does at `ηL = 1` without conflict. Each stream keeps
+    `min_samples` samples of the batch, or its variance could not be measured again. A stream that was never measured
+    keeps its share. The streams' own weights hold until the first measurement, as far as they leave `min_samples`.
+
+    Args:
+        interval_steps: Updates from a measurement to the next.
+        mode: Which form.
+        signal_rate: `ζ₁`, 0 or more; practical form.
+        noise_rate: `ζ₂`, 0 or more; 0 leaves the noise out, which the paper advises against. Practical form.
+        scale_free: Whether gradients are measured by their mean norm; `False` is the equation as it stands. The
+            conceptual form is scale-free by itself.
+        max_log_change: Most by which `log w_k` changes at a decision, beside the floor; practical form. Exponents are
+            cut at half of it around that of the middle stream.
+        step_sharpness: `ηL`, learning rate times smoothness of the loss, which has no unit: 1 is the longest step for
+            which descent is promised, a small one picks few streams, a large one evens out. Conceptual form.
+        conflict: `c` of the bound; `None` measures it, 0 assumes none. Conceptual form.
+        alignment: `c̄` of the bound; `None` measures it, 1 assumes the worst. Conceptual form.
+        bound: Whether `β = 1 − c(K − 2)`, or as published `min_k(1 + c(−K + 2 − b/b_k))`, which turns round when a
+            stream becomes rare; see `bound_factors`. Conceptual form.
+        min_samples: Least samples of each stream in a batch; equal shares where the batch is too small for all.
+        decay: Share of the old averages that stays at each measurement, in [0, 1).
+        unit: Whether the weights are shares of samples or of tokens; the floor is in the same unit.
+
+    Raises:
+        ValueError: If a value is outside its range.
+    """
+
+    needs = frozenset({"gradient_variance"})
+
+    def __init__(
+        self,
+        interval_steps: int = 20,
+        mode: Literal["practical", "conceptual"] = "practical",
+        signal_rate: float = 0.1,
+        noise_rate: float = 0.1,
+        scale_free: bool = True,
+        max_log_change: float = 0.5,
+        step_sharpness: float = 1.0,
+        conflict: float | None = None,
+        alignment: float | None = None,
+        bound: Bound = "per_stream",
+        min_samples: int = 2,
+        decay: float = 0.9,
+        *,
+        unit: Unit = "samples",
+    ):
+        super().__init__(unit=unit)
+        if mode not in ("practical", "conceptual"):
+            raise ValueError(f"mode must be 'practical' or 'conceptual', got {mode!r}.")
+        if bound not in ("per_stream", "published"):
+            raise ValueError(f"bound must be 'per_stream' or 'published', got {bound!r}.")
+        check_count("interval_steps", interval_steps, 1, "1 decides after every update")
+        check_count("min_samples", min_samples, 0, "with less than 2 a variance may not be measured again")
+        check_range("signal_rate", signal_rate, 0, math.inf, "0 leaves the signal out")
+        check_range("noise_rate", noise_rate, 0, math.inf, "0 leaves the noise out")
+        check_range("max_log_change", max_log_change, 0, 100, "0.5 lets a weight grow by two thirds at a decision")
+        check_range("step_sharpness", step_sharpness, 1e-9, 1e9, "it has no unit, 1 is the longest safe step")
+        check_range("conflict", conflict or 0.0, 0, 0.5, "None measures it")
+        check_range("alignment", alignment or 0.0, 0, 1, "None measures it")
+        self.interval_steps = interval_steps
+        self.mode = mode
+        self.signal_rate, self.noise_rate, self.scale_free = signal_rate, noise_rate, scale_free
+        self.max_log_change = max_log_change
+        self.step_sharpness, self.conflict, self.alignment = step_sharpness, conflict, alignment
+        self.bound: Bound = bound
+        self.min_samples = min_samples
+        self._averages = {name: StreamAverage(decay) for name in ("squared_norm", "variance")}
+        if mode == "conceptual":
+            self._averages["gram"] = StreamAverage(decay)
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Forgets all gradients and gives the streams' own weights; see `Policy.start`."""
+        self._weights = mixture.weights
+        num_streams = len(mixture.names)
+        for name, average in self._averages.items():
+            average.start(num_streams**2 if name == "gram" else num_streams)
+        return Decision(self._weights)
+
+    def update(self, observation: Observation) -> Decision:
+        """Takes new gradients into the averages, and weighs the streams anew when it is time; see `Policy.update`."""
+        least = self.min_samples / max(1, int(observation.counts.sum()))
+        if observation.gradients is not None:
+            self._take(observation.gradients)
+            if observation.step % self.interval_steps == 0:
+                self._weights = at_least(self._weigh(observation.counts), least)
+        return Decision(at_least(self._weights, least))
+
+    def _take(self, gradients: GradientStatistics) -> None:
+        is_whole = np.isfinite(gradients.squared_norm) & np.isfinite(gradients.variance)
+        self._averages["squared_norm"].take(np.where(is_whole, gradients.squared_norm, np.nan))
+        self._averages["variance"].take(np.where(is_whole, gradients.variance, np.nan))
+        if "gram" in self._averages:
+            self._averages["gram"].take(gradients.gram.ravel())
+
+    def _weigh(self, counts: Int64Array) -> FloatArray:
+        factors = self._factors()
+        if self.scale_free or self.mode == "conceptual":
+            factors = factors / factors.max()  # only ratios matter
+        squared_norm, variance = (self._averages[name].values for name in ("squared_norm", "variance"))
+        measured = np.isfinite(squared_norm)
+        if not measured.any():
+            return self._weights
+        with np.errstate(over="ignore"):
+            signal = np.maximum(squared_norm[measured], 0.0) * factors[measured] ** 2
+            noise = np.maximum(variance[measured], 0.0) * factors[measured] ** 2
+        weights = self._weights.copy()
+        if self.mode == "practical":
+            weights[measured] *= np.exp(self._log_changes(signal, noise, max(1, int(counts.sum()))))
+        else:
+            best = self._best(signal, noise, counts, measured, factors)
+            weights[measured] = weights[measured] if best is None else weights[measured].sum() * best
+        shares: FloatArray = weights / weights.sum()
+        return shares
+
+    def _log_changes(self, signal: FloatArray, noise: FloatArray, batch_size: int) -> FloatArray:
+        """Exponents of Algorithm 1, around that of the middle stream (which normalising takes out) and cut."""
+        scale = _mean(signal) if self.scale_free else 1.0
+        if scale == 0.0:  # no signal to measure by
+            return np.zeros(len(signal))
+        with np.errstate(over="ignore"):
+            gain = self.signal_rate * np.minimum(signal / scale, _HUGE)
+            loss = self.noise_rate / (2 * batch_size) * np.minimum(noise / scale, _HUGE)
+        exponents = np.minimum(gain, _HUGE) - np.minimum(loss, _HUGE)
+        most = self.max_log_change / 2  # both ways, and normalising adds no more than that
+        changes: FloatArray = np.clip(exponents - np.median(exponents), -most, most)
+        return changes
+
+    def _best(
+        self,
+        signal: FloatArray,
+        noise: FloatArray,
+        counts: Int64Array,
+        measured: NDArray[np.bool_],
+        factors: FloatArray,
+    ) -> FloatArray | None:
+        """The mixture of Theorem 3.4 over the streams that were measured."""
+        gram = self._averages["gram"].values.reshape(len(counts), -1) * np.outer(factors, factors)
+        gram = gram[np.ix_(measured, measured)]
+        conflict = conflict_of(gram, signal) if self.conflict is None else self.conflict
+        alignment = alignment_of(gram, signal) if self.alignment is None else self.alignment
+        beta, gamma = bound_factors(conflict, alignment, counts[measured], self.bound)
+        return best_weights(signal, noise, max(1, int(counts.sum())), self.step_sharpness, beta, gamma)
+
+    def _factors(self) -> FloatArray:
+        """`[num_streams]`: factors on the streams' gradients, for a subclass."""
+        return np.ones(len(self._weights))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives weights and averages; see `Policy.state_dict`."""
+        averages = {name: average.state_dict() for name, average in self._averages.items()}
+        return {"weights": self._weights.tolist(), **averages}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up weights and averages; see `Policy.load_state_dict`."""
+        super().load_state_dict(state)
+        self._weights = np.array(state["weights"], dtype=np.float64)
+        for name, average in self._averages.items():
+            average.load_state_dict(state[name])
+
+
+def _mean(values: FloatArray) -> float:
+    """The mean of numbers whose sum may overflow."""
+    largest = float(values.max())
+    return largest * float((values / largest).mean()) if largest > 0.0 else 0.0
