@@ -67,8 +67,8 @@ class Covered:
         self.warn((self.targets[index].name, self.parameters[index]) for index in found)
         if not self.read:
             raise ValueError(
-                "The gradient probe could read no layer: the first axis of no layer's inputs is the rows of the batch, "
-                "one for each of the stream_ids that start() was given. Give one id for each row of the inputs, or use "
+                "The gradient probe could read no layer: no inputs have the rows of the batch, one for each of the "
+                "stream_ids given to start(), as their first axis. Give one id for each row of the inputs, or use "
                 "homogeneous=True, with micro-batches of one stream each."
             )
 
