@@ -39,8 +39,8 @@ class GradientStatistics:
     @property
     def cosines(self) -> FloatArray:
         """`[num_streams, num_streams]`: cosines of the batch's gradients; noise draws those of small batches to 0."""
-        norms = np.sqrt(np.diagonal(self.gram))
-        with np.errstate(invalid="ignore", divide="ignore"):
+        with np.errstate(invalid="ignore", divide="ignore"):  # a gradient may be 0, or not be there
+            norms = np.sqrt(np.diagonal(self.gram))
             cosines: FloatArray = self.gram / np.outer(norms, norms)
         return cosines
 

@@ -18,16 +18,15 @@ class Eager:
     """
 
     def __init__(self, model: nn.Module):
-        self._is_compiled = any(
-            isinstance(module, OptimizedModule) or module._compiled_call_impl is not None for module in model.modules()
-        )
+        self._model = model
         self._stack = contextlib.ExitStack()
-        if self._is_compiled:
-            logger.warning("The model is compiled; the steps in which its gradients are probed run uncompiled.")
 
     def begin(self) -> None:
         """Runs uncompiled from here on."""
-        if self._is_compiled:
+        if any(
+            isinstance(one, OptimizedModule) or one._compiled_call_impl is not None for one in self._model.modules()
+        ):
+            logger.warning_once("The model is compiled; the steps in which its gradients are probed run uncompiled.")
             self._stack.enter_context(torch.compiler.set_stance("force_eager"))
 
     def end(self) -> None:

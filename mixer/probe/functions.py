@@ -42,8 +42,7 @@ class LinearByRow(Function):
         Returns:
             `[..., height]`.
         """
-        kind = inputs.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else inputs.dtype
+        dtype = _dtype_of_product(inputs)
         own_inputs, own_weight = inputs.to(dtype), weight.to(dtype)
         ctx.save_for_backward(own_inputs, own_weight)
         ctx.split, ctx.take_matrix, ctx.take_bias = split, take_matrix, take_bias
@@ -72,6 +71,13 @@ class LinearByRow(Function):
                 ctx.take_bias(per_row)
                 of_bias = per_row.sum(0).to(ctx.bias_dtype)
         return of_inputs, of_weight, of_bias, None, None, None
+
+
+def _dtype_of_product(inputs: Tensor) -> torch.dtype:
+    kind = inputs.device.type
+    if torch.is_autocast_enabled(kind) and inputs.dtype != torch.float64:  # which autocast leaves alone
+        return torch.get_autocast_dtype(kind)
+    return inputs.dtype
 
 
 class VectorByRow(Function):

@@ -1,30 +1,26 @@
 """The gradients of all streams from the one backward that is done anyway."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-import torch
 import torch.distributed as dist
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
-from transformers.utils import logging
 
-from mixer.gradient_statistics import GradientStatistics, signal_and_noise
-from mixer.gradients import add_up
+from mixer.gradient_statistics import GradientStatistics
 from mixer.probe.check import PieceCheck
 from mixer.probe.discovery import discover
 from mixer.probe.eager import Eager
-from mixer.probe.reading import Reading, Stopwatch
+from mixer.probe.inputs import check_arguments, check_ranks, check_rows, factors_of, refusal
+from mixer.probe.reading import Desk, Reading
 from mixer.probe.rows import Rows
 from mixer.probe.sketch import Projection
+from mixer.probe.stopwatch import Stopwatch
 from mixer.probe.sums import ExactSums, HeldSums, SketchSums, Sums
+from mixer.probe.totals import Totals
 from mixer.probe.whole import WholeReading
 
 Mode = Literal["exact", "sketch"]
-Int64Array = NDArray[np.int64]
-
-logger = logging.get_logger(__name__)
 
 
 class GradientProbe:
@@ -85,32 +81,27 @@ class GradientProbe:
         seed: int = 0,
         world_size: int | None = None,
     ):
-        if num_streams < 1 or sketch_size < 1:
-            raise ValueError(f"num_streams and sketch_size must be at least 1, got {num_streams} and {sketch_size}.")
-        if mode not in ("exact", "sketch"):
-            raise ValueError(f"mode must be 'exact' or 'sketch', got {mode!r}.")
-        if isinstance(layers, str):
-            raise ValueError(f"layers must be a list of patterns, got the text {layers!r}: write [{layers!r}].")
-        if world_size is None:
-            world_size = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+        world_size = _num_ranks() if world_size is None else world_size
+        check_arguments(num_streams, mode, layers, sketch_size, world_size)
         self._accumulates = mode == "sketch" or exact_accumulate
         if not self._accumulates and (world_size > 1 or homogeneous):
-            raise ValueError(_WHY_NOT.format(what=f"{world_size} ranks" if world_size > 1 else "several micro-batches"))
+            raise refusal(f"a world_size of {world_size}" if world_size > 1 else "homogeneous=True")
+        check_ranks(world_size)
         self.model, self.num_streams, self.mode = model, num_streams, mode
-        self._homogeneous, self._world_size = homogeneous, world_size
-        self._covered = discover(model, layers, lambda: self._present, any_kind=homogeneous)
-        self._warn(self._covered.missed)
-        self._device = self._covered.targets[0].device
-        self._wants_squares = variance
+        self._homogeneous, self._world_size, self._variance = homogeneous, world_size, variance
+        self._desk = Desk()
+        self._covered = discover(model, layers, self._desk, any_kind=homogeneous)
+        targets = self._covered.targets
+        self._device = targets[0].device
         self._projections = [
             Projection(target.name, target.shape, sketch_size, seed, target.device, target.dtype)
-            for target in (self._covered.targets if mode == "sketch" else ())
+            for target in (targets if mode == "sketch" else ())
         ]
         self._eager = Eager(model)
-        self._is_checked = homogeneous
-        self._left_out: set[int] = set()
+        self._check = PieceCheck(() if homogeneous else self._covered.parameters, targets)
         self._stopwatch = Stopwatch()
-        self._reset()
+        self._totals: Totals | None = None
+        self._reading: Reading | WholeReading | None = None
 
     @property
     def coverage(self) -> float:
@@ -121,17 +112,6 @@ class GradientProbe:
     def seconds(self) -> float:
         """Time spent on what a plain step would not do, so far; on a GPU, time to give it the work."""
         return self._stopwatch.seconds
-
-    def _reset(self) -> None:
-        self._sums: Sums | None = None
-        self._reading: Reading | WholeReading | None = None
-        self._check: PieceCheck | None = None
-        self._squares: Tensor | None = None
-        self._failures = np.zeros(len(self._covered.targets))
-        # Of each stream: samples, items, and the sum of the squares of the sizes of the groups that the variance is of.
-        self._counts = np.zeros((3, self.num_streams))
-
-    # ---- From start to finish ----
 
     def start(self, stream_ids: ArrayLike | Tensor, num_items: ArrayLike | Tensor | None = None) -> None:
         """Reads the next forward and backward; to be called before each micro-batch.
@@ -144,86 +124,52 @@ class GradientProbe:
         Raises:
             ValueError: If the ids fit no streams, or an exact probe is to read a second micro-batch.
         """
-        ids = _whole_numbers(stream_ids, "stream_ids")
-        items = np.ones_like(ids) if num_items is None else _whole_numbers(num_items, "num_items")
-        if (
-            not len(ids)
-            or ids.min() < 0
-            or ids.max() >= self.num_streams
-            or items.shape != ids.shape
-            or items.min() < 0
-        ):
-            raise ValueError(
-                f"stream_ids must be a stream from 0 to {self.num_streams - 1} for each row, and num_items as many "
-                f"numbers from 0 on; got {ids.tolist()[:8]} and {items.tolist()[:8]}."
-            )
-        if self._homogeneous and ids.min() != ids.max():
-            raise ValueError(
-                f"homogeneous=True needs micro-batches of one stream, got streams {np.unique(ids).tolist()}."
-            )
+        ids, items = check_rows(stream_ids, num_items, self.num_streams, self._homogeneous)
+        if self._totals is not None and not self._accumulates:
+            raise refusal("a second micro-batch")
         with self._stopwatch.running():
-            if self._sums is None:
-                self._begin()
-            elif not self._accumulates:
-                raise ValueError(_WHY_NOT.format(what="a second micro-batch"))
-            self._close_reading()
-            self._open_reading(Rows(ids, items, self.num_streams, self._device))
+            totals = self._begin() if self._totals is None else self._totals
+            self._close_reading(totals)
+            self._open_reading(totals, Rows(ids, items, self.num_streams, self._device))
 
-    def _begin(self) -> None:
+    def _begin(self) -> Totals:
         targets = self._covered.targets
+        sums: Sums
         if self.mode == "sketch":
-            self._sums = SketchSums(targets, self.num_streams, self._projections)
+            sums = SketchSums(targets, self.num_streams, self._projections)
         else:
-            self._sums = (HeldSums if self._accumulates else ExactSums)(targets, self.num_streams)
-        if self._wants_squares:
-            shape = (len(targets), self.num_streams)
-            self._squares = torch.zeros(shape, dtype=torch.float64, device=self._device)
+            sums = (HeldSums if self._accumulates else ExactSums)(targets, self.num_streams)
+        self._totals = Totals.empty(sums, len(targets), self.num_streams, self._device if self._variance else None)
         for capture in self._covered.captures:
             capture.install()
         self._eager.begin()
+        return self._totals
 
-    def _open_reading(self, rows: Rows) -> None:
-        assert self._sums is not None, "sums are made before anything is read"  # noqa: S101
-        group_sizes = rows.counts**2 if self._homogeneous else rows.counts
-        self._counts += np.stack([rows.counts, rows.num_items, group_sizes])
+    def _open_reading(self, totals: Totals, rows: Rows) -> None:
+        totals.count(rows, is_one_group=self._homogeneous)
         if self._homogeneous:
             parameters = self._covered.parameters
-            self._reading = WholeReading(parameters, rows, self._sums, self._squares, self._stopwatch)
+            self._reading = WholeReading(parameters, rows, totals.sums, totals.squares, self._stopwatch)
         else:
-            self._reading = Reading(rows, self._sums, self._squares, self._stopwatch)
-        if not self._is_checked:
-            self._check = PieceCheck(self._covered.parameters)
-            self._is_checked = True
+            sums = self._check.begin(totals.sums)
+            self._reading = self._desk.reading = Reading(rows, sums, totals.squares, self._stopwatch)
 
-    @property
-    def _present(self) -> Reading | None:
-        return self._reading if isinstance(self._reading, Reading) else None
-
-    def _close_reading(self) -> None:
-        reading, self._reading = self._reading, None
-        if reading is None or self._sums is None:
-            return
-        reading.close()
-        self._failures[list(reading.failed)] += 1
-        if self._check is not None:
-            found = self._check.finish(self._sums)
-            self._check, self._is_checked = None, found is not None
-            self._failures[list(found or ())] += 1
+    def _close_reading(self, totals: Totals) -> None:
+        reading, self._reading, self._desk.reading = self._reading, None, None
+        if reading is not None:
+            reading.close()
+            totals.failures[list(reading.failed)] += 1
+            totals.failures[self._check.finish()] += 1
 
     def cancel(self) -> None:
         """Forgets what was read since `start`, after a forward or backward that failed."""
-        if isinstance(self._reading, WholeReading):
-            self._reading.close()
-        if self._check is not None:
-            self._check.remove()
-            self._is_checked = False
-        self._end()
-        self._reset()
-
-    def _end(self) -> None:
+        if self._reading is not None:
+            self._reading.clear()
+        self._check.cancel()
         for capture in self._covered.captures:
             capture.remove()
         self._eager.end()
+        self._totals = self._reading = self._desk.reading = None
 
     def finish(self, loss_scale: float = 1.0, loss_weights: ArrayLike | None = None) -> GradientStatistics:
         """Gives what the backwards since `start` showed; to be called on all ranks.
@@ -236,90 +182,24 @@ class GradientProbe:
             The statistics, the same on every rank.
 
         Raises:
+            ValueError: If no layer could be read, or an argument is outside its range.
             RuntimeError: If nothing was started.
         """
-        if self._sums is None:
+        factors = factors_of(loss_scale, loss_weights, self.num_streams)
+        totals = self._totals
+        if totals is None:
             raise RuntimeError("finish() came without start(): call start(stream_ids) before the forward.")
         with self._stopwatch.running():
-            self._close_reading()
-            self._end()
-            statistics = self._statistics(self._sums, loss_scale, loss_weights)
-            self._reset()
-        return statistics
-
-    def _statistics(self, sums: Sums, loss_scale: float, loss_weights: ArrayLike | None) -> GradientStatistics:
-        squares = self._add_up(sums)
-        read = self._covered_everywhere()
-        counts, items, num_squared = self._counts
-        factors = np.ones(self.num_streams) if loss_weights is None else np.asarray(loss_weights, dtype=np.float64)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            # From a share of the whole loss to the mean loss of the stream.
-            to_mean = items.sum() / items / (factors * loss_scale * self._world_size)
-        products = sums.products().numpy()[read]
-        diagonals = np.diagonal(products, axis1=1, axis2=2)
-        scale = np.outer(to_mean, to_mean)
-        gram = products.sum(0) * scale
-        bound = np.einsum("p,pi,pj->ij", sums.relative_variances().numpy()[read], diagonals, diagonals)
-        squared_norm, variance = np.full((2, self.num_streams), np.nan)
-        if squares is not None:
-            own = squares[read].sum(0) * (to_mean * counts) ** 2
-            squared_norm, variance = signal_and_noise(np.diagonal(gram) * counts**2, own, counts, num_squared)
-        return GradientStatistics(
-            gram=gram,
-            variance=variance,
-            squared_norm=squared_norm,
-            counts=counts.astype(np.int64),
-            shares=items / items.sum(),
-            gram_error=np.sqrt(bound) * scale,
-        )
-
-    def _add_up(self, sums: Sums) -> np.ndarray | None:
-        """Adds up what the ranks hold."""
-        small = np.concatenate([self._failures, self._counts.reshape(-1)])
-        squares = self._squares
-        if self._world_size > 1:
-            add_up(sums.travelling())
-            message = torch.from_numpy(small).to(self._device)
-            message = message if squares is None else torch.cat([message, squares.reshape(-1)])
-            dist.all_reduce(message)
-            self._failures, counts, rest = np.split(
-                message.cpu().numpy(), [len(self._failures), len(self._failures) + self._counts.size]
-            )
-            self._counts = counts.reshape(self._counts.shape)
-            return None if squares is None else rest.reshape(squares.shape)
-        return None if squares is None else squares.cpu().numpy()
-
-    def _covered_everywhere(self) -> Int64Array:
-        """Gives the parameters that every rank could read in every micro-batch."""
-        failed = set(np.flatnonzero(self._failures).tolist()) - self._left_out
-        self._left_out |= failed
-        targets, parameters = self._covered.targets, self._covered.parameters
-        self._warn({targets[index].name: parameters[index].numel() for index in failed})
-        return np.array([target.index for target in targets if target.index not in self._left_out], dtype=np.int64)
-
-    def _warn(self, missed: dict[str, int]) -> None:
-        if not missed:
-            return
-        total = sum(one.numel() for one in self.model.parameters() if one.requires_grad)
-        names = sorted(missed, key=lambda name: -missed[name])
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        logger.warning(
-            "The gradient probe cannot tell the streams apart in %s%s: %.1f %% of the trainable parameters, left out "
-            "of its figures. homogeneous=True reads any kind of layer.",
-            ", ".join(names[:5]),
-            more,
-            100.0 * sum(missed.values()) / total,
-        )
+            try:
+                self._close_reading(totals)
+            finally:
+                self.cancel()
+            if self._world_size > 1:
+                totals.add_up(self._device)
+            self._covered.leave_out(totals.failures)
+            # What a rank's loss is averaged with, and its own share of that average, are `world_size` apart.
+            return totals.statistics(self._covered.read, factors * self._world_size)
 
 
-_WHY_NOT = (
-    "mode='exact' multiplies the gradients of one micro-batch on one rank, and there is {what}: products of parts lack "
-    "the cross terms. Use mode='sketch', or exact_accumulate=True, which holds num_streams times the parameters."
-)
-
-
-def _whole_numbers(values: Any, name: str) -> Int64Array:
-    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
-        raise ValueError(f"{name} must be one whole number a row, got shape {list(array.shape)} of {array.dtype}.")
-    return array.astype(np.int64)
+def _num_ranks() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1

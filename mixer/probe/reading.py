@@ -1,54 +1,14 @@
 """What one forward and backward shows of the streams, parameter by parameter."""
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from mixer.probe.rows import Rows
-from mixer.probe.sums import Sums
-
-
-@dataclass
-class Stopwatch:
-    """Adds up time.
-
-    Args:
-        seconds: So much so far.
-    """
-
-    seconds: float = 0.0
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Counts the time that is spent inside."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds += time.perf_counter() - start
-
-
-@dataclass
-class _Lookups:
-    """The uses of an embedding in one forward, and what came back of them."""
-
-    ids: list[Tensor] = field(default_factory=list)  # `[num_rows, length]` each
-    gradients: dict[int, Tensor] = field(default_factory=dict)  # `[num_rows, length, width]` each
-    head: Tensor | None = None  # `[num_present, num_unique, width]`: rows of a tied head's gradients
-    head_rows: Tensor | None = None  # `[num_rows, length, width]`: for each token, its row of its sample's gradient
-
-    @property
-    def all_ids(self) -> Tensor:
-        return torch.cat(self.ids, dim=1)
-
-    def number_of(self, ids: Tensor) -> int:
-        """Finds the use that is done again in the backward, by checkpointing."""
-        same = (number for number, known in enumerate(self.ids) if known.data_ptr() == ids.data_ptr())
-        return next(same, len(self.ids))
+from mixer.probe.lookups import Lookups
+from mixer.probe.rows import Rows, at_least_float32
+from mixer.probe.stopwatch import Stopwatch
+from mixer.probe.sums import Taker, products
 
 
 class Reading:
@@ -60,28 +20,30 @@ class Reading:
         squares: float64 `[num_parameters, num_streams]`: squared norms of the samples' gradients, added up here; `None`
             if nobody asks for them.
         stopwatch: Where the time goes that a plain backward would not take.
+
+    Attributes:
+        failed: Numbers of the parameters that cannot be read.
     """
 
-    def __init__(self, rows: Rows, sums: Sums, squares: Tensor | None, stopwatch: Stopwatch):
+    def __init__(self, rows: Rows, sums: Taker, squares: Tensor | None, stopwatch: Stopwatch):
         self.rows = rows
+        self.failed: set[int] = set()
         self._sums, self._squares, self._stopwatch = sums, squares, stopwatch
         self._vectors: dict[int, Tensor] = {}
-        self._lookups: dict[int, _Lookups] = {}
+        self._lookups: dict[int, Lookups] = {}
         self._postponed: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        self.num_uses: dict[int, int] = {}
-        self.failed: set[int] = set()
-        self.in_backward = False
+        self._num_uses: dict[int, int] = {}
+
+    # ---- Matrices ----
 
     def note_use(self, index: int) -> None:
-        """Counts that a matrix is used in the forward; what is done again in the backward does not count.
+        """Counts that a matrix is used in the forward; what checkpointing does again in the backward does not count.
 
         Args:
             index: Number of the parameter.
         """
-        if not self.in_backward:
-            self.num_uses[index] = self.num_uses.get(index, 0) + 1
-
-    # ---- Matrices ----
+        if not is_in_backward():
+            self._num_uses[index] = self._num_uses.get(index, 0) + 1
 
     def matrix(self, index: int, inputs: Tensor, gradients: Tensor) -> Tensor:
         """Takes up the gradient of a matrix, `Σ_t gradients_t inputs_tᵀ`, from the factors of one use of it.
@@ -94,11 +56,9 @@ class Reading:
         Returns:
             `[height, width]`: the gradient from all streams, of at least float32.
         """
-        self.in_backward = True
-        if self.num_uses.get(index, 1) > 1:  # the pieces of all uses have to be added up before they are multiplied
+        if self._num_uses.get(index, 1) > 1:  # the pieces of all uses have to be added up before they are multiplied
             self._postponed.setdefault(index, []).append((inputs, gradients))
-            flat = gradients.reshape(-1, gradients.shape[-1])
-            return (flat.T @ inputs.reshape(-1, inputs.shape[-1])).to(_at_least_float32(inputs.dtype))
+            return product(inputs, gradients)
         return self._take_matrix(index, inputs, gradients)
 
     def _take_matrix(self, index: int, inputs: Tensor, gradients: Tensor) -> Tensor:
@@ -107,16 +67,18 @@ class Reading:
         with self._stopwatch.running():
             self._sums.add(index, pieces, self.rows.present)
             if self._squares is not None and not by_sample:
-                own = torch.bmm(inputs, inputs.mT).double() * torch.bmm(gradients, gradients.mT).double()
-                self._add_squares(index, own.sum((1, 2)))
+                self._add_squares(index, _squares_of_products(inputs, gradients))
             if index in self._lookups:
-                self._keep_looked_up(self._lookups[index], inputs, gradients, pieces)
+                self._lookups[index].keep_head(inputs, gradients, pieces, self._squares is not None)
         return pieces[0] if len(pieces) == 1 else pieces.sum(0)
+
+    def _no_pieces(self, inputs: Tensor, gradients: Tensor) -> Tensor:
+        shape = (self.rows.num_present, gradients.shape[-1], inputs.shape[-1])
+        return torch.empty(shape, dtype=at_least_float32(inputs.dtype), device=inputs.device)
 
     def _by_stream(self, inputs: Tensor, gradients: Tensor) -> Tensor:
         """Gives `[num_present, height, width]`: together this costs what the whole gradient does."""
-        shape = (self.rows.num_present, gradients.shape[-1], inputs.shape[-1])
-        pieces = torch.empty(shape, dtype=_at_least_float32(inputs.dtype), device=inputs.device)
+        pieces = self._no_pieces(inputs, gradients)
         parts = zip(self.rows.by_stream(inputs), self.rows.by_stream(gradients), strict=True)
         for piece, (own_inputs, own_gradients) in zip(pieces, parts, strict=True):
             _multiply(own_gradients, own_inputs, piece)
@@ -124,28 +86,19 @@ class Reading:
 
     def _by_sample(self, index: int, inputs: Tensor, gradients: Tensor) -> Tensor:
         """Makes the gradient of one sample after the other, which costs little more, and takes its norm on the way."""
-        shape = (self.rows.num_present, gradients.shape[-1], inputs.shape[-1])
-        pieces = torch.empty(shape, dtype=_at_least_float32(inputs.dtype), device=inputs.device)
+        pieces = self._no_pieces(inputs, gradients)
         buffer, squares, begun = torch.empty_like(pieces[0]), [], set()
         for row, local in enumerate(self.rows.local):
             target = buffer if local in begun else pieces[local]
             _multiply(gradients[row], inputs[row], target)
             with self._stopwatch.running():
-                flat = target.view(-1)
-                squares.append(torch.dot(flat, flat))
+                flat = target.view(1, -1)
+                squares.append(products(flat, flat)[0, 0])
                 if local in begun:
                     pieces[local].add_(buffer)
             begun.add(local)
-        self._add_squares(index, torch.stack(squares).double())
+        self._add_squares(index, torch.stack(squares))
         return pieces
-
-    def _keep_looked_up(self, lookups: _Lookups, inputs: Tensor, gradients: Tensor, pieces: Tensor) -> None:
-        """Keeps what the cross terms with an embedding of the same parameter need, which comes last in a backward."""
-        ids = lookups.all_ids
-        lookups.head = pieces[:, torch.unique(ids)]
-        if self._squares is not None:
-            chosen = gradients.gather(2, ids[:, None, :].expand(-1, gradients.shape[1], -1))
-            lookups.head_rows = torch.bmm(chosen.mT, inputs).to(pieces.dtype)
 
     # ---- Vectors and embeddings ----
 
@@ -156,64 +109,23 @@ class Reading:
             index: Number of the parameter.
             per_row: `[num_rows, size]`: its gradient from each row.
         """
-        self.in_backward = True
         self._vectors[index] = self._vectors[index] + per_row if index in self._vectors else per_row
 
-    def look_up(self, index: int, ids: Tensor) -> Callable[[Tensor], None]:
-        """Remembers a use of an embedding.
+    def lookups(self, index: int) -> Lookups:
+        """Gives the uses of an embedding.
 
         Args:
             index: Number of the parameter.
-            ids: int64 `[num_rows, length]`: what is looked up.
 
         Returns:
-            What takes up the gradient of the result, `[num_rows, length, width]`.
+            Those of this forward so far.
         """
-        lookups = self._lookups.setdefault(index, _Lookups())
-        use = lookups.number_of(ids) if self.in_backward else len(lookups.ids)
-        if use == len(lookups.ids):
-            lookups.ids.append(ids)
-
-        def take(gradient: Tensor) -> None:
-            self.in_backward = True
-            known = lookups.gradients.get(use)
-            lookups.gradients[use] = gradient if known is None else known + gradient
-
-        return take
-
-    def _take_lookups(self, index: int, lookups: _Lookups) -> None:
-        uses = sorted(lookups.gradients)
-        if not uses:
-            return
-        ids = torch.cat([lookups.ids[use] for use in uses], dim=1)
-        gradients = torch.cat([lookups.gradients[use] for use in uses], dim=1)
-        gradients = gradients.to(_at_least_float32(gradients.dtype))
-        rows, present = self.rows, self.rows.num_present
-        unique, inverse = torch.unique(lookups.all_ids, return_inverse=True)
-        if len(uses) < len(lookups.ids):
-            inverse = torch.searchsorted(unique, ids)
-        pieces = gradients.new_zeros(present * len(unique), gradients.shape[2])
-        places = rows.local_ids[:, None] * len(unique) + inverse
-        pieces.index_add_(0, places.reshape(-1), gradients.reshape(-1, gradients.shape[2]))
-        pieces = pieces.view(present, len(unique), -1)
-        self._sums.add_rows(index, unique, pieces, rows.present, lookups.head)
-        if self._squares is None:
-            return
-        words = torch.arange(rows.num_rows, device=ids.device)[:, None] * len(unique) + inverse
-        keys, segments = torch.unique(words, return_inverse=True)
-        by_word = gradients.new_zeros(len(keys), gradients.shape[2])
-        by_word.index_add_(0, segments.reshape(-1), gradients.reshape(-1, gradients.shape[2]))
-        squares = torch.zeros(rows.num_rows, dtype=torch.float64, device=ids.device)
-        squares.index_add_(0, keys // len(unique), by_word.double().square().sum(1))
-        if lookups.head_rows is not None:
-            parts = torch.split(lookups.head_rows, [part.shape[1] for part in lookups.ids], dim=1)
-            squares += 2.0 * (gradients * torch.cat([parts[use] for use in uses], dim=1)).double().sum((1, 2))
-        self._add_squares(index, squares)
+        return self._lookups.setdefault(index, Lookups())
 
     # ---- The end of the backward ----
 
     def close(self) -> None:
-        """Takes up what had to wait for the end of the backward."""
+        """Takes up what had to wait for the end of the backward, and lets go of all tensors."""
         with self._stopwatch.running(), torch.no_grad():
             for index, factors in self._postponed.items():
                 inputs = torch.cat([one for one, _ in factors], dim=1)
@@ -222,15 +134,53 @@ class Reading:
                 self._sums.add(index, self.rows.add_up(per_row)[:, :, None], self.rows.present)
                 self._add_squares(index, per_row.double().square().sum(1))
             for index, lookups in self._lookups.items():
-                self._take_lookups(index, lookups)
+                if lookups.gradients:
+                    unique, pieces = lookups.by_stream(self.rows)
+                    self._sums.add_rows(index, unique, pieces, self.rows.present, lookups.head)
+                    if self._squares is not None:
+                        self._add_squares(index, lookups.squares(self.rows))
+        self.clear()
+
+    def clear(self) -> None:
+        """Lets go of all tensors: the graph of the loss holds this, and somebody may hold the loss."""
+        for lookups in self._lookups.values():
+            lookups.clear()
+        self._lookups.clear()
+        self._postponed.clear()
+        self._vectors.clear()
 
     def _add_squares(self, index: int, per_row: Tensor) -> None:
         if self._squares is not None:
             self._squares[index].index_add_(0, self.rows.stream_ids, per_row.to(self._squares.device))
 
 
-def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
+@dataclass
+class Desk:
+    """Where the layers find what reads the present micro-batch.
+
+    Args:
+        reading: That, or `None` where none is read.
+    """
+
+    reading: Reading | None = None
+
+
+def is_in_backward() -> bool:
+    """Says whether a backward is running; a forward that runs then is one that checkpointing does again."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def product(inputs: Tensor, gradients: Tensor) -> Tensor:
+    """Gives the whole gradient of a matrix.
+
+    Args:
+        inputs: `[num_rows, length, width]`.
+        gradients: `[num_rows, length, height]`.
+
+    Returns:
+        `[height, width]`, of at least float32.
+    """
+    return (gradients.flatten(0, 1).T @ inputs.flatten(0, 1)).to(at_least_float32(inputs.dtype))
 
 
 def _multiply(gradients: Tensor, inputs: Tensor, target: Tensor) -> None:
@@ -239,6 +189,16 @@ def _multiply(gradients: Tensor, inputs: Tensor, target: Tensor) -> None:
         torch.mm(gradients.T, inputs, out=target)
     else:
         target.copy_(gradients.T @ inputs)
+
+
+def _squares_of_products(inputs: Tensor, gradients: Tensor) -> Tensor:
+    """Gives float64 `[num_rows]`: `Σ_st <inputs_s, inputs_t> <gradients_s, gradients_t>`, the samples' squared norms.
+
+    In float16 the products of gradients that carry a loss scale would overflow.
+    """
+    wide = [one.to(at_least_float32(one.dtype)) for one in (inputs, gradients)]
+    left, right = (torch.bmm(one, one.mT).double() for one in wide)
+    return (left * right).sum((1, 2))
 
 
 def _is_short(inputs: Tensor, gradients: Tensor) -> bool:

@@ -91,3 +91,15 @@ class Rows:
         """
         sums = torch.zeros(self.num_present, per_row.shape[1], dtype=per_row.dtype, device=per_row.device)
         return sums.index_add_(0, self.local_ids, per_row)
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """Gives the type that sums are kept in.
+
+    Args:
+        dtype: Type of what is added up.
+
+    Returns:
+        That, or float32 where it is shorter.
+    """
+    return torch.promote_types(dtype, torch.float32)

@@ -3,6 +3,7 @@
 import hashlib
 import warnings
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -28,17 +29,28 @@ class Fold:
         self.num_buckets = num_buckets
         bucket = torch.randperm(size, generator=generator) % num_buckets
         sign = torch.randint(0, 2, (size,), generator=generator).mul_(2).sub_(1).to(dtype)
-        ends = torch.cat([torch.zeros(1, dtype=torch.int64), torch.bincount(bucket, minlength=num_buckets).cumsum(0)])
-        members = torch.argsort(bucket, stable=True)
+        self.bucket, self.sign = bucket.to(device), sign.to(device)
+
+    # What folds rows and what folds columns is made when it is needed: an axis is folded as one of both.
+
+    @cached_property
+    def _rows(self) -> Tensor:
+        """`[num_buckets, size]`, of which only what is not 0 is stored."""
+        ends = torch.bincount(self.bucket, minlength=self.num_buckets).cumsum(0)
+        members = torch.argsort(self.bucket, stable=True)
+        shape = (self.num_buckets, len(self.bucket))
         with warnings.catch_warnings():  # that compressed rows are a beta feature of torch
             warnings.simplefilter("ignore", UserWarning)
-            self._rows = torch.sparse_csr_tensor(
-                ends, members, sign[members], (num_buckets, size), check_invariants=False
-            ).to(device)
-        self.bucket, self.sign = bucket.to(device), sign.to(device)
-        self._columns = torch.zeros(size, num_buckets, dtype=dtype)
-        self._columns[torch.arange(size), bucket] = sign
-        self._columns = self._columns.to(device)
+            return torch.sparse_csr_tensor(
+                torch.cat([ends.new_zeros(1), ends]), members, self.sign[members], shape, check_invariants=False
+            )
+
+    @cached_property
+    def _columns(self) -> Tensor:
+        """`[size, num_buckets]`."""
+        columns = self.sign.new_zeros(len(self.bucket), self.num_buckets)
+        columns[torch.arange(len(self.bucket), device=self.bucket.device), self.bucket] = self.sign
+        return columns
 
     def rows(self, matrices: Tensor) -> Tensor:
         """Folds the first axis of matrices.

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -50,6 +51,30 @@ def products(left: Tensor, right: Tensor) -> Tensor:
     return result
 
 
+class Taker(Protocol):
+    """Takes the gradients of one micro-batch, parameter by parameter."""
+
+    def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
+        """Takes up the gradients of one parameter.
+
+        Args:
+            index: Its number.
+            pieces: `[num_present, height, width]`: its gradient from each stream.
+            present: int64 `[num_present]`: which streams those are.
+        """
+
+    def add_rows(self, index: int, rows: Tensor, pieces: Tensor, present: Tensor, others: Tensor | None) -> None:
+        """Takes up gradients of which only some rows are not 0.
+
+        Args:
+            index: Number of the parameter.
+            rows: int64 `[num_given]`: which rows.
+            pieces: `[num_present, num_given, width]`: these.
+            present: int64 `[num_present]`: which streams those are.
+            others: The same rows of what was added for this micro-batch before, or `None` if nothing was.
+        """
+
+
 class Sums(ABC):
     """The gradients of all parameters by stream, summed over micro-batches.
 
@@ -64,45 +89,19 @@ class Sums(ABC):
 
     @abstractmethod
     def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
-        """Takes up the gradients of one parameter.
-
-        Args:
-            index: Its number.
-            pieces: `[num_present, height, width]`: its gradient from each stream.
-            present: int64 `[num_present]`: which streams those are.
-        """
+        """See `Taker.add`."""
 
     @abstractmethod
     def add_rows(self, index: int, rows: Tensor, pieces: Tensor, present: Tensor, others: Tensor | None) -> None:
-        """Takes up gradients of which only some rows are not 0.
+        """See `Taker.add_rows`."""
 
-        Args:
-            index: Number of the parameter.
-            rows: int64 `[num_given]`: which rows.
-            pieces: `[num_present, num_given, width]`: these.
-            present: int64 `[num_present]`: which streams those are.
-            others: The same rows of what was added for this micro-batch before, or `None` if nothing was.
-        """
-
+    @abstractmethod
     def travelling(self) -> list[Tensor]:
         """Gives what has to be added up over the ranks, in place, before `products` is asked for."""
-        raise NotImplementedError
 
     @abstractmethod
     def products(self) -> Tensor:
         """Gives float64 `[num_parameters, num_streams, num_streams]`: products of the streams' gradients."""
-
-    @abstractmethod
-    def compare(self, index: int, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Compares what was added with the whole gradient.
-
-        Args:
-            index: Number of the parameter.
-            gradient: Its gradient from all streams.
-
-        Returns:
-            Squared distance, and squared norm of the whole, as far as they can be told from what is kept.
-        """
 
     def relative_variances(self) -> Tensor:
         """Gives float64 `[num_parameters]`: bounds on the variance of a product over both squared norms."""
@@ -119,12 +118,12 @@ class ExactSums(Sums):
         self._products = torch.zeros(shape, dtype=torch.float64, device=device)
 
     def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
-        """See `Sums.add`."""
+        """See `Taker.add`."""
         flat = pieces.reshape(len(pieces), -1)
         self._add(index, products(flat, flat), present)
 
     def add_rows(self, index: int, rows: Tensor, pieces: Tensor, present: Tensor, others: Tensor | None) -> None:
-        """See `Sums.add_rows`."""
+        """See `Taker.add_rows`."""
         flat = pieces.reshape(len(pieces), -1)
         found = products(flat, flat)
         if others is not None:
@@ -134,11 +133,6 @@ class ExactSums(Sums):
 
     def _add(self, index: int, found: Tensor, present: Tensor) -> None:
         self._products[index, present[:, None], present] += found.to(self._products.device)
-
-    def compare(self, index: int, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Sums.compare`; norms are all that is known."""
-        whole = gradient.double().square().sum()
-        return (self._products[index].sum().clamp_min(0.0).sqrt() - whole.sqrt()).square(), whole
 
     def travelling(self) -> list[Tensor]:
         """See `Sums.travelling`; products of parts of a gradient do not add up, so there is nothing."""
@@ -158,14 +152,6 @@ class LinearSums(Sums):
         """See `Sums.travelling`."""
         return self._kept
 
-    def compare(self, index: int, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Sums.compare`."""
-        whole = self._projected(index, gradient.reshape(1, *as_matrix(gradient.shape)).to(self._kept[index].dtype))
-        return (self._kept[index].sum(0) - whole[0]).double().square().sum(), whole.double().square().sum()
-
-    def _projected(self, index: int, matrices: Tensor) -> Tensor:
-        return matrices
-
     def products(self) -> Tensor:
         """See `Sums.products`."""
         flat = [kept.reshape(self._num_streams, -1) for kept in self._kept]
@@ -183,11 +169,11 @@ class HeldSums(LinearSums):
         ]
 
     def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
-        """See `Sums.add`."""
+        """See `Taker.add`."""
         self._kept[index].index_add_(0, present, pieces)
 
     def add_rows(self, index: int, rows: Tensor, pieces: Tensor, present: Tensor, others: Tensor | None) -> None:
-        """See `Sums.add_rows`."""
+        """See `Taker.add_rows`."""
         self._kept[index].index_put_((present[:, None], rows), pieces, accumulate=True)
 
 
@@ -209,14 +195,11 @@ class SketchSums(LinearSums):
         ]
 
     def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
-        """See `Sums.add`."""
-        self._kept[index].index_add_(0, present, self._projected(index, pieces))
-
-    def _projected(self, index: int, matrices: Tensor) -> Tensor:
-        return self._projections[index].fold(matrices)
+        """See `Taker.add`."""
+        self._kept[index].index_add_(0, present, self._projections[index].fold(pieces))
 
     def add_rows(self, index: int, rows: Tensor, pieces: Tensor, present: Tensor, others: Tensor | None) -> None:
-        """See `Sums.add_rows`."""
+        """See `Taker.add_rows`."""
         self._kept[index].index_add_(0, present, self._projections[index].fold_some_rows(rows, pieces))
 
     def relative_variances(self) -> Tensor:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from mixer.probe.reading import Stopwatch
-from mixer.probe.rows import Rows
+from mixer.probe.rows import Rows, at_least_float32
 from mixer.probe.sketch import as_matrix
+from mixer.probe.stopwatch import Stopwatch
 from mixer.probe.sums import Sums
 
 
@@ -39,6 +39,7 @@ class WholeReading:
         self._handles: list[RemovableHandle] = [
             parameter.register_hook(self._taker(index))  # type: ignore[no-untyped-call]
             for index, parameter in enumerate(parameters)
+            if parameter.requires_grad  # it may have been frozen
         ]
 
     def _taker(self, index: int) -> Callable[[Tensor], None]:
@@ -54,14 +55,20 @@ class WholeReading:
     def _take(self, index: int, gradient: Tensor) -> None:
         with self._stopwatch.running():
             present = self.rows.present
-            self._sums.add(index, gradient.detach().reshape(1, *as_matrix(gradient.shape)), present)
+            gradient = gradient.detach().to(at_least_float32(gradient.dtype))
+            gradient = gradient.to_dense() if gradient.is_sparse else gradient
+            self._sums.add(index, gradient.reshape(1, *as_matrix(gradient.shape)), present)
             if self._squares is not None:
-                square = gradient.detach().double().square().sum().to(self._squares.device)
+                square = gradient.double().square().sum().to(self._squares.device)
                 # In parts (nested checkpointing) it has cross terms that nobody has seen.
                 self._squares[index, present] += square if index not in self._seen else float("nan")
         self._seen.add(index)
 
     def close(self) -> None:
+        """Ends the reading."""
+        self.clear()
+
+    def clear(self) -> None:
         """Takes the hooks away."""
         for handle in self._handles:
             handle.remove()

@@ -1,0 +1,136 @@
+"""What a probe is told, checked."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+Int64Array = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+def check_arguments(
+    num_streams: int, mode: str, layers: Sequence[str] | None, sketch_size: int, world_size: int
+) -> None:
+    """Checks what a probe is made of.
+
+    Args:
+        num_streams: See `GradientProbe`, as all of them.
+        mode: Exact or sketched.
+        layers: Patterns.
+        sketch_size: Rows and columns of projections.
+        world_size: Number of ranks.
+
+    Raises:
+        ValueError: If a value is outside its range.
+    """
+    for name, value in (("num_streams", num_streams), ("sketch_size", sketch_size), ("world_size", world_size)):
+        if not isinstance(value, int | np.integer) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
+    if mode not in ("exact", "sketch"):
+        raise ValueError(f"mode must be 'exact' or 'sketch', got {mode!r}.")
+    if isinstance(layers, str):
+        raise ValueError(f"layers must be a list of patterns, got the text {layers!r}: write [{layers!r}].")
+
+
+def check_ranks(world_size: int) -> None:
+    """Checks that the ranks can talk to each other.
+
+    Args:
+        world_size: Number of ranks.
+
+    Raises:
+        ValueError: If they cannot.
+    """
+    if world_size > 1 and not (dist.is_available() and dist.is_initialized()):
+        raise ValueError(
+            f"world_size={world_size} ranks need a process group, and there is none: call "
+            "torch.distributed.init_process_group first, or leave world_size out."
+        )
+
+
+def refusal(what: str) -> ValueError:
+    """Gives the error of an exact probe that is to multiply parts.
+
+    Args:
+        what: What makes the parts.
+
+    Returns:
+        The error.
+    """
+    return ValueError(
+        f"mode='exact' multiplies the gradients of one micro-batch on one rank, and there is {what}: products of parts "
+        "lack the cross terms. Use mode='sketch', or exact_accumulate=True, which holds num_streams times the "
+        "parameters."
+    )
+
+
+def check_rows(
+    stream_ids: ArrayLike | Tensor, num_items: ArrayLike | Tensor | None, num_streams: int, is_homogeneous: bool
+) -> tuple[Int64Array, Int64Array]:
+    """Checks what is said of the rows of a micro-batch.
+
+    Args:
+        stream_ids: `[num_rows]`: the stream of each row.
+        num_items: `[num_rows]`: terms of the loss in each row; `None` for one each.
+        num_streams: Number of streams.
+        is_homogeneous: Whether all rows have to be of one stream.
+
+    Returns:
+        Both, `[num_rows]`.
+
+    Raises:
+        ValueError: If they do not fit.
+    """
+    ids = _whole_numbers(stream_ids, "stream_ids")
+    items = np.ones_like(ids) if num_items is None else _whole_numbers(num_items, "num_items")
+    if not len(ids) or ids.min() < 0 or ids.max() >= num_streams:
+        raise ValueError(
+            f"stream_ids must be a stream from 0 to {num_streams - 1} for each row, and at least one; "
+            f"got {np.unique(ids).tolist()[:8]}."
+        )
+    if items.shape != ids.shape or items.min() < 0:
+        raise ValueError(
+            f"num_items must be one number from 0 on for each of the {len(ids)} rows; got {len(items)}: "
+            f"{items.tolist()[:8]}."
+        )
+    if is_homogeneous and ids.min() != ids.max():
+        raise ValueError(
+            f"homogeneous=True needs micro-batches of one stream, got stream_ids of {np.unique(ids).tolist()}: call "
+            "start() for each stream's rows, or use homogeneous=False."
+        )
+    return ids, items
+
+
+def factors_of(loss_scale: float, loss_weights: ArrayLike | None, num_streams: int) -> FloatArray:
+    """Says what the streams' losses were multiplied by.
+
+    Args:
+        loss_scale: Factor on all losses.
+        loss_weights: `[num_streams]`: factors on each; `None` for none.
+        num_streams: Number of streams.
+
+    Returns:
+        `[num_streams]`.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+    """
+    if not 0.0 < loss_scale < float("inf"):
+        raise ValueError(f"loss_scale must be a number greater than 0, got {loss_scale!r}.")
+    weights = np.ones(num_streams) if loss_weights is None else np.asarray(loss_weights, dtype=np.float64)
+    if weights.shape != (num_streams,):
+        raise ValueError(
+            f"loss_weights must be one number for each of the {num_streams} streams, got shape {list(weights.shape)}."
+        )
+    return weights * loss_scale
+
+
+def _whole_numbers(values: Any, name: str) -> Int64Array:
+    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+        raise ValueError(f"{name} must be one whole number a row, got shape {list(array.shape)} of {array.dtype}.")
+    return array.astype(np.int64)
