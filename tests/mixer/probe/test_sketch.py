@@ -10,7 +10,7 @@ from mixer.probe.sketch import Fold, Projection
 from tests.mixer.probe.cases import build
 from tests.mixer.probe.reference import Case
 
-NUM_SEEDS = 300
+NUM_SEEDS = 150
 
 
 def _trained(name: str) -> Case:
@@ -52,7 +52,7 @@ def test_it_is_unbiased_and_as_near_as_it_says(name: str, is_trained: bool) -> N
     assert (spread > 0).all()
     assert (np.abs(grams.mean(0) - exact.gram) < 4 * spread / np.sqrt(NUM_SEEDS)).all()
     limits = np.sqrt((errors**2).mean(0))
-    assert (spread < 1.1 * limits).all()  # the spread itself is only known to some percent
+    assert (spread < 1.2 * limits).all()  # the spread itself is only known to some percent
     assert (spread > 0.1 * limits).all()  # a bound that says something
 
 
