@@ -6,6 +6,7 @@ from mixer.batch_sampler import AdaptiveBatchSampler
 from mixer.budget import Budget
 from mixer.controller import Mixing
 from mixer.data_loader import MixingDataLoader
+from mixer.gradient_statistics import GradientStatistics
 from mixer.groups import Grouping
 from mixer.ledger import Ledger
 from mixer.order import Order
@@ -30,6 +31,8 @@ from mixer.policies import (
     WarmUp,
     Wrapper,
 )
+from mixer.probe import GradientProbe
+from mixer.probing import Probing
 from mixer.streams import Stream
 from mixer.trainer import MixingMixin, MixingTrainer
 
@@ -42,6 +45,8 @@ __all__ = [
     "Fixed",
     "Floor",
     "Function",
+    "GradientProbe",
+    "GradientStatistics",
     "Grouping",
     "Hold",
     "Ledger",
@@ -55,6 +60,7 @@ __all__ = [
     "Order",
     "PiKE",
     "Policy",
+    "Probing",
     "Proportional",
     "Scheduled",
     "Smoothed",

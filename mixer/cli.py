@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mixer.compare import compare
+from mixer.costs import cost_of
 from mixer.policies import Policy, Wrapper, policy_classes
 from mixer.recipe import Recipe
 from mixer.schedules import Schedule, schedule_classes
@@ -70,9 +71,13 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
 
 def _add_reading_commands(commands: Any) -> None:
     """Adds the commands that train nothing."""
-    policies = ArgumentParser(description="Lists the mixing policies, what they need and what they do.")
+    policies = ArgumentParser(
+        description="Lists the mixing policies, what they need, what that costs and what they do."
+    )
     commands.add_subcommand("policies", policies, help="list the mixing policies")
-    schedules = ArgumentParser(description="Lists the batch-size schedules, what they need and what they do.")
+    schedules = ArgumentParser(
+        description="Lists the batch-size schedules, what they need, what that costs and what they do."
+    )
     commands.add_subcommand("schedules", schedules, help="list the batch-size schedules")
     compared = ArgumentParser(description="Puts finished or running runs side by side.")
     compared.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
@@ -154,7 +159,7 @@ def _cause(error: Exception) -> str:
 
 def _failing_field(parser: ArgumentParser, config: Namespace) -> str:
     """Finds the field that an error was about by building the others one at a time."""
-    for name in ("mixing", "batch_size", "budget", "groupings", "streams", "model"):
+    for name in ("mixing", "batch_size", "budget", "probe", "groupings", "streams", "model"):
         try:
             parser.instantiate(Namespace({name: config[name]}))  # type: ignore[no-untyped-call]
         except (ValueError, TypeError):
@@ -164,10 +169,13 @@ def _failing_field(parser: ArgumentParser, config: Namespace) -> str:
 
 def _print_rules(title: str, rules: Mapping[str, type[Policy] | type[Schedule]]) -> None:
     table = Table(title=title)
-    for column in ("name", "needs", "what it does"):
+    for column in ("name", "needs", "costs", "what it does"):
         table.add_column(column)
     for name, rule in rules.items():
         summary = (rule.__doc__ or "").strip().splitlines()[0]
-        needs = "its inner policy's" if issubclass(rule, Wrapper) else ", ".join(sorted(rule.needs)) or "nothing"
-        table.add_row(name, needs, summary)
+        if issubclass(rule, Wrapper):
+            needs = costs = "its inner policy's"
+        else:
+            needs, costs = ", ".join(sorted(rule.needs)) or "nothing", cost_of(rule)
+        table.add_row(name, needs, costs, summary)
     Console(width=None if sys.stdout.isatty() else 120).print(table)

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from mixer.batch_size import BatchSize
 from mixer.clock import Clock
+from mixer.gradient_statistics import GradientStatistics
 from mixer.plan import Plan
 from mixer.planner import Planner
 from mixer.policies.base import Observation, Policy, Weights
@@ -258,6 +260,7 @@ class Mixing:
         gradient_norm: float = math.nan,
         learning_rate: Callable[[float], float] | None = None,
         noise: GradientNoise | None = None,
+        gradients: GradientStatistics | None = None,
     ) -> None:
         """Counts an update and lets the policy and the batch-size schedule decide for the next one.
 
@@ -268,7 +271,8 @@ class Mixing:
             loss: Mean loss per item over all streams, for a schedule that needs it.
             gradient_norm: Norm of the gradient before clipping, likewise.
             learning_rate: Gives the factor of the run's learning-rate schedule at a step, likewise.
-            noise: Signal and noise of the gradient, likewise; `None` where they were not measured.
+            noise: Signal and noise of the gradient, likewise; `None` takes those of `gradients`.
+            gradients: The streams' gradients, for a policy that needs them; `None` where they were not measured.
         """
         clock = self.clock
         position_before = clock.schedule_position
@@ -286,15 +290,20 @@ class Mixing:
                 gradient_norm=gradient_norm,
                 learning_rate=math.nan if learning_rate is None else learning_rate(clock.schedule_position),
                 last_learning_rate=math.nan if learning_rate is None else learning_rate(position_before),
-                noise=noise,
+                noise=_noise_of(gradients) if noise is None else noise,
             )
             self._size.update(seen)
             clock.resize(self._size.value)
         self.drop_rest()
-        self._weights.update(lambda evaluation: self._observation(plan, losses, tokens, evaluation), clock.step)
+        self._weights.update(partial(self._observation, plan, losses, tokens, gradients), clock.step)
 
     def _observation(
-        self, plan: Plan, losses: FloatArray, tokens: Int64Array, evaluation_losses: FloatArray | None
+        self,
+        plan: Plan,
+        losses: FloatArray,
+        tokens: Int64Array,
+        gradients: GradientStatistics | None,
+        evaluation_losses: FloatArray | None,
     ) -> Observation:
         return Observation(
             step=self.clock.step,
@@ -305,6 +314,7 @@ class Mixing:
             seen=self.seen.copy(),
             losses=losses,
             evaluation_losses=evaluation_losses,
+            gradients=gradients,
         )
 
     def observe_evaluation(self, losses: Mapping[str, float]) -> None:
@@ -369,6 +379,12 @@ class Mixing:
         self._weights.skip_to(self.clock.step)
         if weights["policy"]["name"] == self.policy.name and streams == list(self.names):
             self._weights.load_state_dict(weights, self.clock.step, allow_inexact)
+
+
+def _noise_of(gradients: GradientStatistics | None) -> GradientNoise | None:
+    noise = GradientNoise(*gradients.noise) if gradients is not None else None
+    is_known = noise is not None and math.isfinite(noise.squared_norm) and math.isfinite(noise.variance)
+    return noise if is_known else None
 
 
 def check_format(state: Mapping[str, Any]) -> None:

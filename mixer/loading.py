@@ -55,6 +55,7 @@ class LoadingMixin(UpdateMixin):
             feed=self._feed,
             keeps_samples=self._recovers,
         )
+        self._loader.by_stream = self._wants_one_stream_each
         if self._recovers and self._rows_from is not None:
             self._loader.cap = self._loader.cap.taken_up(read_state(self._rows_from).get(CAP_ENTRY))
         return self._loader

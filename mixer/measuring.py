@@ -1,4 +1,4 @@
-"""What is measured of the gradients of an update, where the batch-size schedule needs it."""
+"""What is measured of the gradients of an update, where the policy or the batch-size schedule needs it."""
 
 import contextlib
 import math
@@ -8,15 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mixer.loader import Update
+from mixer.collation import batch_mapping
+from mixer.loader import MicroBatch, Update
+from mixer.losses import items_per_row
+from mixer.plan import Plan
+from mixer.probing import RunProbe
 from mixer.rank_noise import RankNoise, noise_of_ranks
 from mixer.recovery import RecoveryMixin
 from mixer.schedules import GradientNoise
 
 
 class MeasuringMixin(RecoveryMixin):
-    """A Trainer that measures the noise of its gradients: on several ranks, in every update, by what they differ."""
+    """A Trainer that measures its gradients: with a probe once in a while, and their noise by what ranks differ."""
 
+    _run_probe: RunProbe | None = None
     _rank_noise: RankNoise | None = None
     _rank_sums: Tensor | None = None  # of the last update, float64 `[4]`; see `RankNoise.measure`
 
@@ -29,6 +34,8 @@ class MeasuringMixin(RecoveryMixin):
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         prepared = super()._prepare_for_training(*args, **kwargs)
+        if self._run_probe is not None:
+            self._run_probe.forget_model()
         if self._mixing is not None and self.args.world_size > 1 and "gradient_noise" in self._mixing.schedule.needs:
             self._rank_noise = RankNoise(self.model_wrapped)
         return prepared
@@ -36,12 +43,41 @@ class MeasuringMixin(RecoveryMixin):
     def _train_update(
         self, model: nn.Module, update: Update, num_items: Any, is_synchronised: bool = True
     ) -> tuple[Tensor, Tensor]:
-        result = super()._train_update(model, update, num_items, is_synchronised)
+        probe = self._run_probe
+        try:
+            result = super()._train_update(model, update, num_items, is_synchronised)
+            if probe is not None:
+                found = probe.finish(float(self._loss_scale), update.plan.loss_weights)
+                self._gradient_statistics, self._probe_seconds = found
+        except BaseException:
+            if probe is not None:
+                probe.cancel()
+            raise
         if self._rank_noise is not None:  # the gradient is averaged, and neither clipped nor thrown away yet
             num_own = sum(len(micro.stream_ids) for micro in update.micro_batches if not micro.is_padding)
             measured = self._rank_noise.measure(num_own, self._loss_scale, self.args.device)
             self._rank_sums = self._agreement.add_up(measured)
         return result
+
+    def _begin_update(self, model: nn.Module, update: Update) -> None:
+        probe = self._run_probe
+        if probe is not None and probe.is_due(update.plan.step):
+            probe.begin(update.plan.step, model, len(update.micro_batches), self._present_loader.by_stream)
+        super()._begin_update(model, update)
+
+    def _train_micro_batch(
+        self, model: nn.Module, micro: MicroBatch, own_items: int, plan: Plan, num_items: Any, sums: Tensor
+    ) -> Tensor:
+        probe = self._run_probe
+        if probe is not None and probe.is_due(plan.step):
+            items = items_per_row(batch_mapping(micro.inputs), self._loss_shifts_labels)
+            probe.start(micro.stream_ids, items, counts=own_items > 0)
+        return super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
+
+    def _halve(self, *args: Any) -> None:
+        if self._run_probe is not None:
+            self._run_probe.cancel()  # what it holds is in the way
+        super()._halve(*args)
 
     @contextlib.contextmanager
     def _synchronised(self, model: nn.Module, is_synchronised: bool) -> Iterator[None]:
@@ -62,11 +98,8 @@ class MeasuringMixin(RecoveryMixin):
         return 1.0 if scaler is None else scaler.scale(torch.ones((), device=self.args.device))
 
     def _gradient_noise(self) -> GradientNoise | None:
-        """Gives what the last update showed of its gradient's noise, on all ranks the same; waits for a GPU."""
-        if self._rank_sums is not None:
-            noise = noise_of_ranks(self._rank_sums.tolist(), self.args.world_size)
-        elif self._gradient_statistics is not None:
-            noise = GradientNoise(*self._gradient_statistics.noise)
-        else:
+        """Gives what the ranks showed of the last gradient's noise, on all the same; waits for a GPU."""
+        if self._rank_sums is None:
             return None
+        noise = noise_of_ranks(self._rank_sums.tolist(), self.args.world_size)
         return noise if math.isfinite(noise.squared_norm) and math.isfinite(noise.variance) else None

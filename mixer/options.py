@@ -15,7 +15,7 @@ from mixer.streams import Stream
 
 logger = logging.get_logger(__name__)
 
-OBSERVABLE = frozenset({"loss", "evaluation_loss"})
+OBSERVABLE = frozenset({"loss", "evaluation_loss", "gradient", "gradient_variance"})
 OBSERVABLE_BY_SCHEDULE = frozenset({"loss", "gradient_norm", "learning_rate", "tokens", "gradient_noise"})
 
 
@@ -190,22 +190,21 @@ def check_needs(policy: Policy, streams: list[Stream], args: TrainingArguments, 
         raise ValueError(f"Policy {name} needs evaluation losses: set eval_strategy to 'steps' or 'epoch'.")
 
 
-def check_schedule(schedule: Schedule, scheduler: Any, observable: frozenset[str] = OBSERVABLE_BY_SCHEDULE) -> None:
+def check_schedule(schedule: Schedule, scheduler: Any) -> None:
     """Refuses a batch-size schedule that needs what a run does not observe.
 
     Args:
         schedule: The batch-size schedule.
         scheduler: The user's own learning-rate schedule, or `None` for one that the Trainer makes.
-        observable: What is observed.
 
     Raises:
         ValueError: If it needs something unknown, or the learning rate cannot follow the batch size.
     """
-    unknown = sorted(schedule.needs - observable)
+    unknown = sorted(schedule.needs - OBSERVABLE_BY_SCHEDULE)
     if unknown:
         raise ValueError(
             f"batch_size={schedule.name} needs {unknown}, which a run does not measure; what it does is "
-            f"{sorted(observable)}."
+            f"{sorted(OBSERVABLE_BY_SCHEDULE)}."
         )
     if not schedule.is_constant:
         check_scheduler(scheduler)

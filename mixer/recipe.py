@@ -12,6 +12,7 @@ from mixer.budget import Budget
 from mixer.groups import Grouping
 from mixer.planner import Drawing
 from mixer.policies.base import Policy
+from mixer.probing import Probing
 from mixer.schedules import Schedule
 from mixer.streams import Stream
 from mixer.trainer import MixingTrainer
@@ -132,6 +133,7 @@ class Recipe:
         groupings: Groups of streams.
         drawing: How counts come of weights.
         max_tokens_per_micro_batch: Most tokens of a micro-batch, in place of a number of samples.
+        probe: How the streams' gradients are measured, and how often.
         nonfinite: What to do when a stream's loss is not finite.
         allow_inexact: Whether to resume with streams, policy or data that are not what they were.
         tokenizer: A tokenizer to load, from a folder or by its name on the hub; pads batches.
@@ -147,6 +149,7 @@ class Recipe:
     groupings: list[Grouping] = field(default_factory=list)
     drawing: Drawing = "exact"
     max_tokens_per_micro_batch: int | None = None
+    probe: Probing | None = None
     nonfinite: NonFinite = "warn"
     allow_inexact: bool = False
     tokenizer: str | None = None
@@ -176,6 +179,7 @@ class Recipe:
             groupings=self.groupings,
             drawing=self.drawing,
             max_tokens_per_micro_batch=self.max_tokens_per_micro_batch,
+            probe=self.probe,
             nonfinite=self.nonfinite,
             allow_inexact=self.allow_inexact,
         )

@@ -89,13 +89,13 @@ class RecoveryMixin(SavingMixin):
         self._largest = Size.largest(batches)
         return replace(contents, num_larger=int(self._window.is_beyond(self._largest)))
 
-    def _probe(self, update: Update) -> tuple[Update, Tensor]:
-        probe = super()._probe
+    def _vote(self, update: Update) -> tuple[Update, Tensor]:
+        vote = super()._vote
         with self._naming_the_cap(update.plan.step + 1):
             if self._obstacle is not None:
-                return probe(update)
+                return vote(update)
             settle(self.model_wrapped)
-            while (found := self._attempt(probe, update)) is None:
+            while (found := self._attempt(vote, update)) is None:
                 update = self._recut(update)
             return found
 

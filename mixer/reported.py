@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mixer.gradient_statistics import GradientStatistics
+
 FloatArray = NDArray[np.float64]
 Int64Array = NDArray[np.int64]
 
@@ -26,6 +28,7 @@ class Reported:
         loss: Mean loss over all streams.
         gradient_norm: Norm of the gradient before clipping.
         learning_rate: Factor of the learning-rate schedule for the next batch.
+        gradients: The streams' gradients, or `None`.
     """
 
     losses: FloatArray
@@ -33,13 +36,22 @@ class Reported:
     loss: float = math.nan
     gradient_norm: float = math.nan
     learning_rate: float = math.nan
+    gradients: GradientStatistics | None = None
 
-    def lacking(self, policy_needs: frozenset[str], schedule_needs: frozenset[str]) -> list[str]:
+    def lacking(
+        self,
+        policy_needs: frozenset[str],
+        schedule_needs: frozenset[str],
+        is_policy_due: bool,
+        is_schedule_due: bool,
+    ) -> list[str]:
         """Says what of the things that are needed was not reported.
 
         Args:
             policy_needs: What the policy needs.
             schedule_needs: What the batch-size schedule needs.
+            is_policy_due: Whether gradients, where the policy needs them, are due after this batch.
+            is_schedule_due: The same for the schedule.
 
         Returns:
             Names, of those that can be reported and are no counts.
@@ -48,6 +60,9 @@ class Reported:
         lacking = {name for name in schedule_needs & measured.keys() if math.isnan(measured[name])}
         if "loss" in policy_needs and np.isnan(self.losses).all():
             lacking.add("losses")
+        needs_gradients = policy_needs & {"gradient", "gradient_variance"} if is_policy_due else set()
+        if self.gradients is None and (needs_gradients or (is_schedule_due and "gradient_noise" in schedule_needs)):
+            lacking.add("gradients")
         return sorted(lacking)
 
 
@@ -58,6 +73,7 @@ def make_reported(
     loss: SupportsFloat = math.nan,
     gradient_norm: SupportsFloat = math.nan,
     learning_rate: SupportsFloat = math.nan,
+    gradients: GradientStatistics | None = None,
 ) -> Reported:
     """Brings what a user reports into order.
 
@@ -68,6 +84,7 @@ def make_reported(
         loss: Mean loss over all streams; of a single stream it is the same as `losses`, and either is enough.
         gradient_norm: See `Reported`.
         learning_rate: See `Reported`.
+        gradients: See `Reported`.
 
     Returns:
         The report.
@@ -80,8 +97,12 @@ def make_reported(
     values[~np.isfinite(values)] = math.nan
     if math.isnan(mean) and is_single:
         mean = float(values[0])
+    if gradients is not None and len(gradients.counts) != len(names):
+        raise ValueError(
+            f"observe: gradients must be of the streams {list(names)}, got those of {len(gradients.counts)} streams."
+        )
     counts = _by_stream("tokens", tokens, names, 0.0).astype(np.int64)
-    return Reported(values, counts, mean, _number(gradient_norm), _number(learning_rate))
+    return Reported(values, counts, mean, _number(gradient_norm), _number(learning_rate), gradients)
 
 
 def _by_stream(where: str, given: ByStream | None, names: Sequence[str], missing: float) -> FloatArray:

@@ -12,6 +12,7 @@ from transformers.utils import logging
 from mixer.assembly import resolve_policy
 from mixer.budget import Budget
 from mixer.controller import Mixing
+from mixer.gradient_statistics import GradientStatistics
 from mixer.plan import Plan
 from mixer.planner import Planner
 from mixer.policies import Policy
@@ -136,6 +137,7 @@ class Standalone:
         tokens: ByStream | None = None,
         gradient_norm: SupportsFloat = math.nan,
         learning_rate: SupportsFloat = math.nan,
+        gradients: GradientStatistics | None = None,
     ) -> None:
         """Reports what the last batch showed, for adaptive policies and schedules.
 
@@ -149,6 +151,7 @@ class Standalone:
             tokens: Tokens of each stream in the batch, likewise.
             gradient_norm: Norm of the gradient before clipping.
             learning_rate: Factor of the learning-rate schedule for the next batch, 1 at its peak.
+            gradients: What a `GradientProbe` measured in it, for a policy or schedule that goes by gradients.
 
         Raises:
             RuntimeError: If no batch waits for a report.
@@ -159,9 +162,9 @@ class Standalone:
                 "observe: no batch waits for a report. Report on each batch once, before the next one or the state "
                 "is asked for."
             )
-        self._count(
-            self._uncounted, make_reported(self.mixing.names, losses, tokens, loss, gradient_norm, learning_rate)
-        )
+        names = self.mixing.names
+        report = make_reported(names, losses, tokens, loss, gradient_norm, learning_rate, gradients)
+        self._count(self._uncounted, report)
 
     # ---- State ----
 
@@ -221,11 +224,18 @@ class Standalone:
             mixing.check_tokens(plan, report.tokens)
         except ValueError as error:
             raise ValueError(f"{error} Report them after each batch: observe(tokens=...).") from None
-        lacking = report.lacking(mixing.policy.needs, mixing.schedule.needs)
+        is_due = [not (plan.step + 1) % rule.interval_steps for rule in (mixing.policy, mixing.schedule)]
+        lacking = report.lacking(mixing.policy.needs, mixing.schedule.needs, *is_due)
         if lacking and not self._has_warned:
             self._has_warned = True
             logger.warning("Nobody reported %s, which the mixture goes by: call observe(...).", lacking)
         self._uncounted = None
         mixing.observe(
-            plan, report.losses, report.tokens, report.loss, report.gradient_norm, lambda position: report.learning_rate
+            plan,
+            report.losses,
+            report.tokens,
+            report.loss,
+            report.gradient_norm,
+            lambda position: report.learning_rate,
+            gradients=report.gradients,
         )

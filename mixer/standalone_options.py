@@ -8,7 +8,7 @@ import torch
 from mixer.batch_size import BatchSize
 from mixer.budget import Budget
 from mixer.clock import Clock
-from mixer.options import OBSERVABLE_BY_SCHEDULE, check_schedule, resolve_epoch_size
+from mixer.options import check_schedule, resolve_epoch_size
 from mixer.policies import Policy, Scheduled, Wrapper
 from mixer.schedules import AdaBatch, CriticalBatchWarmup, Function, Ramp, Schedule, as_schedule
 from mixer.schedules.limits import check_whole
@@ -91,7 +91,7 @@ def resolve_size(batch_size: BatchSizeLike, world_size: int) -> BatchSize:
         TypeError: If it is of the wrong kind.
     """
     schedule = as_schedule(batch_size)
-    check_schedule(schedule, None, OBSERVABLE_BY_SCHEDULE - {"gradient_noise"})
+    check_schedule(schedule, None)
     if schedule.initial is None and not isinstance(schedule, Function):
         raise ValueError(
             f"batch_size={schedule.name} says no size to begin with, and there are no training arguments to take it "

@@ -33,6 +33,7 @@ from mixer.options import (
 )
 from mixer.planner import Drawing, Planner
 from mixer.policies import Policy
+from mixer.probing import Probing, RunProbe, resolve_probing
 from mixer.progress import Progress
 from mixer.recorder import FinishedUpdate, Recorder
 from mixer.resuming import ResumingMixin
@@ -68,6 +69,7 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
         max_tokens_per_micro_batch: Most tokens of a micro-batch, padding included, in place of
             `per_device_train_batch_size` samples. Best together with `train_sampling_strategy="group_by_length"`, which
             puts an update's samples of similar length into the same micro-batch.
+        probe: How the streams' gradients are measured, for a policy or schedule that needs them, or for the ledger.
         nonfinite: What to do when a stream's loss is not finite: `"warn"` and go on as the Trainer does, `"skip"`
             the optimizer step, or `"raise"`.
         allow_inexact: Whether to resume although the continuation is not the one that the uninterrupted run would have
@@ -99,6 +101,7 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
         groupings: Sequence[Grouping] = (),
         drawing: Drawing = "exact",
         max_tokens_per_micro_batch: int | None = None,
+        probe: Probing | None = None,
         nonfinite: NonFinite = "warn",
         allow_inexact: bool = False,
         **kwargs: Any,
@@ -127,6 +130,7 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
             check_schedule(schedule, self.lr_scheduler)
             check_gradient_noise(self, schedule)
             check_evaluation_names(self.eval_dataset)
+            self._run_probe = self._new_probe(probe, schedule)
             planner, clock, size = self._new_parts(None)
             self._mixing = Mixing(planner, self._policy, clock, size)
             self._agreement = Agreement(self.args.world_size, len(self.streams))
@@ -147,6 +151,17 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
 
     def _new_parts(self, saved_batch_size: int | None) -> tuple[Planner, Clock, BatchSize]:
         return assemble(self.args, self.streams, self._mixture, saved_batch_size)
+
+    def _new_probe(self, options: Probing | None, schedule: Schedule) -> RunProbe | None:
+        world_size = self.args.world_size
+        resolved = resolve_probing(options, self._policy, schedule, world_size)
+        if resolved is None:
+            return None
+        probe = RunProbe(*resolved, len(self.streams), world_size, self.args.seed)
+        assert self.model is not None, "the Trainer has made its model"  # noqa: S101
+        probe.check(self.model)
+        self._wants_one_stream_each = probe.options.homogeneous
+        return probe
 
     def _new_recorder(self, mixing: Mixing) -> Recorder:
         reads_at_once = self.args.device.type == "cpu" or "loss" in self._policy.needs | self._mixture.schedule.needs
@@ -232,7 +247,13 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
         if "loss" in self._policy.needs:
             losses = np.where(np.isfinite(update.losses), update.losses, np.nan)
         try:
-            self.mixing.observe(update.plan, losses, update.contents.tokens, **self._observed_by_schedule(update))
+            self.mixing.observe(
+                update.plan,
+                losses,
+                update.contents.tokens,
+                gradients=update.gradients,
+                **self._observed_by_schedule(update),
+            )
         except Exception as error:
             # Raised on all ranks when they confirm the next update: raised here, it would leave the others waiting.
             self._policy_error = error

@@ -57,6 +57,8 @@ class UpdateMixin(Trainer):
     _learning_rate: LearningRate | None = None
     _gradient_norm: Tensor | float | None = None  # of the last update, before clipping
     _gradient_statistics: GradientStatistics | None = None  # of the last update, where its gradient was probed
+    _probe_seconds: float = 0.0  # spent on that
+    _wants_one_stream_each: bool = False  # whether all micro-batches are of one stream
     _tracker: LossTracker | None = None
 
     @property
@@ -139,7 +141,7 @@ class UpdateMixin(Trainer):
             smoothing = self.args.label_smoothing_factor
             self._tracker = LossTracker(model, self._loss_shifts_labels, smoothing, not self.args.torch_compile)
             self._tracker.attach()
-        update, own_votes = self._probe(update)
+        update, own_votes = self._vote(update)
         votes = self._agreement.add_up(own_votes.to(self.args.device))
         self._convention = decide(votes.cpu(), self.args.world_size)
         if self._convention is None or self._convention.rows_known or self._present_loader.by_stream:
@@ -151,7 +153,7 @@ class UpdateMixin(Trainer):
         self._present_loader.by_stream = True
         return self._load_and_confirm(lambda: self._present_loader.load(update.plan)) or update
 
-    def _probe(self, update: Update) -> tuple[Update, Tensor]:
+    def _vote(self, update: Update) -> tuple[Update, Tensor]:
         """Has this rank vote on the convention; gives the update too, which may have been cut anew meanwhile."""
         return update, self._try_convention(update)
 
@@ -200,6 +202,7 @@ class UpdateMixin(Trainer):
             self._agreement.add_up(sums),
             learning_rate=float("nan") if self._learning_rate is None else self._learning_rate.value,
             learning_rate_factor=1.0 if self._learning_rate is None else self._learning_rate.factor,
+            gradients=self._gradient_statistics,
         )
         if self._nonfinite != "warn":
             self._handle_nonfinite(model, self._finished)
@@ -209,7 +212,7 @@ class UpdateMixin(Trainer):
             micro_batches=len(self._micro_items),
             load_seconds=self._train_started - self._load_started,
             train_seconds=time.perf_counter() - self._train_started,
-            probe_seconds=0.0,
+            probe_seconds=self._probe_seconds,
             **self._load_counts,
         )
         return loss
@@ -225,12 +228,16 @@ class UpdateMixin(Trainer):
         gradient_state = self.accelerator.gradient_state
         always = gradient_state.plugin_kwargs.get("sync_each_batch", False)
         last = len(update.micro_batches) - 1
+        self._begin_update(model, update)
         for number, micro in enumerate(update.micro_batches):
             gradient_state._set_sync_gradients(number == last)
             with self._synchronised(model, is_synchronised and (always or number == last)):
                 own_items = self._micro_items[number]
                 loss = loss + self._train_micro_batch(model, micro, own_items, update.plan, num_items, sums)
         return loss, sums
+
+    def _begin_update(self, model: nn.Module, update: Update) -> None:
+        """Is called before the micro-batches run, each time that they do."""
 
     @contextlib.contextmanager
     def _synchronised(self, model: nn.Module, is_synchronised: bool) -> Iterator[None]:

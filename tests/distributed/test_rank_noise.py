@@ -40,7 +40,7 @@ def test_both_ranks_decide_alike(results: list[dict[str, Any]], folder: Path) ->
     first, second = (result["trained"] for result in results)
     for part in ("shown", "clock", "schedule", "weights"):
         assert first[part] == second[part]
-    assert Ledger(folder / "trained" / "ledger").clock()["batch_size"].nunique() > 2
+    assert Ledger(folder / "trained" / "ledger").clock()["batch_size"].nunique() > 1
 
 
 def test_nothing_of_it_is_left_after_the_run(results: list[dict[str, Any]]) -> None:

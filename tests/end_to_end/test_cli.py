@@ -10,6 +10,8 @@ import yaml
 
 from mixer import Ledger
 from mixer.cli import main
+from mixer.costs import STEP_WITH_VARIANCES
+from mixer.policies import policy_classes
 from mixer.report.plots import batch_size, learning_rate, losses
 from mixer.report.run import read_runs
 
@@ -190,12 +192,36 @@ def test_schedules_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "Seesaw" in printed
     assert "learning_rate" in printed
+    (row,) = [row for row in _rows(printed) if row[0] == "NoiseScale"]
+    assert row[1] == "gradient_noise"
+    assert row[2].endswith(f"takes {STEP_WITH_VARIANCES:.2f} times as long")
 
 
 def test_policies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     main(["policies"])
     printed = capsys.readouterr().out
-    assert all(name in printed for name in ("Uniform", "LossChange", "Scheduled", "Hold"))
+    rows = {name: (needs, costs) for name, needs, costs, _ in _rows(printed)}
+    assert rows.keys() == {"name", *policy_classes()}
+    assert rows["name"] == ("needs", "costs")
+    assert rows["Uniform"] == ("nothing", "nothing")
+    assert rows["LossChange"] == ("loss", "nothing")
+    assert rows["PiKE"] == ("gradient_variance", f"1 step in 20 takes {STEP_WITH_VARIANCES:.2f} times as long")
+    assert rows["BalancedPiKE"] == ("gradient_variance, loss", rows["PiKE"][1])
+    assert rows["Hold"] == ("its inner policy's", "its inner policy's")
+
+
+def _rows(printed: str) -> list[list[str]]:
+    """Cells of a printed table, put together again where they take several lines."""
+    rows: list[list[str]] = []
+    for line in printed.splitlines():
+        cells = [cell.strip() for cell in line.replace("┃", "│").strip("│").split("│")]
+        if len(cells) < 4:
+            continue
+        if cells[0]:
+            rows.append(cells)
+        else:
+            rows[-1] = [f"{before} {more}".strip() for before, more in zip(rows[-1], cells, strict=True)]
+    return rows
 
 
 def test_comparing_what_is_no_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,50 @@
+"""What it costs to observe what a policy or a schedule needs."""
+
+import inspect
+
+from mixer.policies import Policy
+from mixer.schedules import Schedule
+
+# Time of a step that measures over that of a plain one; benchmarks/probe.py measures both.
+STEP_WITH_GRADIENTS = 1.05
+STEP_WITH_VARIANCES = 1.15
+
+# Read off the forward and the optimizer step that are done anyway, or known without either.
+_FREE = frozenset({"loss", "gradient_norm", "learning_rate", "tokens"})
+_MEASURED = {
+    "gradient": STEP_WITH_GRADIENTS,
+    "gradient_variance": STEP_WITH_VARIANCES,
+    "gradient_noise": STEP_WITH_VARIANCES,
+}
+
+
+def cost_of(rule: type[Policy] | type[Schedule]) -> str:
+    """Says what a rule's needs cost, with its default arguments.
+
+    Args:
+        rule: The class of a policy or a schedule.
+
+    Returns:
+        The cost in words.
+
+    Raises:
+        KeyError: If the rule needs something of which no cost is known.
+    """
+    needs = rule.needs - _FREE
+    costs = ["the evaluations"] if "evaluation_loss" in needs else []
+    factors = [_MEASURED[name] for name in needs - {"evaluation_loss"}]
+    if factors:
+        interval = _interval(rule)
+        steps = "each step" if interval == 1 else f"1 step in {interval}"
+        costs.append(f"{steps} takes {max(factors):.2f} times as long")
+    return ", ".join(costs) or "nothing"
+
+
+def _interval(rule: type[Policy] | type[Schedule]) -> int:
+    """Steps from a measurement to the next, unless something else is asked for."""
+    # Arguments may be passed on to a class above.
+    for owner in (owner for owner in rule.__mro__ if issubclass(owner, Policy | Schedule)):
+        argument = inspect.signature(owner).parameters.get("interval_steps")
+        if argument is not None and isinstance(argument.default, int):
+            return argument.default
+    return int(getattr(rule, "interval_steps", 1))
