@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from mixer.probe.functions import LinearByRow
-from mixer.probe.reading import Desk, Reading, product
+from mixer.probe.products import product
+from mixer.probe.reading import Desk, Reading
 from mixer.probe.rows import Rows
 
 

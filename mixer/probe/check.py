@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from mixer.probe.sketch import Projection, as_matrix
-from mixer.probe.sums import SketchSums, Taker, Target
+from mixer.probe.sums import SketchSums, Taker, Target, projections_of
 
 _TOLERANCE = 0.05  # half precision rounds pieces and whole differently
 _SIZE = 8  # rows and columns of the projections that are compared
@@ -54,7 +54,7 @@ class PieceCheck:
 
     @cached_property
     def _projections(self) -> list[Projection]:
-        return [Projection(one.name, one.shape, _SIZE, 0, one.device, one.dtype) for one in self._targets]
+        return projections_of(self._targets, _SIZE, seed=0)
 
     def _taker(self, index: int, sums: SketchSums) -> Callable[[Tensor], None]:
         dtype = self._targets[index].dtype

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Literal
 
-import torch.distributed as dist
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
@@ -11,12 +10,11 @@ from mixer.gradient_statistics import GradientStatistics
 from mixer.probe.check import PieceCheck
 from mixer.probe.discovery import discover
 from mixer.probe.eager import Eager
-from mixer.probe.inputs import check_arguments, check_ranks, check_rows, factors_of, refusal
+from mixer.probe.inputs import check_arguments, check_ranks, check_rows, factors_of, num_ranks, refusal
 from mixer.probe.reading import Desk, Reading
 from mixer.probe.rows import Rows
-from mixer.probe.sketch import Projection
 from mixer.probe.stopwatch import Stopwatch
-from mixer.probe.sums import ExactSums, HeldSums, SketchSums, Sums
+from mixer.probe.sums import projections_of
 from mixer.probe.totals import Totals
 from mixer.probe.whole import WholeReading
 
@@ -82,7 +80,7 @@ class GradientProbe:
         seed: int = 0,
         world_size: int | None = None,
     ):
-        world_size = _num_ranks() if world_size is None else world_size
+        world_size = num_ranks() if world_size is None else world_size
         check_arguments(num_streams, mode, layers, sketch_size, world_size)
         self._accumulates = mode == "sketch" or exact_accumulate
         if not self._accumulates and (world_size > 1 or homogeneous):
@@ -94,10 +92,7 @@ class GradientProbe:
         self._covered = discover(model, layers, self._desk, any_kind=homogeneous)
         targets = self._covered.targets
         self._device = targets[0].device
-        self._projections = [
-            Projection(target.name, target.shape, sketch_size, seed, target.device, target.dtype)
-            for target in (targets if mode == "sketch" else ())
-        ]
+        self._projections = projections_of(targets, sketch_size, seed) if mode == "sketch" else None
         self._eager = Eager(model)
         self._check = PieceCheck(() if homogeneous else self._covered.parameters, targets)
         self._stopwatch = Stopwatch()
@@ -138,15 +133,11 @@ class GradientProbe:
             self._open_reading(totals, Rows(ids, items, self.num_streams, self._device))
 
     def _begin(self, draw: int) -> Totals:
-        targets = self._covered.targets
-        sums: Sums
-        for projection in self._projections:
+        for projection in self._projections or ():
             projection.draw(draw)
-        if self.mode == "sketch":
-            sums = SketchSums(targets, self.num_streams, self._projections)
-        else:
-            sums = (HeldSums if self._accumulates else ExactSums)(targets, self.num_streams)
-        self._totals = Totals.empty(sums, len(targets), self.num_streams, self._device if self._variance else None)
+        self._totals = Totals.empty(
+            self._covered.targets, self.num_streams, self._projections, self._accumulates, self._variance
+        )
         for capture in self._covered.captures:
             capture.install()
         self._eager.begin()
@@ -206,7 +197,3 @@ class GradientProbe:
             self._covered.leave_out(totals.failures)
             # What a rank's loss is averaged with, and its own share of that average, are `world_size` apart.
             return totals.statistics(self._covered.read, factors * self._world_size)
-
-
-def _num_ranks() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1

@@ -36,6 +36,11 @@ def check_arguments(
         raise ValueError(f"layers must be a list of patterns, got the text {layers!r}: write [{layers!r}].")
 
 
+def num_ranks() -> int:
+    """Gives the number of ranks that torch knows of."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
 def check_ranks(world_size: int) -> None:
     """Checks that the ranks can talk to each other.
 

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from mixer.probe.lookups import Lookups
+from mixer.probe.products import is_short, multiply, product, products, squares_of_products
 from mixer.probe.rows import Rows, at_least_float32
 from mixer.probe.stopwatch import Stopwatch
-from mixer.probe.sums import Taker, products
+from mixer.probe.sums import Taker
 
 
 class Reading:
@@ -62,12 +63,12 @@ class Reading:
         return self._take_matrix(index, inputs, gradients)
 
     def _take_matrix(self, index: int, inputs: Tensor, gradients: Tensor) -> Tensor:
-        by_sample = self._squares is not None and not _is_short(inputs, gradients)
+        by_sample = self._squares is not None and not is_short(inputs, gradients)
         pieces = self._by_sample(index, inputs, gradients) if by_sample else self._by_stream(inputs, gradients)
         with self._stopwatch.running():
             self._sums.add(index, pieces, self.rows.present)
             if self._squares is not None and not by_sample:
-                self._add_squares(index, _squares_of_products(inputs, gradients))
+                self._add_squares(index, squares_of_products(inputs, gradients))
             if index in self._lookups:
                 self._lookups[index].keep_head(inputs, gradients, pieces, self._squares is not None)
         return pieces[0] if len(pieces) == 1 else pieces.sum(0)
@@ -81,7 +82,7 @@ class Reading:
         pieces = self._no_pieces(inputs, gradients)
         parts = zip(self.rows.by_stream(inputs), self.rows.by_stream(gradients), strict=True)
         for piece, (own_inputs, own_gradients) in zip(pieces, parts, strict=True):
-            _multiply(own_gradients, own_inputs, piece)
+            multiply(own_gradients, own_inputs, piece)
         return pieces
 
     def _by_sample(self, index: int, inputs: Tensor, gradients: Tensor) -> Tensor:
@@ -90,7 +91,7 @@ class Reading:
         buffer, squares, begun = torch.empty_like(pieces[0]), [], set()
         for row, local in enumerate(self.rows.local):
             target = buffer if local in begun else pieces[local]
-            _multiply(gradients[row], inputs[row], target)
+            multiply(gradients[row], inputs[row], target)
             with self._stopwatch.running():
                 flat = target.view(1, -1)
                 squares.append(products(flat, flat)[0, 0])
@@ -168,44 +169,3 @@ class Desk:
 def is_in_backward() -> bool:
     """Says whether a backward is running; a forward that runs then is one that checkpointing does again."""
     return torch._C._current_graph_task_id() != -1
-
-
-def product(inputs: Tensor, gradients: Tensor) -> Tensor:
-    """Gives the whole gradient of a matrix.
-
-    Args:
-        inputs: `[num_rows, length, width]`.
-        gradients: `[num_rows, length, height]`.
-
-    Returns:
-        `[height, width]`, of at least float32.
-    """
-    return (gradients.flatten(0, 1).T @ inputs.flatten(0, 1)).to(at_least_float32(inputs.dtype))
-
-
-def _multiply(gradients: Tensor, inputs: Tensor, target: Tensor) -> None:
-    """Writes `gradientsᵀ inputs`; in half precision a product is rounded once, and added up in float32 from there."""
-    if target.dtype == inputs.dtype:
-        torch.mm(gradients.T, inputs, out=target)
-    else:
-        target.copy_(gradients.T @ inputs)
-
-
-def _squares_of_products(inputs: Tensor, gradients: Tensor) -> Tensor:
-    """Gives float64 `[num_rows]`: `Σ_st <inputs_s, inputs_t> <gradients_s, gradients_t>`, the samples' squared norms.
-
-    In float16 the products of gradients that carry a loss scale would overflow.
-    """
-    wide = [one.to(at_least_float32(one.dtype)) for one in (inputs, gradients)]
-    left, right = (torch.bmm(one, one.mT).double() for one in wide)
-    return (left * right).sum((1, 2))
-
-
-def _is_short(inputs: Tensor, gradients: Tensor) -> bool:
-    """Whether rows have so few tokens that the norm of a sample's gradient is cheaper from products of its tokens.
-
-    Those take `2 length² (width + height)` operations; to make the gradient takes none more than the plain backward,
-    but each of its `width · height` numbers goes to memory and back: about as long as 8 operations.
-    """
-    length, width, height = inputs.shape[1], inputs.shape[2], gradients.shape[2]
-    return length * length * (width + height) < 4 * width * height

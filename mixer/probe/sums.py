@@ -8,9 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from mixer.probe.products import products
 from mixer.probe.sketch import Projection, as_matrix
-
-_BLOCK = 8192  # products of longer float32 vectors are taken in blocks, or they lose digits
 
 
 @dataclass(frozen=True)
@@ -32,23 +31,18 @@ class Target:
     dtype: torch.dtype
 
 
-def products(left: Tensor, right: Tensor) -> Tensor:
-    """Multiplies each of some vectors with each of others.
+def projections_of(targets: Sequence[Target], size: int, seed: int) -> list[Projection]:
+    """Makes a projection for each parameter.
 
     Args:
-        left: `[num_left, size]`.
-        right: `[num_right, size]`.
+        targets: The parameters.
+        size: Rows and columns of each, at most.
+        seed: Seed of their random numbers.
 
     Returns:
-        float64 `[num_left, num_right]`.
+        The projections.
     """
-    size = left.shape[1]
-    whole = size - size % _BLOCK
-    result = left[:, whole:].double() @ right[:, whole:].double().T
-    if whole:
-        blocks = [part[:, :whole].reshape(len(part), -1, _BLOCK).transpose(0, 1) for part in (left, right)]
-        result = result + torch.bmm(blocks[0], blocks[1].transpose(1, 2)).sum(0, dtype=torch.float64)
-    return result
+    return [Projection(one.name, one.shape, size, seed, one.device, one.dtype) for one in targets]
 
 
 class Taker(Protocol):

@@ -12,7 +12,8 @@ from torch import Tensor
 from mixer.gradient_statistics import GradientStatistics, signal_and_noise
 from mixer.gradients import add_up
 from mixer.probe.rows import Rows
-from mixer.probe.sums import Sums
+from mixer.probe.sketch import Projection
+from mixer.probe.sums import ExactSums, HeldSums, SketchSums, Sums, Target
 
 FloatArray = NDArray[np.float64]
 
@@ -35,21 +36,34 @@ class Totals:
     counts: FloatArray
 
     @classmethod
-    def empty(cls, sums: Sums, num_parameters: int, num_streams: int, device: torch.device | None) -> "Totals":
+    def empty(
+        cls,
+        targets: Sequence[Target],
+        num_streams: int,
+        projections: Sequence[Projection] | None,
+        accumulates: bool,
+        wants_squares: bool,
+    ) -> "Totals":
         """Makes sums of nothing.
 
         Args:
-            sums: Where the streams' gradients go.
-            num_parameters: Number of parameters.
+            targets: The parameters.
             num_streams: Number of streams.
-            device: Where squared norms are kept; `None` if nobody asks for them.
+            projections: A projection for each parameter; `None` for exact products.
+            accumulates: Whether there is more than one micro-batch on one rank.
+            wants_squares: Whether squared norms are asked for.
 
         Returns:
             The sums.
         """
-        shape = (num_parameters, num_streams)
-        squares = None if device is None else torch.zeros(shape, dtype=torch.float64, device=device)
-        return cls(sums, squares, np.zeros(num_parameters), np.zeros((3, num_streams)))
+        sums: Sums
+        if projections is not None:
+            sums = SketchSums(targets, num_streams, projections)
+        else:
+            sums = (HeldSums if accumulates else ExactSums)(targets, num_streams)
+        shape = (len(targets), num_streams)
+        squares = torch.zeros(shape, dtype=torch.float64, device=targets[0].device) if wants_squares else None
+        return cls(sums, squares, np.zeros(len(targets)), np.zeros((3, num_streams)))
 
     def count(self, rows: Rows, is_one_group: bool) -> None:
         """Counts the rows of a micro-batch.

@@ -79,6 +79,30 @@ def test_the_variance_is_exact_even_in_a_sketch_but_for_the_product_of_the_whole
     np.testing.assert_allclose(found.variance + found.squared_norm, exact.variance + exact.squared_norm, rtol=1e-5)
 
 
+def _drawn(case: Case, probe: GradientProbe, number: int) -> np.ndarray:
+    case.model.zero_grad()
+    probe.start(case.stream_ids, case.items, draw=number)
+    case.loss().backward()
+    return probe.finish().gram
+
+
+def test_over_draws_of_its_signs_it_is_unbiased_too() -> None:
+    case = _trained("mlp")
+    exact = case.probed(GradientProbe(case.model, 3)).gram
+    probe = GradientProbe(case.model, 3, "sketch", sketch_size=4, variance=False)
+    grams = np.stack([_drawn(case, probe, number) for number in range(NUM_SEEDS)])
+    assert (np.abs(grams.mean(0) - exact) < 4 * grams.std(0, ddof=1) / np.sqrt(NUM_SEEDS)).all()
+
+
+def test_a_draw_is_the_same_whenever_it_is_drawn() -> None:
+    case = _trained("mlp")
+    probe, other = (GradientProbe(case.model, 3, "sketch", sketch_size=4) for _ in range(2))
+    first, second, again = (_drawn(case, probe, number) for number in (7, 8, 7))
+    assert (first == again).all()
+    assert (first != second).any()
+    assert (second == _drawn(case, other, 8)).all()
+
+
 class TestFold:
     @pytest.mark.parametrize(("size", "num_buckets"), [(5, 2), (16, 4), (33, 32), (100, 7)])
     def test_rows_columns_and_some_rows_are_folded_alike(self, size: int, num_buckets: int) -> None:

@@ -1,0 +1,80 @@
+"""What a probe reads of a model, and what it had to leave out."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+from transformers.utils import logging
+
+from mixer.probe.captures import Capture
+from mixer.probe.sums import Target
+
+logger = logging.get_logger(__name__)
+
+
+@dataclass
+class Covered:
+    """What a probe reads of a model.
+
+    Args:
+        parameters: The parameters, in the order of the targets.
+        targets: What is known of them.
+        captures: The layers that hold them; none where whole gradients are read.
+        num_elements: Number of elements of all trainable parameters.
+        left_out: Numbers of the parameters that turned out not to be readable.
+    """
+
+    parameters: tuple[nn.Parameter, ...]
+    targets: tuple[Target, ...]
+    captures: tuple[Capture, ...]
+    num_elements: int
+    left_out: set[int] = field(default_factory=set)
+
+    @property
+    def read(self) -> list[int]:
+        """Numbers of the parameters that count."""
+        return [target.index for target in self.targets if target.index not in self.left_out]
+
+    @property
+    def share(self) -> float:
+        """Share of the elements of all trainable parameters that is read."""
+        return sum(self.parameters[index].numel() for index in self.read) / self.num_elements
+
+    def leave_out(self, failures: NDArray[np.float64]) -> None:
+        """Leaves parameters out from now on, and warns of those that are new.
+
+        Args:
+            failures: `[num_parameters]`: not 0 where a parameter could not be read; the same on all ranks.
+
+        Raises:
+            ValueError: If nothing is left.
+        """
+        found = set(np.flatnonzero(failures).tolist()) - self.left_out
+        self.left_out |= found
+        self.warn((self.targets[index].name, self.parameters[index]) for index in found)
+        if not self.read:
+            raise ValueError(
+                "The gradient probe could read no layer: no inputs have the rows of the batch, one for each of the "
+                "stream_ids given to start(), as their first axis. Give one id for each row of the inputs, or use "
+                "homogeneous=True, with micro-batches of one stream each."
+            )
+
+    def warn(self, missed: Iterable[tuple[str, nn.Parameter]]) -> None:
+        """Names parameters that are left out.
+
+        Args:
+            missed: Their names, and they.
+        """
+        sizes = {name: parameter.numel() for name, parameter in missed}
+        if not sizes:
+            return
+        names = sorted(sizes, key=lambda name: -sizes[name])
+        logger.warning(
+            "The gradient probe cannot tell the streams apart in %s%s: %.1f %% of the trainable parameters, left out "
+            "of its figures. homogeneous=True reads any kind of layer.",
+            ", ".join(names[:5]),
+            f" and {len(names) - 5} more" if len(names) > 5 else "",
+            100.0 * sum(sizes.values()) / self.num_elements,
+        )
