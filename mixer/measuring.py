@@ -62,7 +62,7 @@ class MeasuringMixin(RecoveryMixin):
     def _begin_update(self, model: nn.Module, update: Update) -> None:
         probe = self._run_probe
         if probe is not None and probe.is_due(update.plan.step):
-            probe.begin(model, len(update.micro_batches), self._present_loader.by_stream)
+            probe.begin(update.plan.step, model, len(update.micro_batches), self._present_loader.by_stream)
         super()._begin_update(model, update)
 
     def _train_micro_batch(

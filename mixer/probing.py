@@ -74,7 +74,7 @@ class RunProbe:
         self._num_streams, self._world_size, self._seed = num_streams, world_size, seed
         self._probes: dict[tuple[str, bool], GradientProbe] = {}
         self._present: GradientProbe | None = None
-        self._seconds_before = 0.0
+        self._seconds_before, self._draw = 0.0, 0
 
     def is_due(self, step: int) -> bool:
         """Whether an update is measured.
@@ -98,10 +98,11 @@ class RunProbe:
         """
         self._make(model, self._mode(2 if self.options.homogeneous else 1), self.options.homogeneous)
 
-    def begin(self, model: nn.Module, num_micro_batches: int, is_by_stream: bool) -> None:
+    def begin(self, step: int, model: nn.Module, num_micro_batches: int, is_by_stream: bool) -> None:
         """Begins a measurement, anew if the last one came to nothing.
 
         Args:
+            step: Index of the update.
             model: The model as it is trained.
             num_micro_batches: Micro-batches of the update on each rank.
             is_by_stream: Whether these are of one stream each, because rows cannot be told apart.
@@ -112,7 +113,7 @@ class RunProbe:
         if (mode, homogeneous) not in self._probes:
             self._probes[mode, homogeneous] = self._make(model, mode, homogeneous)
         self._present = self._probes[mode, homogeneous]
-        self._seconds_before = self._present.seconds
+        self._seconds_before, self._draw = self._present.seconds, step
 
     def _mode(self, num_micro_batches: int) -> Literal["exact", "sketch"]:
         if self.options.mode != "auto":
@@ -147,7 +148,7 @@ class RunProbe:
         items = items_per_row.cpu().numpy() * int(counts)
         if len(items) != len(stream_ids):  # packed rows of one stream: only how many items they have matters
             items = np.diff(np.linspace(0, items.sum(), len(stream_ids) + 1).astype(np.int64))
-        self._present.start(stream_ids, items)
+        self._present.start(stream_ids, items, draw=self._draw)
 
     def finish(self, loss_scale: float, loss_weights: np.ndarray | None) -> tuple[GradientStatistics | None, float]:
         """Ends a measurement; to be called on all ranks.

@@ -58,12 +58,19 @@ class Capture(ABC):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the layer."""
         module, reading = self.module, self._desk.reading
-        if reading is not None and torch.is_grad_enabled():
-            result = self._read(module, args[0], reading) if len(args) == 1 and not kwargs else None
-            if result is not None:
+        if reading is not None:
+            inputs = args[0] if len(args) == 1 and not kwargs else None
+            if not torch.is_grad_enabled():
+                self._foresee(inputs, reading)
+            elif inputs is None or (result := self._read(module, inputs, reading)) is None:
+                reading.failed.update(self.indices.values())
+            else:
                 return result
-            reading.failed.update(self.indices.values())
         return type(module).forward(module, *args, **kwargs)
+
+    def _foresee(self, inputs: Tensor | None, reading: Reading) -> None:
+        """Notes a use without a gradient: checkpointing may do it again, with one, in the backward."""
+        return
 
     @abstractmethod
     def _read(self, module: Any, inputs: Tensor, reading: Reading) -> Tensor | None:
@@ -90,12 +97,15 @@ class LinearCapture(Capture):
         """See `Capture.knows`."""
         return type(module).forward in (nn.Linear.forward, Conv1D.forward) and isinstance(module, nn.Linear | Conv1D)
 
+    def _foresee(self, inputs: Tensor | None, reading: Reading) -> None:
+        if "weight" in self.indices:
+            reading.note_use(self.indices["weight"])
+
     def _read(self, module: Any, inputs: Tensor, reading: Reading) -> Tensor | None:
         if reading.rows.split(inputs) is None:
             return None
+        self._foresee(inputs, reading)
         is_transposed = isinstance(module, Conv1D)
-        if "weight" in self.indices:
-            reading.note_use(self.indices["weight"])
 
         def take_matrix(own_inputs: Tensor, gradients: Tensor) -> Tensor:
             if "weight" not in self.indices:  # it may be made of a parameter of another layer
@@ -128,13 +138,16 @@ class EmbeddingCapture(Capture):
             and not module.scale_grad_by_freq
         )
 
+    def _foresee(self, inputs: Tensor | None, reading: Reading) -> None:
+        ids = None if inputs is None else self._by_row(inputs, reading.rows)
+        if ids is not None and not is_in_backward():
+            reading.lookups(self.indices["weight"]).note(ids.flatten(1), is_repeated=False)
+
     def _read(self, module: Any, inputs: Tensor, reading: Reading) -> Tensor | None:
-        num_rows, ids = reading.rows.num_rows, inputs
-        if ids.dim() == 2 and ids.shape[0] == 1 < num_rows:
-            ids = ids.expand(num_rows, -1)  # positions, the same in each row
-        if ids.dim() < 2 or ids.shape[0] != num_rows:
+        ids = self._by_row(inputs, reading.rows)
+        if ids is None:
             return None
-        flat = ids.reshape(num_rows, -1)
+        flat = ids.flatten(1)
         reading.rows.note_length(flat.shape[1])
         result: Tensor = nn.Embedding.forward(module, ids)
         if result.requires_grad:
@@ -148,6 +161,12 @@ class EmbeddingCapture(Capture):
 
             result.register_hook(take_gradient)  # type: ignore[no-untyped-call]
         return result
+
+    @staticmethod
+    def _by_row(ids: Tensor, rows: Rows) -> Tensor | None:
+        if ids.dim() == 2 and ids.shape[0] == 1:
+            return ids.expand(rows.num_rows, -1)  # positions, the same in each row
+        return ids if ids.dim() >= 2 and ids.shape[0] == rows.num_rows else None
 
 
 def _splitter(rows: Rows) -> Callable[[Tensor], Tensor]:

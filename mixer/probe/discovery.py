@@ -67,9 +67,9 @@ class Covered:
         self.warn((self.targets[index].name, self.parameters[index]) for index in found)
         if not self.read:
             raise ValueError(
-                "The gradient probe could read no layer: the inputs of none have the rows of the batch, one for each of "
-                "the stream_ids that start() was given, as their first axis. Give one id for each row of the inputs, "
-                "or use homogeneous=True, with micro-batches of one stream each."
+                "The gradient probe could read no layer: no inputs have the rows of the batch, one for each of the "
+                "stream_ids given to start(), as their first axis. Give one id for each row of the inputs, or use "
+                "homogeneous=True, with micro-batches of one stream each."
             )
 
     def warn(self, missed: Iterable[tuple[str, nn.Parameter]]) -> None:

@@ -113,13 +113,17 @@ class GradientProbe:
         """Time spent on what a plain step would not do, so far; on a GPU, time to give it the work."""
         return self._stopwatch.seconds
 
-    def start(self, stream_ids: ArrayLike | Tensor, num_items: ArrayLike | Tensor | None = None) -> None:
+    def start(
+        self, stream_ids: ArrayLike | Tensor, num_items: ArrayLike | Tensor | None = None, *, draw: int = 0
+    ) -> None:
         """Reads the next forward and backward; to be called before each micro-batch.
 
         Args:
             stream_ids: int `[num_rows]`: the stream of each row of the batch.
             num_items: int `[num_rows]`: terms of the loss in each row, where the loss is a mean over those (tokens of a
                 language model that count); `None` if it is a mean over rows.
+            draw: Number of the random signs of a sketch, the same on all ranks and until `finish`. With another one for
+                each measurement the errors of the sketch go out on the average.
 
         Raises:
             ValueError: If the ids fit no streams, or an exact probe is to read a second micro-batch.
@@ -128,13 +132,15 @@ class GradientProbe:
         if self._totals is not None and not self._accumulates:
             raise refusal("a second micro-batch")
         with self._stopwatch.running():
-            totals = self._begin() if self._totals is None else self._totals
+            totals = self._begin(draw) if self._totals is None else self._totals
             self._close_reading(totals)
             self._open_reading(totals, Rows(ids, items, self.num_streams, self._device))
 
-    def _begin(self) -> Totals:
+    def _begin(self, draw: int) -> Totals:
         targets = self._covered.targets
         sums: Sums
+        for projection in self._projections:
+            projection.draw(draw)
         if self.mode == "sketch":
             sums = SketchSums(targets, self.num_streams, self._projections)
         else:

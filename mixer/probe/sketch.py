@@ -3,7 +3,6 @@
 import hashlib
 import warnings
 from collections.abc import Sequence
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -25,32 +24,32 @@ class Fold:
     """
 
     def __init__(self, size: int, num_buckets: int, seed: int, device: torch.device, dtype: torch.dtype):
-        generator = torch.Generator().manual_seed(seed)
-        self.num_buckets = num_buckets
-        bucket = torch.randperm(size, generator=generator) % num_buckets
-        sign = torch.randint(0, 2, (size,), generator=generator).mul_(2).sub_(1).to(dtype)
-        self.bucket, self.sign = bucket.to(device), sign.to(device)
+        self.num_buckets, self._seed, self._dtype = num_buckets, seed, dtype
+        bucket = torch.randperm(size, generator=torch.Generator().manual_seed(seed)) % num_buckets
+        ends = torch.bincount(bucket, minlength=num_buckets).cumsum(0)
+        self.bucket = bucket.to(device)
+        self._ends = torch.cat([ends.new_zeros(1), ends]).to(device)
+        self._members = torch.argsort(bucket, stable=True).to(device)
+        self.draw(0)
 
-    # What folds rows and what folds columns is made when it is needed: an axis is folded as one of both.
+    def draw(self, number: int) -> None:
+        """Draws new signs.
 
-    @cached_property
-    def _rows(self) -> Tensor:
-        """`[num_buckets, size]`, of which only what is not 0 is stored."""
-        ends = torch.bincount(self.bucket, minlength=self.num_buckets).cumsum(0)
-        members = torch.argsort(self.bucket, stable=True)
-        shape = (self.num_buckets, len(self.bucket))
+        Args:
+            number: Which; the same number gives the same signs.
+        """
+        generator = torch.Generator().manual_seed((self._seed + 0x9E3779B97F4A7C15 * number) % 2**63)
+        sign = torch.randint(0, 2, (len(self.bucket),), generator=generator).mul_(2).sub_(1).to(self._dtype)
+        self.sign = sign.to(self.bucket.device)
         with warnings.catch_warnings():  # that compressed rows are a beta feature of torch
             warnings.simplefilter("ignore", UserWarning)
-            return torch.sparse_csr_tensor(
-                torch.cat([ends.new_zeros(1), ends]), members, self.sign[members], shape, check_invariants=False
+            self._matrix = torch.sparse_csr_tensor(
+                self._ends,
+                self._members,
+                self.sign[self._members],
+                (self.num_buckets, len(self.bucket)),
+                check_invariants=False,
             )
-
-    @cached_property
-    def _columns(self) -> Tensor:
-        """`[size, num_buckets]`."""
-        columns = self.sign.new_zeros(len(self.bucket), self.num_buckets)
-        columns[torch.arange(len(self.bucket), device=self.bucket.device), self.bucket] = self.sign
-        return columns
 
     def rows(self, matrices: Tensor) -> Tensor:
         """Folds the first axis of matrices.
@@ -61,7 +60,7 @@ class Fold:
         Returns:
             `[count, num_buckets, width]`.
         """
-        return torch.stack([self._rows @ matrix for matrix in matrices])
+        return torch.stack([self._matrix @ matrix for matrix in matrices])
 
     def some_rows(self, indices: Tensor, matrices: Tensor) -> Tensor:
         """Folds the first axis of matrices of which only some rows are given; the others are 0.
@@ -85,7 +84,9 @@ class Fold:
         Returns:
             `[count, height, num_buckets]`.
         """
-        return matrices @ self._columns
+        count, height, size = matrices.shape
+        upright = matrices.reshape(-1, size).T.contiguous()
+        return (self._matrix @ upright).T.reshape(count, height, self.num_buckets)
 
 
 class Projection:
@@ -116,6 +117,16 @@ class Projection:
         )
         factors = [1.0 + 2.0 / axis.num_buckets for axis in (self._rows, self._columns) if axis is not None]
         self.relative_variance: float = torch.tensor(factors, dtype=torch.float64).prod().item() - 1.0
+
+    def draw(self, number: int) -> None:
+        """Draws new signs on both sides.
+
+        Args:
+            number: Which; the same number gives the same signs.
+        """
+        for axis in (self._rows, self._columns):
+            if axis is not None:
+                axis.draw(number)
 
     def fold(self, matrices: Tensor) -> Tensor:
         """Projects gradients.

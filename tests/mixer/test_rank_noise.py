@@ -15,10 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from transformers import TrainerCallback
 
 from mixer import AdaptiveBatchSampler, MixingTrainer, schedules
-from mixer.gradient_statistics import GradientStatistics
 from mixer.options import check_gradient_noise
 from mixer.rank_noise import RankNoise, noise_of_ranks
 from tests.helpers import Tokens, arguments, build_model
@@ -177,38 +175,19 @@ class _Recording(schedules.NoiseScale):
         return super().update(observation)
 
 
-class _Probe(TrainerCallback):
-    """Puts statistics there as a probe would, every other update."""
-
-    def __init__(self, variance: float):
-        self.variance = variance
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        one = np.ones(1)
-        counts = np.array([4])
-        statistics = GradientStatistics(4 * np.eye(1), self.variance * one, one, counts, one, np.zeros((1, 1)))
-        self.trainer._gradient_statistics = statistics if state.global_step % 2 else None
-
-
 class TestOnOneRank:
-    @pytest.mark.parametrize(
-        ("variance", "expected", "sizes"),
-        [(8.0, schedules.GradientNoise(2.0, 8.0), [8, 8, 4, 4]), (math.nan, None, [8, 8, 8, 8])],
-    )
-    def test_a_schedule_sees_what_a_probe_found(
-        self, tmp_path: Path, variance: float, expected: Any, sizes: list[int]
-    ) -> None:
-        schedule = _Recording(interval_steps=2, initial=8)
+    def test_a_schedule_sees_what_a_probe_found(self, tmp_path: Path) -> None:
+        schedule = _Recording(interval_steps=2, initial=8, maximum=8)
         schedule.shown = []
-        probe = _Probe(variance)
         args = arguments(tmp_path, max_steps=4)
-        trainer = MixingTrainer(
-            build_model("llama"), args, train_dataset=Tokens(60, 1), batch_size=schedule, callbacks=[probe]
-        )
-        probe.trainer = trainer
+        trainer = MixingTrainer(build_model("llama"), args, train_dataset=Tokens(60, 1), batch_size=schedule)
         trainer.train()
-        assert schedule.shown == [None, expected, None, expected]
-        assert trainer.ledger.clock()["total"].tolist() == sizes
+        found = trainer.ledger.gradients()
+        assert found["step"].tolist() == [2, 4]
+        expected = [schedules.GradientNoise(*row) for row in found[["squared_norm", "variance"]].to_numpy()]
+        assert [seen is not None for seen in schedule.shown] == [False, True, False, True]
+        for seen, own in zip(schedule.shown[1::2], expected, strict=True):
+            assert (seen.squared_norm, seen.variance) == pytest.approx((own.squared_norm, own.variance))
 
 
 def _trainer(is_fsdp: bool = False, world_size: int = 2, strategy: str = "random", **plugin: Any) -> Any:
@@ -232,6 +211,9 @@ class TestRefusals:
     def test_others_do_not_mind(self) -> None:
         check_gradient_noise(_trainer(is_fsdp=True, sync_each_batch=True), schedules.Constant(4))
 
-    def test_a_loop_of_one_s_own_does_not_measure_it(self) -> None:
-        with pytest.raises(ValueError, match=r"NoiseScale needs \['gradient_noise'\], which a run does not measure"):
-            AdaptiveBatchSampler(9, schedules.NoiseScale(initial=4))
+    def test_a_loop_of_one_s_own_is_told_what_it_has_to_report(self, caplog: pytest.LogCaptureFixture) -> None:
+        sampler = AdaptiveBatchSampler(9, schedules.NoiseScale(initial=2, interval_steps=2))
+        with caplog.at_level("WARNING", logger="mixer"):
+            for _ in sampler:
+                sampler.observe(loss=1.0)
+        assert "Nobody reported ['gradients']" in caplog.text

@@ -1,10 +1,10 @@
 """Small models of every kind, with batches of rows of different length from several streams."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import (
     AlbertConfig,
@@ -38,7 +38,7 @@ def tokens(num_rows: int, seed: int = 0) -> Batch:
 
 
 def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(logits.mT, labels, ignore_index=-100, reduction="none").sum(1)
+    return nn.functional.cross_entropy(logits.mT, labels, ignore_index=-100, reduction="none").sum(1)
 
 
 def next_token_losses(model: nn.Module, batch: Batch) -> Tensor:
@@ -59,7 +59,7 @@ def _seq2seq_losses(model: nn.Module, batch: Batch) -> Tensor:
 
 def _class_losses(model: nn.Module, batch: Batch) -> Tensor:
     logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-    return F.cross_entropy(logits, batch["input_ids"][:, 0] % 3, reduction="none")
+    return nn.functional.cross_entropy(logits, batch["input_ids"][:, 0] % 3, reduction="none")
 
 
 def language_case(model: nn.Module, losses: Callable[..., Tensor] = next_token_losses, shift: int = 1) -> Case:
@@ -93,7 +93,7 @@ class Mlp(nn.Module):
 
     def __init__(self, *sizes: int, norm: Callable[[int], nn.Module] = nn.LayerNorm):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
         self.norms = nn.ModuleList(norm(size) for size in sizes[1:-1])
 
     def forward(self, inputs: Tensor) -> Tensor:
