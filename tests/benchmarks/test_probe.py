@@ -20,7 +20,7 @@ MEBIBYTE = 2**20
 
 def arguments(**changes: Any) -> argparse.Namespace:
     defaults = {"model": "llama", "vocabulary": 64, "layers": 1, "hidden": 32, "length": 8, "batch": 6}
-    others = {"device": "cpu", "dtype": "fp32", "sorted": False, "sketch_size": 8}
+    others = {"device": "cpu", "dtype": "fp32", "alternating": True, "sketch_size": 8}
     return argparse.Namespace(**{**defaults, **others, **changes})
 
 
