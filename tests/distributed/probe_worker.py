@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from mixer.gradient_statistics import GradientStatistics
@@ -90,6 +90,21 @@ def with_fsdp(name: str) -> dict[str, Any]:
     return results
 
 
+def with_fsdp_in_half_precision() -> dict[str, Any]:
+    """Of a checkpointed model whose layers FSDP runs in bfloat16."""
+    case = build("llama-tied")
+    rows, results = own_rows(case), on_one_rank(case)
+    case.model.zero_grad()
+    case.model.gradient_checkpointing_enable()
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    mesh = init_device_mesh("cpu", (2,))
+    for layer in case.model.model.layers:
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(case.model, mesh=mesh, mp_policy=policy)
+    probe = GradientProbe(case.model, 3, "sketch", sketch_size=6)
+    return {"found": run(case, case.model, probe, [rows]), "expected": results["sketch"], "coverage": probe.coverage}
+
+
 def of_one_stream_each() -> dict[str, Any]:
     """Whole gradients; rank 0 has micro-batches of streams 0 and 2, rank 1 of 0 and 1."""
     torch.manual_seed(0)
@@ -137,6 +152,7 @@ def main() -> None:
     results = {
         "ddp": {name: with_ddp(name) for name in NAMES},
         "fsdp": {name: with_fsdp(name) for name in ("llama", "mlp", "llama-tied")},
+        "half": with_fsdp_in_half_precision(),
         "of_one_stream_each": of_one_stream_each(),
         "one_rank_cannot_read": one_rank_cannot_read(),
         "errors": errors(),

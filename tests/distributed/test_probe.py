@@ -46,6 +46,16 @@ def test_a_sketch_under_fsdp_equals_one_rank(results: list[dict[str, Any]], name
         assert found["sketch-0"]["coverage"] == 1.0
 
 
+def test_a_sketch_of_a_checkpointed_model_under_fsdp_in_half_precision(results: list[dict[str, Any]]) -> None:
+    first, second = (result["half"] for result in results)
+    for name in first["found"]:
+        np.testing.assert_array_equal(first["found"][name], second["found"][name])
+    expected = np.array(first["expected"]["gram"])
+    np.testing.assert_allclose(first["found"]["gram"], expected, atol=0.03 * np.nanmax(expected))
+    np.testing.assert_allclose(first["found"]["variance"], first["expected"]["variance"], rtol=0.1)
+    assert first["coverage"] == 1.0
+
+
 def test_whole_gradients_of_micro_batches_equal_one_rank(results: list[dict[str, Any]]) -> None:
     for result in results:
         _assert_equal(result["of_one_stream_each"]["found"], result["of_one_stream_each"]["expected"])
