@@ -25,10 +25,11 @@ class PieceCheck:
     Args:
         parameters: The parameters that are read.
         targets: What is known of them.
+        num_streams: Number of streams.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], targets: Sequence[Target]):
-        self._parameters, self._targets = parameters, targets
+    def __init__(self, parameters: Sequence[nn.Parameter], targets: Sequence[Target], num_streams: int):
+        self._parameters, self._targets, self._num_streams = parameters, targets, num_streams
         # What a sharded parameter gets is no longer this rank's own gradient.
         self._waiting = [number for number, one in enumerate(parameters) if not isinstance(one, DTensor)]
         self._sums: SketchSums | None = None
@@ -45,7 +46,7 @@ class PieceCheck:
         """
         if not self._waiting:
             return sums
-        self._sums = SketchSums(self._targets, 2, self._projections)  # of the pieces, and of the whole
+        self._sums = SketchSums(self._targets, self._num_streams + 1, self._projections)  # the whole is last
         for index in self._waiting:
             if self._parameters[index].requires_grad:  # it may have been frozen
                 take = self._taker(index, self._sums)
@@ -62,8 +63,8 @@ class PieceCheck:
         def take(gradient: Tensor) -> None:
             pieces = gradient.detach().to(dtype)
             pieces = pieces.to_dense() if pieces.is_sparse else pieces
-            one = torch.ones(1, dtype=torch.int64, device=gradient.device)
-            sums.add(index, pieces.reshape(1, *as_matrix(gradient.shape)), one)
+            last = torch.full((1,), self._num_streams, device=gradient.device)
+            sums.add(index, pieces.reshape(1, *as_matrix(gradient.shape)), last)
 
         return take
 
@@ -77,18 +78,15 @@ class PieceCheck:
         self.cancel()
         if sums is None:
             return []
-        kept = [sums.travelling()[index].double() for index in self._waiting]
-        squares = torch.stack([torch.stack([(one[0] - one[1]).square().sum(), one[1].square().sum()]) for one in kept])
-        distances, wholes = squares.cpu().T.tolist()
-        limits = {
-            index: (distance, whole) for index, distance, whole in zip(self._waiting, distances, wholes, strict=True)
-        }
-        self._waiting = [index for index, (_, whole) in limits.items() if not 0.0 < whole < float("inf")]
-        return [
-            index
-            for index, (distance, whole) in limits.items()
-            if 0.0 < whole < float("inf") and not distance <= _TOLERANCE**2 * whole
-        ]
+        compared = torch.stack([_compare(sums.travelling()[index]).cpu() for index in self._waiting])
+        found, waiting = [], []
+        for index, (distance, whole, parts) in zip(self._waiting, compared.tolist(), strict=True):
+            if not 0.0 < whole < float("inf"):
+                waiting.append(index)
+            elif not distance <= _TOLERANCE**2 * max(whole, parts):
+                found.append(index)
+        self._waiting = waiting
+        return found
 
     def cancel(self) -> None:
         """Ends the look without a result."""
@@ -98,20 +96,29 @@ class PieceCheck:
         self._handles.clear()
 
 
-class _Both:
-    """Hands pieces on, and those of some parameters to a second sum, over all streams."""
+def _compare(kept: Tensor) -> Tensor:
+    """Gives float64 `[3]`: squared norms of the difference, of the whole, and of the pieces.
 
-    def __init__(self, sums: Taker, whole: Taker, indices: frozenset[int]):
-        self._sums, self._whole, self._indices = sums, whole, indices
+    Pieces that nearly cancel have a small sum, in which their rounding in half precision shows.
+    """
+    pieces, whole = kept[:-1].double(), kept[-1].double()
+    return torch.stack([part.square().sum() for part in (pieces.sum(0) - whole, whole, pieces)])
+
+
+class _Both:
+    """Hands pieces on, and those of some parameters to second sums."""
+
+    def __init__(self, sums: Taker, others: Taker, indices: frozenset[int]):
+        self._sums, self._others, self._indices = sums, others, indices
 
     def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
         """See `Taker.add`."""
         self._sums.add(index, pieces, present)
         if index in self._indices:
-            self._whole.add(index, pieces, torch.zeros_like(present))
+            self._others.add(index, pieces, present)
 
     def add_rows(self, index: int, rows: Tensor, pieces: Tensor, present: Tensor, others: Tensor | None) -> None:
         """See `Taker.add_rows`."""
         self._sums.add_rows(index, rows, pieces, present, others)
         if index in self._indices:
-            self._whole.add_rows(index, rows, pieces, torch.zeros_like(present), None)
+            self._others.add_rows(index, rows, pieces, present, None)

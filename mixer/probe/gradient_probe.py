@@ -94,7 +94,7 @@ class GradientProbe:
         self._device = targets[0].device
         self._projections = projections_of(targets, sketch_size, seed) if mode == "sketch" else None
         self._eager = Eager(model)
-        self._check = PieceCheck(() if homogeneous else self._covered.parameters, targets)
+        self._check = PieceCheck(() if homogeneous else self._covered.parameters, targets, num_streams)
         self._stopwatch = Stopwatch()
         self._totals: Totals | None = None
         self._reading: Reading | WholeReading | None = None

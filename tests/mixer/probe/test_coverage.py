@@ -238,6 +238,16 @@ class TestRead:
         case.model = twin
         assert_equal(found, expected_of(case))
 
+    def test_streams_that_cancel_in_half_precision(self, caplog) -> None:
+        table, weights = nn.Embedding(4, 8, dtype=torch.bfloat16), torch.randn(40, 8).bfloat16()
+        ids, signs = torch.arange(4).expand(80, 4), torch.tensor([1.0] * 40 + [-1.005] * 40).bfloat16()
+        probe = GradientProbe(table, 2)
+        probe.start([0] * 40 + [1] * 40)
+        (table(ids).sum(1) * (torch.cat([weights, weights]) * signs[:, None])).sum().backward()
+        assert probe.finish().cosines[0, 1] < -0.99
+        assert probe.coverage == 1.0
+        assert not caplog.records
+
     def test_a_parameter_frozen_after_the_probe_was_made(self) -> None:
         model = _Net()
         case, probe = vector_case(model, IDS, 5, 4), GradientProbe(model, 3)
