@@ -38,6 +38,13 @@ def test_autocast_with_a_loss_scale(name: str, dtype: torch.dtype) -> None:
     assert_equal(found, expected, 0.04 if dtype is torch.bfloat16 else 0.005)
 
 
+def test_autocast_leaves_double_precision_alone() -> None:
+    case = build("mlp", torch.float64)
+    expected = expected_of(case)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert_equal(case.probed(GradientProbe(case.model, 3)), expected, 1e-10)
+
+
 def test_torchs_own_scaler() -> None:
     case = build("gpt2")
     expected, probe = expected_of(case), GradientProbe(case.model, 3)
