@@ -12,9 +12,9 @@ from mixer.collation import batch_mapping
 from mixer.loader import MicroBatch, Update
 from mixer.losses import items_per_row
 from mixer.plan import Plan
-from mixer.probing import RunProbe
 from mixer.rank_noise import RankNoise, noise_of_ranks
 from mixer.recovery import RecoveryMixin
+from mixer.run_probe import RunProbe
 from mixer.schedules import GradientNoise
 
 
@@ -47,7 +47,8 @@ class MeasuringMixin(RecoveryMixin):
         try:
             result = super()._train_update(model, update, num_items, is_synchronised)
             if probe is not None:
-                found = probe.finish(float(self._loss_scale), update.plan.loss_weights)
+                scale = float(self._loss_scale) if probe.is_due(update.plan.step) else 1.0  # read from the device
+                found = probe.finish(scale, update.plan.loss_weights)
                 self._gradient_statistics, self._probe_seconds = found
         except BaseException:
             if probe is not None:
