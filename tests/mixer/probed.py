@@ -101,6 +101,7 @@ class ProbedRun:
     trainer: MixingTrainer
     expected: dict[int, GradientStatistics]
     found: dict[int, GradientStatistics]
+    num_paddings: int = 0
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -136,12 +137,14 @@ def train(
     plain = deepcopy(trainer.model) if plain is None else plain
     expected: dict[int, GradientStatistics] = {}
     found: dict[int, GradientStatistics] = {}
+    run = ProbedRun(trainer, expected, found)
     step = trainer.training_step
 
     def compare(model: nn.Module, update: Any, num_items: Any = None) -> Tensor:
         plain.load_state_dict(trainer.model.state_dict())
         groups = gather(groups_of(update, plain, row_loss, is_by_micro_batch, trainer._loss_shifts_labels))
         expected[update.plan.step + 1] = statistics_of(groups, len(trainer.streams))
+        run.num_paddings += sum(micro.is_padding for micro in update.micro_batches)
         loss = step(model, update, num_items)
         if trainer._gradient_statistics is not None:
             found[update.plan.step + 1] = trainer._gradient_statistics
@@ -149,7 +152,7 @@ def train(
 
     trainer.training_step = compare  # type: ignore[method-assign]
     trainer.train()
-    return ProbedRun(trainer, expected, found)
+    return run
 
 
 def assert_found(
