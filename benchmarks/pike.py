@@ -17,7 +17,7 @@ Shown are the least such c and c̄ for the products and norms averaged over a ru
 import argparse
 import multiprocessing
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ def run_all(scale: Scale, num_seeds: int, folder: Path, parallel: int) -> dict[s
     """
     names = list(policies(scale.interval))
     seeds = range(1, num_seeds + 1)
-    with ProcessPoolExecutor(parallel, multiprocessing.get_context("spawn")) as pool:
+    with _pool(parallel) as pool:
         runs = {
             pool.submit(run_once, name, scale, seed, folder): f"seed {seed}, {name}"
             for seed in seeds
@@ -77,6 +77,12 @@ def run_all(scale: Scale, num_seeds: int, folder: Path, parallel: int) -> dict[s
             assert result is not None
             results[name].append(result)
     return results
+
+
+def _pool(parallel: int) -> Executor:
+    if parallel == 1:
+        return ThreadPoolExecutor(1)
+    return ProcessPoolExecutor(parallel, multiprocessing.get_context("spawn"))
 
 
 def summarise(results: Results) -> dict[str, Any]:

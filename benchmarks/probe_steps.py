@@ -40,7 +40,7 @@ class Subject:
         ids = torch.randint(args.vocabulary, (args.batch, args.length), generator=torch.Generator().manual_seed(1))
         self.ids = ids.to(self.device)
         streams = np.arange(args.batch) % num_streams
-        self.stream_ids = np.sort(streams) if args.sorted else streams
+        self.stream_ids = streams if args.alternating else np.sort(streams)
 
     def loss(self, ids: Tensor) -> Tensor:
         """Runs the model forward.

@@ -59,6 +59,7 @@ class GradientProbe:
         ValueError: If a value is outside its range, or nothing of the model can be read that way.
 
     Example:
+        >>> import torch
         >>> probe = GradientProbe(torch.nn.Linear(2, 1), num_streams=2)
         >>> inputs, stream_ids = torch.randn(8, 2), [0, 0, 0, 0, 1, 1, 1, 1]
         >>> probe.start(stream_ids)

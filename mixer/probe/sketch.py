@@ -33,12 +33,12 @@ class Fold:
         self.draw(0)
 
     def draw(self, number: int) -> None:
-        """Draws new signs.
+        """Draws new signs, independent of the buckets and of each other.
 
         Args:
             number: Which; the same number gives the same signs.
         """
-        generator = torch.Generator().manual_seed((self._seed + 0x9E3779B97F4A7C15 * number) % 2**63)
+        generator = torch.Generator().manual_seed((self._seed + 0x9E3779B97F4A7C15 * (number + 1)) % 2**63)
         sign = torch.randint(0, 2, (len(self.bucket),), generator=generator).mul_(2).sub_(1).to(self._dtype)
         self.sign = sign.to(self.bucket.device)
         with warnings.catch_warnings():  # that compressed rows are a beta feature of torch

@@ -18,8 +18,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 def _assert_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
     size = np.nanmax(np.abs(np.array(expected["gram"])))
-    for name in ("gram", "gram_error", "shares", "counts"):
+    for name in ("gram", "shares", "counts"):
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5 * size)
+    errors = [np.nan_to_num(one["gram_error"]) for one in (found, expected)]  # unknown where a stream is missing
+    np.testing.assert_allclose(*errors, rtol=1e-5)
     for name in ("variance", "squared_norm"):  # differences of large numbers
         most = np.nanmax(np.abs(np.array(expected["variance"])))
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=3e-5 * max(size, most))
@@ -52,7 +54,7 @@ def test_whole_gradients_of_micro_batches_equal_one_rank(results: list[dict[str,
 def test_what_one_rank_cannot_read_is_left_out_on_all(results: list[dict[str, Any]]) -> None:
     first, second = (result["one_rank_cannot_read"] for result in results)
     assert first == second
-    assert first["coverage"] == pytest.approx(36 / 64)
+    assert first["coverage"] == pytest.approx(40 / 64)  # all but the weight; the bias has no gradient there
 
 
 def test_what_cannot_be_done_on_several_ranks_is_refused_with_the_reason(results: list[dict[str, Any]]) -> None:

@@ -92,11 +92,11 @@ def test_micro_batches_of_a_row_give_what_samples_give() -> None:
 def test_a_sketch_of_layers_of_any_kind_is_unbiased_and_as_near_as_it_says() -> None:
     case = _odd()
     expected = expected_of(case).gram
-    found = [case.probed(sketch(case.model, 3, sketch_size=2, seed=seed, variance=False), PARTS) for seed in range(200)]
+    found = [case.probed(sketch(case.model, 3, sketch_size=2, seed=seed, variance=False), PARTS) for seed in range(100)]
     grams = np.stack([one.gram for one in found])
     spread = grams.std(0, ddof=1)
-    assert (np.abs(grams.mean(0) - expected) < 4 * spread / np.sqrt(200)).all()
-    assert (spread < 1.1 * np.sqrt(np.mean([one.gram_error**2 for one in found], axis=0))).all()
+    assert (np.abs(grams.mean(0) - expected) < 4 * spread / 10).all()
+    assert (spread < 1.2 * np.sqrt(np.mean([one.gram_error**2 for one in found], axis=0))).all()
 
 
 @pytest.mark.parametrize("name", ["llama-tied", "t5"])
