@@ -90,6 +90,31 @@ def test_half_precision_is_as_near_as_it_can_be(tmp_path: Path) -> None:
     assert_found(run.trainer.ledger.gradients(), run.expected, tolerance=0.03)
 
 
+def test_losses_that_are_scaled_against_underflow(tmp_path: Path) -> None:
+    trainer = build(tmp_path, probe=HELD, args={"per_device_train_batch_size": 5})
+    trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    run = train(trainer)
+    assert_found(run.trainer.ledger.gradients(), run.expected)
+
+
+def test_gradients_are_measured_before_they_are_clipped(tmp_path: Path) -> None:
+    run = train(build(tmp_path, args={"max_grad_norm": 1e-3}))
+    assert_found(run.trainer.ledger.gradients(), run.expected)
+
+
+def test_a_loss_that_is_not_finite_is_no_measurement(tmp_path: Path) -> None:
+    def spoil(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        return output * float("nan") if trainer.state.global_step == 1 else output
+
+    trainer = build(tmp_path, mixing=PiKE(1), nonfinite="skip")
+    trainer.model.lm_head.register_forward_hook(spoil)
+    trainer.train()
+    frame = trainer.ledger.gradients().set_index("step")
+    assert frame.loc[2, "squared_norm"].isna().all()
+    assert frame.loc[[1, 3], "squared_norm"].notna().all()
+    assert np.isfinite(list(trainer.mixing.weights.values())).all()
+
+
 # ---- Micro-batches of one stream each ----
 
 

@@ -119,7 +119,7 @@ def test_who_does_not_report_what_is_due_is_told_once(
 def test_gradients_of_other_streams_are_refused() -> None:
     loader = MixingDataLoader(streams(), batch_size=12, mixing=PiKE(2))
     next(iter(loader))
-    with pytest.raises(ValueError, match="gradients must be of the streams .* got those of 2 streams"):
+    with pytest.raises(ValueError, match=r"gradients must be of the streams .* got those of 2 streams"):
         loader.observe(gradients=measured(2))
 
 
