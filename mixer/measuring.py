@@ -31,6 +31,8 @@ class MeasuringMixin(RecoveryMixin):
             return super().train(*args, **kwargs)
         finally:
             self._rank_noise = self._rank_sums = None
+            if self._run_probe is not None:
+                self._run_probe.forget_model()
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         prepared = super()._prepare_for_training(*args, **kwargs)

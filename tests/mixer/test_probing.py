@@ -173,6 +173,7 @@ def test_a_second_run_probes_its_own_model(tmp_path: Path) -> None:
     first, old = trainer.ledger.gradients(), trainer.model
     run = train(trainer)
     assert trainer.model is not old
+    assert not trainer._run_probe._probes  # nothing holds on to it, or to its sketches
     assert is_untouched(old)
     assert_found(trainer.ledger.gradients(), run.expected)
     assert first["squared_norm"].tolist() == pytest.approx(
