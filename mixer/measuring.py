@@ -12,9 +12,9 @@ from mixer.collation import batch_mapping
 from mixer.loader import MicroBatch, Update
 from mixer.losses import items_per_row
 from mixer.plan import Plan
-from mixer.probing import RunProbe
 from mixer.rank_noise import RankNoise, noise_of_ranks
 from mixer.recovery import RecoveryMixin
+from mixer.run_probe import RunProbe
 from mixer.schedules import GradientNoise
 
 
@@ -31,6 +31,8 @@ class MeasuringMixin(RecoveryMixin):
             return super().train(*args, **kwargs)
         finally:
             self._rank_noise = self._rank_sums = None
+            if self._run_probe is not None:
+                self._run_probe.forget_model()
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         prepared = super()._prepare_for_training(*args, **kwargs)
@@ -47,7 +49,8 @@ class MeasuringMixin(RecoveryMixin):
         try:
             result = super()._train_update(model, update, num_items, is_synchronised)
             if probe is not None:
-                found = probe.finish(float(self._loss_scale), update.plan.loss_weights)
+                scale = float(self._loss_scale) if probe.is_due(update.plan.step) else 1.0  # read from the device
+                found = probe.finish(scale, update.plan.loss_weights)
                 self._gradient_statistics, self._probe_seconds = found
         except BaseException:
             if probe is not None:

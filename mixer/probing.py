@@ -1,22 +1,17 @@
 """Which updates of a run have their gradients measured, and how."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from transformers import TrainingArguments
 from transformers.utils import logging
 
-from mixer.gradient_statistics import GradientStatistics
+from mixer.batch_size import BatchSize
 from mixer.policies import Policy
-from mixer.probe import GradientProbe
 from mixer.schedules import Schedule
+from mixer.streams import Stream, describe
 
 logger = logging.get_logger(__name__)
-
-Int64Array = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -47,144 +42,49 @@ class Probing:
     sketch_size: int = 64
 
     def __post_init__(self) -> None:
-        if self.interval_steps is not None and self.interval_steps < 1:
-            raise ValueError(f"probe.interval_steps must be at least 1, or None, got {self.interval_steps}.")
+        if self.interval_steps is not None and not _is_count(self.interval_steps):
+            raise ValueError(
+                f"probe.interval_steps must be a whole number of at least 1, or None, got {self.interval_steps!r}."
+            )
         if self.mode not in ("auto", "exact", "sketch"):
             raise ValueError(f"probe.mode must be 'auto', 'exact' or 'sketch', got {self.mode!r}.")
-        if self.sketch_size < 1:
-            raise ValueError(f"probe.sketch_size must be at least 1, got {self.sketch_size}.")
+        if not _is_count(self.sketch_size):
+            raise ValueError(f"probe.sketch_size must be a whole number of at least 1, got {self.sketch_size!r}.")
+        if isinstance(self.layers, str):
+            raise ValueError(
+                f"probe.layers must be a list of patterns, got the text {self.layers!r}: write [{self.layers!r}]."
+            )
+        if self.layers is not None and not self.layers:
+            raise ValueError("probe.layers must be a list of patterns, got an empty one; None for all layers.")
+
+    @property
+    def needs_one_micro_batch(self) -> bool:
+        """Whether only updates can be measured that one rank does in one micro-batch."""
+        return self.mode == "exact" and not self.exact_accumulate
 
 
-class RunProbe:
-    """Measures the gradients in those updates of a run after which somebody wants to know them.
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def exact_refusal(reason: str) -> ValueError:
+    """Gives the error of an exact probe that would have to multiply parts of a gradient.
 
     Args:
-        options: How.
-        interval_steps: Number of updates from a measurement to the next.
-        variance: Whether the samples' variance is measured.
-        num_streams: Number of streams.
-        world_size: Number of ranks.
-        seed: Seed of the projections.
+        reason: What makes the parts.
+
+    Returns:
+        The error.
     """
-
-    def __init__(
-        self, options: Probing, interval_steps: int, variance: bool, num_streams: int, world_size: int, seed: int
-    ):
-        self.options, self.interval_steps, self.variance = options, interval_steps, variance
-        self._num_streams, self._world_size, self._seed = num_streams, world_size, seed
-        self._probes: dict[tuple[str, bool], GradientProbe] = {}
-        self._present: GradientProbe | None = None
-        self._seconds_before, self._draw = 0.0, 0
-
-    def is_due(self, step: int) -> bool:
-        """Whether an update is measured.
-
-        Args:
-            step: Its index.
-
-        Returns:
-            Whether the number of updates after it is a multiple of the interval.
-        """
-        return (step + 1) % self.interval_steps == 0
-
-    def check(self, model: nn.Module) -> None:
-        """Finds out at construction whether a model can be read at all.
-
-        Args:
-            model: The model.
-
-        Raises:
-            ValueError: If it cannot, or not in this way; the reason is named.
-        """
-        self._make(model, self._mode(2 if self.options.homogeneous else 1), self.options.homogeneous)
-
-    def begin(self, step: int, model: nn.Module, num_micro_batches: int, is_by_stream: bool) -> None:
-        """Begins a measurement, anew if the last one came to nothing.
-
-        Args:
-            step: Index of the update.
-            model: The model as it is trained.
-            num_micro_batches: Micro-batches of the update on each rank.
-            is_by_stream: Whether these are of one stream each, because rows cannot be told apart.
-        """
-        self.cancel()
-        homogeneous = self.options.homogeneous or is_by_stream
-        mode = self._mode(2 if homogeneous else num_micro_batches)
-        if (mode, homogeneous) not in self._probes:
-            self._probes[mode, homogeneous] = self._make(model, mode, homogeneous)
-        self._present = self._probes[mode, homogeneous]
-        self._seconds_before, self._draw = self._present.seconds, step
-
-    def _mode(self, num_micro_batches: int) -> Literal["exact", "sketch"]:
-        if self.options.mode != "auto":
-            return self.options.mode
-        is_one = self._world_size == num_micro_batches == 1
-        return "exact" if is_one or self.options.exact_accumulate else "sketch"
-
-    def _make(self, model: nn.Module, mode: Literal["exact", "sketch"], homogeneous: bool) -> GradientProbe:
-        return GradientProbe(
-            model,
-            self._num_streams,
-            mode,
-            variance=self.variance,
-            layers=self.options.layers,
-            homogeneous=homogeneous,
-            exact_accumulate=self.options.exact_accumulate,
-            sketch_size=self.options.sketch_size,
-            seed=self._seed,
-            world_size=self._world_size,
-        )
-
-    def start(self, stream_ids: Int64Array, items_per_row: Tensor, counts: bool) -> None:
-        """Reads the next micro-batch, if the update is measured.
-
-        Args:
-            stream_ids: int64 `[num_samples]`: the stream of each sample.
-            items_per_row: int64 `[num_rows]`: terms of the loss.
-            counts: Whether it counts for anything: else it has no items.
-        """
-        if self._present is None:
-            return
-        items = items_per_row.cpu().numpy() * int(counts)
-        if len(items) != len(stream_ids):  # packed rows of one stream: only how many items they have matters
-            items = np.diff(np.linspace(0, items.sum(), len(stream_ids) + 1).astype(np.int64))
-        self._present.start(stream_ids, items, draw=self._draw)
-
-    def finish(self, loss_scale: float, loss_weights: np.ndarray | None) -> tuple[GradientStatistics | None, float]:
-        """Ends a measurement; to be called on all ranks.
-
-        Args:
-            loss_scale: What the losses were multiplied by.
-            loss_weights: `[num_streams]`: factors on the streams' losses, or `None`.
-
-        Returns:
-            The statistics and the seconds they took, or `None` and 0 if the update was not measured.
-        """
-        probe, self._present = self._present, None
-        if probe is None:
-            return None, 0.0
-        statistics = probe.finish(loss_scale, loss_weights)
-        if self.variance and self.options.homogeneous and np.isnan(statistics.variance[statistics.counts > 1]).any():
-            logger.warning_once(
-                "The variance of a stream's gradient needs two micro-batches of it: lower per_device_train_batch_size."
-            )
-        return statistics, probe.seconds - self._seconds_before
-
-    def forget_model(self) -> None:
-        """Makes ready for another run, whose model may be another one, or wrapped."""
-        self.cancel()
-        self._probes.clear()
-
-    def cancel(self) -> None:
-        """Forgets a measurement that came to nothing."""
-        probe, self._present = self._present, None
-        if probe is not None:
-            probe.cancel()
+    return ValueError(
+        f"probe.mode='exact' measures the gradient of one micro-batch on one rank, but {reason}. Use 'auto' or "
+        "'sketch', or exact_accumulate=True, which holds the parameters as many times as there are streams."
+    )
 
 
 def resolve_probing(
     options: Probing | None, policy: Policy, schedule: Schedule, world_size: int
-) -> tuple[Probing, int, bool] | None:
+) -> tuple[Probing, tuple[int, ...], bool] | None:
     """Finds out whether a run measures gradients, and how often.
 
     Args:
@@ -194,21 +94,77 @@ def resolve_probing(
         world_size: Number of ranks.
 
     Returns:
-        The options, the number of updates from a measurement to the next, and whether the samples' variance is
-        measured; `None` if nobody wants to know.
+        The options, the numbers of updates from a measurement to the next of those who want to know, and whether the
+        samples' variance is measured; `None` if nobody wants to know.
+
+    Raises:
+        ValueError: If something is needed that the options leave out.
+        TypeError: If the options are none.
     """
-    by_policy = policy.needs & {"gradient", "gradient_variance"}
-    by_schedule = "gradient_noise" in schedule.needs and world_size == 1
-    given = options or Probing()
-    intervals = [policy.interval_steps] * bool(by_policy) + [schedule.interval_steps] * by_schedule
-    if given.interval_steps is not None:
-        intervals.append(given.interval_steps)
-    if not intervals:
-        return None
-    needs_variance = by_schedule or "gradient_variance" in policy.needs
-    variance = given.variance if given.variance is not None else needs_variance or not by_policy
-    if needs_variance and not variance:
-        raise ValueError(
-            f"probe.variance=False, but {policy.name if by_policy else schedule.name} needs it: leave it at None."
+    if options is not None and not isinstance(options, Probing):
+        raise TypeError(
+            f"probe must be a Probing, such as Probing(interval_steps=10), got a {type(options).__name__}: {options!r}."
         )
-    return given, math.gcd(*intervals), variance
+    given = options or Probing()
+    needs: dict[str, tuple[int, bool]] = {}  # by who needs it: how often, and whether with the variance
+    if policy.needs & {"gradient", "gradient_variance"}:
+        needs[f"mixing={policy.name}"] = policy.interval_steps, "gradient_variance" in policy.needs
+    if "gradient_noise" in schedule.needs and world_size == 1:
+        needs[f"batch_size={schedule.name}"] = schedule.interval_steps, True
+    own = () if given.interval_steps is None else (given.interval_steps,)
+    intervals = {*own, *(interval for interval, _ in needs.values())}
+    if not intervals:
+        if options is not None:
+            logger.warning(
+                "probe is given, but neither mixing=%s nor batch_size=%s needs one, so no gradient is measured: set "
+                "probe.interval_steps to have them in the ledger and the log.",
+                *(policy.name, schedule.name),
+            )
+        return None
+    who = [name for name, (_, with_variance) in needs.items() if with_variance]
+    if who and given.variance is False:
+        raise ValueError(f"probe.variance=False, but {who[0]} needs the variance: leave it at None.")
+    variance = bool(who) or not needs if given.variance is None else given.variance
+    return given, tuple(sorted(intervals)), variance
+
+
+def check_exact(
+    options: Probing,
+    args: TrainingArguments,
+    size: BatchSize,
+    max_tokens: int | None,
+    policy: Policy,
+    streams: list[Stream],
+) -> None:
+    """Refuses an exact probe of updates that one rank does not do in one micro-batch.
+
+    Args:
+        options: How gradients are measured.
+        args: The training arguments.
+        size: The batch size.
+        max_tokens: Most tokens of a micro-batch, or `None`.
+        policy: The policy.
+        streams: The streams.
+
+    Raises:
+        ValueError: If it is known that there will be several, or not known that there will not.
+    """
+    if not options.needs_one_micro_batch:
+        return
+    if args.world_size > 1:
+        raise exact_refusal(f"there are {args.world_size} ranks")
+    if options.homogeneous:
+        raise exact_refusal("homogeneous=True makes one micro-batch or more a stream")
+    if max_tokens is not None:
+        raise exact_refusal("max_tokens_per_micro_batch cuts an update into as many as its lengths take")
+    cap, limits = args.train_batch_size, size.schedule.limits
+    largest = size.value if size.is_constant else limits.maximum
+    if largest is None:
+        raise exact_refusal(
+            f"batch_size={size.schedule.name} may grow beyond per_device_train_batch_size={cap}; maximum={cap} bounds "
+            "schedules that take it"
+        )
+    if largest > cap:
+        raise exact_refusal(f"updates have up to {largest} samples and per_device_train_batch_size={cap}")
+    if len(streams) > 1 and policy.start(describe(streams)).loss_weights is not None:
+        raise exact_refusal(f"mixing={policy.name} weighs losses, for which micro-batches are of one stream each")

@@ -91,12 +91,17 @@ def make_reported(
 
     Raises:
         ValueError: If numbers do not fit the streams; what and which is named.
+        TypeError: If the gradients are something else.
     """
     mean, is_single = _number(loss), len(names) == 1
     values = _by_stream("losses", mean if losses is None and is_single else losses, names, math.nan)
     values[~np.isfinite(values)] = math.nan
     if math.isnan(mean) and is_single:
         mean = float(values[0])
+    if not isinstance(gradients, GradientStatistics | None):
+        raise TypeError(
+            f"observe: gradients must be what GradientProbe.finish() gives, got a {type(gradients).__name__}."
+        )
     if gradients is not None and len(gradients.counts) != len(names):
         raise ValueError(
             f"observe: gradients must be of the streams {list(names)}, got those of {len(gradients.counts)} streams."

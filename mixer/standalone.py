@@ -156,6 +156,7 @@ class Standalone:
         Raises:
             RuntimeError: If no batch waits for a report.
             ValueError: If the numbers do not fit the streams, or tokens are needed and not given.
+            TypeError: If the gradients are something else.
         """
         if self._uncounted is None:
             raise RuntimeError(

@@ -33,10 +33,11 @@ from mixer.options import (
 )
 from mixer.planner import Drawing, Planner
 from mixer.policies import Policy
-from mixer.probing import Probing, RunProbe, resolve_probing
+from mixer.probing import Probing, check_exact, resolve_probing
 from mixer.progress import Progress
 from mixer.recorder import FinishedUpdate, Recorder
 from mixer.resuming import ResumingMixin
+from mixer.run_probe import RunProbe
 from mixer.schedules import Schedule, as_schedule
 from mixer.streams import Stream, as_streams, combine
 from mixer.updates import NonFinite
@@ -130,8 +131,8 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
             check_schedule(schedule, self.lr_scheduler)
             check_gradient_noise(self, schedule)
             check_evaluation_names(self.eval_dataset)
-            self._run_probe = self._new_probe(probe, schedule)
             planner, clock, size = self._new_parts(None)
+            self._run_probe = self._new_probe(probe, size)
             self._mixing = Mixing(planner, self._policy, clock, size)
             self._agreement = Agreement(self.args.world_size, len(self.streams))
             self._recorder = self._new_recorder(self._mixing)
@@ -152,11 +153,12 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
     def _new_parts(self, saved_batch_size: int | None) -> tuple[Planner, Clock, BatchSize]:
         return assemble(self.args, self.streams, self._mixture, saved_batch_size)
 
-    def _new_probe(self, options: Probing | None, schedule: Schedule) -> RunProbe | None:
+    def _new_probe(self, options: Probing | None, size: BatchSize) -> RunProbe | None:
         world_size = self.args.world_size
-        resolved = resolve_probing(options, self._policy, schedule, world_size)
+        resolved = resolve_probing(options, self._policy, size.schedule, world_size)
         if resolved is None:
             return None
+        check_exact(resolved[0], self.args, size, self._max_tokens, self._policy, self.streams)
         probe = RunProbe(*resolved, len(self.streams), world_size, self.args.seed)
         assert self.model is not None, "the Trainer has made its model"  # noqa: S101
         probe.check(self.model)
