@@ -24,7 +24,7 @@ class GradientStatistics:
             where there are less than two samples, or it was not measured.
         squared_norm: `[num_streams]`: unbiased estimate of `||g_k||²`; may be negative. NaN where the variance is.
         counts: int64 `[num_streams]`: samples of each stream.
-        shares: `[num_streams]`: share of each stream in the loss of the batch; they sum to 1.
+        shares: `[num_streams]`: share of each stream in the loss of the batch, its loss weight included; they sum to 1.
         gram_error: `[num_streams, num_streams]`: upper bound on the standard deviation of `gram` around the products
             of the batch's own gradients; 0 where they were measured exactly.
     """

@@ -32,6 +32,7 @@ class PieceCheck:
         self._parameters, self._targets, self._num_streams = parameters, targets, num_streams
         # What a sharded parameter gets is no longer this rank's own gradient.
         self._waiting = [number for number, one in enumerate(parameters) if not isinstance(one, DTensor)]
+        self._found: set[int] = set()
         self._sums: SketchSums | None = None
         self._handles: list[RemovableHandle] = []
 
@@ -72,21 +73,21 @@ class PieceCheck:
         """Ends the look; parameters whose gradients were 0 or not finite are looked at again in the next one.
 
         Returns:
-            Numbers of the parameters whose pieces miss something.
+            Numbers of the parameters whose pieces miss something, in this micro-batch or one before.
         """
         sums = self._sums
         self.cancel()
         if sums is None:
-            return []
+            return list(self._found)
         compared = torch.stack([_compare(sums.travelling()[index]).cpu() for index in self._waiting])
-        found, waiting = [], []
+        waiting = []
         for index, (distance, whole, parts) in zip(self._waiting, compared.tolist(), strict=True):
             if not 0.0 < whole < float("inf"):
                 waiting.append(index)
             elif not distance <= _TOLERANCE**2 * max(whole, parts):
-                found.append(index)
+                self._found.add(index)
         self._waiting = waiting
-        return found
+        return list(self._found)
 
     def cancel(self) -> None:
         """Ends the look without a result."""

@@ -23,7 +23,8 @@ class Covered:
         targets: What is known of them.
         captures: The layers that hold them; none where whole gradients are read.
         num_elements: Number of elements of all trainable parameters.
-        left_out: Numbers of the parameters that turned out not to be readable.
+        left_out: Numbers of the parameters that could not be read in the last measurement.
+        named: Numbers of those that a warning has named.
     """
 
     parameters: tuple[nn.Parameter, ...]
@@ -31,6 +32,7 @@ class Covered:
     captures: tuple[Capture, ...]
     num_elements: int
     left_out: set[int] = field(default_factory=set)
+    named: set[int] = field(default_factory=set)
 
     @property
     def read(self) -> list[int]:
@@ -43,7 +45,10 @@ class Covered:
         return sum(self.parameters[index].numel() for index in self.read) / self.num_elements
 
     def leave_out(self, failures: NDArray[np.float64]) -> None:
-        """Leaves parameters out from now on, and warns of those that are new.
+        """Leaves parameters out of a measurement, and warns of those that are new.
+
+        They are left out of this one only: what one batch does must not change the figures of later ones, or a run that
+        goes on after a checkpoint would find others.
 
         Args:
             failures: `[num_parameters]`: not 0 where a parameter could not be read; the same on all ranks.
@@ -51,9 +56,9 @@ class Covered:
         Raises:
             ValueError: If nothing is left.
         """
-        found = set(np.flatnonzero(failures).tolist()) - self.left_out
-        self.left_out |= found
-        self.warn((self.targets[index].name, self.parameters[index]) for index in found)
+        self.left_out = set(np.flatnonzero(failures).tolist())
+        self.warn((self.targets[index].name, self.parameters[index]) for index in self.left_out - self.named)
+        self.named |= self.left_out
         if not self.read:
             raise ValueError(
                 "The gradient probe could read no layer: no inputs have the rows of the batch, one for each of the "

@@ -116,7 +116,7 @@ class Totals:
                 variance=variance,
                 squared_norm=squared_norm,
                 counts=counts.astype(np.int64),
-                shares=items / items.sum(),
+                shares=items * loss_factors / (items * loss_factors).sum(),
                 gram_error=_error(products, self.sums.relative_variances().numpy()[chosen]) * np.abs(scale),
             )
 
