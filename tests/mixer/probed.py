@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +143,7 @@ def train(
     def compare(model: nn.Module, update: Any, num_items: Any = None) -> Tensor:
         plain.load_state_dict(trainer.model.state_dict())
         groups = gather(groups_of(update, plain, row_loss, is_by_micro_batch, trainer._loss_shifts_labels))
-        expected[update.plan.step + 1] = statistics_of(groups, len(trainer.streams))
+        expected[update.plan.step + 1] = _weighed(statistics_of(groups, len(trainer.streams)), update.plan.loss_weights)
         run.num_paddings += sum(micro.is_padding for micro in update.micro_batches)
         loss = step(model, update, num_items)
         if trainer._gradient_statistics is not None:
@@ -153,6 +153,12 @@ def train(
     trainer.training_step = compare  # type: ignore[method-assign]
     trainer.train()
     return run
+
+
+def _weighed(statistics: GradientStatistics, loss_weights: np.ndarray | None) -> GradientStatistics:
+    """With the shares that the streams have in the loss."""
+    shares = statistics.shares * (1.0 if loss_weights is None else loss_weights)
+    return replace(statistics, shares=shares / shares.sum())
 
 
 def assert_found(
