@@ -8,11 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mixer.assembly import MixtureOptions
+from mixer.batch_size import BatchSize
 from mixer.collation import batch_mapping
 from mixer.loader import MicroBatch, Update
 from mixer.losses import items_per_row
 from mixer.plan import Plan
+from mixer.policies import Policy
+from mixer.probing import Probing, check_exact, resolve_probing
 from mixer.rank_noise import RankNoise, noise_of_ranks
+from mixer.recorder import FinishedUpdate
 from mixer.recovery import RecoveryMixin
 from mixer.run_probe import RunProbe
 from mixer.schedules import GradientNoise
@@ -21,9 +26,24 @@ from mixer.schedules import GradientNoise
 class MeasuringMixin(RecoveryMixin):
     """A Trainer that measures its gradients: with a probe once in a while, and their noise by what ranks differ."""
 
+    _policy: Policy
+    _mixture: MixtureOptions
+    _max_tokens: int | None
     _run_probe: RunProbe | None = None
     _rank_noise: RankNoise | None = None
     _rank_sums: Tensor | None = None  # of the last update, float64 `[4]`; see `RankNoise.measure`
+
+    def _new_probe(self, options: Probing | None, size: BatchSize) -> RunProbe | None:
+        world_size = self.args.world_size
+        resolved = resolve_probing(options, self._policy, size.schedule, world_size)
+        if resolved is None:
+            return None
+        check_exact(resolved[0], self.args, size, self._max_tokens, self._policy, self.streams)
+        probe = RunProbe(*resolved, len(self.streams), world_size, self.args.seed)
+        assert self.model is not None, "the Trainer has made its model"  # noqa: S101
+        probe.check(self.model)
+        self._wants_one_stream_each = probe.options.homogeneous
+        return probe
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Trains, and lets go of what measured it; see `Trainer.train`."""
@@ -106,3 +126,17 @@ class MeasuringMixin(RecoveryMixin):
             return None
         noise = noise_of_ranks(self._rank_sums.tolist(), self.args.world_size)
         return noise if math.isfinite(noise.squared_norm) and math.isfinite(noise.variance) else None
+
+    def _observed_by_schedule(self, update: FinishedUpdate) -> dict[str, Any]:
+        """Measures only what the batch-size schedule needs: reading from a GPU waits for it."""
+        needs = self._mixture.schedule.needs
+        observed: dict[str, Any] = {}
+        if "loss" in needs:
+            observed["loss"] = float(update.loss_sums[-1])
+        if "gradient_norm" in needs and self._gradient_norm is not None:
+            observed["gradient_norm"] = float(self._gradient_norm)
+        if "learning_rate" in needs and self._learning_rate is not None:
+            observed["learning_rate"] = self._learning_rate.at
+        if "gradient_noise" in needs:
+            observed["noise"] = self._gradient_noise()
+        return observed

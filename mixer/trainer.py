@@ -33,11 +33,10 @@ from mixer.options import (
 )
 from mixer.planner import Drawing, Planner
 from mixer.policies import Policy
-from mixer.probing import Probing, check_exact, resolve_probing
+from mixer.probing import Probing
 from mixer.progress import Progress
-from mixer.recorder import FinishedUpdate, Recorder
+from mixer.recorder import Recorder
 from mixer.resuming import ResumingMixin
-from mixer.run_probe import RunProbe
 from mixer.schedules import Schedule, as_schedule
 from mixer.streams import Stream, as_streams, combine
 from mixer.updates import NonFinite
@@ -153,18 +152,6 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
     def _new_parts(self, saved_batch_size: int | None) -> tuple[Planner, Clock, BatchSize]:
         return assemble(self.args, self.streams, self._mixture, saved_batch_size)
 
-    def _new_probe(self, options: Probing | None, size: BatchSize) -> RunProbe | None:
-        world_size = self.args.world_size
-        resolved = resolve_probing(options, self._policy, size.schedule, world_size)
-        if resolved is None:
-            return None
-        check_exact(resolved[0], self.args, size, self._max_tokens, self._policy, self.streams)
-        probe = RunProbe(*resolved, len(self.streams), world_size, self.args.seed)
-        assert self.model is not None, "the Trainer has made its model"  # noqa: S101
-        probe.check(self.model)
-        self._wants_one_stream_each = probe.options.homogeneous
-        return probe
-
     def _new_recorder(self, mixing: Mixing) -> Recorder:
         reads_at_once = self.args.device.type == "cpu" or "loss" in self._policy.needs | self._mixture.schedule.needs
         return Recorder(mixing, self.ledger, reads_at_once)
@@ -263,20 +250,6 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
         if self._learning_rate is not None:
             self._learning_rate.moved()
             self._set_learning_rate()
-
-    def _observed_by_schedule(self, update: FinishedUpdate) -> dict[str, Any]:
-        """Measures only what the batch-size schedule needs: reading from a GPU waits for it."""
-        needs = self._mixture.schedule.needs
-        observed: dict[str, Any] = {}
-        if "loss" in needs:
-            observed["loss"] = float(update.loss_sums[-1])
-        if "gradient_norm" in needs and self._gradient_norm is not None:
-            observed["gradient_norm"] = float(self._gradient_norm)
-        if "learning_rate" in needs and self._learning_rate is not None:
-            observed["learning_rate"] = self._learning_rate.at
-        if "gradient_noise" in needs:
-            observed["noise"] = self._gradient_noise()
-        return observed
 
     # ---- Logs, evaluation, checkpoints ----
 
