@@ -315,6 +315,8 @@ class Mixing:
             losses=losses,
             evaluation_losses=evaluation_losses,
             gradients=gradients,
+            shares=plan.weights,
+            batch_size=plan.batch_size,
         )
 
     def observe_evaluation(self, losses: Mapping[str, float]) -> None:

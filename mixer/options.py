@@ -190,6 +190,22 @@ def check_needs(policy: Policy, streams: list[Stream], args: TrainingArguments, 
         raise ValueError(f"Policy {name} needs evaluation losses: set eval_strategy to 'steps' or 'epoch'.")
 
 
+def check_samples(policy: Policy, num_streams: int, batch_size: int) -> None:
+    """Warns of a batch that is too small for a policy to have something to decide.
+
+    Args:
+        policy: The policy.
+        num_streams: Number of streams.
+        batch_size: Samples of the first update, over all ranks.
+    """
+    if num_streams > 1 and num_streams * policy.min_samples >= batch_size:
+        logger.warning(
+            "mixing=%s gives each of %d streams at least %d samples of a batch (min_samples), which leaves nothing of "
+            "batch_size=%d to decide on: all get equal shares. Take a larger batch, or a smaller min_samples.",
+            *(policy.name, num_streams, policy.min_samples, batch_size),
+        )
+
+
 def check_schedule(schedule: Schedule, scheduler: Any) -> None:
     """Refuses a batch-size schedule that needs what a run does not observe.
 

@@ -29,6 +29,7 @@ from mixer.options import (
     check_gradient_noise,
     check_max_tokens,
     check_needs,
+    check_samples,
     check_schedule,
 )
 from mixer.planner import Drawing, Planner
@@ -131,6 +132,7 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
             check_gradient_noise(self, schedule)
             check_evaluation_names(self.eval_dataset)
             planner, clock, size = self._new_parts(None)
+            check_samples(self._policy, len(self.streams), size.value)
             self._run_probe = self._new_probe(probe, size)
             self._mixing = Mixing(planner, self._policy, clock, size)
             self._agreement = Agreement(self.args.world_size, len(self.streams))
@@ -185,15 +187,15 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
                 mixing.load_state_dict(state)
             except ValueError as error:
                 if not self._allow_inexact:
-                    raise ValueError(f"{error}. To go on all the same, set allow_inexact=True") from None
-                logger.warning("Resumed inexactly: %s.", error)
+                    raise ValueError(f"{_sentence(error)} To go on all the same, set allow_inexact=True") from None
+                logger.warning("Resumed inexactly: %s", _sentence(error))
                 mixing.restart(*self._new_parts(batch_size))
                 mixing.load_state_dict(state, allow_inexact=True)
                 progress = replace(progress, recorder={})
         except (KeyError, TypeError) as error:
             raise ValueError(f"Cannot resume the mixture from {checkpoint}: its state lacks {error}.") from None
         except ValueError as error:
-            raise ValueError(f"Cannot resume the mixture from {checkpoint}: {error}.") from None
+            raise ValueError(f"Cannot resume the mixture from {checkpoint}: {_sentence(error)}") from None
         if manual is not None:  # set on purpose before this run, over what was saved
             mixing.set_weights(manual)
         if manual_size is not None:
@@ -290,3 +292,7 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
 
 class MixingTrainer(MixingMixin, Trainer):
     """The Trainer on a mixture of streams; see `MixingMixin`."""
+
+
+def _sentence(error: Exception) -> str:
+    return f"{str(error).rstrip('.')}."

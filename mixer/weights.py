@@ -166,12 +166,18 @@ class MixtureWeights:
         Args:
             state: What `state_dict` gave.
             step: Number of updates done.
-            allow_inexact: Keeps to the policy's own weights, where it never changes them and has others now.
+            allow_inexact: Keeps to the policy's own weights, where it never changes them and has others now, and lets
+                one that remembers other things than the saved one start anew.
 
         Raises:
             ValueError: If the weights of a policy that never changes them are others now.
         """
-        self.policy.load_state_dict(state["policy"]["state"])
+        try:
+            self.policy.load_state_dict(state["policy"]["state"])
+        except ValueError:
+            if not allow_inexact:
+                raise
+            return  # of the same name, but it remembers other things: it starts anew
         self.manual = _array(state["manual"])
         self._evaluation_losses = _array(state["evaluation_losses"])
         weights, own = np.array(state["decision"]["weights"], dtype=np.float64), self._decision.weights

@@ -48,6 +48,10 @@ class Observation:
         evaluation_losses: `[num_streams]`: losses of an evaluation that came since the last observation, NaN for a
             stream without; `None` if there was none.
         gradients: The streams' gradients in the last update, if they were measured.
+        shares: `[num_streams]`: what `weights` came to, once streams that were not there had left: 0 for those; `None`
+            where it is not known.
+        batch_size: Samples that were asked for in the last update, which had fewer if it was the rest of an epoch;
+            `None` takes those it had.
     """
 
     step: int
@@ -59,6 +63,8 @@ class Observation:
     losses: FloatArray
     evaluation_losses: FloatArray | None = None
     gradients: GradientStatistics | None = None
+    shares: FloatArray | None = None
+    batch_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ class Policy(ABC):
     what has to be observed for it: `"loss"` (training losses), `"evaluation_loss"`, `"gradient"` (the streams'
     gradients, every `interval_steps` updates: after updates whose number is a multiple) or `"gradient_variance"` (these
     with their variance, which costs more). One that never changes its first decision says so by `is_static` and is not
-    asked again.
+    asked again. One that goes by so many samples of each stream in a batch says how many in `min_samples`.
 
     Args:
         unit: Whether the weights are shares of samples or of tokens.
@@ -94,6 +100,7 @@ class Policy(ABC):
     needs: frozenset[str] = frozenset()
     is_static: bool = False
     interval_steps: int = 1
+    min_samples: int = 0
 
     def __init__(self, *, unit: Unit = "samples"):
         if unit not in ("samples", "tokens"):

@@ -1,6 +1,7 @@
 """A least share for every stream that leaves the others their proportions."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mixer.policies.base import FloatArray
 
@@ -25,3 +26,25 @@ def at_least(weights: FloatArray, least: float) -> FloatArray:
             break
         is_low |= lifted < least
     return lifted
+
+
+def share_out(weights: FloatArray, own: FloatArray, there: NDArray[np.bool_], least: float) -> FloatArray:
+    """Shares a batch out among the streams that are there; the others wait with their own weights.
+
+    What is sampled is then in the proportions of those that are there, whatever the others have.
+
+    Args:
+        weights: `[num_streams]` on the simplex.
+        own: `[num_streams]` on the simplex: the streams' own weights.
+        there: bool `[num_streams]`: which streams are there.
+        least: Least share of the batch of each of them.
+
+    Returns:
+        `[num_streams]` on the simplex; the weights themselves if none of those that are there has any.
+    """
+    among = weights[there].sum()
+    if not among > 0.0:
+        return weights
+    shared: FloatArray = own * min(1.0, 0.99 / max(own[~there].sum(), 1e-9))
+    shared[there] = (1.0 - shared[~there].sum()) * at_least(weights[there] / among, least)
+    return shared

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mixer.gradient_statistics import GradientStatistics, alignment_of, conflict_of
 from mixer.policies.base import Decision, FloatArray, Int64Array, Mixture, Observation, Policy, Unit
 from mixer.policies.descent_bound import Bound, best_weights, bound_factors
-from mixer.policies.least_share import at_least
+from mixer.policies.least_share import share_out
 from mixer.policies.ranges import check_count, check_range
 from mixer.policies.stream_average import StreamAverage
 
@@ -33,7 +33,12 @@ class PiKE(Policy):
     `||g_k||²` over the streams, so that the policy is the same for a loss in other units. The default
     rates weigh signal and noise as the conceptual form does at `ηL = 1` without conflict. Each stream keeps
     `min_samples` samples of the batch, or its variance could not be measured again. A stream that was never measured
-    keeps its share. The streams' own weights hold until the first measurement, as far as they leave `min_samples`.
+    keeps its share, one that is not there counts for nothing. The streams' own weights hold until the first
+    measurement, as far as they leave `min_samples`.
+
+    Nothing in the practical form pulls back: with gradients that stay as they are it ends at the stream with the
+    largest, others at their least; and where noise drowns the differences it wanders. `Floor` around it, or the
+    conceptual form, limits both.
 
     Args:
         interval_steps: Updates from a measurement to the next.
@@ -103,7 +108,7 @@ class PiKE(Policy):
 
     def start(self, mixture: Mixture) -> Decision:
         """Forgets all gradients and gives the streams' own weights; see `Policy.start`."""
-        self._weights = mixture.weights
+        self._own = self._weights = mixture.weights
         num_streams = len(mixture.names)
         for name, average in self._averages.items():
             average.start(num_streams**2 if name == "gram" else num_streams)
@@ -111,12 +116,15 @@ class PiKE(Policy):
 
     def update(self, observation: Observation) -> Decision:
         """Takes new gradients into the averages, and weighs the streams anew when it is time; see `Policy.update`."""
-        least = self.min_samples / max(1, int(observation.counts.sum()))
+        batch_size = observation.batch_size or max(1, int(observation.counts.sum()))
+        there = observation.counts >= 0 if observation.shares is None else observation.shares > 0
+        least = self.min_samples / batch_size
         if observation.gradients is not None:
             self._take(observation.gradients)
             if observation.step % self.interval_steps == 0:
-                self._weights = at_least(self._weigh(observation.counts), least)
-        return Decision(at_least(self._weights, least))
+                weights = self._weigh(observation.counts, batch_size, there)
+                self._weights = share_out(weights, self._own, there, least)
+        return Decision(share_out(self._weights, self._own, there, least))
 
     def _take(self, gradients: GradientStatistics) -> None:
         is_whole = np.isfinite(gradients.squared_norm) & np.isfinite(gradients.variance)
@@ -125,25 +133,25 @@ class PiKE(Policy):
         if "gram" in self._averages:
             self._averages["gram"].take(gradients.gram.ravel())
 
-    def _weigh(self, counts: Int64Array) -> FloatArray:
+    def _weigh(self, counts: Int64Array, batch_size: int, there: NDArray[np.bool_]) -> FloatArray:
         factors = self._factors()
         if self.scale_free or self.mode == "conceptual":
             factors = factors / factors.max()  # only ratios matter
         squared_norm, variance = (self._averages[name].values for name in ("squared_norm", "variance"))
-        measured = np.isfinite(squared_norm)
-        if not measured.any():
+        known = there & np.isfinite(squared_norm)
+        if not known.any():
             return self._weights
         with np.errstate(over="ignore"):
-            signal = np.maximum(squared_norm[measured], 0.0) * factors[measured] ** 2
-            noise = np.maximum(variance[measured], 0.0) * factors[measured] ** 2
-        weights = self._weights.copy()
+            signal = np.maximum(squared_norm[known], 0.0) * factors[known] ** 2
+            noise = np.maximum(variance[known], 0.0) * factors[known] ** 2
+        old, weights = self._weights[known], self._weights.copy()
         if self.mode == "practical":
-            weights[measured] *= np.exp(self._log_changes(signal, noise, max(1, int(counts.sum()))))
+            new = old * np.exp(self._log_changes(signal, noise, batch_size))
         else:
-            best = self._best(signal, noise, counts, measured, factors)
-            weights[measured] = weights[measured] if best is None else weights[measured].sum() * best
-        shares: FloatArray = weights / weights.sum()
-        return shares
+            best = self._best(signal, noise, counts, batch_size, known, factors)
+            new = old if best is None else best
+        weights[known] = old.sum() * new / new.sum()
+        return weights
 
     def _log_changes(self, signal: FloatArray, noise: FloatArray, batch_size: int) -> FloatArray:
         """Exponents of Algorithm 1, around that of the middle stream (which normalising takes out) and cut."""
@@ -163,16 +171,17 @@ class PiKE(Policy):
         signal: FloatArray,
         noise: FloatArray,
         counts: Int64Array,
-        measured: NDArray[np.bool_],
+        batch_size: int,
+        known: NDArray[np.bool_],
         factors: FloatArray,
     ) -> FloatArray | None:
-        """The mixture of Theorem 3.4 over the streams that were measured."""
+        """The mixture of Theorem 3.4 over the streams of which something is known."""
         gram = self._averages["gram"].values.reshape(len(counts), -1) * np.outer(factors, factors)
-        gram = gram[np.ix_(measured, measured)]
+        gram = gram[np.ix_(known, known)]
         conflict = conflict_of(gram, signal) if self.conflict is None else self.conflict
         alignment = alignment_of(gram, signal) if self.alignment is None else self.alignment
-        beta, gamma = bound_factors(conflict, alignment, counts[measured], self.bound)
-        return best_weights(signal, noise, max(1, int(counts.sum())), self.step_sharpness, beta, gamma)
+        beta, gamma = bound_factors(conflict, alignment, counts[known], self.bound)
+        return best_weights(signal, noise, batch_size, self.step_sharpness, beta, gamma)
 
     def _factors(self) -> FloatArray:
         """`[num_streams]`: factors on the streams' gradients, for a subclass."""

@@ -24,7 +24,7 @@ class Wrapper(Policy):
         super().__init__(unit=policy.unit)
         self.policy = policy
         self.needs = policy.needs
-        self.interval_steps = policy.interval_steps
+        self.interval_steps, self.min_samples = policy.interval_steps, policy.min_samples
 
     @property
     def name(self) -> str:

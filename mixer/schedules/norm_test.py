@@ -12,8 +12,9 @@ class NormTest(MeasuredSchedule):
 
     It grows to the size that passes the test, `⌈tr Σ / (eta² · ||g||²)⌉`, and never shrinks: DDP-Norm (Lau et al. 2024,
     arXiv:2412.21124). The default of eta is not theirs: it is 4 noise scales, and theirs depends on the model. Since a
-    single large estimate is kept for ever, smooth the measurements by `decay`, which 0 leaves as in the paper, or bound
-    the growth. It tests after each update that was measured: on several ranks after every one.
+    single large estimate is kept for ever, a test at most doubles the size (ours; `max_growth=None` for theirs), and
+    `decay` smooths the measurements, which 0 leaves as in the paper. It tests after each update that was measured: on
+    several ranks after every one.
 
     Args:
         eta: Largest standard deviation of the gradient over its norm, above 0; the theory is for less than 1.
@@ -36,6 +37,7 @@ class NormTest(MeasuredSchedule):
         learning_rate: LearningRateRule = "none",
         **bounds: Unpack[AllBounds],
     ):
+        bounds.setdefault("max_growth", 2.0)
         super().__init__(decay, interval_steps, learning_rate=learning_rate, **bounds)
         if not 0.0 < eta < math.inf:
             raise ValueError(f"eta must be above 0, got {eta}.")

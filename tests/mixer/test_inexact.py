@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixer import LossChange, MixingTrainer, Stream, Uniform
+from mixer import LossChange, MixingTrainer, PiKE, Stream, Uniform
 from mixer.budget import Budget
 from mixer.clock import Clock
 from mixer.controller import Mixing
@@ -79,6 +79,16 @@ def test_a_policy_of_another_kind_starts_anew(policy: Any) -> None:
     is_same_kind = policy is LossChange
     assert (after.weights == fresh.weights) is not is_same_kind
     assert (after.policy.state_dict() == before.policy.state_dict()) is is_same_kind
+
+
+def test_a_policy_that_remembers_other_things_starts_anew() -> None:
+    before, after = _mixing({"a": 30, "b": 20}, PiKE()), _mixing({"a": 30, "b": 20}, PiKE(mode="conceptual"))
+    _advance(before, 3)
+    with pytest.raises(ValueError, match=r"remembers .*'gram'"):
+        after.load_state_dict(before.state_dict())
+    after.load_state_dict(before.state_dict(), allow_inexact=True)
+    _advance(after, 1)
+    assert after.clock.step == 4
 
 
 def test_another_seed_is_another_order() -> None:

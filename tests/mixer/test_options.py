@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from mixer import Decision, LossChange, MixingTrainer, Mixture, Observation, Policy, Stream, Uniform
+from mixer import Decision, Floor, LossChange, MixingTrainer, Mixture, Observation, PiKE, Policy, Stream, Uniform
 from tests.helpers import Tokens, arguments, build_model, three_streams
 
 
@@ -102,3 +102,14 @@ def test_replacing_the_training_data_after_construction_is_refused(tmp_path: Pat
 def test_accumulation_steps_multiply_the_default_batch(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path, args={"gradient_accumulation_steps": 3})
     assert trainer.mixing.clock.batch_size == 24
+
+
+def test_a_batch_too_small_for_the_policy_to_decide_on_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    streams = {name: Tokens(20, seed) for seed, name in enumerate("abc")}
+    with caplog.at_level("WARNING", logger="mixer"):
+        _trainer(tmp_path, train_dataset=streams, mixing=Floor(PiKE(), 0.1), batch_size=7)
+        assert not caplog.records
+        _trainer(tmp_path, train_dataset=streams, mixing=Floor(PiKE(), 0.1), batch_size=6)
+    assert "at least 2 samples of a batch (min_samples), which leaves nothing of batch_size=6" in caplog.text

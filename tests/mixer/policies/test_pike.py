@@ -1,5 +1,6 @@
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -354,3 +355,46 @@ def test_a_saved_state_is_plain_numbers() -> None:
     policy = PiKE(1, "conceptual")
     decided(policy, measured([1e300, NAN], [NAN, 5e-324], [5, 0], gram=[[np.inf, NAN], [NAN, -1e300]]))
     json.dumps(policy.state_dict(), allow_nan=False)
+
+
+class TestStreamsThatComeAndGo:
+    def test_the_rest_of_an_epoch_does_not_even_the_weights_out(self) -> None:
+        policy = raw(min_samples=2)
+        rest = replace(measured([9, 1], [1, 1], [3, 1]), batch_size=100)
+        whole = replace(measured([9, 1], [1, 1], [75, 25]), batch_size=100)
+        np.testing.assert_allclose(decided(policy, rest), decided(policy, whole))
+
+    def test_one_that_left_holds_nobody_back(self) -> None:
+        shares = np.array([0.0, 0.5, 0.5])
+        first, second = 0.9 * np.ones(2), np.zeros(2)
+        policy = PiKE(interval_steps=1, decay=0.0)
+        policy.start(mixture_of([1 / 3, 1 / 3, 1 / 3]))
+        for step in range(100):
+            there = shares if step > 50 else np.full(3, 1 / 3)
+            counts = [20, 20, 20] if step <= 50 else [0, 30, 30]
+            norms = [80, 1, 3] if step <= 50 else [np.nan, 1, 3]
+            weights = policy.update(replace(measured(norms, [1, 1, 1], counts), shares=there)).weights
+            if step == 50:
+                first = weights[1:] / weights[1:].sum()
+        second = weights[1:] / weights[1:].sum()
+        assert first[1] < 0.6
+        np.testing.assert_allclose(second, [2 / 60, 58 / 60])
+        assert weights[0] == pytest.approx(1 / 3)
+
+    @pytest.mark.parametrize("mode", ["practical", "conceptual"])
+    def test_one_that_was_never_measured_keeps_its_share(self, mode: Any) -> None:
+        policy = PiKE(interval_steps=1, decay=0.0, mode=mode, min_samples=0)
+        policy.start(mixture_of([0.2, 0.4, 0.4]))
+        for _ in range(50):
+            weights = policy.update(measured([np.nan, 1, 3], [np.nan, 1, 1], [0, 30, 30])).weights
+        assert weights[0] == pytest.approx(0.2)
+        assert weights[2] > weights[1]
+
+    def test_one_that_enters_begins_with_its_own_weight(self) -> None:
+        policy = PiKE(interval_steps=1, decay=0.0)
+        policy.start(mixture_of([0.5, 0.25, 0.25]))
+        for _ in range(50):
+            seen = replace(measured([np.nan, 1, 3], [np.nan, 1, 1], [0, 30, 30]), shares=np.array([0.0, 0.5, 0.5]))
+            policy.update(seen)
+        entered = replace(unmeasured_update([30, 15, 15], step=51), shares=np.array([0.5, 0.25, 0.25]))
+        assert policy.update(entered).weights[0] == pytest.approx(0.5, rel=0.02)  # the others have their least

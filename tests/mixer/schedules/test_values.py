@@ -537,18 +537,19 @@ class TestNormTest:
         ],
     )
     def test_it_grows_until_the_test_passes(self, squared_norm: float, variance: float, expected: int) -> None:
-        assert sizes_of(NormTest(0.5), [noise(squared_norm, variance)]) == [8, expected]
+        assert sizes_of(NormTest(0.5, max_growth=None), [noise(squared_norm, variance)]) == [8, expected]
 
     def test_it_never_shrinks(self) -> None:
         course = [noise(1.0, 10.0), noise(1.0, 1.0), {}, noise(1.0, 12.0)]
-        assert sizes_of(NormTest(0.5), course) == [8, 40, 40, 40, 48]
+        assert sizes_of(NormTest(0.5, max_growth=None), course) == [8, 40, 40, 40, 48]
 
     def test_smoothed(self) -> None:
         """After the second measurement the variance is (1/3 · 0 + 2/3 · 15) = 10."""
-        assert sizes_of(NormTest(0.5, 0.5), [noise(1.0, 0.0), noise(1.0, 15.0)]) == [8, 8, 40]
+        assert sizes_of(NormTest(0.5, 0.5, max_growth=None), [noise(1.0, 0.0), noise(1.0, 15.0)]) == [8, 8, 40]
 
     def test_how_often_it_wants_to_be_measured(self) -> None:
         assert NormTest().interval_steps == 20
+        assert sizes_of(NormTest(0.5), [noise(1.0, 1000.0)] * 3) == [8, 16, 32, 64]
         assert NormTest(interval_steps=5).interval_steps == 5
         with pytest.raises(ValueError, match="interval_steps must be at least 1, got 0"):
             NormTest(interval_steps=0)
