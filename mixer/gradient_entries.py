@@ -19,11 +19,12 @@ def gradient_entries(names: Sequence[str], statistics: GradientStatistics) -> di
         statistics: What was measured.
 
     Returns:
-        `gradient_norm/NAME`, `gradient_noise/NAME` (noise scale, in samples), `gradient_cosine/A/B` (`/min` and
-        `/mean` where there are more than six pairs) and `gradient_noise_scale` (of the mixture, in samples).
+        `gradient_norm/NAME` (left out where noise hides it), `gradient_noise/NAME` (noise scale, in samples),
+        `gradient_cosine/A/B` (`/min` and `/mean` where there are more than six pairs) and `gradient_noise_scale` (of
+        the mixture, in samples).
     """
     # Noise may make a squared norm negative: then the gradient is too short to be seen, and its noise scale unknown.
-    norms = np.sqrt(np.maximum(statistics.squared_norm, 0.0))
+    norms = np.sqrt(np.where(statistics.squared_norm > 0.0, statistics.squared_norm, np.nan))
     signal, noise = statistics.noise
     with np.errstate(divide="ignore", invalid="ignore"):
         scales = statistics.variance / statistics.squared_norm

@@ -15,18 +15,24 @@ class GradientStatistics:
     """The gradients of the streams at one update, before clipping: the gradient of stream k is that of its mean loss.
 
     The mean is over the items of the loss (tokens, for a language model), and a sample counts in it by its items. The
-    variance is that of one sample (a row), not of one item.
+    variance is that of one sample (a row), not of one item: that of a mean over n samples is `variance / n`.
+
+    Estimates are unbiased if what an item's gradient is on average does not depend on how many items its sample has;
+    else they have a bias of order 1 / n, as any ratio of sums has.
 
     Args:
         gram: `[num_streams, num_streams]`: products `<g_i, g_j>` of the streams' gradients in this batch; those off the
             diagonal are unbiased, the diagonal is too large by `variance / counts`. NaN where a stream has no sample.
-        variance: `[num_streams]`: `σ_k²`, mean squared distance of a sample's gradient from the stream's true one; NaN
-            where there are less than two samples, or it was not measured.
-        squared_norm: `[num_streams]`: unbiased estimate of `||g_k||²`; may be negative. NaN where the variance is.
+        variance: `[num_streams]`: `σ_k² = counts · (gram_kk - squared_norm)`, the mean squared distance of a sample's
+            gradient from the stream's true one. NaN where there are less than two samples, or it was not measured.
+        squared_norm: `[num_streams]`: estimate of `||g_k||²`, the mean product of two items of different samples: with
+            L items and the sum x of their gradients in each sample, `(||Σx||² - Σ||x||²) / ((ΣL)² - ΣL²)`. May be
+            negative. NaN where the variance is.
         counts: int64 `[num_streams]`: samples of each stream.
         shares: `[num_streams]`: share of each stream in the loss of the batch, its loss weight included; they sum to 1.
-        gram_error: `[num_streams, num_streams]`: upper bound on the standard deviation of `gram` around the products
-            of the batch's own gradients; 0 where they were measured exactly.
+        gram_error: `[num_streams, num_streams]`: estimate of an upper bound on the standard deviation of `gram` around
+            the products of the batch's own gradients, made of sketched norms and rough where `sketch_size` is below 16;
+            0 where they were measured exactly.
     """
 
     gram: FloatArray
@@ -46,14 +52,21 @@ class GradientStatistics:
 
     @property
     def noise(self) -> tuple[float, float]:
-        """Signal `||g||²` and noise `tr Σ` of the whole gradient, `g = Σ_k share_k g_k`; NaN where a stream's is.
+        """Signal `||g||²` and noise `tr Σ` of the whole gradient, `g = Σ_k share_k g_k`.
 
-        The counts are exact, so that only noise within the streams enters: `tr Σ = n Σ_k share_k² σ_k² / n_k`.
+        The counts are exact, so that only noise within the streams enters: `tr Σ = n Σ_k share_k² σ_k² / n_k`. A stream
+        whose `σ_k²` is not known, as it has a single sample, is taken to have the mean of the others', weighted by
+        shares. Both are NaN where no stream's is known, or a gradient is not finite.
         """
         there = self.counts > 0
-        shares, counts = self.shares[there], self.counts[there]
-        noise_of_batch = float((shares**2 * self.variance[there] / counts).sum())
+        shares, counts, variance = self.shares[there], self.counts[there], self.variance[there]
         square = float(shares @ self.gram[np.ix_(there, there)] @ shares)
+        is_known = np.isfinite(variance)
+        weight = float(shares[is_known].sum())
+        if not np.isfinite(square) or not weight > 0:
+            return float("nan"), float("nan")
+        mean = float(shares[is_known] @ variance[is_known]) / weight
+        noise_of_batch = float((shares**2 * np.where(is_known, variance, mean) / counts).sum())
         return square - noise_of_batch, noise_of_batch * int(counts.sum())
 
     @property
@@ -138,6 +151,7 @@ def signal_and_noise(
     With `z_j` the sum of the gradients of the `s_j` samples of group j, `E||z_j||² = s_j² ||g||² + s_j σ²`, and the
     same holds for all samples together. Both equations give both unknowns, without bias. A group may be one sample, a
     micro-batch or what a rank has (McCandlish et al. 2018, arXiv:1812.06162, app. A.1, for two batches of each size).
+    Where samples weigh by their items, items are to be counted instead, and `σ²` is that of one item.
 
     Args:
         square_of_sum: `||Σ_j z_j||²`, or one a stream.

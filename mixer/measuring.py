@@ -32,6 +32,7 @@ class MeasuringMixin(RecoveryMixin):
     _run_probe: RunProbe | None = None
     _rank_noise: RankNoise | None = None
     _rank_sums: Tensor | None = None  # of the last update, float64 `[4]`; see `RankNoise.measure`
+    _num_samples: int = 0  # of that update, on all ranks
 
     def _new_probe(self, options: Probing | None, size: BatchSize) -> RunProbe | None:
         world_size = self.args.world_size
@@ -39,7 +40,8 @@ class MeasuringMixin(RecoveryMixin):
         if resolved is None:
             return None
         check_exact(resolved[0], self.args, size, self._max_tokens, self._policy, self.streams)
-        probe = RunProbe(*resolved, len(self.streams), world_size, self.args.seed)
+        names = [stream.name for stream in self.streams]
+        probe = RunProbe(*resolved, names, world_size, self.args.seed)
         assert self.model is not None, "the Trainer has made its model"  # noqa: S101
         probe.check(self.model)
         self._wants_one_stream_each = probe.options.homogeneous
@@ -77,24 +79,33 @@ class MeasuringMixin(RecoveryMixin):
                 probe.cancel()
             raise
         if self._rank_noise is not None:  # the gradient is averaged, and neither clipped nor thrown away yet
-            num_own = sum(len(micro.stream_ids) for micro in update.micro_batches if not micro.is_padding)
-            measured = self._rank_noise.measure(num_own, self._loss_scale, self.args.device)
+            measured = self._rank_noise.measure(sum(self._micro_items), self._loss_scale, self.args.device)
             self._rank_sums = self._agreement.add_up(measured)
+            self._num_samples = update.plan.total
         return result
 
     def _begin_update(self, model: nn.Module, update: Update) -> None:
         probe = self._run_probe
         if probe is not None and probe.is_due(update.plan.step):
-            probe.begin(update.plan.step, model, len(update.micro_batches), self._present_loader.by_stream)
+            probe.begin(update.plan.step, model, len(update.micro_batches), self._is_packed(update))
         super()._begin_update(model, update)
+
+    def _is_packed(self, update: Update) -> bool:
+        """Whether rows are not samples on any rank: then micro-batches are of one stream each."""
+        if not self._present_loader.by_stream:
+            return False
+        own = any(len(self._items_per_row(micro)) != len(micro.stream_ids) for micro in update.micro_batches)
+        return bool(self._agreement.most(int(own)))
+
+    def _items_per_row(self, micro: MicroBatch) -> Tensor:
+        return items_per_row(batch_mapping(micro.inputs), self._loss_shifts_labels)
 
     def _train_micro_batch(
         self, model: nn.Module, micro: MicroBatch, own_items: int, plan: Plan, num_items: Any, sums: Tensor
     ) -> Tensor:
         probe = self._run_probe
         if probe is not None and probe.is_due(plan.step):
-            items = items_per_row(batch_mapping(micro.inputs), self._loss_shifts_labels)
-            probe.start(micro.stream_ids, items, counts=own_items > 0)
+            probe.start(micro.stream_ids, self._items_per_row(micro), counts=own_items > 0)
         return super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
 
     def _halve(self, *args: Any) -> None:
@@ -124,7 +135,7 @@ class MeasuringMixin(RecoveryMixin):
         """Gives what the ranks showed of the last gradient's noise, on all the same; waits for a GPU."""
         if self._rank_sums is None:
             return None
-        noise = noise_of_ranks(self._rank_sums.tolist(), self.args.world_size)
+        noise = noise_of_ranks(self._rank_sums.tolist(), self.args.world_size, self._num_samples)
         return noise if math.isfinite(noise.squared_norm) and math.isfinite(noise.variance) else None
 
     def _observed_by_schedule(self, update: FinishedUpdate) -> dict[str, Any]:

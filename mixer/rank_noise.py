@@ -17,7 +17,7 @@ _BLOCK = 2**12  # values that are added up in 32 bits; of many millions the sum 
 class RankNoise:
     """Takes the norm of this rank's gradient before DDP averages it, and that of the average after it.
 
-    The ranks' parts of a batch are groups of samples, of which `signal_and_noise` needs no more than the sums' norms:
+    The ranks' parts of a batch are groups of items, of which `signal_and_noise` needs no more than the sums' norms:
     what small and large batches are to McCandlish et al. (2018, arXiv:1812.06162, app. A.1). It costs two readings of
     the gradients in each update, and of all that only four numbers travel. They stay on the device until someone asks.
 
@@ -70,48 +70,50 @@ class RankNoise:
         for number, parameter in enumerate(self._parameters):
             _take(self._norms, number, parameter)
 
-    def measure(self, num_samples: int, scale: Tensor | float, device: torch.device) -> Tensor:
+    def measure(self, num_items: int, scale: Tensor | float, device: torch.device) -> Tensor:
         """Gives what the ranks are to add up, once gradients are averaged, and before anything else changes them.
 
         Args:
-            num_samples: Samples of the update on this rank.
+            num_items: Items of the update on this rank, which its gradient is a sum over.
             scale: What a gradient scaler multiplied the loss by.
             device: Where the ranks add up.
 
         Returns:
-            float64 `[4]`: squared norms of this rank's gradient and of the average, samples and their square.
+            float64 `[4]`: squared norms of this rank's gradient and of the average, items and their square.
         """
         averages: dict[int, Tensor] = {}
         for number, parameter in enumerate(self._parameters):
             _take(averages, number, parameter)
         squares = torch.stack([_sum_of_squares(list(norms.values()), device) for norms in (self._norms, averages)])
         self._norms = {}
-        samples = torch.tensor([num_samples, num_samples**2], dtype=torch.float64).to(device, non_blocking=True)
-        return torch.cat([squares / (torch.as_tensor(scale, dtype=torch.float64, device=device) ** 2), samples])
+        items = torch.tensor([num_items, num_items**2], dtype=torch.float64).to(device, non_blocking=True)
+        return torch.cat([squares / (torch.as_tensor(scale, dtype=torch.float64, device=device) ** 2), items])
 
 
-def noise_of_ranks(sums: Sequence[float], world_size: int) -> GradientNoise:
+def noise_of_ranks(sums: Sequence[float], world_size: int, num_samples: int | None = None) -> GradientNoise:
     """Parts signal and noise by what the ranks measured.
 
-    Losses are scaled so that the mean of the ranks' gradients `l_r` is that of the batch, `g`: of the n samples those
-    of rank r have the gradients' sum `z_r = n / W · l_r`, and `Σ_r z_r = n g`.
+    Losses are scaled so that the mean of the ranks' gradients `l_r` is that of the batch, `g`: of the N items those of
+    rank r have the gradients' sum `z_r = N / W · l_r`, and `Σ_r z_r = N g`.
 
     Args:
         sums: Sums over the ranks of `RankNoise.measure`.
         world_size: Number of ranks, `W`.
+        num_samples: Samples of the update, whose variance is wanted; `None` for that of an item.
 
     Returns:
-        The estimates; NaN where one rank has all samples.
+        The estimates; NaN where one rank has all items.
 
     Example:
-        >>> noise_of_ranks([10.0, 8.0, 2.0, 2.0], 2)  # l = (1, 0) and (3, 0) of a sample each, whose mean is (2, 0)
+        >>> noise_of_ranks([10.0, 8.0, 2.0, 2.0], 2)  # l = (1, 0) and (3, 0) of an item each, whose mean is (2, 0)
         GradientNoise(squared_norm=3.0, variance=2.0)
     """
-    local_squares, averages, num_samples, num_squared = sums
+    local_squares, averages, num_items, num_squared = sums
     # All ranks have the same average; adding it up too makes the estimate the same to the last bit.
-    square_of_sum = num_samples**2 * averages / world_size
-    sum_of_squares = (num_samples / world_size) ** 2 * local_squares
-    return GradientNoise(*signal_and_noise(square_of_sum, sum_of_squares, num_samples, num_squared))
+    square_of_sum = num_items**2 * averages / world_size
+    sum_of_squares = (num_items / world_size) ** 2 * local_squares
+    signal, noise = signal_and_noise(square_of_sum, sum_of_squares, num_items, num_squared)
+    return GradientNoise(signal, noise if num_samples is None else noise * num_samples / num_items)
 
 
 def _take(norms: dict[int, Tensor], number: int, parameter: Tensor) -> None:

@@ -1,5 +1,6 @@
 """Measures the gradients of a run, in some of its updates."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -23,16 +24,23 @@ class RunProbe:
         options: How.
         intervals: Updates whose number is a multiple of one of them are measured.
         variance: Whether the samples' variance is measured.
-        num_streams: Number of streams.
+        names: Names of the streams.
         world_size: Number of ranks.
         seed: Seed of the projections.
     """
 
     def __init__(
-        self, options: Probing, intervals: tuple[int, ...], variance: bool, num_streams: int, world_size: int, seed: int
+        self,
+        options: Probing,
+        intervals: tuple[int, ...],
+        variance: bool,
+        names: Sequence[str],
+        world_size: int,
+        seed: int,
     ):
         self.options, self.intervals, self.variance = options, intervals, variance
-        self._num_streams, self._world_size, self._seed = num_streams, world_size, seed
+        self._names, self._world_size, self._seed = tuple(names), world_size, seed
+        self._told: set[str] = set()  # parameters that a warning has named
         self._probes: dict[tuple[str, bool], GradientProbe] = {}
         self._present: GradientProbe | None = None
         self._homogeneous = options.homogeneous  # whether the present micro-batches are of one stream each
@@ -62,24 +70,24 @@ class RunProbe:
         homogeneous = self.options.homogeneous
         self._make(model, self._mode(2 if homogeneous else 1), homogeneous)
 
-    def begin(self, step: int, model: nn.Module, num_micro_batches: int, is_by_stream: bool) -> None:
+    def begin(self, step: int, model: nn.Module, num_micro_batches: int, is_packed: bool) -> None:
         """Begins a measurement, anew if the last one came to nothing.
 
         Args:
             step: Index of the update.
             model: The model as it is trained.
             num_micro_batches: Micro-batches of the update on each rank.
-            is_by_stream: Whether these are of one stream each, because rows cannot be told apart.
+            is_packed: Whether rows are not samples on some rank; micro-batches are of one stream each then.
 
         Raises:
             ValueError: If they cannot be measured in that way.
         """
         self.cancel()
-        self._homogeneous = homogeneous = self.options.homogeneous or is_by_stream
+        self._homogeneous = homogeneous = self.options.homogeneous or is_packed
         mode = self._mode(2 if homogeneous else num_micro_batches)
         if self.options.needs_one_micro_batch and (homogeneous or num_micro_batches > 1):
             raise exact_refusal(
-                "the loss of this model cannot be told apart by row, so that micro-batches are of one stream each"
+                "samples are packed into rows, so that micro-batches are of one stream each"
                 if homogeneous
                 else f"this update has {num_micro_batches} micro-batches"
             )
@@ -97,7 +105,7 @@ class RunProbe:
     def _make(self, model: nn.Module, mode: Literal["exact", "sketch"], homogeneous: bool) -> GradientProbe:
         return GradientProbe(
             model,
-            self._num_streams,
+            len(self._names),
             mode,
             variance=self.variance,
             layers=self.options.layers,
@@ -106,6 +114,7 @@ class RunProbe:
             sketch_size=self.options.sketch_size,
             seed=self._seed,
             world_size=self._world_size,
+            told=self._told,
         )
 
     def start(self, stream_ids: Int64Array, items_per_row: Tensor, counts: bool) -> None:
@@ -137,10 +146,7 @@ class RunProbe:
         if probe is None:
             return None, 0.0
         statistics = probe.finish(loss_scale, loss_weights)
-        if self.variance and self._homogeneous and np.isnan(statistics.variance[statistics.counts > 1]).any():
-            self._warn(
-                "The variance of a stream's gradient needs two micro-batches of it: lower per_device_train_batch_size."
-            )
+        self._check_variance(statistics)
         return statistics, probe.seconds - self._seconds_before
 
     def forget_model(self) -> None:
@@ -155,7 +161,18 @@ class RunProbe:
         if probe is not None:
             probe.cancel()
 
-    def _warn(self, message: str) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            logger.warning(message)
+    def _check_variance(self, statistics: GradientStatistics) -> None:
+        """Says once a run of which streams there is no variance; what is not finite is no question of numbers."""
+        is_known = ~np.isfinite(np.diagonal(statistics.gram)) | np.isfinite(statistics.variance)
+        missing = [self._names[place] for place in np.flatnonzero(~is_known)]
+        if not self.variance or not missing or self._has_warned:
+            return
+        self._has_warned = True
+        logger.warning(
+            "No variance of the gradient is known of streams %s: %s.",
+            ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else ""),
+            "where micro-batches are of one stream each, a stream needs two micro-batches of it in an update; lower "
+            "per_device_train_batch_size"
+            if self._homogeneous
+            else "a stream needs two samples of it in an update; raise the batch size, or the stream's share",
+        )

@@ -1,5 +1,6 @@
 """Ways of each kind of layer to run so that its gradients are told apart by row."""
 
+import inspect
 import types
 import weakref
 from abc import ABC, abstractmethod
@@ -60,7 +61,7 @@ class Capture(ABC):
         """Runs the layer."""
         module, reading = self.module, self._desk.reading
         if reading is not None:
-            inputs = args[0] if len(args) == 1 and not kwargs else None
+            inputs = self._only_input(args, kwargs)
             if not torch.is_grad_enabled():
                 self._foresee(inputs, reading)
             elif inputs is None or (result := self._read(module, inputs, reading)) is None:
@@ -68,6 +69,14 @@ class Capture(ABC):
             else:
                 return result
         return type(module).forward(module, *args, **kwargs)
+
+    def _only_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Gives what the layer is called with; `None` if that is more than its first argument."""
+        if len(args) + len(kwargs) != 1:
+            return None
+        if args:
+            return args[0]
+        return kwargs.get(list(inspect.signature(type(self.module).forward).parameters)[1])
 
     def _foresee(self, inputs: Tensor | None, reading: Reading) -> None:
         """Notes a use without a gradient: checkpointing may do it again, with one, in the backward."""

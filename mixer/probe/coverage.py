@@ -24,7 +24,7 @@ class Covered:
         captures: The layers that hold them; none where whole gradients are read.
         num_elements: Number of elements of all trainable parameters.
         left_out: Numbers of the parameters that could not be read in the last measurement.
-        named: Numbers of those that a warning has named.
+        told: Names of those that a warning has named.
     """
 
     parameters: tuple[nn.Parameter, ...]
@@ -32,7 +32,7 @@ class Covered:
     captures: tuple[Capture, ...]
     num_elements: int
     left_out: set[int] = field(default_factory=set)
-    named: set[int] = field(default_factory=set)
+    told: set[str] = field(default_factory=set)
 
     @property
     def read(self) -> list[int]:
@@ -57,29 +57,31 @@ class Covered:
             ValueError: If nothing is left.
         """
         self.left_out = set(np.flatnonzero(failures).tolist())
-        self.warn((self.targets[index].name, self.parameters[index]) for index in self.left_out - self.named)
-        self.named |= self.left_out
+        self.warn((self.targets[index].name, self.parameters[index]) for index in self.left_out)
         if not self.read:
             raise ValueError(
                 "The gradient probe could read no layer: no inputs have the rows of the batch, one for each of the "
-                "stream_ids given to start(), as their first axis. Give one id for each row of the inputs, or use "
-                "homogeneous=True, with micro-batches of one stream each."
+                "stream_ids given to start(), as their first axis, or no backward came between start() and finish(). "
+                "Give one id for each row of the inputs, or use homogeneous=True, with one stream in each micro-batch."
             )
 
-    def warn(self, missed: Iterable[tuple[str, nn.Parameter]]) -> None:
-        """Names parameters that are left out.
+    def warn(self, missed: Iterable[tuple[str, nn.Parameter]], reason: str = "") -> None:
+        """Names parameters that are left out, each once.
 
         Args:
             missed: Their names, and they.
+            reason: What is known of the reason, beside the kind of the layer.
         """
-        sizes = {name: parameter.numel() for name, parameter in missed}
+        sizes = {name: parameter.numel() for name, parameter in missed if name not in self.told}
         if not sizes:
             return
+        self.told.update(sizes)
         names = sorted(sizes, key=lambda name: -sizes[name])
         logger.warning(
             "The gradient probe cannot tell the streams apart in %s%s: %.1f %% of the trainable parameters, left out "
-            "of its figures. homogeneous=True reads any kind of layer.",
+            "of its figures. %shomogeneous=True reads any kind of layer.",
             ", ".join(names[:5]),
             f" and {len(names) - 5} more" if len(names) > 5 else "",
             100.0 * sum(sizes.values()) / self.num_elements,
+            reason,
         )

@@ -1,6 +1,6 @@
 """Which parameters of a model a probe can read, and by which layers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
@@ -28,7 +28,9 @@ class _Owners:
     modules: list[tuple[str, nn.Module]]
 
 
-def discover(model: nn.Module, layers: Sequence[str] | None, desk: Desk, any_kind: bool) -> Covered:
+def discover(
+    model: nn.Module, layers: Sequence[str] | None, desk: Desk, any_kind: bool, told: set[str] | None = None
+) -> Covered:
     """Finds the parameters that can be read, and warns of those that cannot.
 
     Args:
@@ -36,6 +38,7 @@ def discover(model: nn.Module, layers: Sequence[str] | None, desk: Desk, any_kin
         layers: Patterns of names of layers (`"*.mlp.*"`); `None` for all.
         desk: Where layers find what reads the present micro-batch.
         any_kind: Whether whole gradients are read, which needs no known kind of layer.
+        told: Names of parameters that a warning has named already; new ones are added.
 
     Returns:
         What is read.
@@ -48,16 +51,18 @@ def discover(model: nn.Module, layers: Sequence[str] | None, desk: Desk, any_kin
     _check(model, owners, wanted, layers, any_kind)
     kinds = {module: _kind(name, module) for own in wanted.values() for name, module in own.modules}
     readable = [one for one, own in wanted.items() if any_kind or _is_readable(one, own, kinds)]
+    reason = _replaced(kinds)
     if not readable:
         found = sorted({type(module).__name__ for own in wanted.values() for _, module in own.modules})
         raise ValueError(
             f"None of the layers can be read: they are of kinds {found}, and what is known is Linear, Conv1D, "
-            "Embedding, LayerNorm and RMSNorm. Use homogeneous=True, with micro-batches of one stream each."
+            f"Embedding, LayerNorm and RMSNorm. {reason}Use homogeneous=True, with micro-batches of one stream each."
         )
     targets = tuple(_target(index, wanted[one].name, one) for index, one in enumerate(readable))
     captures = () if any_kind else _captures(kinds, readable, desk)
     covered = Covered(tuple(readable), targets, captures, sum(one.numel() for one in owners))
-    covered.warn((own.name, one) for one, own in wanted.items() if one not in set(readable))
+    covered.told = covered.told if told is None else told
+    covered.warn(((own.name, one) for one, own in wanted.items() if one not in set(readable)), reason)
     return covered
 
 
@@ -68,10 +73,18 @@ def _check(
     layers: Sequence[str] | None,
     any_kind: bool,
 ) -> None:
-    if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()) or not any(map(_size, owners)):
+    modules = list(model.modules())
+    if any(isinstance(module.__dict__.get("forward"), Capture) for module in modules):
+        raise ValueError("another GradientProbe is reading this model: call its finish() or cancel() first.")
+    is_fsdp1 = any(isinstance(module, FullyShardedDataParallel) for module in modules)
+    if is_fsdp1 or (owners and not any(map(_size, owners))):
         raise ValueError(
-            "The model has no trainable parameters, or FSDP1 or DeepSpeed ZeRO-3 shards them so that their layers "
-            "cannot be read. Use FSDP2 (fully_shard, fsdp_version=2), or DDP."
+            "FSDP1 or DeepSpeed ZeRO-3 shards the parameters so that their layers cannot be read. Use FSDP2 "
+            "(fully_shard, fsdp_version=2), or DDP."
+        )
+    if not owners:
+        raise ValueError(
+            "The model has no trainable parameters, so there is no gradient to measure: set requires_grad on some."
         )
     if not wanted:
         names = sorted({name for own in owners.values() for name, _ in own.modules})
@@ -102,9 +115,18 @@ def _matches(owners: _Owners, layers: Sequence[str]) -> bool:
 
 
 def _kind(name: str, module: nn.Module) -> type[Capture] | None:
-    if name.endswith(_NOT_BY_ROW) or module.__dict__.get("forward", own_forward(module)) != own_forward(module):
-        return None  # in the second case something else already runs in its place
+    if name.endswith(_NOT_BY_ROW) or _is_replaced(module):
+        return None
     return next((kind for kind in _KINDS if kind.knows(module)), None)
+
+
+def _is_replaced(module: nn.Module) -> bool:
+    return bool(module.__dict__.get("forward", own_forward(module)) != own_forward(module))
+
+
+def _replaced(modules: Iterable[nn.Module]) -> str:
+    found = sorted({type(module).__name__ for module in modules if _is_replaced(module)})
+    return f"Something else (hooks of accelerate?) runs in place of the forward of some {found}. " if found else ""
 
 
 def _is_readable(parameter: nn.Parameter, owners: _Owners, kinds: dict[nn.Module, type[Capture] | None]) -> bool:

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 TakeMatrix = Callable[[Tensor, Tensor], Tensor]
 TakeRows = Callable[[Tensor], None]
@@ -52,9 +51,9 @@ class LinearByRow(Function):
         return torch.nn.functional.linear(own_inputs, own_weight, None if bias is None else bias.to(dtype))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         """Gives the gradients, and hands the factors of the weight's on."""
+        _check_once()
         if gradient is None:
             return (None,) * 6
         inputs, weight = ctx.saved_tensors
@@ -71,6 +70,14 @@ class LinearByRow(Function):
                 ctx.take_bias(per_row)
                 of_bias = per_row.sum(0).to(ctx.bias_dtype)
         return of_inputs, of_weight, of_bias, None, None, None
+
+
+def _check_once() -> None:
+    if torch.is_grad_enabled():  # in a backward only with create_graph=True
+        raise RuntimeError(
+            "The loss differentiates through gradients (create_graph=True), and gradients are told apart by row in one "
+            "plain backward only. Use homogeneous=True, with micro-batches of one stream each."
+        )
 
 
 def _dtype_of_product(inputs: Tensor) -> torch.dtype:
@@ -101,9 +108,9 @@ class VectorByRow(Function):
         return vector.view(*[1] * (num_axes - 1), -1).expand(num_rows, *[-1] * (num_axes - 1))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Gives the vector's gradient, and hands the rows' on."""
+        _check_once()
         rows = gradient.reshape(len(gradient), -1)
         at_least_float32 = rows.to(torch.promote_types(rows.dtype, torch.float32))
         ctx.take(at_least_float32)

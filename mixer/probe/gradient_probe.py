@@ -30,7 +30,9 @@ class GradientProbe:
 
     Known are Linear, Conv1D, Embedding, LayerNorm and RMSNorm (LoRA's adapters are Linear), tied or not; trained
     parameters of other layers are left out of all figures, and named in a warning. The first axis of a layer's inputs
-    has to be the rows of the batch. Between `start` and `finish` the layers run with a backward of ours; before and
+    has to be the rows of the batch, in their order. Inputs of other shapes are found out, but not those that only look
+    like it: with time first and as many steps as rows, with rows sorted or permuted inside of the model, or routed to
+    experts as many as there are rows. Between `start` and `finish` the layers run with a backward of ours; before and
     after that the model is untouched.
 
     The losses that are back-propagated from `start` to `finish` have to add up to the mean over all items, averaged
@@ -52,9 +54,11 @@ class GradientProbe:
         sketch_size: Rows and columns of each parameter's projection, at most.
         seed: Seed of the projections; the same on all ranks.
         world_size: Number of ranks that train together; `None` asks torch.
+        told: Names of parameters that a warning has named already and need not again; those it names are added.
 
     Raises:
         ValueError: If a value is outside its range, or nothing of the model can be read that way.
+        TypeError: If the model is no module.
 
     Example:
         >>> import torch
@@ -79,9 +83,10 @@ class GradientProbe:
         sketch_size: int = 64,
         seed: int = 0,
         world_size: int | None = None,
+        told: set[str] | None = None,
     ):
         world_size = num_ranks() if world_size is None else world_size
-        check_arguments(num_streams, mode, layers, sketch_size, world_size)
+        check_arguments(model, num_streams, mode, layers, sketch_size, world_size)
         self._accumulates = mode == "sketch" or exact_accumulate
         if not self._accumulates and (world_size > 1 or homogeneous):
             raise refusal(f"a world_size of {world_size}" if world_size > 1 else "homogeneous=True")
@@ -89,7 +94,7 @@ class GradientProbe:
         self.model, self.num_streams, self.mode = model, num_streams, mode
         self._homogeneous, self._world_size, self._variance = homogeneous, world_size, variance
         self._desk = Desk()
-        self._covered = discover(model, layers, self._desk, any_kind=homogeneous)
+        self._covered = discover(model, layers, self._desk, any_kind=homogeneous, told=told)
         targets = self._covered.targets
         self._device = targets[0].device
         self._projections = projections_of(targets, sketch_size, seed) if mode == "sketch" else None
@@ -122,15 +127,20 @@ class GradientProbe:
                 each measurement the errors of the sketch go out on the average.
 
         Raises:
-            ValueError: If the ids fit no streams, or an exact probe is to read a second micro-batch.
+            ValueError: If the ids fit no streams, or an exact probe is to read a second micro-batch; what was read
+                since the first `start` is forgotten.
         """
-        ids, items = check_rows(stream_ids, num_items, self.num_streams, self._homogeneous)
-        if self._totals is not None and not self._accumulates:
-            raise refusal("a second micro-batch")
-        with self._stopwatch.running():
-            totals = self._begin(draw) if self._totals is None else self._totals
-            self._close_reading(totals)
-            self._open_reading(totals, Rows(ids, items, self.num_streams, self._device))
+        try:
+            ids, items = check_rows(stream_ids, num_items, self.num_streams, self._homogeneous)
+            if self._totals is not None and not self._accumulates:
+                raise refusal("a second micro-batch")
+            with self._stopwatch.running():
+                totals = self._begin(draw) if self._totals is None else self._totals
+                self._close_reading(totals)
+                self._open_reading(totals, Rows(ids, items, self.num_streams, self._device))
+        except BaseException:
+            self.cancel()
+            raise
 
     def _begin(self, draw: int) -> Totals:
         for projection in self._projections or ():
@@ -156,7 +166,7 @@ class GradientProbe:
         reading, self._reading, self._desk.reading = self._reading, None, None
         if reading is not None:
             reading.close()
-            totals.failures[list(reading.failed)] += 1
+            totals.failures[list(reading.failed) if reading.has_seen else slice(None)] += 1
             totals.failures[self._check.finish()] += 1
 
     def cancel(self) -> None:
@@ -180,7 +190,7 @@ class GradientProbe:
             The statistics, the same on every rank.
 
         Raises:
-            ValueError: If no layer could be read, or an argument is outside its range.
+            ValueError: If no layer could be read, no backward came, or an argument is outside its range.
             RuntimeError: If nothing was started.
         """
         factors = factors_of(loss_scale, loss_weights, self.num_streams)

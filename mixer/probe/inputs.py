@@ -6,19 +6,20 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 Int64Array = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
 def check_arguments(
-    num_streams: int, mode: str, layers: Sequence[str] | None, sketch_size: int, world_size: int
+    model: nn.Module, num_streams: int, mode: str, layers: Sequence[str] | None, sketch_size: int, world_size: int
 ) -> None:
     """Checks what a probe is made of.
 
     Args:
-        num_streams: See `GradientProbe`, as all of them.
+        model: See `GradientProbe`, as all of them.
+        num_streams: Number of streams.
         mode: Exact or sketched.
         layers: Patterns.
         sketch_size: Rows and columns of projections.
@@ -26,7 +27,10 @@ def check_arguments(
 
     Raises:
         ValueError: If a value is outside its range.
+        TypeError: If the model is none.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got a {type(model).__name__}: {model!r}.")
     for name, value in (("num_streams", num_streams), ("sketch_size", sketch_size), ("world_size", world_size)):
         if not isinstance(value, int | np.integer) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")

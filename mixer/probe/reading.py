@@ -24,11 +24,13 @@ class Reading:
 
     Attributes:
         failed: Numbers of the parameters that cannot be read.
+        has_seen: Whether any gradient came.
     """
 
     def __init__(self, rows: Rows, sums: Taker, squares: Tensor | None, stopwatch: Stopwatch):
         self.rows = rows
         self.failed: set[int] = set()
+        self.has_seen = False
         self._sums, self._squares, self._stopwatch = sums, squares, stopwatch
         self._vectors: dict[int, Tensor] = {}
         self._lookups: dict[int, Lookups] = {}
@@ -57,6 +59,7 @@ class Reading:
         Returns:
             `[height, width]`: the gradient from all streams, of at least float32.
         """
+        self.has_seen = True
         if self._num_uses.get(index, 1) > 1:  # the pieces of all uses have to be added up before they are multiplied
             self._postponed.setdefault(index, []).append((inputs, gradients))
             return product(inputs, gradients)
@@ -110,6 +113,7 @@ class Reading:
             index: Number of the parameter.
             per_row: `[num_rows, size]`: its gradient from each row.
         """
+        self.has_seen = True
         self._vectors[index] = self._vectors[index] + per_row if index in self._vectors else per_row
 
     def lookups(self, index: int) -> Lookups:
@@ -136,6 +140,7 @@ class Reading:
                 self._add_squares(index, per_row.double().square().sum(1))
             for index, lookups in self._lookups.items():
                 if lookups.gradients:
+                    self.has_seen = True
                     unique, pieces = lookups.by_stream(self.rows)
                     self._sums.add_rows(index, unique, pieces, self.rows.present, lookups.head)
                     if self._squares is not None:

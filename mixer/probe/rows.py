@@ -24,6 +24,7 @@ class Rows:
         self.num_rows = len(stream_ids)
         self.counts = np.bincount(stream_ids[num_items > 0], minlength=num_streams)
         self.num_items = np.bincount(stream_ids, weights=num_items, minlength=num_streams)
+        self.num_squared = np.bincount(stream_ids, weights=num_items**2, minlength=num_streams)
         present, local = np.unique(stream_ids, return_inverse=True)
         self.num_present = len(present)
         self.local: list[int] = local.tolist()

@@ -27,7 +27,7 @@ class Totals:
         squares: float64 `[num_parameters, num_streams]`: squared norms of the gradients of the groups (samples, or
             micro-batches) that the variance is taken of; `None` if nobody asks for it.
         failures: `[num_parameters]`: how often a parameter could not be read.
-        counts: `[3, num_streams]`: samples, items, and the sum of the squares of the groups' samples.
+        counts: `[3, num_streams]`: samples, items, and the sum of the squares of the groups' items.
     """
 
     sums: Sums
@@ -72,7 +72,8 @@ class Totals:
             rows: The rows.
             is_one_group: Whether the variance is of micro-batches; else it is of samples.
         """
-        self.counts += np.stack([rows.counts, rows.num_items, rows.counts**2 if is_one_group else rows.counts])
+        squared = rows.num_items**2 if is_one_group else rows.num_squared
+        self.counts += np.stack([rows.counts, rows.num_items, squared])
 
     def add_up(self, device: torch.device) -> None:
         """Adds up what the ranks hold.
@@ -109,8 +110,9 @@ class Totals:
             gram = products.sum(0) * scale
             squared_norm, variance = np.full((2, len(counts)), np.nan)
             if self.squares is not None:
-                own = self.squares.cpu().numpy()[chosen].sum(0) * (to_mean * counts) ** 2
-                squared_norm, variance = signal_and_noise(np.diagonal(gram) * counts**2, own, counts, num_squared)
+                own = self.squares.cpu().numpy()[chosen].sum(0) * (to_mean * items) ** 2
+                squared_norm, of_item = signal_and_noise(np.diagonal(gram) * items**2, own, items, num_squared)
+                variance = of_item * counts / items  # a sample is a mean over so many items
             return GradientStatistics(
                 gram=gram,
                 variance=variance,

@@ -64,6 +64,11 @@ class WholeReading:
                 self._squares[index, present] += square if index not in self._seen else float("nan")
         self._seen.add(index)
 
+    @property
+    def has_seen(self) -> bool:
+        """Whether any gradient came."""
+        return bool(self._seen)
+
     def close(self) -> None:
         """Ends the reading."""
         self.clear()

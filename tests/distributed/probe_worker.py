@@ -135,14 +135,25 @@ def one_rank_cannot_read() -> dict[str, Any]:
     return {"found": run(case, case.model, probe, [own_rows(case)]), "coverage": probe.coverage}
 
 
+def _backward_on_the_first_rank_only() -> None:
+    model = nn.Linear(2, 2)
+    probe = GradientProbe(model, 2, "sketch")
+    probe.start([0, 1])
+    loss = model(torch.randn(2, 2)).sum()
+    if dist.get_rank() == 0:
+        loss.backward()
+    probe.finish()
+
+
 def errors() -> list[str]:
-    """Of an exact probe, of whole gradients of a sharded model, and of the sharding before FSDP2."""
+    """Of an exact probe, of whole gradients of a sharded model, of the sharding before FSDP2, without a backward."""
     sharded = nn.Sequential(nn.Linear(4, 4))
     fully_shard(sharded, mesh=init_device_mesh("cpu", (2,)))
     return [
         message_of(lambda: GradientProbe(nn.Linear(2, 2), 2)),
         message_of(lambda: GradientProbe(sharded, 2, "sketch", homogeneous=True)),
         message_of(lambda: GradientProbe(FullyShardedDataParallel(nn.Linear(4, 4), device_id="cpu"), 2, "sketch")),
+        message_of(_backward_on_the_first_rank_only),
     ]
 
 

@@ -6,13 +6,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from transformers import DataCollatorWithFlattening
 
 from mixer import BalancedPiKE, MixingTrainer, PiKE, Probing, schedules
 from tests.distributed.launch import end_with, message_of
 from tests.distributed.recovery_worker import Fault
-from tests.helpers import build_model
-from tests.mixer.probed import BIG, ProbedRun, assert_found, build, is_untouched, train
+from tests.helpers import build_model, three_streams
+from tests.mixer.probed import BIG, ProbedRun, assert_found, build, is_untouched, loss_of, train
+from tests.mixer.test_probed_numbers import Opaque
 from tests.mixer.test_probing_resume import SAVED, probed_end
 
 SKETCH = Probing(sketch_size=BIG)
@@ -36,6 +39,23 @@ CASES: dict[str, Any] = {
     "by tokens": lambda: {"probe": SKETCH, "max_tokens_per_micro_batch": 40},
     "by length": lambda: {"probe": SKETCH, "args": {"train_sampling_strategy": "group_by_length"}},
     "checkpointing": lambda: {"probe": SKETCH, "args": {"gradient_checkpointing": True}},
+    "packed": lambda: {  # but where a rank has a single sample, whose row is one
+        "probe": SKETCH,
+        "data_collator": DataCollatorWithFlattening(),
+        "train_dataset": {
+            name: [{"input_ids": list(range(2, 5 + (i + k) % 4))} for i in range(9)] for k, name in enumerate("abc")
+        },
+        "args": {"per_device_train_batch_size": 2},
+    },
+    "rows unknown": lambda: {
+        "model": Opaque(),
+        "probe": SKETCH,
+        "train_dataset": three_streams("sequence-classification"),
+    },
+}
+LOSSES = {
+    "packed": lambda model, inputs: model(**inputs, num_items_in_batch=torch.tensor(1)).loss,
+    "rows unknown": lambda model, inputs: model(**inputs)["loss"] * len(inputs["labels"]),
 }
 
 
@@ -66,7 +86,8 @@ def trained(folder: Path) -> dict[str, Any]:
     results = {}
     for name, changes in CASES.items():
         trainer = _build(folder / name, **changes())
-        run = train(trainer, is_by_micro_batch=name == "one stream each", gather=gathered)
+        is_by_micro_batch = name in ("one stream each", "packed")
+        run = train(trainer, LOSSES.get(name, loss_of), is_by_micro_batch, gather=gathered)
         results[name] = {
             "problem": _problem(run),
             "frame": run.frame.to_json(double_precision=15),

@@ -70,22 +70,22 @@ class _Layers(nn.Module):
         return torch.cat([gradient.flatten() for gradient in gradients])
 
 
-def by_hand(own_sum: torch.Tensor, own_count: int) -> list[float] | None:
-    """Signal and noise by both ranks' sums of their samples' gradients.
+def by_hand(own_sum: torch.Tensor, own_count: int, samples_per_item: float = 1.0) -> list[float] | None:
+    """Signal and noise, of a sample, by both ranks' sums of their items' gradients.
 
-    `E||Σz||² = n² signal + n noise` and `E Σ||z||² = Σs² signal + n noise`, solved as they stand; `None` of one sample.
+    `E||Σz||² = n² signal + n noise` and `E Σ||z||² = Σs² signal + n noise`, solved as they stand; `None` of one rank.
     """
     own = torch.cat([own_sum.double(), torch.tensor([float(own_count)], dtype=torch.float64)])
     every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(every, own)
     parts, counts = torch.stack(every)[:, :-1], torch.stack(every)[:, -1]
     total = counts.sum()
-    if total == 1:
+    if counts.max() == total:
         return None
     equations = torch.stack([torch.stack([total**2, total]), torch.stack([counts.square().sum(), total])])
     measured = torch.stack([parts.sum(0).square().sum(), parts.square().sum()])
-    found: list[float] = torch.linalg.solve(equations, measured).tolist()
-    return found
+    signal, noise = torch.linalg.solve(equations, measured).tolist()
+    return [signal, noise * samples_per_item]
 
 
 def difference(found: Any, expected: list[float] | None) -> float:
@@ -149,19 +149,20 @@ def _trainer(folder: Path, model: nn.Module | None = None, **changes: Any) -> Mi
     )
 
 
-def _sum_of_gradients(trainer: MixingTrainer, update: Any) -> tuple[torch.Tensor, int]:
-    """Adds up the gradients of this rank's samples, each by a forward and backward of its own."""
+def _sum_of_gradients(trainer: MixingTrainer, update: Any) -> tuple[torch.Tensor, int, int]:
+    """Adds up the gradients of this rank's samples, each by a backward of its own; gives their items too."""
     model, num_items = trainer.model, trainer._num_items
     parameters = list(model.parameters())
-    total, count = torch.zeros(sum(parameter.numel() for parameter in parameters)), 0
+    total, count, items = torch.zeros(sum(parameter.numel() for parameter in parameters)), 0, 0
     for micro in update.micro_batches:
         for row in range(0 if micro.is_padding else len(micro.stream_ids)):
             inputs = {name: values[row : row + 1] for name, values in micro.inputs.items()}
             loss = model(**inputs, num_items_in_batch=torch.tensor(num_items)).loss
-            gradients = torch.autograd.grad(update.plan.total * loss, parameters)
+            gradients = torch.autograd.grad(num_items * loss, parameters)
             total += torch.cat([gradient.flatten() for gradient in gradients])
             count += 1
-    return total, count
+            items += int(inputs["labels"][:, 1:].ne(-100).sum())
+    return total, count, items
 
 
 def trained(folder: Path) -> dict[str, Any]:
@@ -170,8 +171,8 @@ def trained(folder: Path) -> dict[str, Any]:
     train_update = trainer.training_step
 
     def compare(model: nn.Module, update: Any, num_items: Any = None) -> torch.Tensor:
-        own_sum, count = _sum_of_gradients(trainer, update)
-        expected.append(by_hand(own_sum, count))
+        own_sum, count, items = _sum_of_gradients(trainer, update)
+        expected.append(by_hand(own_sum, items, update.plan.total / trainer._num_items))
         counts.append([count, len(update.micro_batches)])
         return train_update(model, update, num_items)
 

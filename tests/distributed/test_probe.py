@@ -69,7 +69,8 @@ def test_what_one_rank_cannot_read_is_left_out_on_all(results: list[dict[str, An
 
 def test_what_cannot_be_done_on_several_ranks_is_refused_with_the_reason(results: list[dict[str, Any]]) -> None:
     for result in results:
-        exact, whole, old = result["errors"]
+        exact, whole, old, no_backward = result["errors"]
         assert "a world_size of 2: products of parts lack the cross terms. Use mode='sketch', or exact_acc" in exact
         assert "homogeneous=True reads each rank's own gradients, and FSDP2 shards them. Use homogeneous=False" in whole
-        assert "or FSDP1 or DeepSpeed ZeRO-3 shards them so that their layers cannot be read. Use FSDP2" in old
+        assert "FSDP1 or DeepSpeed ZeRO-3 shards the parameters so that their layers cannot be read. Use FSDP2" in old
+        assert "or no backward came between start() and finish()" in no_backward

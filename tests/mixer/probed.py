@@ -14,7 +14,6 @@ from transformers import GPT2LMHeadModel, LlamaForCausalLM
 
 from mixer import GradientStatistics, MixingTrainer, Probing
 from mixer.gradient_rows import rows_of
-from mixer.gradient_statistics import signal_and_noise
 from mixer.losses import items_per_row
 from tests.helpers import MODEL_DATA, arguments, build_model, three_streams
 
@@ -80,14 +79,13 @@ def statistics_of(groups: list[Group], num_streams: int = 3) -> GradientStatisti
         counts[stream_id] = sum(group.num_samples for group in own)
         items[stream_id] = sum(group.num_items for group in own)
         if own:
-            parts = torch.stack([group.gradient for group in own]) / items[stream_id]
-            means[stream_id] = parts.sum(0)
-            squares = (parts * counts[stream_id]).square().sum()
-            whole = (means[stream_id] * counts[stream_id]).square().sum()
-            squared = sum(group.num_samples**2 for group in own)
-            signal[stream_id], noise[stream_id] = signal_and_noise(
-                float(whole), float(squares), float(counts[stream_id]), squared
-            )
+            means[stream_id] = torch.stack([group.gradient for group in own]).sum(0) / items[stream_id]
+            pairs = [(one, other) for one in own for other in own if one is not other]
+            if pairs:
+                products = sum(float(one.gradient @ other.gradient) for one, other in pairs)
+                signal[stream_id] = products / sum(one.num_items * other.num_items for one, other in pairs)
+                square = float(means[stream_id].square().sum())
+                noise[stream_id] = counts[stream_id] * (square - signal[stream_id])
     for one, first in means.items():
         for other, second in means.items():
             gram[one, other] = float(first @ second)

@@ -117,6 +117,19 @@ class TestNoise:
         )
         assert whole.noise == pytest.approx((2.0, 8.0))
 
+    def test_a_stream_of_a_single_sample_is_as_noisy_as_the_others(self) -> None:
+        # (0.5·8 + 0.25·2)/0.75 = 6; noise of the batch 1/4·8/4 + 1/16·2/2 + 1/16·6/1 = 0.5 + 0.0625 + 0.375.
+        whole = statistics(
+            [[4, 0, 0], [0, 4, 0], [0, 0, 4]],
+            variance=np.array([8.0, 2.0, np.nan]),
+            counts=np.array([4, 2, 1]),
+            shares=np.array([0.5, 0.25, 0.25]),
+        )
+        assert whole.noise == pytest.approx((1.5 - 0.9375, 7 * 0.9375))
+
+    def test_a_gradient_that_is_not_finite_has_none(self) -> None:
+        assert np.isnan(statistics([[4, np.inf], [np.inf, 9]], variance=np.ones(2)).noise).all()
+
     def test_an_unmeasured_variance_is_none(self) -> None:
         assert np.isnan(statistics([[4, 1], [1, 9]]).noise).all()
 

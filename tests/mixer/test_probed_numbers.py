@@ -147,7 +147,7 @@ def test_a_model_whose_rows_cannot_be_told_apart(tmp_path: Path) -> None:
 
     data = three_streams("sequence-classification")
     args = {"per_device_train_batch_size": 2}
-    run = train(build(tmp_path, model=Opaque(), train_dataset=data, probe=SKETCH, args=args), loss, True)
+    run = train(build(tmp_path, model=Opaque(), train_dataset=data, probe=SKETCH, args=args), loss)
     assert_found(run.trainer.ledger.gradients(), run.expected)
     assert run.trainer.ledger.gradients()["variance"].notna().all()
 
@@ -164,9 +164,38 @@ def test_packed_rows(tmp_path: Path) -> None:
     assert_found(run.trainer.ledger.gradients(), run.expected)
 
 
-def test_who_needs_a_variance_that_single_micro_batches_do_not_show_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_model_whose_rows_cannot_be_told_apart_has_a_variance_of_single_micro_batches(tmp_path: Path) -> None:
+    trainer = build(
+        tmp_path, model=Opaque(), train_dataset=three_streams("sequence-classification"), mixing=PiKE(1), probe=SKETCH
+    )
+    trainer.train()
+    assert trainer.ledger.gradients()["variance"].notna().all()
+    assert np.ptp(list(trainer.mixing.weights.values())) > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"probe": Probing(homogeneous=True)},
+            "a stream needs two micro-batches of it in an update; lower per_device_train_batch_size",
+        ),
+        ({"batch_size": 3}, "a stream needs two samples of it in an update; raise the batch size"),
+    ],
+)
+def test_who_needs_a_variance_that_an_update_does_not_show_is_told_once(
+    changes: dict[str, Any], message: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    data = three_streams("sequence-classification")
-    build(tmp_path, model=Opaque(), train_dataset=data, probe=SKETCH, mixing=PiKE(1)).train()
-    assert "needs two micro-batches of it: lower per_device_train_batch_size" in caplog.text
+    build(tmp_path, **{"probe": SKETCH, "mixing": PiKE(1), **changes}).train()
+    assert caplog.text.count("No variance of the gradient is known of streams a, b, c:") == 1
+    assert message in caplog.text
+
+
+def test_what_a_probe_leaves_out_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = build_model("bert-classifier")
+    model.scale = nn.Parameter(torch.ones(()))
+    model.classifier.register_forward_hook(lambda module, args, output: output * model.scale)
+    trainer = build(tmp_path, model=model, train_dataset=three_streams("sequence-classification"))
+    trainer.train()
+    trainer.train()
+    assert caplog.text.count("cannot tell the streams apart in scale") == 1

@@ -74,11 +74,12 @@ def expected_of(case: Case, parameters: Sequence[nn.Parameter] | None = None) ->
     for stream in np.flatnonzero(totals):
         own = np.flatnonzero((ids == stream) & (items > 0))
         means[stream] = gradient(case, own.tolist(), parameters) / totals[stream]
-        samples = [gradient(case, [row], parameters) * len(own) / totals[stream] for row in own.tolist()]
+        samples = [gradient(case, [row], parameters) for row in own.tolist()]
         if len(own) > 1:
-            pairs = [(one @ other).item() for i, one in enumerate(samples) for j, other in enumerate(samples) if i != j]
-            squared_norm[stream] = np.mean(pairs)
-            variance[stream] = np.mean([(one @ one).item() for one in samples]) - squared_norm[stream]
+            pairs = [(i, j) for i in range(len(own)) for j in range(len(own)) if i != j]
+            products = sum((samples[i] @ samples[j]).item() for i, j in pairs)
+            squared_norm[stream] = products / sum(items[own[i]] * items[own[j]] for i, j in pairs)
+            variance[stream] = len(own) * ((means[stream] @ means[stream]).item() - squared_norm[stream])
     for first, one in means.items():
         for second, other in means.items():
             gram[first, second] = (one @ other).item()

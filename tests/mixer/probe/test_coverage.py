@@ -1,6 +1,7 @@
 """What cannot be read is left out, and named."""
 
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -255,7 +256,72 @@ class TestRead:
         assert_equal(case.probed(probe), expected_of(case))
 
 
+class _Squares(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(5, 6), nn.LayerNorm(6)
+        self.last = nn.Linear(6, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(input=self.norm(input=torch.tanh(self.first(input=inputs))))
+
+
+def test_inputs_by_keyword(caplog) -> None:
+    _check(_Squares(), (), caplog)
+
+
 class TestErrors:
+    def test_a_model_that_another_probe_reads(self) -> None:
+        model = _Net()
+        other = GradientProbe(model, 2)
+        other.start([0, 1])
+        with pytest.raises(
+            ValueError, match=r"another GradientProbe is reading this model: call its finish\(\) or cancel"
+        ):
+            GradientProbe(model, 2)
+        other.cancel()
+        GradientProbe(model, 2)
+
+    def test_layers_in_whose_place_something_else_runs(self, caplog) -> None:
+        model = _Net()
+        model.first.forward = lambda inputs: nn.functional.linear(inputs, model.first.weight)
+        GradientProbe(model, 2)
+        reason = r"Something else (hooks of accelerate?) runs in place of the forward of some ['Linear']"
+        assert reason in caplog.text
+        model.last.forward = model.first.forward
+        with pytest.raises(ValueError, match=re.escape(reason)):
+            GradientProbe(model, 2)
+
+    def test_what_is_no_model(self) -> None:
+        with pytest.raises(TypeError, match=r"model must be a torch.nn.Module, got a int: 3"):
+            GradientProbe(3, 2)
+
+    @pytest.mark.parametrize("options", [{}, {"mode": "sketch"}, {"mode": "sketch", "homogeneous": True}])
+    def test_no_backward(self, options) -> None:
+        model = _Net()
+        probe = GradientProbe(model, 2, **options)
+        for runs_forward in (False, True):
+            probe.start([0, 0])
+            if runs_forward:
+                model(torch.randn(2, 5))
+            with pytest.raises(ValueError, match=r"or no backward came between start\(\) and finish\(\)"):
+                probe.finish()
+
+    def test_a_loss_that_differentiates_through_gradients(self) -> None:
+        for options in ({}, {"homogeneous": True, "mode": "sketch"}):
+            model, inputs = _Net(), torch.randn(2, 5, requires_grad=True)
+            probe = GradientProbe(model, 2, **options)
+            probe.start([0, 0])
+            loss = model(inputs).square().sum()
+            if options:
+                (slope,) = torch.autograd.grad(loss, inputs, create_graph=True)
+                (loss + slope.square().sum()).backward()
+                assert probe.finish().gram[0, 0] > 0
+                continue
+            with pytest.raises(RuntimeError, match=r"create_graph=True\), .* Use homogeneous=True"):
+                torch.autograd.grad(loss, inputs, create_graph=True)
+            probe.cancel()
+
     def test_a_model_of_which_nothing_can_be_read(self) -> None:
         with pytest.raises(
             ValueError, match=r"None of the layers can be read: they are of kinds \['Conv1d'\].*homogen"
@@ -267,7 +333,7 @@ class TestErrors:
             GradientProbe(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), 2, layers=["*.mlp"])
 
     def test_a_model_without_trainable_parameters(self) -> None:
-        with pytest.raises(ValueError, match=r"no trainable parameters, or FSDP1 .* Use FSDP2"):
+        with pytest.raises(ValueError, match=r"has no trainable parameters, so there is no gradient to measure"):
             GradientProbe(nn.Linear(2, 2).requires_grad_(False), 2)
 
     def test_ids_that_do_not_fit_the_batch(self) -> None:

@@ -37,7 +37,17 @@ def test_exact_without_accumulation_refuses_a_second_micro_batch_with_the_reason
     case.loss([0]).backward()
     with pytest.raises(ValueError, match=r"a second micro-batch: products of parts lack the cross terms. Use mode='sk"):
         probe.start([2], [1])
-    probe.cancel()
+    assert not any("forward" in module.__dict__ for module in case.model.modules())
+    assert_equal(case.probed(probe), expected_of(case))
+
+
+def test_rows_that_do_not_fit_leave_the_model_clean() -> None:
+    case = build("mlp")
+    probe = GradientProbe(case.model, 3, "sketch", sketch_size=10**3)
+    probe.start([0], [1])
+    with pytest.raises(ValueError, match="stream_ids must be"):
+        probe.start([3], [1])
+    assert not any("forward" in module.__dict__ for module in case.model.modules())
     assert_equal(case.probed(probe), expected_of(case))
 
 

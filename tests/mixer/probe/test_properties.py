@@ -1,6 +1,7 @@
 """What holds for any model and any batch."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,3 +76,27 @@ def test_the_order_of_rows_changes_nothing(case: Case, data: st.DataObject) -> N
     probe = GradientProbe(case.model, case.num_streams)
     expected, found = case.probed(probe), other.probed(probe)
     assert_equal(found, expected, 1e-4)
+
+
+@pytest.mark.parametrize("num_rows", [2, 4])
+@pytest.mark.parametrize("homogeneous", [False, True])
+def test_rows_of_different_length_give_no_bias(num_rows: int, homogeneous: bool) -> None:
+    """Lengths of 1 or 6, and items around a true gradient of norm 1: of the loss `Σ <w, items>` they are gradients."""
+    generator, model, found = torch.Generator().manual_seed(num_rows), torch.nn.Linear(3, 1, bias=False), []
+    true, distances = torch.tensor([0.6, 0.8, 0.0]), []
+    probe = GradientProbe(model, 1, homogeneous=homogeneous, exact_accumulate=True)
+    for _ in range(1500):
+        lengths = torch.tensor([1, 6])[torch.randint(2, (num_rows,), generator=generator)]
+        items = torch.randn(num_rows, 6, 3, generator=generator) + true
+        items = items * (torch.arange(6) < lengths[:, None])[:, :, None]
+        for rows in torch.arange(num_rows).split(1 if homogeneous else num_rows):
+            probe.start([0] * len(rows), lengths[rows])
+            (model(items[rows]).sum() / lengths.sum()).backward()
+        measured = probe.finish()
+        mean = items.sum((0, 1)) / lengths.sum()
+        distances.append(float((mean - true).square().sum()))
+        found.append([measured.squared_norm[0], measured.variance[0] / num_rows])
+    found = np.array(found)
+    error = found.std(0) / np.sqrt(len(found))
+    assert abs(found[:, 0].mean() - 1.0) < 4 * error[0]
+    assert abs(found[:, 1].mean() - np.mean(distances)) < 4 * error[1]

@@ -75,8 +75,11 @@ def test_the_variance_is_exact_even_in_a_sketch_but_for_the_product_of_the_whole
     case = _trained("mlp")
     exact = case.probed(GradientProbe(case.model, 3))
     found = case.probed(GradientProbe(case.model, 3, "sketch", sketch_size=3))
-    # By both equations of `signal_and_noise`, mean norm of a sample is signal and noise together.
-    np.testing.assert_allclose(found.variance + found.squared_norm, exact.variance + exact.squared_norm, rtol=1e-5)
+    # By both equations of `signal_and_noise`, the samples' squared norms are signal and noise together.
+    ids, items = np.array(case.stream_ids), case.items.numpy()
+    total, squared = np.bincount(ids, items, 3), np.bincount(ids, items**2, 3)
+    sums = [squared * one.squared_norm + total**2 * one.variance / one.counts for one in (found, exact)]
+    np.testing.assert_allclose(*sums, rtol=1e-5)
 
 
 def _drawn(case: Case, probe: GradientProbe, number: int) -> np.ndarray:
