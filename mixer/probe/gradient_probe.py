@@ -17,6 +17,7 @@ from mixer.probe.stopwatch import Stopwatch
 from mixer.probe.sums import projections_of
 from mixer.probe.totals import Totals
 from mixer.probe.whole import WholeReading
+from mixer.probe.workspace import Workspace
 
 Mode = Literal["exact", "sketch"]
 
@@ -100,7 +101,7 @@ class GradientProbe:
         self._projections = projections_of(targets, sketch_size, seed) if mode == "sketch" else None
         self._eager = Eager(model)
         self._check = PieceCheck(() if homogeneous else self._covered.parameters, targets, num_streams)
-        self._stopwatch = Stopwatch()
+        self._stopwatch, self._workspace = Stopwatch(), Workspace()
         self._totals: Totals | None = None
         self._reading: Reading | WholeReading | None = None
 
@@ -160,7 +161,7 @@ class GradientProbe:
             self._reading = WholeReading(parameters, rows, totals.sums, totals.squares, self._stopwatch)
         else:
             sums = self._check.begin(totals.sums)
-            self._reading = self._desk.reading = Reading(rows, sums, totals.squares, self._stopwatch)
+            self._reading = self._desk.reading = Reading(rows, sums, totals.squares, self._stopwatch, self._workspace)
 
     def _close_reading(self, totals: Totals) -> None:
         reading, self._reading, self._desk.reading = self._reading, None, None

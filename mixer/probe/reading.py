@@ -10,6 +10,7 @@ from mixer.probe.products import is_short, multiply, product, products, squares_
 from mixer.probe.rows import Rows, at_least_float32
 from mixer.probe.stopwatch import Stopwatch
 from mixer.probe.sums import Taker
+from mixer.probe.workspace import Workspace
 
 
 class Reading:
@@ -21,13 +22,22 @@ class Reading:
         squares: float64 `[num_parameters, num_streams]`: squared norms of the samples' gradients, added up here; `None`
             if nobody asks for them.
         stopwatch: Where the time goes that a plain backward would not take.
+        workspace: Room for the pieces of a layer; `None` takes new room.
 
     Attributes:
         failed: Numbers of the parameters that cannot be read.
         has_seen: Whether any gradient came.
     """
 
-    def __init__(self, rows: Rows, sums: Taker, squares: Tensor | None, stopwatch: Stopwatch):
+    def __init__(
+        self,
+        rows: Rows,
+        sums: Taker,
+        squares: Tensor | None,
+        stopwatch: Stopwatch,
+        workspace: Workspace | None = None,
+    ):
+        self._workspace = workspace or Workspace()
         self.rows = rows
         self.failed: set[int] = set()
         self.has_seen = False
@@ -74,15 +84,16 @@ class Reading:
                 self._add_squares(index, squares_of_products(inputs, gradients))
             if index in self._lookups:
                 self._lookups[index].keep_head(inputs, gradients, pieces, self._squares is not None)
-        return pieces[0] if len(pieces) == 1 else pieces.sum(0)
+        return pieces[0].clone() if len(pieces) == 1 else pieces.sum(0)
 
-    def _no_pieces(self, inputs: Tensor, gradients: Tensor) -> Tensor:
-        shape = (self.rows.num_present, gradients.shape[-1], inputs.shape[-1])
-        return torch.empty(shape, dtype=at_least_float32(inputs.dtype), device=inputs.device)
+    def _room(self, count: int, inputs: Tensor, gradients: Tensor) -> Tensor:
+        """Gives room for `[count, height, width]`, which the next layer will take."""
+        shape = (count, gradients.shape[-1], inputs.shape[-1])
+        return self._workspace.take(shape, at_least_float32(inputs.dtype), inputs.device)
 
     def _by_stream(self, inputs: Tensor, gradients: Tensor) -> Tensor:
         """Gives `[num_present, height, width]`: together this costs what the whole gradient does."""
-        pieces = self._no_pieces(inputs, gradients)
+        pieces = self._room(self.rows.num_present, inputs, gradients)
         parts = zip(self.rows.by_stream(inputs), self.rows.by_stream(gradients), strict=True)
         for piece, (own_inputs, own_gradients) in zip(pieces, parts, strict=True):
             multiply(own_gradients, own_inputs, piece)
@@ -90,8 +101,8 @@ class Reading:
 
     def _by_sample(self, index: int, inputs: Tensor, gradients: Tensor) -> Tensor:
         """Makes the gradient of one sample after the other, which costs little more, and takes its norm on the way."""
-        pieces = self._no_pieces(inputs, gradients)
-        buffer, squares, begun = torch.empty_like(pieces[0]), [], set()
+        room = self._room(self.rows.num_present + 1, inputs, gradients)
+        pieces, buffer, squares, begun = room[:-1], room[-1], [], set()
         for row, local in enumerate(self.rows.local):
             target = buffer if local in begun else pieces[local]
             multiply(gradients[row], inputs[row], target)
