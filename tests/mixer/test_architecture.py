@@ -74,7 +74,7 @@ def test_a_rule_needs_little_code(module: str, most: int) -> None:
             needed.add(name)
             waiting += [imported for imported in _imports(name) if imported in MODULES]
     if "mixer.policies.stream_average" in needed:
-        most += 350  # a rule on gradients brings the smoothing of what it divides by with it
+        most += 400  # a rule on gradients brings the smoothing of what it divides by with it
     rule = needed - CONTRACT
     lines = sum(len((ROOT / (name.replace(".", "/") + ".py")).read_text().splitlines()) for name in rule)
     assert lines < most
