@@ -194,7 +194,7 @@ def test_schedules_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "learning_rate" in printed
     (row,) = [row for row in _rows(printed) if row[0] == "NoiseScale"]
     assert row[1] == "gradient_noise"
-    assert row[2].endswith(f"takes {STEP_WITH_VARIANCES:.2f} times as long")
+    assert row[2].endswith(f"takes {STEP_WITH_VARIANCES:.2f} times as long on a single rank")
 
 
 def test_policies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -216,7 +216,7 @@ def test_what_is_measured_rules_the_next_update(policy: Any, tmp_path: Path) -> 
 
 
 def test_the_batch_grows_by_the_noise_of_the_streams(tmp_path: Path) -> None:
-    schedule = schedules.NormTest(interval_steps=2, eta=0.9, initial=12, maximum=999)
+    schedule = schedules.NormTest(interval_steps=2, eta=0.9, initial=12, maximum=999, max_growth=None)
     trainer = build(tmp_path, batch_size=schedule, probe=Probing(sketch_size=BIG), epoch_size=9999)
     run = train(trainer)
     signal, noise = run.expected[2].noise

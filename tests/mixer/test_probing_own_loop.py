@@ -90,7 +90,7 @@ def test_a_resumed_loader_goes_on_with_what_was_reported() -> None:
 
 def test_a_sampler_grows_by_the_noise_that_is_reported() -> None:
     data = Lines(400, 1.0, 3.0)
-    sampler = AdaptiveBatchSampler(data, schedules.NormTest(eta=0.3, initial=10, maximum=100), seed=1)
+    sampler = AdaptiveBatchSampler(data, schedules.NormTest(eta=0.3, initial=10, maximum=100, max_growth=None), seed=1)
     batch = next(iter(sampler))
     torch.manual_seed(0)
     found = probing(nn.Linear(2, 1), [0] * len(batch), data.inputs[batch], data.targets[batch], num_streams=1)
