@@ -28,8 +28,9 @@ import torch
 from transformers.utils import logging
 
 from benchmarks.batch_size_rules import SMALL, configurations
-from benchmarks.batch_size_runs import Course, Data, Scale, load_data, run
+from benchmarks.batch_size_runs import Course, Scale, load_data, run
 from benchmarks.common import rotated, show, write_json
+from benchmarks.domains import Data
 
 _BASELINE = f"constant {SMALL}"
 HALF, END = f"that of {_BASELINE} after half of the data", f"that of {_BASELINE} at the end, plus 2 %"

@@ -1,24 +1,17 @@
 """One run of `benchmarks.batch_size`: the demo's text and model under a batch-size schedule; how its loss went."""
 
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, TrainingArguments
 
 from benchmarks.batch_size_rules import Configuration
+from benchmarks.domains import Data, Stopwatch, new_model, read_domains
 from mixer import Budget, MixingTrainer
-from tasks.text_domains import ByteBlocks, cpp_headers, english_docstrings, python_source
 
 MICRO_BATCH_SIZE = 64
 EVALUATION_SHARE = 0.05
-_SPREAD = 8  # one in so many validation blocks is taken: few blocks in a row would be of one or two files
-_SOURCES = {"python": python_source, "cpp": cpp_headers, "english": english_docstrings}
-
-Data = Mapping[str, Mapping[str, ByteBlocks]]
 
 
 @dataclass(frozen=True)
@@ -83,28 +76,6 @@ class Course:
         return {name: values[before] + share * (values[after] - values[before]) for name, values in courses.items()}
 
 
-class Stopwatch(TrainerCallback):
-    """Measures the time of training, with loading and whatever schedules decide, without the time of evaluating."""
-
-    def __init__(self) -> None:
-        self._total = self._since = 0.0
-        self.seconds: list[float] = []  # after each update
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Starts."""
-        self._since = time.perf_counter()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Adds an update, from the end of the one before."""
-        now = time.perf_counter()
-        self._total, self._since = self._total + now - self._since, now
-        self.seconds.append(self._total)
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Leaves the time since the update out; called after each set, of which the last one counts."""
-        self._since = time.perf_counter()
-
-
 def load_data(scale: Scale) -> Data:
     """Reads the text.
 
@@ -114,12 +85,7 @@ def load_data(scale: Scale) -> Data:
     Returns:
         The sets `"train"` and `"validation"` of each stream.
     """
-    sizes = (scale.num_blocks, _SPREAD * scale.num_validation_blocks, scale.block_length)
-    data = {name: source(*sizes) for name, source in _SOURCES.items()}
-    return {
-        name: {**splits, "validation": ByteBlocks(splits["validation"].blocks[::_SPREAD].numpy())}
-        for name, splits in data.items()
-    }
+    return read_domains([scale.num_blocks] * 3, scale.num_validation_blocks, scale.block_length)
 
 
 def run(configuration: Configuration, data: Data, scale: Scale, seed: int, learning_rate: float) -> Course:
@@ -138,7 +104,7 @@ def run(configuration: Configuration, data: Data, scale: Scale, seed: int, learn
     stopwatch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
         trainer = MixingTrainer(
-            _new_model(scale, seed),
+            new_model(scale.hidden, scale.layers, scale.block_length, seed),
             _training_arguments(folder, seed, learning_rate * configuration.learning_rate_factor),
             train_dataset={name: splits["train"] for name, splits in data.items()},
             eval_dataset={name: splits["validation"] for name, splits in data.items()},
@@ -163,20 +129,6 @@ def _course(trainer: MixingTrainer, stopwatch: Stopwatch) -> Course:
         seconds=[stopwatch.seconds[step - 1] for step in updates],
         largest_batch=int(clock["total"].max()),
     )
-
-
-def _new_model(scale: Scale, seed: int) -> LlamaForCausalLM:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=256,
-        hidden_size=scale.hidden,
-        intermediate_size=3 * scale.hidden,
-        num_hidden_layers=scale.layers,
-        num_attention_heads=4,
-        max_position_embeddings=scale.block_length,
-        tie_word_embeddings=True,
-    )
-    return LlamaForCausalLM(config)
 
 
 def _training_arguments(folder: str, seed: int, learning_rate: float) -> TrainingArguments:

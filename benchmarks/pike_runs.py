@@ -4,7 +4,7 @@ import functools
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,19 +12,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, TrainingArguments
+from transformers import PrinterCallback, TrainingArguments
 from transformers.utils import logging
 
-from benchmarks.batch_size_runs import Stopwatch
+from benchmarks.domains import Data, Stopwatch, new_model, read_domains
 from mixer import BalancedPiKE, MixingTrainer, PiKE, Policy, Proportional, Uniform
 from mixer.gradient_rows import measurements_in
 from mixer.gradient_statistics import alignment_of, conflict_of
-from tasks.text_domains import ByteBlocks, cpp_headers, english_docstrings, python_source
 
 UNIFORM, PROPORTIONAL = "Uniform", "Proportional"
 PLACES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the run, at which weights are noted
-_SPREAD = 8  # one in so many validation blocks is taken: few blocks in a row would be of one or two files
-_SOURCES = {"python": python_source, "cpp": cpp_headers, "english": english_docstrings}
 
 
 @dataclass(frozen=True)
@@ -134,7 +131,7 @@ def _train(name: str, scale: Scale, seed: int) -> dict[str, Any]:
     data = _load(scale)
     with tempfile.TemporaryDirectory() as folder:
         trainer = MixingTrainer(
-            _new_model(scale, seed),
+            new_model(scale.hidden, scale.layers, scale.block_length, seed),
             _training_arguments(folder, scale, seed),
             train_dataset={domain: splits["train"] for domain, splits in data.items()},
             eval_dataset={domain: splits["validation"] for domain, splits in data.items()},
@@ -192,26 +189,8 @@ def gradients_seen(rows: pd.DataFrame) -> dict[str, float] | None:
 
 
 @functools.cache
-def _load(scale: Scale) -> Mapping[str, Mapping[str, ByteBlocks]]:
-    data = {}
-    for (name, source), num_blocks in zip(_SOURCES.items(), scale.num_blocks, strict=True):
-        splits = source(num_blocks, _SPREAD * scale.num_validation_blocks, scale.block_length)
-        data[name] = {**splits, "validation": ByteBlocks(splits["validation"].blocks[::_SPREAD].numpy())}
-    return data
-
-
-def _new_model(scale: Scale, seed: int) -> LlamaForCausalLM:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=256,
-        hidden_size=scale.hidden,
-        intermediate_size=3 * scale.hidden,
-        num_hidden_layers=scale.layers,
-        num_attention_heads=4,
-        max_position_embeddings=scale.block_length,
-        tie_word_embeddings=True,
-    )
-    return LlamaForCausalLM(config)
+def _load(scale: Scale) -> Data:
+    return read_domains(scale.num_blocks, scale.num_validation_blocks, scale.block_length)
 
 
 def _training_arguments(folder: str, scale: Scale, seed: int) -> TrainingArguments:

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from mixer.probe.rows import at_least_float32
+
 TakeMatrix = Callable[[Tensor, Tensor], Tensor]
 TakeRows = Callable[[Tensor], None]
 
@@ -66,7 +68,7 @@ class LinearByRow(Function):
             if need_weight:
                 of_weight = ctx.take_matrix(ctx.split(inputs), rows).to(ctx.weight_dtype)
             if need_bias:
-                per_row = rows.sum(1, dtype=torch.promote_types(rows.dtype, torch.float32))
+                per_row = rows.sum(1, dtype=at_least_float32(rows.dtype))
                 ctx.take_bias(per_row)
                 of_bias = per_row.sum(0).to(ctx.bias_dtype)
         return of_inputs, of_weight, of_bias, None, None, None
@@ -112,6 +114,6 @@ class VectorByRow(Function):
         """Gives the vector's gradient, and hands the rows' on."""
         _check_once()
         rows = gradient.reshape(len(gradient), -1)
-        at_least_float32 = rows.to(torch.promote_types(rows.dtype, torch.float32))
-        ctx.take(at_least_float32)
-        return at_least_float32.sum(0).to(gradient.dtype), None, None, None
+        per_row = rows.to(at_least_float32(rows.dtype))
+        ctx.take(per_row)
+        return per_row.sum(0).to(gradient.dtype), None, None, None

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mixer.probe.captures import Capture
 from mixer.probe.functions import VectorByRow
 from mixer.probe.reading import Desk, Reading
+from mixer.probe.rows import at_least_float32
 
 _FUSED = (nn.LayerNorm.forward, nn.RMSNorm.forward)
 
@@ -49,7 +50,7 @@ class NormCapture(Capture):
 
 def _fused(module: Any, vectors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
     """Does what torch does in one kernel, which takes no vector by row, in two steps."""
-    wide = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
+    wide = inputs.to(at_least_float32(inputs.dtype))
     if isinstance(module, nn.LayerNorm):
         result = F.layer_norm(wide, module.normalized_shape, eps=module.eps)
     else:

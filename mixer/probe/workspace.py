@@ -7,9 +7,8 @@ from torch import Tensor
 class Workspace:
     """Room for the pieces of one layer after the other.
 
-    Fresh memory of this size comes from the system page by page, which on a CPU takes as long as a tenth of the
-    products that are written there. So the room stays, as large as the largest layer needed; a GPU's allocator keeps
-    its own, and there it is let go of.
+    Fresh memory of this size comes from the system page by page, which on a CPU shows in the time of a step. So the
+    room stays, as large as the largest layer needed; a GPU's allocator keeps its own, and there it is let go of.
     """
 
     def __init__(self) -> None:
@@ -26,10 +25,9 @@ class Workspace:
         Returns:
             `[*shape]`, with anything in it.
         """
-        size = torch.Size(shape).numel()
-        room = self._room.get(dtype)
         if device.type != "cpu":
             return torch.empty(shape, dtype=dtype, device=device)
+        size, room = torch.Size(shape).numel(), self._room.get(dtype)
         if room is None or room.numel() < size:
             room = self._room[dtype] = torch.empty(size, dtype=dtype)
         return room[:size].view(shape)
