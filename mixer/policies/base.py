@@ -25,11 +25,13 @@ class Mixture:
         names: Names of the streams, in order.
         num_samples: int64 `[num_streams]`: size of each data set; 0 where it is not known.
         weights: `[num_streams]`: the streams' own weights to start from; they sum to 1.
+        memories: Indices of the streams that are replay buffers, in order.
     """
 
     names: tuple[str, ...]
     num_samples: Int64Array
     weights: FloatArray
+    memories: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,13 @@ class Decision:
         weights: `[num_streams]`: share of each stream; any non-negative numbers, not all 0.
         loss_weights: `[num_streams]`: factor on the loss of each stream's samples; `None` leaves the losses as they
             are.
+        additional: `[num_streams]`: samples of each stream on top of the batch size, as multiples of it; they do not
+            count in the clock of the run. A stream that has some must have weight 0. `None` for none.
     """
 
     weights: FloatArray
     loss_weights: FloatArray | None = None
+    additional: FloatArray | None = None
 
 
 class Policy(ABC):
