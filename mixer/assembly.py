@@ -137,7 +137,7 @@ def guess_tokens(streams: Sequence[Stream]) -> float:
     """
     lengths = []
     for stream in streams:
-        if stream.is_iterable:
+        if stream.is_iterable or stream.is_memory:
             continue
         with seeded(0):  # what a data set draws at random here must not show in the run
             sample: Any = stream.dataset[0]

@@ -186,8 +186,8 @@ class Mixing:
         shares, available = self._shares()
         if not shares.any():
             return None
-        clock, weights = self.clock, self._weights
-        counts, starts = self.planner.draw(shares, available, clock.next_total(), clock.step)
+        clock, weights, additional = self.clock, self._weights, self._weights.additional
+        counts, starts = self.planner.draw(shares, available, clock.next_total(), clock.step, additional)
         return Plan(
             step=clock.step,
             counts=counts,
@@ -197,6 +197,7 @@ class Mixing:
             loss_weights=weights.loss_weights,
             batch_size=clock.batch_size,
             staleness=weights.staleness(clock.step),
+            are_additional=None if additional is None else additional > 0,
         )
 
     def forecast(self) -> Iterator[Plan]:
@@ -216,7 +217,7 @@ class Mixing:
             plan = ahead.next_plan() if ahead.clock.progress < 1.0 else None
             if plan is None:
                 return
-            total = plan.total
+            total = plan.clocked(plan.counts)
             yield plan
 
     @property
@@ -276,7 +277,7 @@ class Mixing:
         """
         clock = self.clock
         position_before = clock.schedule_position
-        self._end_update(plan.total, int(tokens.sum()))
+        self._end_update(plan.clocked(plan.counts), plan.clocked(tokens))
         self.num_tokens += tokens
         if not self._size.is_constant:
             seen = BatchObservation(

@@ -189,3 +189,16 @@ def ids_of(share: Sequence[StreamShare]) -> Int64Array:
     """
     counts = np.array([len(part.indices) for part in share], dtype=np.int64)
     return np.repeat(np.array([part.stream_id for part in share], dtype=np.int64), counts)
+
+
+def positions_of(share: Sequence[StreamShare]) -> Int64Array:
+    """Says which position of its stream each sample of a share has.
+
+    Args:
+        share: The share.
+
+    Returns:
+        int64 `[num_samples]`.
+    """
+    parts = [np.asarray(part.positions, dtype=np.int64) for part in share]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)

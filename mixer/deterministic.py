@@ -38,7 +38,7 @@ def reads_without_randomness(dataset: Any) -> bool:
         return all(reads_without_randomness(part) for part in dataset.datasets)
     if type(dataset) is Subset:
         return reads_without_randomness(dataset.dataset)
-    return type(dataset) in (TensorDataset, list, tuple, range)
+    return type(dataset) in (TensorDataset, list, tuple, range) or bool(getattr(dataset, "draws_nothing", False))
 
 
 def collates_without_randomness(collator: Any) -> bool:

@@ -1,12 +1,13 @@
-"""What a stream draws next: the interface behind every stream, and its usual form, a shuffled order."""
+"""What streams draw next: a shuffled order for most of them, and what a rank has to fetch of a plan."""
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.drawer import Drawer
 from mixer.homes import dealt_samples, rank_samples
 from mixer.iterable_drawer import IterableDrawer
 from mixer.order import Order, OrderBlock
@@ -31,47 +32,6 @@ class StreamShare(NamedTuple):
     stream_id: int
     positions: range | Int64Array
     indices: Int64Array
-
-
-class Drawer(Protocol):
-    """Draws the next samples of a stream, as references into its data set.
-
-    Drawing is split in two, so that every rank knows what all of them draw but looks up only its own share: `draw`
-    reserves positions, `references` says what stands there.
-    """
-
-    @property
-    def available(self) -> int | None:
-        """Number of samples that can be drawn now; `None` means without end."""
-
-    def draw(self, count: int) -> int:
-        """Reserves the next positions.
-
-        Args:
-            count: How many, at most `available`.
-
-        Returns:
-            The first of them; the others follow it.
-        """
-
-    def references(self, positions: range | Int64Array) -> Int64Array:
-        """Looks positions up.
-
-        Args:
-            positions: Reserved positions, or such that will be soon, in ascending order.
-
-        Returns:
-            int64 `[len(positions)]`: indices into the stream's data set.
-        """
-
-    def ahead(self) -> "Drawer":
-        """Gives a copy to look ahead with: drawing from it does not move this one."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Gives the state as plain data."""
-
-    def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
-        """Takes up a saved state; raises a `ValueError` where it does not fit, or comes as near as can be."""
 
 
 class OrderedDrawer:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mixer.collation import Collation, Collator, Loaded
 from mixer.controller import Mixing
-from mixer.cutting import Cutter, MicroBatchOptions, ids_of
+from mixer.cutting import Cutter, MicroBatchOptions, ids_of, positions_of
 from mixer.drawers import StreamShare
 from mixer.feed import Feed
 from mixer.memory import MicroBatchCap
@@ -33,11 +33,13 @@ class MicroBatch:
         inputs: What the collator gave.
         stream_ids: int64 `[num_samples]`: the stream of each sample.
         is_padding: Whether it only keeps this rank in step with the others and counts for nothing.
+        positions: int64 `[num_samples]`: the position of each sample in its stream, where somebody asks for it.
     """
 
     inputs: Any
     stream_ids: Int64Array
     is_padding: bool
+    positions: Int64Array | None = None
 
 
 @dataclass(frozen=True)
@@ -123,10 +125,12 @@ class MixingLoader:
         self.mixing = mixing
         self.dataset = combine(mixing.planner.streams, datasets)
         self.by_stream = False
+        self.keeps_positions = False
         keys = [stream.order_key(seed) for stream in mixing.planner.streams]
         are_random = [stream.is_random for stream in mixing.planner.streams]
         self._reader = StreamReader(mixing.names, datasets, keys, are_random)
         self._reads_columns = stack_columns is not None and self._reader.has_columns
+        self._in_place = {number for number, dataset in enumerate(datasets) if getattr(dataset, "is_in_place", False)}
         self._feed, self._keeps_samples = feed, keeps_samples
         self._collation = Collation(collator, stack_columns, seed, rank, pin_memory)
         self._rank, self._world_size, self._seed = rank, world_size, seed
@@ -233,13 +237,15 @@ class MixingLoader:
             loaded = load()
             order, slices = self._cutter.cut(plan, share, stream_ids, loaded, self._is_by_stream(plan))
         slices = self._cutter.as_many_as_others(slices, len(stream_ids))
+        positions = positions_of(share) if self.keeps_positions else None
         micro_batches = []
         for number, cut in enumerate(slices):
             place = slice(cut.start, cut.stop)
             if cut.start < cut.stop:
                 selection = place if order is None else order[place]
                 inputs = self._collation.collate(loaded, selection, plan.step, number)
-                micro_batches.append(MicroBatch(inputs, stream_ids[selection], False))
+                own = None if positions is None else positions[selection]
+                micro_batches.append(MicroBatch(inputs, stream_ids[selection], False, own))
             else:
                 micro_batches.append(self._padding(plan, cut, number))
         return Update(plan, tuple(micro_batches), (share, loaded) if self._keeps_samples else None)
@@ -249,8 +255,8 @@ class MixingLoader:
         return self.mixing.forecast()
 
     def share(self, plan: Plan) -> list[StreamShare]:
-        """Looks up this rank's samples of a plan, but for rows of iterable streams; see `Cutter.share`."""
-        return self._without_rows(self._cutter.share(plan, self._is_by_stream(plan)))
+        """Looks up this rank's samples of a plan, but for those that no worker can load; see `Cutter.share`."""
+        return self._for_workers(self._cutter.share(plan, self._is_by_stream(plan)))
 
     def read(self, share: Sequence[StreamShare]) -> Samples:
         """Loads samples in this process; see `StreamReader.read`."""
@@ -261,32 +267,36 @@ class MixingLoader:
     def _is_by_stream(self, plan: Plan) -> bool:
         return self.by_stream or plan.loss_weights is not None
 
-    def _without_rows(self, share: list[StreamShare]) -> list[StreamShare]:
-        if self._feed is None:
+    def _for_workers(self, share: list[StreamShare]) -> list[StreamShare]:
+        if self._feed is None and not self._in_place:
             return share
-        return [part for part in share if not self.mixing.planner.streams[part.stream_id].is_iterable]
+        streams = self.mixing.planner.streams
+        left_out = self._in_place
+        return [p for p in share if p.stream_id not in left_out and not streams[p.stream_id].is_iterable]
 
     def _load(self, plan: Plan, share: list[StreamShare]) -> Loaded:
-        if self._feed is not None:
-            return self._load_with_rows(plan, share, self._feed)
+        if self._feed is not None or (self._prefetcher is not None and self._in_place):
+            return self._load_in_parts(plan, share)
         if self._prefetcher is not None:
             return Loaded(rows=self._prefetcher.take(plan, share, self._last_step(plan)))
         if self._reads_columns and share:
             return Loaded(columns=self._reader.read_columns(share))
         return Loaded(samples=self._reader.read(share))
 
-    def _load_with_rows(self, plan: Plan, share: list[StreamShare], feed: Feed) -> Loaded:
-        indexed = self._without_rows(share)
+    def _load_in_parts(self, plan: Plan, share: list[StreamShare]) -> Loaded:
+        """Loads what workers may, and beside it rows of iterable streams and what only this process has."""
+        indexed = self._for_workers(share)
         if self._prefetcher is not None:
             found = iter(self._prefetcher.take(plan, indexed, self._last_step(plan)))
         else:
             samples = self.read(indexed)
             found = iter([(samples, number) for number in range(sum(len(part.indices) for part in indexed))])
         rows: list[Row] = []
-        given = {stream_id: Samples(None, own) for stream_id, own in feed.take(plan, share).items()}
+        given = {} if self._feed is None else dict(self._feed.take(plan, share))
+        given |= {part.stream_id: self._reader.read([part]) for part in share if part.stream_id in self._in_place}
         for part in share:
             numbers = range(len(part.indices))
-            own = given.get(part.stream_id)
+            own = Samples(None, given[part.stream_id]) if part.stream_id in given else None
             rows += [next(found) if own is None else (own, number) for number in numbers]
         return Loaded(rows=rows)
 

@@ -25,6 +25,7 @@ class LoadingMixin(UpdateMixin):
     _combined: Any
     _max_tokens: int | None
     _allow_inexact: bool
+    _keeps_samples: bool = False  # whether somebody looks at the samples of updates
     _rows_from: Path | None = None  # the checkpoint from which rows of iterable streams, and the cap, go on
 
     def get_train_dataloader(self) -> MixingLoader:  # type: ignore[override]  # the loop iterates it and asks its length
@@ -38,12 +39,12 @@ class LoadingMixin(UpdateMixin):
         collator, stack_columns = self.data_collator, None
         if collator is default_data_collator:
             stack_columns = self._model_columns
-        if not all(_is_arrow(stream.dataset) for stream in self.streams):
+        if not all(_is_arrow(stream.dataset) for stream in self.streams if not stream.is_memory):
             collator = self._get_collator_with_removed_columns(collator, description="training")
         self._feed = self._new_feed()
         self._loader = MixingLoader(
             self.mixing,
-            [self._with_model_columns(stream) for stream in self.streams],
+            self._datasets(),
             collator,
             rank=self.args.process_index,
             world_size=self.args.world_size,
@@ -53,8 +54,9 @@ class LoadingMixin(UpdateMixin):
             workers=self._worker_options(),
             pin_memory=self.args.dataloader_pin_memory and self.args.device.type not in ("cpu", "mps"),
             feed=self._feed,
-            keeps_samples=self._recovers,
+            keeps_samples=self._recovers or self._keeps_samples,
         )
+        self._loader.keeps_positions = self._keeps_output
         self._loader.by_stream = self._wants_one_stream_each
         if self._recovers and self._rows_from is not None:
             self._loader.cap = self._loader.cap.taken_up(read_state(self._rows_from).get(CAP_ENTRY))
@@ -117,6 +119,11 @@ class LoadingMixin(UpdateMixin):
         elif "label_ids" in inputs:
             inputs["labels"] = inputs.pop("label_ids")
         return inputs
+
+    def _datasets(self) -> list[Any]:
+        """Gives what each stream is read from, without columns that the model does not take."""
+        lasting = {stream.name: self._with_model_columns(stream) for stream in self.streams if not stream.is_memory}
+        return [stream.dataset.reader(lasting) if stream.is_memory else lasting[stream.name] for stream in self.streams]
 
     def _with_model_columns(self, stream: Stream) -> Any:
         if not _is_arrow(stream.dataset):

@@ -99,11 +99,19 @@ class LossTracker:
         shifts_labels: Whether the model predicts the next token.
         label_smoothing: The Trainer's label smoothing factor.
         wrap_loss_function: `False` leaves the loss function as it is, for models that are compiled.
+        keeps_output: Whether the output of a forward is kept until the next one, for those that add to the loss.
     """
 
     def __init__(
-        self, model: nn.Module, shifts_labels: bool, label_smoothing: float = 0.0, wrap_loss_function: bool = True
+        self,
+        model: nn.Module,
+        shifts_labels: bool,
+        label_smoothing: float = 0.0,
+        wrap_loss_function: bool = True,
+        keeps_output: bool = False,
     ):
+        self.output: Any = None
+        self._keeps_output = keeps_output
         self._shifts_labels = shifts_labels
         self._label_smoothing = label_smoothing
         self._row_losses: Tensor | None = None
@@ -162,7 +170,7 @@ class LossTracker:
         Args:
             inputs: The micro-batch that it will be of.
         """
-        self._row_losses, self._terms, self._listening = None, [], True
+        self._row_losses, self._terms, self._listening, self.output = None, [], True, None
         self._labels = inputs.get("labels")
 
     def row_losses(self) -> Tensor | None:
@@ -172,10 +180,12 @@ class LossTracker:
             float `[num_rows]`: the sum of each row's loss terms; `None` if they cannot be told apart.
         """
         losses, self._row_losses, self._listening = self._row_losses, None, False
-        self._labels = None
+        self._labels = self.output = None
         return losses
 
     def _hear(self, output: Any, kwargs: Mapping[str, Any]) -> None:
+        if self._keeps_output:
+            self.output = output
         labels = kwargs.get("labels", self._labels)
         if not isinstance(labels, Tensor) or labels.dim() == 0:
             return

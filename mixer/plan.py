@@ -24,6 +24,8 @@ class Plan:
         loss_weights: `[num_streams]` or `None`: factors on the streams' losses.
         batch_size: Samples that were asked for; fewer are planned at the end of an epoch or of the streams.
         staleness: Number of updates that were done when the weights were decided upon but not seen by the policy.
+        are_additional: bool `[num_streams]`: whether a stream's samples come on top of the batch size and do not count
+            in the clock; `None` if no stream's do.
     """
 
     step: int
@@ -34,11 +36,23 @@ class Plan:
     loss_weights: FloatArray | None
     batch_size: int
     staleness: int
+    are_additional: NDArray[np.bool_] | None = None
 
     @functools.cached_property
     def total(self) -> int:
         """Number of samples of the update."""
         return int(self.counts.sum())
+
+    def clocked(self, by_stream: Int64Array) -> int:
+        """Adds up what counts in the clock of the run.
+
+        Args:
+            by_stream: int64 `[num_streams]`: a number of each stream, such as `counts`.
+
+        Returns:
+            The sum over the streams whose samples are not additional.
+        """
+        return int((by_stream if self.are_additional is None else by_stream[~self.are_additional]).sum())
 
     @property
     def first_stream(self) -> int:

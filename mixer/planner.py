@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.apportion import apportion
-from mixer.drawers import Drawer, DrawerLookup, OrderedDrawer, StreamShare
+from mixer.drawer import Drawer
+from mixer.drawers import DrawerLookup, OrderedDrawer, StreamShare
 from mixer.groups import Grouping, Groups
 from mixer.iterable_drawer import IterableDrawer
 from mixer.plan import Plan
@@ -56,6 +57,8 @@ class Planner:
         self._groups = Groups(streams, groupings)
         self._lookup = DrawerLookup(self.drawers)
         self._carry = np.zeros(len(self.streams))
+        self._additional_carry = np.zeros(len(self.streams))
+        self._are_memories = np.array([stream.is_memory for stream in streams])
         self._enters = np.array([stream.enters_at for stream in streams])
         self._leaves = np.array([stream.leaves_at for stream in streams])
         self._always_there = not self._enters.any() and bool((self._leaves == 1.0).all())
@@ -72,7 +75,7 @@ class Planner:
 
         Returns:
             `[num_streams]` each: shares, which sum to 1 (all 0 if no stream with a positive weight is left), and
-            available samples (infinite for a stream without an end).
+            available samples (infinite for a stream without an end). Memories do not keep a run going by themselves.
         """
         if self._always_there and self._unlimited:
             return weights / weights.sum(), self._endlessly
@@ -82,11 +85,24 @@ class Planner:
             present = (self._enters <= progress) & ((progress < self._leaves) | (self._leaves == 1.0))
         available = self._groups.limit(np.where(present, available, 0.0), weights, self.seen)
         shares = np.where(available > 0, weights, 0.0)
+        if self._only_memories_are_left(weights, shares):
+            return np.zeros_like(shares), available
         if shares.sum() > 0:
             shares = self._groups.fit(shares / shares.sum())
         return shares, available
 
-    def draw(self, shares: FloatArray, available: FloatArray, total: int, step: int) -> tuple[Int64Array, Int64Array]:
+    def _only_memories_are_left(self, weights: FloatArray, shares: FloatArray) -> bool:
+        lasting = ~self._are_memories
+        return not lasting.all() and bool(weights[lasting].any()) and not shares[lasting].any()
+
+    def draw(
+        self,
+        shares: FloatArray,
+        available: FloatArray,
+        total: int,
+        step: int,
+        additional: FloatArray | None = None,
+    ) -> tuple[Int64Array, Int64Array]:
         """Takes the samples of an update from the streams.
 
         Args:
@@ -94,11 +110,14 @@ class Planner:
             available: `[num_streams]`: what `shares` gave beside it.
             total: Number of samples; fewer are drawn only when all streams together have fewer.
             step: Index of the update, for a drawing at random.
+            additional: `[num_streams]`: samples on top, as multiples of those; `None` for none.
 
         Returns:
             int64 `[num_streams]` each: counts, and the position of each stream's first sample.
         """
         counts = self._counts(shares, available, total, step)
+        if additional is not None:
+            counts += self._additional_counts(additional * int(counts.sum()), available - counts)
         starts = [drawer.draw(count) for drawer, count in zip(self.drawers, counts.tolist(), strict=True)]
         self.seen += counts
         return counts, np.array(starts, dtype=np.int64)
@@ -178,6 +197,13 @@ class Planner:
         self._carry = carry
         return counts + fixed
 
+    def _additional_counts(self, wanted: FloatArray, available: FloatArray) -> Int64Array:
+        """Rounds with the remainder carried over; what a stream cannot give is not made up for later."""
+        owed = np.where(wanted > 0, self._additional_carry + wanted, 0.0)
+        counts = np.minimum(np.floor(owed + 1e-9), available)
+        self._additional_carry = np.where(counts < available, owed - counts, 0.0)
+        return counts.astype(np.int64)
+
     def _draw_counts(self, shares: FloatArray, total: int, step: int) -> tuple[Int64Array, FloatArray]:
         if self._drawing == "exact":
             return apportion(shares, total, self._carry)
@@ -189,8 +215,15 @@ class Planner:
         return {
             "seed": self._seed,
             "streams": {
-                stream.name: {**drawer.state_dict(), "seen": int(seen), "owed": float(owed)}
-                for stream, drawer, seen, owed in zip(self.streams, self.drawers, self.seen, self._carry, strict=True)
+                stream.name: {**drawer.state_dict(), "seen": int(seen), "owed": owed, "owed_on_top": on_top}
+                for stream, drawer, seen, owed, on_top in zip(
+                    self.streams,
+                    self.drawers,
+                    self.seen,
+                    self._carry.tolist(),
+                    self._additional_carry.tolist(),
+                    strict=True,
+                )
             },
         }
 
@@ -219,9 +252,13 @@ class Planner:
         self.seen = np.array([saved[name]["seen"] if name in saved else 0 for name in names], dtype=np.int64)
         if is_same:
             self._carry = np.array([saved[name]["owed"] for name in names], dtype=np.float64)
+            self._additional_carry = np.array([saved[name].get("owed_on_top", 0.0) for name in names])
 
 
 def _drawer(stream: Stream, seed: int) -> Drawer:
+    if stream.is_memory:
+        drawer: Drawer = stream.dataset.new_drawer(stream.order_key(seed))
+        return drawer
     return IterableDrawer(stream) if stream.is_iterable else OrderedDrawer(stream, seed)
 
 
@@ -229,6 +266,8 @@ def _check_presence(streams: Sequence[Stream]) -> None:
     """Refuses streams that leave a part of the run without any."""
     covered = 0.0
     for stream in sorted(streams, key=lambda stream: stream.enters_at):
+        if stream.is_memory:
+            continue
         if stream.enters_at > covered:
             break
         covered = max(covered, stream.leaves_at)

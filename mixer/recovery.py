@@ -22,8 +22,8 @@ from mixer.collation import batch_mapping
 from mixer.gradients import average_gradients, obstacle, settle
 from mixer.loader import Update
 from mixer.memory import MicroBatchMemoryError, Size, Window, explain, is_out_of_memory
+from mixer.methods import MethodsMixin
 from mixer.notes import leave_note, read_note, remove_note
-from mixer.saving import SavingMixin
 from mixer.snapshot import Snapshot
 
 logger = logging.get_logger(__name__)
@@ -31,7 +31,7 @@ logger = logging.get_logger(__name__)
 Result = TypeVar("Result")
 
 
-class RecoveryMixin(SavingMixin):
+class RecoveryMixin(MethodsMixin):
     """A Trainer whose `auto_find_batch_size` lowers the cap on micro-batches and leaves the total batch as it is."""
 
     _window: Window
@@ -67,7 +67,7 @@ class RecoveryMixin(SavingMixin):
             super()._update_auto_batch_size(batch_size)  # type: ignore[no-untyped-call]
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        prepared = super()._prepare_for_training(*args, **kwargs)  # type: ignore[no-untyped-call]
+        prepared = super()._prepare_for_training(*args, **kwargs)
         self._obstacle = obstacle(self.model_wrapped, self.args.world_size) or self._obstacle_of_optimizer()
         return prepared
 

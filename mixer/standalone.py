@@ -103,7 +103,8 @@ class Standalone:
         """Share of the present epoch that was given, in [0, 1]; that of each stream is `mixing.coverage`."""
         if self._uncounted is None:
             return self.mixing.clock.epoch_progress
-        return min(1.0, (self.mixing.clock.samples_in_epoch + self._uncounted.total) / self.mixing.clock.epoch_size)
+        uncounted = self._uncounted.clocked(self._uncounted.counts)
+        return min(1.0, (self.mixing.clock.samples_in_epoch + uncounted) / self.mixing.clock.epoch_size)
 
     @property
     def is_finished(self) -> bool:

@@ -10,6 +10,7 @@ import datasets
 import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset
 
+from mixer.drawer import GrowingDataset
 from mixer.policies.base import Mixture
 
 _SPLIT_NAMES = frozenset({"train", "validation", "valid", "val", "dev", "eval", "test"})
@@ -22,7 +23,8 @@ class Stream:
     Args:
         name: Name in logs, in the ledger and in weights given by name.
         dataset: A map-style data set: it has `__len__` and `__getitem__`. `__getitems__` is used where it is there. Or
-            an iterable one, whose rows come in its own order; how many there are shows when it ends.
+            an iterable one, whose rows come in its own order; how many there are shows when it ends. Or a replay
+            buffer, which remembers samples of the other streams.
         weight: Weight to start from. Give one to every stream or to none; without, adaptive policies start uniform.
         max_epochs: After so many passes over the data set the stream leaves the mixture; `None` repeats it without end.
             A whole number for an iterable data set.
@@ -60,6 +62,11 @@ class Stream:
         self._check_numbers()
         if self.weight is not None and not (math.isfinite(self.weight) and self.weight >= 0):
             raise ValueError(f"Stream {self.name!r}: weight must be a finite number of 0 or more, got {self.weight}.")
+        if self.is_memory and self.max_epochs is not None:
+            raise ValueError(
+                f"Stream {self.name!r}: a memory has no epochs, so max_epochs={self.max_epochs} has no meaning. Say by "
+                "the policy how much of it is replayed, such as ReplayRatio(0.1)."
+            )
         if self.is_iterable:
             if self.max_epochs is not None and not (self.max_epochs >= 1 and float(self.max_epochs).is_integer()):
                 raise ValueError(
@@ -93,9 +100,14 @@ class Stream:
         )
 
     @property
+    def is_memory(self) -> bool:
+        """Whether the data set is a replay buffer, which grows and forgets as the run goes on."""
+        return isinstance(self.dataset, GrowingDataset)
+
+    @property
     def num_samples(self) -> int:
-        """Number of samples of the data set; 0 for an iterable one, of which it is not known."""
-        return 0 if self.is_iterable else len(self.dataset)
+        """Number of samples of the data set; 0 for an iterable one, of which it is not known, and for a memory."""
+        return 0 if self.is_iterable or self.is_memory else len(self.dataset)
 
     @property
     def max_samples(self) -> int | None:
@@ -176,12 +188,14 @@ def combine(streams: Sequence[Stream], parts: Sequence[Any], epoch_size: int | N
         epoch_size: Samples of an epoch, if the user has said so.
 
     Returns:
-        The data set of a single stream, the concatenation of several, or for iterable ones a stand-in.
+        The data set of a single stream, the concatenation of several, or for iterable ones a stand-in; memories are
+        left out.
     """
     if any(stream.is_iterable for stream in streams):
         known = sum(stream.num_samples for stream in streams)
         return StreamsDataset(parts, epoch_size or known or None)
-    return parts[0] if len(parts) == 1 else ConcatDataset(parts)
+    lasting = [part for stream, part in zip(streams, parts, strict=True) if not stream.is_memory]
+    return lasting[0] if len(lasting) == 1 else ConcatDataset(lasting)
 
 
 def total_max_samples(streams: Sequence[Stream]) -> int | None:
@@ -211,6 +225,7 @@ def describe(streams: Sequence[Stream]) -> Mixture:
         names=tuple(stream.name for stream in streams),
         num_samples=np.array([stream.num_samples for stream in streams], dtype=np.int64),
         weights=weights / weights.sum(),
+        memories=tuple(number for number, stream in enumerate(streams) if stream.is_memory),
     )
 
 
@@ -238,6 +253,10 @@ def _check_streams(streams: Sequence[Stream], called: str) -> None:
     without = [stream.name for stream in streams if stream.weight is None]
     if without and len(without) < len(streams):
         raise ValueError(f"Give a weight to every stream or to none; these have none: {without}.")
+    if all(stream.is_memory for stream in streams):
+        raise ValueError(
+            f"{called}: the streams {names} are replay buffers, which remember samples of other streams; add those."
+        )
     if not without and not sum(stream.weight or 0.0 for stream in streams):
         raise ValueError("The weights of all streams are 0; at least one must be positive.")
 
@@ -249,7 +268,7 @@ def _check_dataset(stream: Stream) -> None:
             f"Stream {name!r}: an iterator can be read only once, neither repeated nor resumed. Give a data set whose "
             "__iter__ begins anew, such as IterableDataset.from_generator(function)."
         )
-    if stream.is_iterable:
+    if stream.is_iterable or stream.is_memory:
         return
     try:
         length = len(dataset)

@@ -23,6 +23,7 @@ from mixer.groups import Grouping
 from mixer.ledger import Ledger
 from mixer.loading import LoadingMixin
 from mixer.measuring import MeasuringMixin
+from mixer.method import Method
 from mixer.options import (
     check_arguments,
     check_evaluation_names,
@@ -71,6 +72,8 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
             `per_device_train_batch_size` samples. Best together with `train_sampling_strategy="group_by_length"`, which
             puts an update's samples of similar length into the same micro-batch.
         probe: How the streams' gradients are measured, for a policy or schedule that needs them, or for the ledger.
+        methods: What takes part in updates beside the samples' own loss: terms that are added to it, say, or a rule for
+            the gradient; see `mixer.method.Method`. Replay buffers among the streams need not be given.
         nonfinite: What to do when a stream's loss is not finite: `"warn"` and go on as the Trainer does, `"skip"`
             the optimizer step, or `"raise"`.
         allow_inexact: Whether to resume although the continuation is not the one that the uninterrupted run would have
@@ -103,6 +106,7 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
         drawing: Drawing = "exact",
         max_tokens_per_micro_batch: int | None = None,
         probe: Probing | None = None,
+        methods: Sequence[Method] = (),
         nonfinite: NonFinite = "warn",
         allow_inexact: bool = False,
         **kwargs: Any,
@@ -137,6 +141,7 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
             self._mixing = Mixing(planner, self._policy, clock, size)
             self._agreement = Agreement(self.args.world_size, len(self.streams))
             self._recorder = self._new_recorder(self._mixing)
+            self._attach_methods(tuple(methods), self._data_seed)
             handler = self.callback_handler
             handler.callbacks.insert(
                 0,
@@ -163,6 +168,7 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
         if resume_from is None:
             mixing.restart(*self._new_parts(None))
         else:
+            self._load_methods(resume_from)
             progress = self._resume(mixing, resume_from)
         resume_step = None if progress is None else mixing.clock.step
         description = {
@@ -234,6 +240,7 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
         if update is None:
             return
         self._finished = None
+        self._close_methods()
         losses = np.full(len(self.streams), np.nan)
         if "loss" in self._policy.needs:
             losses = np.where(np.isfinite(update.losses), update.losses, np.nan)
@@ -258,7 +265,7 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds what the streams did to a training log; see `Trainer.log`."""
         if self._mixing is not None and self.is_in_train and "loss" in logs:
-            logs.update(self._recorder.log_entries())
+            logs.update(self._recorder.log_entries() | self._method_entries())
         super().log(logs, start_time)
 
     def evaluate(

@@ -60,6 +60,8 @@ class UpdateMixin(Trainer):
     _probe_seconds: float = 0.0  # spent on that
     _wants_one_stream_each: bool = False  # whether all micro-batches are of one stream
     _tracker: LossTracker | None = None
+    _keeps_output: bool = False  # whether somebody looks at what the model gives
+    _last_rows: Tensor | None = None  # `[num_rows]`: sums of the last micro-batch's loss terms
 
     @property
     def mixing(self) -> Mixing:
@@ -90,9 +92,14 @@ class UpdateMixin(Trainer):
         hits, misses = self._present_loader.hits_and_misses
         if self._convention is None:
             update = self._learn_convention(update)
+        update = self._before_training(update)
         self._load_counts = {"hits": hits, "misses": misses}
         self._train_started = time.perf_counter()
         return [update], torch.tensor(self._num_items, device=device)
+
+    def _before_training(self, update: Update) -> Update:
+        """Gives what is trained for an update that all ranks have confirmed: as a rule itself."""
+        return update
 
     @property
     def _num_items(self) -> int:
@@ -139,7 +146,8 @@ class UpdateMixin(Trainer):
         if self._tracker is None:
             model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
             smoothing = self.args.label_smoothing_factor
-            self._tracker = LossTracker(model, self._loss_shifts_labels, smoothing, not self.args.torch_compile)
+            options = (not self.args.torch_compile, self._keeps_output)
+            self._tracker = LossTracker(model, self._loss_shifts_labels, smoothing, *options)
             self._tracker.attach()
         update, own_votes = self._vote(update)
         votes = self._agreement.add_up(own_votes.to(self.args.device))
@@ -227,9 +235,10 @@ class UpdateMixin(Trainer):
         loss = torch.zeros((), device=device)
         gradient_state = self.accelerator.gradient_state
         always = gradient_state.plugin_kwargs.get("sync_each_batch", False)
-        last = len(update.micro_batches) - 1
         self._begin_update(model, update)
-        for number, micro in enumerate(update.micro_batches):
+        order = self._order(update)
+        for number in order:
+            micro, last = update.micro_batches[number], order[-1]
             gradient_state._set_sync_gradients(number == last)
             with self._synchronised(model, is_synchronised and (always or number == last)):
                 own_items = self._micro_items[number]
@@ -238,6 +247,14 @@ class UpdateMixin(Trainer):
 
     def _begin_update(self, model: nn.Module, update: Update) -> None:
         """Is called before the micro-batches run, each time that they do."""
+
+    def _order(self, update: Update) -> list[int]:
+        """Says in which order the micro-batches run; the same on every rank."""
+        return list(range(len(update.micro_batches)))
+
+    def _factor(self, plan: Plan, stream_id: int) -> float:
+        """Gives what the loss of a stream's samples is multiplied by; other than 1 only in micro-batches of one."""
+        return 1.0 if plan.loss_weights is None else float(plan.loss_weights[stream_id])
 
     @contextlib.contextmanager
     def _synchronised(self, model: nn.Module, is_synchronised: bool) -> Iterator[None]:
@@ -254,7 +271,7 @@ class UpdateMixin(Trainer):
         convention, tracker = self._convention or _MEAN, self._tracker
         assert tracker is not None, "the tracker is attached before the first step"  # noqa: S101
         total, world_size = self._num_items, self.args.world_size
-        factor = 1.0 if plan.loss_weights is None else float(plan.loss_weights[micro.stream_ids[0]])
+        factor = self._factor(plan, int(micro.stream_ids[0]))
         divisor = convention.divisor(total, own_items, world_size)
         # The Trainer's own division does the scaling, whatever compute_loss a subclass has: by infinity for weight 0.
         self.loss_is_scaled_for_ga = False
@@ -262,7 +279,7 @@ class UpdateMixin(Trainer):
         self.current_gradient_accumulation_steps = divide_by
         tracker.listen(micro.inputs)
         loss = super().training_step(model, micro.inputs, num_items if convention.counts_items else None)
-        rows = tracker.row_losses()
+        rows = self._last_rows = tracker.row_losses()
         if not own_items:
             return torch.zeros_like(loss)
         ids = torch.from_numpy(micro.stream_ids).to(sums.device)

@@ -45,6 +45,11 @@ class MixtureWeights:
         """`[num_streams]`: factors on the streams' losses, or `None`."""
         return self._decision.loss_weights
 
+    @property
+    def additional(self) -> FloatArray | None:
+        """`[num_streams]`: samples on top of the batch size, as multiples of it; `None` by hand, or without."""
+        return self._decision.additional if self.manual is None else None
+
     def staleness(self, step: int) -> int:
         """Counts updates that the policy has not seen.
 
@@ -135,12 +140,13 @@ class MixtureWeights:
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the state as plain data."""
-        evaluation, loss_weights = self._evaluation_losses, self._decision.loss_weights
+        evaluation, decision = self._evaluation_losses, self._decision
         return {
             "policy": {"name": self.policy.name, "state": self.policy.state_dict()},
             "decision": {
-                "weights": self._decision.weights.tolist(),
-                "loss_weights": None if loss_weights is None else loss_weights.tolist(),
+                "weights": decision.weights.tolist(),
+                "loss_weights": None if decision.loss_weights is None else decision.loss_weights.tolist(),
+                "additional": None if decision.additional is None else decision.additional.tolist(),
             },
             "manual": None if self.manual is None else self.manual.tolist(),
             "evaluation_losses": None
@@ -188,7 +194,8 @@ class MixtureWeights:
                 f"the weights were {weights.tolist()} and are {own.tolist()} now (to change a mixture on the way, "
                 "call trainer.mixing.set_weights before train)"
             )
-        self._decide(Decision(weights, _array(state["decision"]["loss_weights"])), step)
+        loss_weights, additional = (_array(state["decision"].get(name)) for name in ("loss_weights", "additional"))
+        self._decide(Decision(weights, loss_weights, additional), step)
 
     def skip_to(self, step: int) -> None:
         """Goes on after a run of which the policy knows nothing.
@@ -209,9 +216,22 @@ class MixtureWeights:
                     f"got shape {list(np.shape(values))}."
                 )
             check_weights(values, self._names, where)
+        if decision.additional is not None:
+            self._check_additional(decision.additional, decision.weights, where)
         self._decision = decision
         self._num_observed = step
         self._scheduled = decision.weights / np.sum(decision.weights)
+
+    def _check_additional(self, additional: FloatArray, weights: FloatArray, where: str) -> None:
+        if np.shape(additional) != (len(self._names),) or not (np.isfinite(additional) & (additional >= 0)).all():
+            raise ValueError(
+                f"{where}: additional must be {len(self._names)} finite numbers of 0 or more, got {additional!r}."
+            )
+        if (additional * weights).any():
+            raise ValueError(
+                f"{where}: a stream has samples on top of the batch size (additional) or a share of it (weights), not "
+                f"both; got additional {additional.tolist()}, weights {weights.tolist()}."
+            )
 
 
 def _array(values: Sequence[float | None] | None) -> FloatArray | None:

@@ -1,0 +1,217 @@
+"""What a method is: something that takes part in a run's updates beside the loss of its samples."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mixer.agreement import Agreement
+from mixer.loader import MicroBatch, Update
+from mixer.plan import Plan
+from mixer.planner import Planner
+from mixer.side_runs import SideRuns
+from mixer.streams import Stream
+
+FloatArray = NDArray[np.float64]
+Int64Array = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a method may know of the run that it takes part in.
+
+    Args:
+        streams: The streams, in order.
+        seed: The seed of the data.
+        rank: This rank.
+        world_size: Number of ranks.
+        is_writer: Whether this process writes files that the others of its machine read.
+        device: Where the model is.
+        agreement: What the ranks agree by.
+        planner: Gives what the streams draw.
+        runs: Loads samples, and runs the model on them, beside the training.
+    """
+
+    streams: Sequence[Stream]
+    seed: int
+    rank: int
+    world_size: int
+    is_writer: bool
+    device: torch.device
+    agreement: Agreement
+    planner: Callable[[], Planner]
+    runs: SideRuns
+
+    def stream_id(self, name: str, asked_by: str) -> int:
+        """Finds a stream.
+
+        Args:
+            name: Its name.
+            asked_by: Who asks, for the error.
+
+        Returns:
+            Its id.
+
+        Raises:
+            ValueError: If there is none of that name.
+        """
+        names = [stream.name for stream in self.streams]
+        if name not in names:
+            raise ValueError(f"{asked_by}: there is no stream {name!r}; the streams are {names}.")
+        return names.index(name)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A micro-batch whose forward is done.
+
+    Args:
+        plan: The update's plan.
+        micro: The micro-batch, with positions.
+        output: What the model gave, with its graph until the backward is done.
+        items: int64 `[num_rows]`: terms of the loss in each row.
+        row_losses: `[num_rows]`, on the device: the sum of each row's loss terms, without a graph; `None` before the
+            backward, or where rows cannot be told apart.
+    """
+
+    plan: Plan
+    micro: MicroBatch
+    output: Any
+    items: Tensor
+    row_losses: Tensor | None = None
+
+
+class Method:
+    """Takes part in the updates of a run; each of these does nothing unless a subclass says otherwise.
+
+    Everything that it does has to come out the same on every rank, but for what it is told of a rank's own samples.
+
+    A subclass sets `adds_term` if it gives a `term`, `one_stream_each` if micro-batches have to be of one stream each,
+    and `needs_samples` if updates have to keep their samples.
+    """
+
+    adds_term: bool = False
+    one_stream_each: bool = False
+    needs_samples: bool = False
+
+    @property
+    def name(self) -> str:
+        """What it is called in logs (`term/NAME`) and in checkpoints."""
+        return type(self).__name__
+
+    def attach(self, run: Run) -> None:
+        """Is called when the trainer is made, and has to refuse what it cannot work with.
+
+        Args:
+            run: The run.
+
+        Raises:
+            ValueError: If the run is none that it can take part in.
+        """
+
+    def prepare(self, model: nn.Module) -> None:
+        """Is called when the model is ready to be trained.
+
+        Args:
+            model: The model as it is trained.
+
+        Raises:
+            ValueError: If the method cannot work with it.
+        """
+
+    def retrieve(self, update: Update) -> bool:
+        """Is called before an update is trained, once all ranks have confirmed it.
+
+        Args:
+            update: The update.
+
+        Returns:
+            Whether it has to be loaded anew, since other samples are to be taken; the same on every rank.
+        """
+        return False
+
+    def factors(self, plan: Plan, items: Int64Array) -> FloatArray | None:
+        """Says what the losses of the streams are multiplied by in an update.
+
+        Args:
+            plan: Its plan.
+            items: int64 `[num_streams]`: its items.
+
+        Returns:
+            `[num_streams]`, or `None` for 1 throughout; only for methods with `one_stream_each`.
+        """
+        return None
+
+    def goes_first(self, stream_id: int) -> bool:
+        """Whether a stream's micro-batches come before those of the others; only with `one_stream_each`."""
+        return False
+
+    def begin_update(self, model: nn.Module, update: Update) -> None:
+        """Is called before the micro-batches of an update run, each time that they do.
+
+        Args:
+            model: The model as it is trained.
+            update: The update.
+        """
+
+    def term(self, trained: Trained) -> Tensor | None:
+        """Gives what this micro-batch adds to the loss, after its forward.
+
+        Args:
+            trained: The micro-batch and what the model gave.
+
+        Returns:
+            A scalar with a graph, such that the mean over the ranks of the sum over their micro-batches is the whole
+            term; or `None`.
+        """
+        return None
+
+    def end_micro_batch(self, model: nn.Module, trained: Trained, is_last_first: bool) -> None:
+        """Is called after the backward of a micro-batch.
+
+        Args:
+            model: The model as it is trained.
+            trained: The micro-batch.
+            is_last_first: Whether it was the last of those that go first.
+        """
+
+    def end_backward(self, model: nn.Module) -> None:
+        """Is called once an update's gradient is complete and averaged, before it is clipped.
+
+        Args:
+            model: The model as it is trained.
+        """
+
+    def close(self, update: Update) -> None:
+        """Is called after the optimizer step, before the next update is planned.
+
+        Args:
+            update: The update that was trained.
+        """
+
+    def log_entries(self) -> dict[str, float]:
+        """Gives what a log entry says of it."""
+        return {}
+
+    def save(self, folder: Path) -> None:
+        """Writes its state; called on the ranks that write checkpoints.
+
+        Args:
+            folder: A folder of its own in the checkpoint, to be made if there is something to write.
+        """
+
+    def load(self, folder: Path, allow_inexact: bool = False) -> None:
+        """Takes up a saved state; called on all ranks before a run goes on.
+
+        Args:
+            folder: What `save` was given; not there if nothing was written.
+            allow_inexact: Whether to go on as near as can be where the state does not fit.
+
+        Raises:
+            ValueError: If it does not fit.
+        """

@@ -1,0 +1,179 @@
+"""A Trainer in whose updates methods take part: replay buffers among its streams, and what the user gives."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mixer.collation import batch_mapping
+from mixer.loader import MicroBatch, Update
+from mixer.losses import items_per_row
+from mixer.method import Method, Run, Trained
+from mixer.plan import Plan
+from mixer.saving import SavingMixin
+from mixer.side_runs import SideRuns
+
+_FOLDER = "methods"
+
+
+class MethodsMixin(SavingMixin):
+    """A Trainer that lets methods take part in its updates."""
+
+    _methods: tuple[Method, ...] = ()
+    _allow_inexact: bool
+    _keeps_samples: bool
+    _update: Update | None = None  # the one that is being trained
+    _term_names: dict[int, str]  # of the methods that add to the loss, by number
+    _terms: Tensor  # `[num_methods]`: terms of the present update, this rank's part
+    _terms_since_log: list[Tensor]
+    _num_first: int = 0  # micro-batches of the present update that go first and are to come yet
+
+    def _attach_methods(self, methods: tuple[Method, ...], seed: int) -> None:
+        """Makes methods of the buffers among the streams and those that the user gives, and shows them the run."""
+        own = [stream.dataset.as_method(stream.name) for stream in self.streams if stream.is_memory]
+        self._methods, self._terms_since_log = (*own, *methods), []
+        self._term_names = {number: method.name for number, method in enumerate(self._methods) if method.adds_term}
+        self._check_names()
+        run = Run(
+            streams=tuple(self.streams),
+            seed=seed,
+            rank=self.args.process_index,
+            world_size=self.args.world_size,
+            is_writer=self.args.local_process_index == 0,
+            device=self.args.device,
+            agreement=self._agreement,
+            planner=lambda: self.mixing.planner,
+            runs=SideRuns(self),
+        )
+        for method in self._methods:
+            method.attach(run)
+        self._keeps_output = bool(self._methods)
+        self._keeps_samples = any(method.needs_samples for method in self._methods)
+        self._wants_one_stream_each |= any(method.one_stream_each for method in self._methods)
+
+    def _check_names(self) -> None:
+        names = [method.name for method in self._methods]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"methods: names must differ, but {twice} occur more than once.")
+
+    def _load_methods(self, checkpoint: str) -> None:
+        for method in self._methods:
+            method.load(Path(checkpoint) / _FOLDER / method.name, self._allow_inexact)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        if self.args.should_save:
+            for method in self._methods:
+                method.save(Path(output_dir) / _FOLDER / method.name)
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        prepared = super()._prepare_for_training(*args, **kwargs)  # type: ignore[no-untyped-call]
+        for method in self._methods:
+            method.prepare(self.model_wrapped)
+        return prepared
+
+    # ---- An update ----
+
+    def _before_training(self, update: Update) -> Update:
+        update = super()._before_training(update)
+        for method in self._methods:
+            if method.retrieve(update):
+                update = self._load_and_confirm(partial(self._present_loader.load, update.plan)) or update
+        return update
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """Trains an update and lets methods change its gradient; see `Trainer.training_step`."""
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if isinstance(inputs, Update) and self._methods:
+            for method in self._methods:
+                method.end_backward(model)
+            self._update = inputs
+            if self._term_names:
+                self._terms_since_log.append(self._agreement.add_up(self._terms))
+        return loss
+
+    def _begin_update(self, model: nn.Module, update: Update) -> None:
+        super()._begin_update(model, update)
+        self._terms = torch.zeros(len(self._methods), dtype=torch.float32, device=self.args.device)
+        self._num_first = sum(map(self._goes_first, update.micro_batches))
+        for method in self._methods:
+            method.begin_update(model, update)
+
+    def _order(self, update: Update) -> list[int]:
+        numbers = super()._order(update)
+        return sorted(numbers, key=lambda number: not self._goes_first(update.micro_batches[number]))
+
+    def _goes_first(self, micro: MicroBatch) -> bool:
+        return any(method.goes_first(int(micro.stream_ids[0])) for method in self._methods)
+
+    def _factor(self, plan: Plan, stream_id: int) -> float:
+        factor = super()._factor(plan, stream_id)
+        for method in self._methods:
+            factors = method.factors(plan, self._contents_of_update.items)
+            factor *= 1.0 if factors is None else float(factors[stream_id])
+        return factor
+
+    def _train_micro_batch(
+        self, model: nn.Module, micro: MicroBatch, own_items: int, plan: Plan, num_items: Any, sums: Tensor
+    ) -> Tensor:
+        if not self._methods:
+            return super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
+        trained = Trained(plan, micro, None, items_per_row(batch_mapping(micro.inputs), self._loss_shifts_labels))
+        with self._terms_added(trained):
+            loss = super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
+        trained = replace(trained, row_losses=self._last_rows)
+        is_first = self._goes_first(micro)
+        self._num_first -= is_first
+        for method in self._methods:
+            method.end_micro_batch(model, trained, is_first and self._num_first == 0)
+        return loss
+
+    @contextlib.contextmanager
+    def _terms_added(self, trained: Trained) -> Iterator[None]:
+        """Adds the methods' terms to what is back-propagated, after all scaling by the Trainer or a subclass of it."""
+        accelerator, tracker = self.accelerator, self._tracker
+        backward = accelerator.backward
+
+        def backward_with_terms(loss: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if tracker is not None and not trained.micro.is_padding:
+                loss = loss + self._sum_of_terms(replace(trained, output=tracker.output), loss)
+            return backward(loss, *args, **kwargs)
+
+        accelerator.backward = backward_with_terms
+        try:
+            yield
+        finally:
+            del accelerator.backward  # the instance's own attribute, over that of its class
+
+    def _sum_of_terms(self, trained: Trained, loss: Tensor) -> Tensor:
+        total = torch.zeros_like(loss)
+        for number, method in enumerate(self._methods):
+            term = method.term(trained)
+            if term is not None:
+                total = total + term
+                self._terms[number] += term.detach() / self.args.world_size
+        return total
+
+    def _close_methods(self) -> None:
+        """Has methods take in the update that was trained, before the next one is planned."""
+        update, self._update = self._update, None
+        if update is not None:
+            for method in self._methods:
+                method.close(update)
+
+    def _method_entries(self) -> dict[str, float]:
+        """Gives what a log entry says of the methods: their terms, averaged over the updates since the last one."""
+        entries: dict[str, float] = {}
+        if self._terms_since_log:
+            means = torch.stack(self._terms_since_log).mean(dim=0).tolist()
+            entries = {f"term/{name}": means[number] for number, name in self._term_names.items()}
+            self._terms_since_log.clear()
+        for method in self._methods:
+            entries |= method.log_entries()
+        return entries

@@ -1,0 +1,162 @@
+"""The model run beside the training: losses and gradients of samples that are not trained on."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mixer.collation import batch_mapping
+from mixer.gradients import average_gradients
+from mixer.loader import MicroBatch, Update
+from mixer.losses import items_per_row
+from mixer.plan import Plan
+from mixer.updates import UpdateMixin
+
+
+class SideRuns:
+    """Runs the model of a trainer on samples beside its updates; gradients, modes and random numbers stay as they are.
+
+    All ranks have to make the same calls.
+
+    Args:
+        trainer: The trainer.
+    """
+
+    def __init__(self, trainer: UpdateMixin):
+        self._trainer = trainer
+
+    @property
+    def model(self) -> nn.Module:
+        """The model, not wrapped for distributed training."""
+        model: nn.Module = self._trainer.accelerator.unwrap_model(self._trainer.model_wrapped, keep_torch_compile=False)
+        return model
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters that are trained, in order."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    @property
+    def shifts_labels(self) -> bool:
+        """Whether the model predicts the next token, so that a row's first label is none."""
+        return bool(self._trainer._loss_shifts_labels)
+
+    def load(self, plan: Plan) -> Update:
+        """Loads this rank's samples of a plan.
+
+        Args:
+            plan: The plan.
+
+        Returns:
+            Its micro-batches.
+        """
+        return self._trainer._present_loader.load(plan)
+
+    def items(self, micro: MicroBatch) -> Tensor:
+        """Counts the terms of the loss in each row of a micro-batch.
+
+        Args:
+            micro: The micro-batch.
+
+        Returns:
+            int64 `[num_rows]`.
+        """
+        return items_per_row(batch_mapping(micro.inputs), self.shifts_labels)
+
+    def mean_loss(self, micro: MicroBatch) -> Tensor:
+        """Gives the mean loss per item of a micro-batch, with its graph, whatever the model divides by.
+
+        Args:
+            micro: The micro-batch.
+
+        Returns:
+            A scalar; 0 if it has no items.
+        """
+        trainer, convention = self._trainer, self._trainer._convention
+        inputs = trainer._prepare_inputs(dict(micro.inputs))
+        num_items = max(int(self.items(micro).sum()), 1)
+        counts_items = convention is not None and convention.counts_items
+        with trainer.compute_loss_context_manager():
+            count = torch.tensor(num_items, device=trainer.args.device) if counts_items else None
+            loss: Any = trainer.compute_loss(trainer.model_wrapped, inputs, num_items_in_batch=count)
+        return torch.as_tensor(loss / convention.factor if counts_items and convention is not None else loss)
+
+    def row_losses(self, update: Update) -> list[tuple[MicroBatch, Tensor]]:
+        """Computes the losses of samples, without a gradient and as in evaluation.
+
+        Args:
+            update: The samples.
+
+        Returns:
+            This rank's micro-batches, padding left out, and `[num_rows]` of each: mean loss per item.
+
+        Raises:
+            ValueError: If the model's rows cannot be told apart.
+        """
+        tracker = self._trainer._tracker
+        assert tracker is not None, "the tracker is attached before the first update is trained"  # noqa: S101
+        found: list[tuple[MicroBatch, Tensor]] = []
+        with self._aside(training=False), torch.no_grad():
+            for micro in update.micro_batches:
+                tracker.listen(micro.inputs)
+                self.mean_loss(micro)
+                rows = tracker.row_losses()
+                if micro.is_padding:
+                    continue
+                if rows is None or len(rows) != len(micro.stream_ids):
+                    raise ValueError("The loss of this model cannot be told apart by row, so that rows have no losses.")
+                found.append((micro, rows / self.items(micro).to(rows.device).clamp(min=1)))
+        return found
+
+    def gradient(self, update: Update, num_items: int) -> list[Tensor | None]:
+        """Computes the gradient of the mean loss of samples, over all ranks.
+
+        Args:
+            update: This rank's samples.
+            num_items: Items of the samples of all ranks.
+
+        Returns:
+            One entry for each of `parameters`; `None` where nothing reaches a parameter.
+
+        Raises:
+            ValueError: If the model is sharded.
+        """
+        trainer, model = self._trainer, self._trainer.model_wrapped
+        with self._aside(training=True), self._gradients_aside() as parameters:
+            with trainer.accelerator.no_sync(model=model):
+                for micro in update.micro_batches:
+                    own_items = 0 if micro.is_padding else int(self.items(micro).sum())
+                    weight = own_items * trainer.args.world_size / max(num_items, 1)
+                    (self.mean_loss(micro) * weight).backward()
+            average_gradients(model, trainer._agreement, trainer.args.world_size)
+            return [parameter.grad for parameter in parameters]
+
+    @contextlib.contextmanager
+    def _gradients_aside(self) -> Iterator[list[nn.Parameter]]:
+        parameters = self.parameters
+        kept = [parameter.grad for parameter in parameters]
+        for parameter in parameters:
+            parameter.grad = None
+        try:
+            yield parameters
+        finally:
+            for parameter, gradient in zip(parameters, kept, strict=True):
+                parameter.grad = gradient
+
+    @contextlib.contextmanager
+    def _aside(self, training: bool) -> Iterator[None]:
+        """Puts mode, random state and the Trainer's own settings back afterwards."""
+        trainer, device = self._trainer, self._trainer.args.device
+        model: Any = trainer.model_wrapped
+        was_training = model.training
+        averages, trainer.args.average_tokens_across_devices = trainer.args.average_tokens_across_devices, True
+        devices = [] if device.type == "cpu" else [device]
+        try:
+            with torch.random.fork_rng(devices, device_type=device.type):
+                model.train(training)
+                yield
+        finally:
+            model.train(was_training)
+            trainer.args.average_tokens_across_devices = averages
