@@ -55,7 +55,7 @@ class Agreement:
     """
 
     def __init__(self, world_size: int, num_streams: int):
-        self._world_size = world_size
+        self.world_size = self._world_size = world_size
         self._num_streams = num_streams
         self._group: dist.ProcessGroup | None = None
         if world_size > 1 and dist.get_backend() != "gloo":
@@ -139,6 +139,28 @@ class Agreement:
             int64 `[count]`: the sums.
         """
         return self._reduce(numbers, dist.ReduceOp.SUM)
+
+    def gather_bytes(self, content: bytes) -> list[bytes]:
+        """Brings bytes of any length from every rank to all, through the CPU.
+
+        Args:
+            content: This rank's.
+
+        Returns:
+            Those of each rank, in order.
+        """
+        if self._world_size == 1:
+            return [content]
+        lengths = np.zeros(self._world_size, dtype=np.int64)
+        lengths[dist.get_rank()] = len(content)
+        lengths = self.total(lengths)
+        room = int(lengths.max())
+        own = torch.zeros(room, dtype=torch.uint8)
+        own[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else own[:0]
+        parts = [torch.empty(room, dtype=torch.uint8) for _ in range(self._world_size)]
+        if room:
+            dist.all_gather(parts, own, group=self._group)
+        return [part[:length].numpy().tobytes() for part, length in zip(parts, lengths.tolist(), strict=True)]
 
     def _reduce(self, numbers: Int64Array, operation: Any) -> Int64Array:
         if self._world_size == 1:

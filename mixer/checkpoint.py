@@ -54,13 +54,29 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
             f"{checkpoint} has no {STATE_FILE}: it was saved with save_only_model=True or by another trainer. Start "
             "from its weights instead (load them into the model and call train() without resume_from_checkpoint)."
         )
+    return read_json(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a file of a checkpoint.
+
+    Args:
+        path: The file.
+
+    Returns:
+        What `write_json` wrote.
+
+    Raises:
+        ValueError: If it is missing, torn, or something else.
+    """
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is torn ({error}). Resume from an earlier checkpoint.") from None
-    if not isinstance(state, dict):
-        raise ValueError(f"{path} does not hold the state of a mixture. Resume from an earlier checkpoint.")
-    return state
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        state = "torn" if path.is_file() else "missing"
+        raise ValueError(f"{path} is {state} ({error}). Resume from an earlier checkpoint.") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds something else than it should. Resume from an earlier checkpoint.")
+    return content
 
 
 def begin_writing(checkpoint: Path) -> None:

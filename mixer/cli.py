@@ -159,7 +159,7 @@ def _cause(error: Exception) -> str:
 
 def _failing_field(parser: ArgumentParser, config: Namespace) -> str:
     """Finds the field that an error was about by building the others one at a time."""
-    for name in ("mixing", "batch_size", "budget", "probe", "groupings", "streams", "model"):
+    for name in ("mixing", "batch_size", "budget", "probe", "methods", "groupings", "streams", "model"):
         try:
             parser.instantiate(Namespace({name: config[name]}))  # type: ignore[no-untyped-call]
         except (ValueError, TypeError):

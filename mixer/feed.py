@@ -1,6 +1,5 @@
 """Rows of the iterable streams: read ahead on every rank, ended on all ranks at the same step."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from mixer.agreement import OtherRankError
 from mixer.chained_rows import ENDLESS, ChainedRows
-from mixer.checkpoint import write_json
+from mixer.checkpoint import read_json, write_json
 from mixer.controller import Mixing
 from mixer.drawers import StreamShare
 from mixer.plan import Plan
@@ -143,7 +142,7 @@ class Feed:
             ValueError: If a file is missing or torn, or the rows cannot be had back.
         """
         paths = sorted(folder.glob("rows-*.json"), key=lambda path: int(path.stem.split("-")[1]))
-        states = [_read(path) for path in paths]
+        states = [read_json(path) for path in paths]
         for stream_id, rows in self._rows.items():
             name = self._mixing.names[stream_id]
             saved = [state[name] for state in states if name in state]
@@ -176,12 +175,3 @@ class Feed:
                 "they have fewer rows than there are ranks (and workers). Use fewer, or leave these streams out."
             )
 
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        states = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is torn ({error}). Resume from an earlier checkpoint.") from None
-    if not isinstance(states, dict):
-        raise ValueError(f"{path} does not hold the state of rows. Resume from an earlier checkpoint.")
-    return states

@@ -264,6 +264,10 @@ class MixingLoader:
             return Samples(dict(self._reader.read_columns(share)))
         return Samples(None, self._reader.read(share))
 
+    def read_samples(self, share: Sequence[StreamShare]) -> list[Any]:
+        """Loads samples one by one in this process; see `StreamReader.read`."""
+        return self._reader.read(share)
+
     def _is_by_stream(self, plan: Plan) -> bool:
         return self.by_stream or plan.loss_weights is not None
 

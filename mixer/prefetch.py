@@ -20,7 +20,7 @@ from mixer.reader import SampleError
 from mixer.workers import Failure, Job, Workers
 
 Int64Array = NDArray[np.int64]
-Key = tuple[int, int]
+Key = tuple[int, int, int]  # stream, position and index: what a memory gives at a position is not sure beforehand
 
 _PENDING = None
 _MOST_KEPT = 10  # times what the workers load ahead
@@ -164,7 +164,7 @@ def _keys(share: Sequence[StreamShare]) -> list[Key]:
 
 def _part_keys(part: StreamShare) -> Iterator[Key]:
     positions = part.positions if isinstance(part.positions, range) else part.positions.tolist()
-    return zip(itertools.repeat(part.stream_id), positions)
+    return zip(itertools.repeat(part.stream_id), positions, part.indices.tolist(), strict=False)
 
 
 def _filter(share: Sequence[StreamShare], are_wanted: Callable[[Iterator[Key]], list[bool]]) -> list[StreamShare]:

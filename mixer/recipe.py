@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, TrainingArg
 
 from mixer.budget import Budget
 from mixer.groups import Grouping
+from mixer.method import Method
 from mixer.planner import Drawing
 from mixer.policies.base import Policy
 from mixer.probing import Probing
@@ -134,6 +135,8 @@ class Recipe:
         drawing: How counts come of weights.
         max_tokens_per_micro_batch: Most tokens of a micro-batch, in place of a number of samples.
         probe: How the streams' gradients are measured, and how often.
+        methods: What takes part in updates beside the samples' own loss: classes with their arguments, such as
+            `replay.DER`.
         nonfinite: What to do when a stream's loss is not finite.
         allow_inexact: Whether to resume with streams, policy or data that are not what they were.
         tokenizer: A tokenizer to load, from a folder or by its name on the hub; pads batches.
@@ -150,6 +153,7 @@ class Recipe:
     drawing: Drawing = "exact"
     max_tokens_per_micro_batch: int | None = None
     probe: Probing | None = None
+    methods: list[Method] = field(default_factory=list)
     nonfinite: NonFinite = "warn"
     allow_inexact: bool = False
     tokenizer: str | None = None
@@ -180,6 +184,7 @@ class Recipe:
             drawing=self.drawing,
             max_tokens_per_micro_batch=self.max_tokens_per_micro_batch,
             probe=self.probe,
+            methods=self.methods,
             nonfinite=self.nonfinite,
             allow_inexact=self.allow_inexact,
         )

@@ -1,13 +1,14 @@
 """The model run beside the training: losses and gradients of samples that are not trained on."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mixer.collation import batch_mapping
+from mixer.drawers import StreamShare
 from mixer.gradients import average_gradients
 from mixer.loader import MicroBatch, Update
 from mixer.losses import items_per_row
@@ -53,6 +54,17 @@ class SideRuns:
             Its micro-batches.
         """
         return self._trainer._present_loader.load(plan)
+
+    def read(self, share: StreamShare) -> Sequence[Any]:
+        """Reads samples just as they are read to be trained on, random transforms and all.
+
+        Args:
+            share: Which ones, of a stream that can be indexed.
+
+        Returns:
+            The samples.
+        """
+        return self._trainer._present_loader.read_samples([share])
 
     def items(self, micro: MicroBatch) -> Tensor:
         """Counts the terms of the loss in each row of a micro-batch.

@@ -35,6 +35,19 @@ class Offers:
     scores: FloatArray | None = None
     features: NDArray[Any] | None = None
 
+    def part(self, numbers: NDArray[Any]) -> "Offers":
+        """Gives some of the samples.
+
+        Args:
+            numbers: Which: int `[num_taken]`, or bool `[count]`.
+
+        Returns:
+            Offers of those alone.
+        """
+        columns = {name: getattr(self, name) for name in ("tasks", "labels", "losses", "scores", "features")}
+        taken = {name: None if column is None else column[numbers] for name, column in columns.items()}
+        return Offers(len(np.arange(self.count)[numbers]), self.first, **taken)
+
 
 class Selection(ABC):
     """A rule which samples a buffer keeps.

@@ -1,0 +1,135 @@
+"""What a buffer draws next: a retrieval's slots, by positions that every rank counts alike."""
+
+import bisect
+import copy
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replay.retrieval import Retrieval
+
+Int64Array = NDArray[np.int64]
+
+
+class Slots(Protocol):
+    """What a drawer has to know of its buffer."""
+
+    retrieval: Retrieval
+    num_drawn: int
+
+    def __len__(self) -> int: ...
+
+    def addresses(self, slots: Int64Array) -> Int64Array:
+        """Says where the samples in these slots are read."""
+
+
+class BufferDrawer:
+    """Draws a buffer; see `mixer.drawer.Drawer`.
+
+    Coming draws are predicted by copies (`ahead`): they note where draws will begin, for looking those up needs to know
+    what is drawn together. Once a draw is made its slots stay, whatever becomes of the buffer.
+
+    Args:
+        buffer: The buffer.
+    """
+
+    def __init__(self, buffer: Slots):
+        self._buffer = buffer
+        self._position = buffer.num_drawn
+        self._is_ahead = False
+        self._last: tuple[int, Int64Array, Int64Array] = (0, np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._coming: dict[int, int] = {}  # positions at which draws are predicted to begin, and their counts
+
+    @property
+    def available(self) -> int | None:
+        """Number of entries: no draw gives one twice."""
+        return len(self._buffer)
+
+    def draw(self, count: int) -> int:
+        """Draws the next entries; see `mixer.drawer.Drawer.draw`."""
+        start = self._position
+        self._position += count
+        if self._is_ahead:
+            self._coming[start] = count
+        else:
+            self._buffer.num_drawn = self._position
+            for passed in [coming for coming in self._coming if coming < self._position]:
+                del self._coming[passed]
+            slots = self._buffer.retrieval.slots(start, count, len(self._buffer)) if count else self._last[1][:0]
+            self.assign(start, slots)
+            if count:
+                self._buffer.retrieval.drawn(start, slots)
+        return start
+
+    def assign(self, start: int, slots: Int64Array) -> None:
+        """Says what a draw gives.
+
+        Args:
+            start: Its first position.
+            slots: int64 `[count]`: its slots.
+        """
+        self._last = (start, slots, self._buffer.addresses(slots))
+
+    def slots(self, positions: Int64Array) -> Int64Array:
+        """Says in which slots stood what was drawn last.
+
+        Args:
+            positions: int64 `[count]`: positions of the last draw.
+
+        Returns:
+            int64 `[count]`.
+        """
+        start, slots, _ = self._last
+        return slots[positions - start]
+
+    def references(self, positions: range | Int64Array) -> Int64Array:
+        """Looks positions up, those of the last draw or of predicted ones; see `mixer.drawer.Drawer.references`."""
+        wanted = np.asarray(positions, dtype=np.int64)
+        start, slots, addresses = self._last
+        if not len(wanted) or start <= wanted[0] < start + len(slots):
+            return addresses[wanted - start]
+        return self._predicted(wanted)
+
+    def _predicted(self, positions: Int64Array) -> Int64Array:
+        starts, first = sorted(self._coming), int(positions[0])
+        number = bisect.bisect_right(starts, first) - 1
+        start = starts[number] if number >= 0 else first
+        size = len(self._buffer)
+        count = min(self._coming.get(start, len(positions)), size)
+        if not count:  # the buffer was emptied since: what is predicted is not what will be read
+            return np.zeros_like(positions)
+        addresses = self._buffer.addresses(self._buffer.retrieval.slots(start, count, size))
+        return np.take(addresses, positions - start, mode="wrap")
+
+    def ahead(self) -> "BufferDrawer":
+        """Gives a copy to look ahead with; it notes what it draws for this one."""
+        drawer = copy.copy(self)
+        drawer._is_ahead = True
+        return drawer
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the position; what is drawn is the buffer's own state."""
+        return {"position": self._position, "memory": True}
+
+    def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
+        """Takes up the position.
+
+        Args:
+            state: What `state_dict` gave.
+            allow_inexact: Goes on where the buffer is, if the stream was something else.
+
+        Raises:
+            ValueError: If the stream was no buffer, or the buffer stands elsewhere.
+        """
+        if not state.get("memory"):
+            if allow_inexact:
+                return
+            raise ValueError("the stream had a data set when the run was saved and is a replay buffer now")
+        if int(state["position"]) != self._buffer.num_drawn and not allow_inexact:
+            raise ValueError(
+                f"{state['position']} samples had been drawn from the buffer when the run was saved, and "
+                f"{self._buffer.num_drawn} from the one that is there now"
+            )
+        self._position = self._buffer.num_drawn

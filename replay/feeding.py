@@ -1,0 +1,262 @@
+"""How a buffer is filled as a run goes on: after each update with the samples that were trained on."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers.utils import logging
+
+from mixer.cutting import ids_of, positions_of
+from mixer.drawers import StreamShare
+from mixer.loader import Update
+from mixer.method import Method, Run, Trained
+from replay.exchange import gather_rows
+from replay.offered import Facts, Offered
+from replay.selection import Offers, Selection
+from replay.sources import Sources, addresses
+from replay.storage import Row, Storage
+
+Int64Array = NDArray[np.int64]
+Extract = Callable[[Trained], list[Tensor]]
+
+logger = logging.get_logger(__name__)
+
+_NOTHING: Int64Array = np.zeros(0, dtype=np.int64)
+
+
+class Fed(Protocol):
+    """What feeding has to know of its buffer."""
+
+    selection: Selection
+    storage: Storage
+    sources: Sources
+    capacity: int
+    is_online: bool
+    is_writer: bool
+    label_column: str | None
+    stream_names: tuple[str, ...] | None
+    num_offered: int
+    num_gathered_bytes: int
+
+    def __len__(self) -> int: ...
+
+    def offer(
+        self,
+        offers: Offers,
+        addresses_of: Callable[[Int64Array], Int64Array],
+        make_rows: Callable[[Int64Array], list[Row]] | None = None,
+    ) -> Int64Array:
+        """Offers samples."""
+
+    def save(self, folder: Path | str) -> None:
+        """Writes the buffer."""
+
+    def load(self, folder: Path | str) -> None:
+        """Takes up a saved buffer."""
+
+
+class BufferFeeding(Method):
+    """Offers what was trained on to a buffer, on every rank alike.
+
+    References, tasks and labels from a column are known on every rank. What is not (labels of other data sets, losses,
+    contents of iterable streams, payloads) goes through a collective after the backward, of the samples that need it
+    only.
+
+    Args:
+        buffer: The buffer.
+        stream_name: The name of its stream.
+    """
+
+    def __init__(self, buffer: Fed, stream_name: str):
+        self._buffer, self._stream_name = buffer, stream_name
+        self._extractors: dict[str, Extract] = {}
+        self.scorer: Callable[[Update, Offered], NDArray[np.float64]] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the buffer's stream."""
+        return self._stream_name
+
+    @property
+    def buffer(self) -> Fed:
+        """The buffer."""
+        return self._buffer
+
+    def attach(self, run: Run) -> None:
+        """Finds the streams that are remembered; see `Method.attach`."""
+        buffer = self._buffer
+        self._run, buffer.is_writer = run, run.is_writer
+        self._memory_id = run.stream_id(self._stream_name, "ReplayBuffer")
+        names = buffer.stream_names
+        if names is None:
+            names = tuple(stream.name for stream in run.streams if not stream.is_memory)
+        self._fed = [run.stream_id(name, f"Stream {self._stream_name!r}: streams") for name in names]
+        self._source_ids = np.full(len(run.streams), -1, dtype=np.int64)
+        for stream_id in self._fed:
+            stream = run.streams[stream_id]
+            if stream.is_memory:
+                raise ValueError(f"Stream {self._stream_name!r}: streams names {stream.name!r}, which is a buffer itself.")
+            self._check_iterable(stream.name, stream.is_iterable)
+            self._source_ids[stream_id] = buffer.sources.add(stream.name, stream.dataset)
+        self._find_labels()
+        self.needs_samples = buffer.storage.keeps_contents and any(run.streams[k].is_iterable for k in self._fed)
+
+    def _find_labels(self) -> None:
+        """Finds out what the ranks have to tell each other; the same on all of them."""
+        buffer = self._buffer
+        needs = buffer.selection.needs if buffer.is_online else frozenset()
+        self._labels_are_in_columns = False
+        if "label" in needs and not any(self._run.streams[stream_id].is_iterable for stream_id in self._fed):
+            firsts = [addresses(int(self._source_ids[stream_id]), np.zeros(1, np.int64)) for stream_id in self._fed]
+            self._labels_are_in_columns = buffer.sources.labels(np.concatenate(firsts), buffer.label_column) is not None
+        self._asked = tuple(sorted(needs & ({"loss"} if self._labels_are_in_columns else {"loss", "label"})))
+
+    def _check_iterable(self, name: str, is_iterable: bool) -> None:
+        if is_iterable and self._buffer.is_online and not self._buffer.storage.keeps_contents:
+            raise ValueError(
+                f"Stream {self._stream_name!r}: rows of the iterable stream {name!r} cannot be referred to. Keep their "
+                "contents: storage=InMemory() or OnDisk(folder)."
+            )
+
+    def keep(self, payload: str, extract: Extract) -> None:
+        """Has something be kept of each sample that is taken in.
+
+        Args:
+            payload: What it is called.
+            extract: Gives it for each row of a micro-batch, from what the model gave.
+        """
+        self._extractors[payload] = extract
+
+    # ---- An update ----
+
+    def begin_update(self, model: nn.Module, update: Update) -> None:
+        """Forgets what was noted of an update that is repeated; see `Method.begin_update`."""
+        self._offered = Offered(update.plan, self._fed if self._buffer.is_online else [])
+        self._facts = Facts(self._asked, self._offered.count)
+        self._payloads: dict[int, dict[str, Tensor]] = {}
+
+    def term(self, trained: Trained) -> None:
+        """Notes what is kept of the model's output; adds nothing to the loss."""
+        numbers = self._offered.of_micro_batch(trained.micro)
+        if not (numbers >= 0).any():
+            return
+        for name, extract in self._extractors.items():
+            for number, value in zip(numbers.tolist(), extract(trained), strict=True):
+                if number >= 0:
+                    self._payloads.setdefault(number, {})[name] = value.detach()
+
+    def end_micro_batch(self, model: nn.Module, trained: Trained, is_last_first: bool) -> None:
+        """Notes losses and labels that only this rank knows; see `Method.end_micro_batch`."""
+        numbers = self._offered.of_micro_batch(trained.micro) if self._asked else _NOTHING
+        if not (numbers >= 0).any():
+            return
+        rows, labels = trained.row_losses, trained.micro.inputs.get("labels")
+        if "loss" in self._asked:
+            if rows is None or len(rows) != len(numbers):
+                raise ValueError(
+                    f"Stream {self.name!r}: selection={self._buffer.selection.name} goes by the losses of samples, but "
+                    "the loss of this model cannot be told apart by row."
+                )
+            self._facts.note("loss", numbers, rows / trained.items.to(rows.device).clamp(min=1))
+        if "label" in self._asked and isinstance(labels, Tensor) and labels.shape == numbers.shape:
+            self._facts.note("label", numbers, labels)
+
+    def close(self, update: Update) -> None:
+        """Offers the update's samples; see `Method.close`."""
+        buffer, offered = self._buffer, self._offered
+        if not offered.count:
+            return
+        known = self._facts.gathered(self._run.agreement) if self._asked else {}
+        labels = known["label"].astype(np.int64) if "label" in known else None
+        if self._labels_are_in_columns:
+            labels = buffer.sources.labels(self._addresses(np.arange(offered.count)), buffer.label_column)
+        scores = None if self.scorer is None else self.scorer(update, offered)
+        offers = Offers(
+            offered.count,
+            buffer.num_offered,
+            self._source_ids[offered.stream_ids],
+            labels,
+            known.get("loss"),
+            scores,
+        )
+        keeps_rows = buffer.storage.keeps_contents or bool(self._extractors)
+        buffer.offer(offers, self._addresses, partial(self._make_rows, update) if keeps_rows else None)
+
+    def _addresses(self, numbers: Int64Array) -> Int64Array:
+        where = np.full(len(numbers), -1, dtype=np.int64)
+        drawers = self._run.planner().drawers
+        for stream_id, are_own, positions in self._offered.by_stream(numbers):
+            if not self._run.streams[stream_id].is_iterable:
+                where[are_own] = addresses(int(self._source_ids[stream_id]), drawers[stream_id].references(positions))
+        return where
+
+    def _make_rows(self, update: Update, numbers: Int64Array) -> list[Row]:
+        """Gives what is kept of samples: contents read on every rank, or like payloads gathered from the one rank."""
+        chosen = set(numbers.tolist())
+        own = {number: Row(None, _as_arrays(values)) for number, values in self._payloads.items() if number in chosen}
+        samples = self._read(numbers)
+        if self.needs_samples:
+            for number, sample in self._own_rows(update):
+                if number in chosen:
+                    own[number] = Row(sample, own[number].payload if number in own else {})
+        gathered, num_bytes = own, 0
+        if self._extractors or self.needs_samples:
+            gathered, num_bytes = gather_rows(self._run.agreement, own)
+            self._buffer.num_gathered_bytes += num_bytes
+        rows = []
+        for number in numbers.tolist():
+            row = gathered.get(number, Row())
+            rows.append(Row(samples[number], row.payload) if number in samples else row)
+        return rows
+
+    def _read(self, numbers: Int64Array) -> dict[int, Any]:
+        """Reads samples that can be read by index, just as they were read to be trained on."""
+        if not self._buffer.storage.keeps_contents:
+            return {}
+        found: dict[int, Any] = {}
+        drawers = self._run.planner().drawers
+        for stream_id, are_own, positions in self._offered.by_stream(numbers):
+            if not self._run.streams[stream_id].is_iterable:
+                share = StreamShare(stream_id, positions, drawers[stream_id].references(positions))
+                found |= dict(zip(numbers[are_own].tolist(), self._run.runs.read(share), strict=True))
+        return found
+
+    def _own_rows(self, update: Update) -> Iterator[tuple[int, Any]]:
+        """Gives this rank's rows of iterable streams, with their numbers."""
+        assert update.samples is not None, "updates keep their samples where needs_samples is set"  # noqa: S101
+        share, loaded = update.samples
+        numbers = self._offered.numbers(ids_of(share), positions_of(share))
+        samples = loaded.samples(slice(None))
+        for number, stream_id, sample in zip(numbers.tolist(), ids_of(share).tolist(), samples, strict=True):
+            if number >= 0 and self._run.streams[stream_id].is_iterable:
+                yield number, sample
+
+    # ---- Logs and checkpoints ----
+
+    def log_entries(self) -> dict[str, float]:
+        """Gives the buffer's size, and the bytes that ranks sent each other for it."""
+        entries = {f"memory_size/{self.name}": float(len(self._buffer))}
+        if self._buffer.num_gathered_bytes:
+            entries[f"memory_bytes_gathered/{self.name}"] = float(self._buffer.num_gathered_bytes)
+        return entries
+
+    def save(self, folder: Path) -> None:
+        """Writes the buffer; see `Method.save`."""
+        self._buffer.save(folder)
+
+    def load(self, folder: Path, allow_inexact: bool = False) -> None:
+        """Takes up the saved buffer; see `Method.load`."""
+        try:
+            self._buffer.load(folder)
+        except ValueError as error:
+            if not allow_inexact:
+                raise ValueError(f"Stream {self.name!r}: {error}") from None
+            logger.warning("Stream %r: %s. The run goes on with the buffer as it is.", self.name, error)
+
+
+def _as_arrays(values: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+    return {name: value.cpu().numpy() for name, value in values.items()}
