@@ -1,5 +1,6 @@
 """What a gradient shows of the streams: K numbers of each, with the noise taken out."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -41,6 +42,28 @@ class GradientStatistics:
     counts: Int64Array
     shares: FloatArray
     gram_error: FloatArray
+
+    def part(self, ids: Sequence[int]) -> "GradientStatistics":
+        """Gives the statistics of some of the streams, as if the others had not been there.
+
+        Args:
+            ids: Indices of the streams, in order.
+
+        Returns:
+            Theirs alone; their shares sum to 1, or are 0 where none of them was there.
+        """
+        index = np.asarray(ids, dtype=np.int64)
+        pairs = np.ix_(index, index)
+        shares = self.shares[index]
+        total = float(shares.sum())
+        return GradientStatistics(
+            gram=self.gram[pairs],
+            variance=self.variance[index],
+            squared_norm=self.squared_norm[index],
+            counts=self.counts[index],
+            shares=shares / total if total > 0 else shares,
+            gram_error=self.gram_error[pairs],
+        )
 
     @property
     def cosines(self) -> FloatArray:

@@ -26,12 +26,14 @@ class Mixture:
         num_samples: int64 `[num_streams]`: size of each data set; 0 where it is not known.
         weights: `[num_streams]`: the streams' own weights to start from; they sum to 1.
         memories: Indices of the streams that are replay buffers, in order.
+        has_weights: Whether the streams were given weights; without, `weights` are uniform.
     """
 
     names: tuple[str, ...]
     num_samples: Int64Array
     weights: FloatArray
     memories: tuple[int, ...] = ()
+    has_weights: bool = True
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class Observation:
             where it is not known.
         batch_size: Samples that were asked for in the last update, which had fewer if it was the rest of an epoch;
             `None` takes those it had.
+        update_norm: `||θ_{t+1} - θ_t||`: how far the last update moved the trainable parameters; NaN where it was not
+            measured.
     """
 
     step: int
@@ -67,6 +71,7 @@ class Observation:
     gradients: GradientStatistics | None = None
     shares: FloatArray | None = None
     batch_size: int | None = None
+    update_norm: float = float("nan")
 
 
 @dataclass(frozen=True)
@@ -91,9 +96,10 @@ class Policy(ABC):
 
     It knows no model, trainer, file or global random state: only K numbers at a time. A subclass says in `needs`
     what has to be observed for it: `"loss"` (training losses), `"evaluation_loss"`, `"gradient"` (the streams'
-    gradients, every `interval_steps` updates: after updates whose number is a multiple) or `"gradient_variance"` (these
-    with their variance, which costs more). One that never changes its first decision says so by `is_static` and is not
-    asked again. One that goes by so many samples of each stream in a batch says how many in `min_samples`.
+    gradients, every `interval_steps` updates: after updates whose number is a multiple), `"gradient_variance"` (these
+    with their variance, which costs more) or `"update_norm"` (how far each update moves the parameters). One that never
+    changes its first decision says so by `is_static` and is not asked again. One that goes by so many samples of each
+    stream in a batch says how many in `min_samples`.
 
     Args:
         unit: Whether the weights are shares of samples or of tokens.

@@ -1,6 +1,10 @@
 """Policies by name, and from what a trainer is given."""
 
+import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import numpy as np
@@ -21,6 +25,8 @@ from mixer.policies.temperature import Temperature
 from mixer.policies.uniform import Uniform
 from mixer.policies.warm_up import WarmUp
 
+PLUG_IN_GROUP = "adaptive_mixer.policies"
+
 _POLICIES: tuple[type[Policy], ...] = (
     Uniform,
     Proportional,
@@ -38,13 +44,50 @@ _POLICIES: tuple[type[Policy], ...] = (
 )
 
 
-def policy_classes() -> dict[str, type[Policy]]:
-    """Lists the policies and wrappers that there are.
+def built_in_policies() -> dict[str, type[Policy]]:
+    """Lists the policies and wrappers of this package.
 
     Returns:
         Classes by name.
     """
     return {policy.__name__: policy for policy in _POLICIES}
+
+
+def policy_classes() -> dict[str, type[Policy]]:
+    """Lists the policies and wrappers that there are, with those of other packages.
+
+    A package adds its own by entry points of the group `adaptive_mixer.policies`, one a class: `Name =
+    "package.module:Name"`.
+
+    Returns:
+        Classes by name; what cannot be loaded is left out with a warning that names it.
+    """
+    return {**built_in_policies(), **_plugged_in()}
+
+
+@cache
+def _plugged_in() -> dict[str, type[Policy]]:
+    """Loads what other packages add, once: importing them costs time, and a warning need not come again."""
+    classes: dict[str, type[Policy]] = {}
+    for entry in entry_points(group=PLUG_IN_GROUP):
+        try:
+            policy = _load(entry)
+            if policy.__name__ in {**built_in_policies(), **classes}:
+                raise ValueError(f"there already is a policy {policy.__name__}; give the class another name")
+        except Exception as error:  # a package that is broken must not break runs that do not use it
+            package = "an unknown package" if entry.dist is None else entry.dist.name
+            reason = f"{type(error).__name__}: {error}"
+            warnings.warn(f"policy {entry.name} of {package} is left out ({reason}).", stacklevel=3)
+        else:
+            classes[policy.__name__] = policy
+    return classes
+
+
+def _load(entry: EntryPoint) -> type[Policy]:
+    policy = entry.load()
+    if not (inspect.isclass(policy) and issubclass(policy, Policy)):
+        raise TypeError(f"{entry.value} is no class of policies; derive it from mixer.Policy")
+    return policy
 
 
 def as_policy(mixing: Policy | str | Mapping[str, float] | Sequence[float] | Callable[..., Any]) -> Policy:

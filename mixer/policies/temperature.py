@@ -16,7 +16,8 @@ class Temperature(StaticPolicy):
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:
-        ValueError: If the temperature is not above 0.
+        ValueError: If the temperature is not above 0; at the start of the run if the size of a stream is not known, or
+            changes as that of a replay buffer does.
     """
 
     def __init__(self, temperature: float = 3.33, *, unit: Unit = "samples"):
@@ -27,9 +28,16 @@ class Temperature(StaticPolicy):
 
     def mixture_weights(self, mixture: Mixture) -> FloatArray:
         """Computes `n_k^(1/τ)`; see `StaticPolicy.mixture_weights`."""
+        memories = [mixture.names[k] for k in mixture.memories]
         unknown = [name for name, size in zip(mixture.names, mixture.num_samples, strict=True) if size == 0]
-        if unknown and len(mixture.names) == 1:
+        if (memories or unknown) and len(mixture.names) == 1:
             return mixture.weights
+        if memories:
+            raise ValueError(
+                f"{type(self).__name__} weighs streams by size, but {memories} are replay buffers, whose size changes. "
+                f"Say how much is replayed: mixing=ReplayRatio(0.1, policy={type(self).__name__}()), or give weights "
+                '(mixing={"math": 2, ...}).'
+            )
         if unknown:
             raise ValueError(
                 f"{type(self).__name__} weighs streams by size, but {unknown} are iterable: nobody knows theirs. Give "

@@ -1,0 +1,77 @@
+"""What a policy sees that rules some of the streams."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from mixer.policies.base import FloatArray, Mixture, Observation
+
+_ROUNDING = 1e-9
+
+
+def part_of_mixture(mixture: Mixture, ids: Sequence[int]) -> Mixture:
+    """Gives some of the streams as a mixture of their own.
+
+    Args:
+        mixture: All streams.
+        ids: Indices of the wanted ones, in order.
+
+    Returns:
+        Those alone, numbered anew; their weights sum to 1.
+
+    Raises:
+        ValueError: If the weights of all of them are 0.
+
+    Example:
+        >>> whole = Mixture(("a", "b", "c"), np.array([5, 6, 7]), np.array([0.2, 0.2, 0.6]), memories=(2,))
+        >>> part_of_mixture(whole, [0, 1]).weights.tolist()
+        [0.5, 0.5]
+    """
+    names, index = tuple(mixture.names[k] for k in ids), np.asarray(ids, dtype=np.int64)
+    weights = mixture.weights[index]
+    if not weights.sum() > 0.0:
+        raise ValueError(f"the weights of {list(names)} are all 0; give at least one of these streams a positive one.")
+    return replace(
+        mixture,
+        names=names,
+        num_samples=mixture.num_samples[index],
+        weights=weights / weights.sum(),
+        memories=tuple(position for position, k in enumerate(ids) if k in mixture.memories),
+    )
+
+
+def part_of_observation(observation: Observation, ids: Sequence[int]) -> Observation:
+    """Gives what an update showed of some of the streams, as if the others had not been there.
+
+    Args:
+        observation: What it showed of all.
+        ids: Indices of the wanted ones, in order.
+
+    Returns:
+        What it showed of them; weights and shares sum to 1 (shares are 0 where none of them was there), the batch size
+        is the part that was asked of them.
+    """
+    index = np.asarray(ids, dtype=np.int64)
+    weights = observation.weights[index]
+    shares = None if observation.shares is None else observation.shares[index]
+    asked = float((weights if shares is None else shares).sum())
+    evaluation, gradients, batch_size = observation.evaluation_losses, observation.gradients, observation.batch_size
+    return replace(
+        observation,
+        # Weights that were set by hand may have left them nothing.
+        weights=_renormalised(weights) if weights.sum() > 0.0 else np.full(len(index), 1.0 / len(index)),
+        counts=observation.counts[index],
+        tokens=observation.tokens[index],
+        seen=observation.seen[index],
+        losses=observation.losses[index],
+        evaluation_losses=None if evaluation is None else evaluation[index],
+        gradients=None if gradients is None else gradients.part(ids),
+        shares=None if shares is None else _renormalised(shares),
+        batch_size=None if batch_size is None else max(1, int(batch_size * asked + _ROUNDING)),
+    )
+
+
+def _renormalised(values: FloatArray) -> FloatArray:
+    total = float(values.sum())
+    return values / total if total > 0.0 else values

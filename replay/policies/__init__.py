@@ -1,0 +1,20 @@
+"""How much of the memories is replayed: policies that leave the other streams to a policy of their own."""
+
+from replay.policies.base import Replay, ReplayPolicy
+from replay.policies.forgetting_aware import ForgettingAware
+from replay.policies.ratios import Constant, OfSeen, OverProgress, Ratio, as_ratio
+from replay.policies.replay_ratio import ReplayRatio
+from replay.policies.spaced import Spaced
+
+__all__ = [
+    "Constant",
+    "ForgettingAware",
+    "OfSeen",
+    "OverProgress",
+    "Ratio",
+    "Replay",
+    "ReplayPolicy",
+    "ReplayRatio",
+    "Spaced",
+    "as_ratio",
+]

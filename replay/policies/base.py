@@ -1,0 +1,160 @@
+"""What every replay policy is: a rule how much of the memories is replayed, around a policy for the other streams."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixer.policies import Decision, Fixed, Mixture, Observation, Policy, Proportional, as_policy
+from mixer.policies.part import part_of_mixture, part_of_observation
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+class Replay(NamedTuple):
+    """How much of the memories is replayed.
+
+    Args:
+        ratio: `ρ`, in [0, 1): the part of the whole mix that all memories have together.
+        shares: `[num_memories]`: how they divide it; they sum to 1.
+    """
+
+    ratio: float
+    shares: FloatArray
+
+
+class ReplayPolicy(Policy):
+    """Gives the memories a part `ρ` of the final mix and leaves the rest to a policy that sees the other streams only.
+
+    With `v` the inner policy's weights and `p` the memories' shares, `w_k = (1 - ρ) v_k` and `w_m = ρ p_m`, so that
+    `n_replay = ρ / (1 - ρ) · n_new`. With `additional=True` the same samples come on top of the batch size, as in most
+    published protocols: 10 new samples and 10 of memory are a batch size of 10 and `ρ = 0.5`.
+
+    `ρ` is a part of what is there: where streams have not entered yet or have left, the memories get `ρ / (1 - ρ)`
+    times the weights of the others, and a memory that is still empty leaves its part to the other memories. Who is
+    there shows in the last update, so that one update is out of proportion when that changes.
+
+    Wrappers of the other streams' mixture belong inside, `ReplayRatio(policy=Floor(PiKE()))`: around it they take
+    memories for streams like the others.
+
+    Args:
+        policy: The inner policy: a policy, its name, or weights by name; `None` takes the streams' own weights, and
+            shares by size where they have none.
+        additional: Whether what is replayed comes on top of the batch size instead of being a part of it.
+
+    Raises:
+        ValueError: If there is no policy of that name; at the start of the run if the mixture has no replay buffer, or
+            nothing else.
+    """
+
+    def __init__(self, policy: Policy | str | Mapping[str, float] | None = None, *, additional: bool = False):
+        inner = None if policy is None else as_policy(policy)
+        self._has_default = inner is None
+        self.policy: Policy = Fixed() if inner is None else inner
+        super().__init__(unit=self.policy.unit)
+        self.additional = additional
+        self.needs = type(self).needs | self.policy.needs
+        self.interval_steps, self.min_samples = self.policy.interval_steps, self.policy.min_samples
+
+    @property
+    def name(self) -> str:
+        """The policy's name and the inner one's; see `Policy.name`."""
+        return f"{type(self).__name__}({self.policy.name})"
+
+    @abstractmethod
+    def start_replay(self, mixture: Mixture) -> Replay:
+        """Forgets any earlier run and decides for the first update.
+
+        Args:
+            mixture: All streams of the run; at least one is a memory.
+
+        Returns:
+            How much is replayed.
+        """
+
+    @abstractmethod
+    def update_replay(self, observation: Observation) -> Replay:
+        """Decides how much is replayed in the next update.
+
+        Args:
+            observation: What the last update showed of all streams.
+
+        Returns:
+            How much is replayed.
+        """
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Parts memories and other streams and starts the inner policy on these; see `Policy.start`."""
+        names = mixture.names
+        self.memories = np.array(mixture.memories, dtype=np.int64)
+        self.others = np.array([k for k in range(len(names)) if k not in mixture.memories], dtype=np.int64)
+        if not len(self.memories):
+            raise ValueError(
+                f"{type(self).__name__}: none of the streams {list(names)} is a ReplayBuffer, so there is nothing to "
+                "replay; add one to the streams, or mix by the inner policy alone."
+            )
+        if not len(self.others):
+            raise ValueError(
+                f"{type(self).__name__}: all streams, {list(names)}, are replay buffers; add one with new samples."
+            )
+        others = part_of_mixture(mixture, self.others.tolist())
+        if self._has_default:
+            self.policy = Fixed() if others.has_weights else Proportional()
+        inner = self.policy.start(others)
+        self._first = inner.weights / np.sum(inner.weights)
+        return self._mix(inner, self.start_replay(mixture), np.ones(len(names), dtype=np.bool_))
+
+    def update(self, observation: Observation) -> Decision:
+        """Shows the inner policy its streams and mixes the memories in; see `Policy.update`."""
+        inner = self.policy.update(part_of_observation(observation, self.others.tolist()))
+        return self._mix(inner, self.update_replay(observation), self._there(observation))
+
+    def _there(self, observation: Observation) -> BoolArray:
+        """Tells which streams were there, bool `[num_streams]`; one that was asked for nothing counts as there."""
+        there: BoolArray = np.ones(len(observation.weights), dtype=np.bool_)
+        if observation.shares is not None:
+            there = (observation.shares > 0.0) | (observation.weights <= 0.0)
+        if self.additional:
+            there[self.memories] = observation.seen[self.memories] > 0  # they have no shares to go by
+        return there
+
+    def _mix(self, inner: Decision, replay: Replay, there: BoolArray) -> Decision:
+        weights = inner.weights / np.sum(inner.weights)
+        replayed = replay.ratio / (1.0 - replay.ratio) * _for_those_there(replay.shares, there[self.memories])
+        loss_weights = None if inner.loss_weights is None else self._join(inner.loss_weights, 1.0)
+        more = np.zeros(len(weights)) if inner.additional is None else inner.additional
+        if self.additional:
+            return Decision(self._join(weights, 0.0), loss_weights, self._join(more, replayed))
+        # With none of the others there, memories are all that the planner can draw.
+        joined = self._join(weights, replayed * (float(weights[there[self.others]].sum()) or 1.0))
+        part = joined[self.others].sum() / joined.sum()
+        additional = None if inner.additional is None else self._join(more * part, 0.0)
+        return Decision(joined / joined.sum(), loss_weights, additional)
+
+    def _join(self, of_others: FloatArray, of_memories: FloatArray | float) -> FloatArray:
+        joined = np.zeros(len(self.others) + len(self.memories))
+        joined[self.others], joined[self.memories] = of_others, of_memories
+        return joined
+
+    def evaluation_weights(self) -> FloatArray:
+        """Gives the inner policy's mixture, in which memories do not count; see `Policy.evaluation_weights`."""
+        inner = self.policy.evaluation_weights()
+        return self._join(self._first if inner is None else inner, 0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the inner policy's state under `"policy"`; see `Policy.state_dict`."""
+        return {"policy": self.policy.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up the inner policy's state; see `Policy.load_state_dict`."""
+        super().load_state_dict(state)
+        self.policy.load_state_dict(state["policy"])
+
+
+def _for_those_there(shares: FloatArray, there: BoolArray) -> FloatArray:
+    """Scales the shares of those that are there so that they sum to 1; the others wait with theirs."""
+    among = float(shares[there].sum())
+    return np.where(there, shares / among, shares) if among > 0.0 else shares

@@ -1,0 +1,122 @@
+"""More replay, and of what, by how much is being forgotten."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixer.policies import Mixture, Observation, Policy
+from mixer.policies.ranges import check_range
+from mixer.policies.stream_average import StreamAverage
+from replay.policies.base import Replay, ReplayPolicy
+
+FloatArray = NDArray[np.float64]
+
+_ROUNDING = 1e-9
+
+
+class ForgettingAware(ReplayPolicy):
+    """Replays more the more is forgotten, and most of what is forgotten most, by the rise of each memory's loss.
+
+    `e_m ← s·e_m + (1 - s)·ℓ_m` (smoothed loss, bias-corrected), `e*_m = min e_m` so far (as well as it was ever known),
+    `f_m = max(0, e_m - e*_m) / (max(0, e_m - e*_m) + |e*_m|)` (forgotten, in [0, 1]; 1/2 where the loss has doubled),
+    `ρ = minimum + (maximum - minimum) · mean_m f_m` and `p_m ∝ exp(f_m / T)`.
+
+    That forgetting is estimated by a moving average of how the loss rises, and what is replayed drawn from a Boltzmann
+    distribution over it, is of Smith et al. 2024, "Adaptive Memory Replay for Continual Learning", arXiv:2404.12526,
+    where clusters of past data are the arms of a bandit. Ours are the reference, which is the memory's own loss before
+    (no forward is spent on it), the relative form, in which T has no unit, and that `ρ` follows it too.
+
+    It tells memories apart, so it is for a memory a task: the loss of one for all tasks also rises as harder samples
+    come into it. For the first `1 / (1 - s)` losses of a memory the reference follows the average, so that a lucky
+    first batch is not taken for what was once known.
+
+    Args:
+        minimum: Least `ρ`, above 0: what is never replayed shows no loss.
+        maximum: Largest `ρ`, below 1.
+        temperature: T; a low one picks what is forgotten most alone, a high one shares equally.
+        smoothing: s, in [0, 1).
+        policy: What mixes the other streams; see `ReplayPolicy`.
+        additional: Whether what is replayed comes on top of the batch size instead of being a part of it.
+
+    Raises:
+        ValueError: If `0 < minimum <= maximum < 1` does not hold, or a value is outside its range; at the start of the
+            run if the mixture has no replay buffer.
+    """
+
+    needs = frozenset({"loss"})
+
+    def __init__(
+        self,
+        minimum: float = 0.05,
+        maximum: float = 0.5,
+        temperature: float = 0.25,
+        smoothing: float = 0.95,
+        policy: Policy | str | dict[str, float] | None = None,
+        *,
+        additional: bool = False,
+    ):
+        super().__init__(policy, additional=additional)
+        if not 0.0 < minimum <= maximum < 1.0:
+            raise ValueError(
+                f"0 < minimum <= maximum < 1 must hold, got {minimum} and {maximum}: they bound the part of the whole "
+                "mix that is replayed, and of what is never replayed nobody sees that it is forgotten."
+            )
+        check_range("temperature", temperature, 1e-9, np.inf, "0.25 replays what has doubled its loss 7 times as often")
+        self.minimum, self.maximum = minimum, maximum
+        self.temperature = temperature
+        self._average = StreamAverage(smoothing, "smoothing")
+
+    def start_replay(self, mixture: Mixture) -> Replay:
+        """Forgets all losses and replays the least, in equal shares; see `ReplayPolicy.start_replay`."""
+        self._average.start(len(self.memories))
+        self._lowest = np.zeros(len(self.memories))
+        self._num_losses = np.zeros(len(self.memories), dtype=np.int64)
+        return self._weigh()
+
+    def update_replay(self, observation: Observation) -> Replay:
+        """Takes the memories' losses into the averages and weighs anew; see `ReplayPolicy.update_replay`."""
+        losses = observation.losses[self.memories]
+        self._average.take(losses)
+        self._num_losses += np.isfinite(losses)
+        is_young = self._num_losses * (1.0 - self._average.decay) <= 1.0 + _ROUNDING
+        smoothed = self._smoothed
+        self._lowest = np.where(is_young, smoothed, np.minimum(self._lowest, smoothed))
+        return self._weigh()
+
+    @property
+    def forgotten(self) -> FloatArray:
+        """`[num_memories]`: `f_m`, in [0, 1]; 0 for a memory of which too little was seen."""
+        scale = np.maximum(np.abs(self._smoothed), np.abs(self._lowest))
+        scale[scale == 0.0] = 1.0
+        # Scaled first, as the difference of large losses could overflow.
+        lowest = self._lowest / scale
+        rise = np.maximum(0.0, self._smoothed / scale - lowest)
+        forgotten: FloatArray = np.divide(rise, rise + np.abs(lowest), out=np.zeros(len(rise)), where=rise > 0.0)
+        return forgotten
+
+    @property
+    def _smoothed(self) -> FloatArray:
+        return np.nan_to_num(self._average.values, nan=0.0)
+
+    def _weigh(self) -> Replay:
+        forgotten = self.forgotten
+        shares = np.exp((forgotten - forgotten.max()) / self.temperature)
+        return Replay(self.minimum + (self.maximum - self.minimum) * float(forgotten.mean()), shares / shares.sum())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives averages and references too; see `Policy.state_dict`."""
+        return {
+            **super().state_dict(),
+            "average": self._average.state_dict(),
+            "lowest": self._lowest.tolist(),
+            "num_losses": self._num_losses.tolist(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up averages and references too; see `Policy.load_state_dict`."""
+        super().load_state_dict(state)
+        self._average.load_state_dict(state["average"])
+        self._lowest = np.array(state["lowest"], dtype=np.float64)
+        self._num_losses = np.array(state["num_losses"], dtype=np.int64)

@@ -1,0 +1,197 @@
+"""How much of a mix is replayed, as a rule: constant, over the run, or by what has been seen."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixer.policies import Mixture, Observation
+
+FloatArray = NDArray[np.float64]
+
+
+class Ratio(ABC):
+    """A rule for `ρ`, the part of the final mix that is replayed. It remembers nothing."""
+
+    is_constant: bool = False
+
+    @abstractmethod
+    def start(self, mixture: Mixture) -> float:
+        """Gives `ρ` for the first update.
+
+        Args:
+            mixture: All streams.
+
+        Returns:
+            `ρ` in [0, 1).
+        """
+
+    @abstractmethod
+    def update(self, observation: Observation) -> float:
+        """Gives `ρ` for the next update.
+
+        Args:
+            observation: What the last update showed of all streams.
+
+        Returns:
+            `ρ` in [0, 1).
+        """
+
+
+class Constant(Ratio):
+    """The same `ρ` throughout.
+
+    Continued pre-training took 5 % for a weak shift and 25 % for a strong one (Ibrahim et al. 2024, arXiv:2403.08763).
+
+    Args:
+        value: `ρ`, in [0, 1).
+
+    Raises:
+        ValueError: If it is outside.
+    """
+
+    is_constant = True
+
+    def __init__(self, value: float):
+        self.value = check_ratio("ratio", value)
+
+    def start(self, mixture: Mixture) -> float:
+        """Gives the value; see `Ratio.start`."""
+        return self.value
+
+    def update(self, observation: Observation) -> float:
+        """Gives the value; see `Ratio.update`."""
+        return self.value
+
+
+class OverProgress(Ratio):
+    """`ρ` over the progress of the run, which is that of the task where each task is a run of its own.
+
+    Args:
+        course: `f(progress) -> ratio`, or pairs of a progress in [0, 1], ascending, and the ratio there; in between it
+            is linear, before the first pair and after the last one constant.
+
+    Raises:
+        ValueError: If there is no pair, a progress is outside [0, 1], they do not ascend, or a ratio is outside [0, 1);
+            for a function when it gives that.
+
+    Example:
+        >>> ratio = OverProgress([(0.0, 0.1), (0.5, 0.3)])
+        >>> round(ratio.at(0.25), 3)
+        0.2
+    """
+
+    def __init__(self, course: Callable[[float], float] | Sequence[tuple[float, float]]):
+        self._function = course if callable(course) else _interpolation(course)
+
+    def at(self, progress: float) -> float:
+        """Gives `ρ` at a progress in [0, 1]; raises a `ValueError` if it is no ratio."""
+        return check_ratio(f"ratio at progress {progress:.4g}", self._function(progress))
+
+    def start(self, mixture: Mixture) -> float:
+        """Gives `ρ` at progress 0; see `Ratio.start`."""
+        return self.at(0.0)
+
+    def update(self, observation: Observation) -> float:
+        """Gives `ρ` at the present progress; see `Ratio.update`."""
+        return self.at(observation.progress)
+
+
+class OfSeen(Ratio):
+    """What is old among all that was seen: `ρ = 1 - Σ_{k in C} N_k / Σ_{k in S} N_k`.
+
+    S are the streams (but for memories) that have given a sample so far, C those of them that were there in the last
+    update. By `"tasks"`, `N_k = 1`: the T-th task in turn gets `1/T` and memory `1 - 1/T`. By `"samples"`, `N_k` is the
+    size of the data set: each old sample has the same part in the mix as each new one. Both are 0 during the first
+    task, and where no stream is there any more they go on as if the smallest were.
+
+    Args:
+        by: What is counted.
+
+    Raises:
+        ValueError: If that is another word; at the start of the run if the size of a stream is counted and not known.
+    """
+
+    def __init__(self, by: Literal["tasks", "samples"]):
+        if by not in ("tasks", "samples"):
+            raise ValueError(
+                f"ratio must be a number in [0, 1), 'tasks', 'samples', a list of (progress, ratio) or a function of "
+                f"progress, got {by!r}."
+            )
+        self.by = by
+
+    def start(self, mixture: Mixture) -> float:
+        """Gives 0, as nothing is old yet; see `Ratio.start`."""
+        is_memory = np.isin(np.arange(len(mixture.names)), mixture.memories)
+        sizes = mixture.num_samples.astype(np.float64)
+        unknown = [mixture.names[k] for k in np.flatnonzero((sizes == 0) & ~is_memory)]
+        if self.by == "samples" and unknown:
+            raise ValueError(
+                f"ratio='samples' counts the samples of each stream, but {unknown} are iterable: nobody knows theirs. "
+                "Use ratio='tasks', or a number."
+            )
+        self._sizes: FloatArray = np.where(is_memory, 0.0, sizes if self.by == "samples" else 1.0)
+        return 0.0
+
+    def update(self, observation: Observation) -> float:
+        """Counts what was seen and what is there; see `Ratio.update`."""
+        shares = observation.weights if observation.shares is None else observation.shares
+        sizes = np.where(observation.seen > 0, self._sizes, 0.0)
+        if not sizes.any():
+            return 0.0
+        now = float(sizes[shares > 0.0].sum()) or float(sizes[sizes > 0.0].min())
+        return 1.0 - now / float(sizes.sum())
+
+
+def as_ratio(ratio: float | str | Callable[[float], float] | Sequence[tuple[float, float]] | Ratio) -> Ratio:
+    """Makes a rule of what a user gives as `ratio`.
+
+    Args:
+        ratio: A number, `"tasks"` or `"samples"` (see `OfSeen`), a course over the run (see `OverProgress`), or a rule.
+
+    Returns:
+        The rule.
+
+    Raises:
+        ValueError: If it is none of these, or outside its range.
+    """
+    if isinstance(ratio, Ratio):
+        return ratio
+    if isinstance(ratio, str):
+        return OfSeen(ratio)  # type: ignore[arg-type]  # it refuses other words
+    is_course = callable(ratio) or isinstance(ratio, Sequence)
+    return OverProgress(ratio) if is_course else Constant(ratio)  # type: ignore[arg-type]  # so does this
+
+
+def check_ratio(name: str, value: float) -> float:
+    """Refuses what no part of a mix with something new can be.
+
+    Args:
+        name: What to call it in an error.
+        value: The ratio.
+
+    Returns:
+        The ratio.
+
+    Raises:
+        ValueError: If it is no number in [0, 1).
+    """
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not (is_number and 0.0 <= value < 1.0):
+        raise ValueError(
+            f"{name} must be a number in [0, 1), got {value!r}: it is the part of the whole mix that is replayed; "
+            "0.5 is as many samples again as there are new ones."
+        )
+    return float(value)
+
+
+def _interpolation(points: Sequence[tuple[float, float]]) -> Callable[[float], float]:
+    if not all(isinstance(point, Sequence) and len(point) == 2 for point in points):
+        raise ValueError(f"ratio: a course over the run is a list of (progress, ratio), got {points!r}.")
+    progresses = [float(progress) for progress, _ in points]
+    if not progresses or progresses != sorted(set(progresses)) or not 0.0 <= progresses[0] <= progresses[-1] <= 1.0:
+        raise ValueError(f"ratio: progresses must ascend in [0, 1], at least one, got {progresses}.")
+    ratios = [check_ratio(f"ratio at progress {progress:.4g}", ratio) for progress, ratio in points]
+    return lambda progress: float(np.interp(progress, progresses, ratios))
