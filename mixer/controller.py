@@ -262,6 +262,7 @@ class Mixing:
         learning_rate: Callable[[float], float] | None = None,
         noise: GradientNoise | None = None,
         gradients: GradientStatistics | None = None,
+        update_norm: float = math.nan,
     ) -> None:
         """Counts an update and lets the policy and the batch-size schedule decide for the next one.
 
@@ -274,6 +275,7 @@ class Mixing:
             learning_rate: Gives the factor of the run's learning-rate schedule at a step, likewise.
             noise: Signal and noise of the gradient, likewise; `None` takes those of `gradients`.
             gradients: The streams' gradients, for a policy that needs them; `None` where they were not measured.
+            update_norm: How far the update moved the parameters, likewise.
         """
         clock = self.clock
         position_before = clock.schedule_position
@@ -296,7 +298,7 @@ class Mixing:
             self._size.update(seen)
             clock.resize(self._size.value)
         self.drop_rest()
-        self._weights.update(partial(self._observation, plan, losses, tokens, gradients), clock.step)
+        self._weights.update(partial(self._observation, plan, losses, tokens, gradients, update_norm), clock.step)
 
     def _observation(
         self,
@@ -304,6 +306,7 @@ class Mixing:
         losses: FloatArray,
         tokens: Int64Array,
         gradients: GradientStatistics | None,
+        update_norm: float,
         evaluation_losses: FloatArray | None,
     ) -> Observation:
         return Observation(
@@ -318,6 +321,7 @@ class Mixing:
             gradients=gradients,
             shares=plan.weights,
             batch_size=plan.batch_size,
+            update_norm=update_norm,
         )
 
     def observe_evaluation(self, losses: Mapping[str, float]) -> None:

@@ -17,6 +17,10 @@ _MEASURED = {
     "gradient_variance": STEP_WITH_VARIANCES,
     "gradient_noise": STEP_WITH_VARIANCES,
 }
+_IN_WORDS = {
+    "evaluation_loss": "the evaluations",
+    "update_norm": "a copy of the trained weights, read and written each step",
+}
 
 
 def cost_of(rule: type[Policy] | type[Schedule]) -> str:
@@ -32,8 +36,8 @@ def cost_of(rule: type[Policy] | type[Schedule]) -> str:
         KeyError: If the rule needs something of which no cost is known.
     """
     needs = rule.needs - _FREE
-    costs = ["the evaluations"] if "evaluation_loss" in needs else []
-    factors = [_MEASURED[name] for name in needs - {"evaluation_loss"}]
+    costs = [cost for need, cost in _IN_WORDS.items() if need in needs]
+    factors = [_MEASURED[name] for name in needs - _IN_WORDS.keys()]
     if factors:
         interval = _interval(rule)
         steps = "each step" if interval == 1 else f"1 step in {interval}"

@@ -174,4 +174,3 @@ class Feed:
                 f"A whole pass over the iterable streams {names} gave at least one of {self._world_size} ranks no row: "
                 "they have fewer rows than there are ranks (and workers). Use fewer, or leave these streams out."
             )
-

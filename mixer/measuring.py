@@ -21,6 +21,7 @@ from mixer.recorder import FinishedUpdate
 from mixer.recovery import RecoveryMixin
 from mixer.run_probe import RunProbe
 from mixer.schedules import GradientNoise
+from mixer.update_norm import UpdateNorm
 
 
 class MeasuringMixin(RecoveryMixin):
@@ -32,6 +33,7 @@ class MeasuringMixin(RecoveryMixin):
     _run_probe: RunProbe | None = None
     _rank_noise: RankNoise | None = None
     _rank_sums: Tensor | None = None  # of the last update, float64 `[4]`; see `RankNoise.measure`
+    _update_norm: UpdateNorm | None = None
     _num_samples: int = 0  # of that update, on all ranks
 
     def _new_probe(self, options: Probing | None, size: BatchSize) -> RunProbe | None:
@@ -52,7 +54,7 @@ class MeasuringMixin(RecoveryMixin):
         try:
             return super().train(*args, **kwargs)
         finally:
-            self._rank_noise = self._rank_sums = None
+            self._rank_noise = self._rank_sums = self._update_norm = None
             if self._run_probe is not None:
                 self._run_probe.forget_model()
 
@@ -62,6 +64,8 @@ class MeasuringMixin(RecoveryMixin):
             self._run_probe.forget_model()
         if self._mixing is not None and self.args.world_size > 1 and "gradient_noise" in self._mixing.schedule.needs:
             self._rank_noise = RankNoise(self.model_wrapped)
+        if self._mixing is not None and "update_norm" in self._policy.needs:
+            self._update_norm = UpdateNorm(self.model_wrapped)
         return prepared
 
     def _train_update(
@@ -137,6 +141,10 @@ class MeasuringMixin(RecoveryMixin):
             return None
         noise = noise_of_ranks(self._rank_sums.tolist(), self.args.world_size, self._num_samples)
         return noise if math.isfinite(noise.squared_norm) and math.isfinite(noise.variance) else None
+
+    def _observed_by_policy(self) -> dict[str, Any]:
+        """Measures what the policy needs of the optimizer step; waits for a GPU."""
+        return {} if self._update_norm is None else {"update_norm": float(self._update_norm.measure())}
 
     def _observed_by_schedule(self, update: FinishedUpdate) -> dict[str, Any]:
         """Measures only what the batch-size schedule needs: reading from a GPU waits for it."""

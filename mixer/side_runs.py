@@ -4,7 +4,9 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mixer.collation import batch_mapping
@@ -14,6 +16,8 @@ from mixer.loader import MicroBatch, Update
 from mixer.losses import items_per_row
 from mixer.plan import Plan
 from mixer.updates import UpdateMixin
+
+Int64Array = NDArray[np.int64]
 
 
 class SideRuns:
@@ -38,6 +42,18 @@ class SideRuns:
     def parameters(self) -> list[nn.Parameter]:
         """The parameters that are trained, in order."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    @property
+    def items_by_stream(self) -> Int64Array:
+        """int64 `[num_streams]`: terms of the loss in the present update, over all ranks."""
+        return self._trainer._contents_of_update.items
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the coming optimizer step, of the first group of parameters."""
+        optimizer = self._trainer.optimizer
+        assert optimizer is not None, "there is an optimizer in every run"  # noqa: S101
+        return float(optimizer.param_groups[0]["lr"])
 
     @property
     def shifts_labels(self) -> bool:

@@ -225,6 +225,7 @@ def describe(streams: Sequence[Stream]) -> Mixture:
         names=tuple(stream.name for stream in streams),
         num_samples=np.array([stream.num_samples for stream in streams], dtype=np.int64),
         weights=weights / weights.sum(),
+        has_weights=streams[0].weight is not None,
         memories=tuple(number for number, stream in enumerate(streams) if stream.is_memory),
     )
 

@@ -251,6 +251,7 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
                 update.contents.tokens,
                 gradients=update.gradients,
                 **self._observed_by_schedule(update),
+                **self._observed_by_policy(),
             )
         except Exception as error:
             # Raised on all ranks when they confirm the next update: raised here, it would leave the others waiting.

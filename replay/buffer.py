@@ -79,6 +79,7 @@ class ReplayBuffer:
             )
         self.num_offered = self.num_kept = self.num_drawn = self.num_gathered_bytes = 0
         self.is_writer = True
+        self.feeding: BufferFeeding | None = None  # in the run that the buffer takes part in
         self.key: int | None = None
         self._entries, self._rows = Entries(self.capacity), None
         self._forgotten: set[int] = set()  # addresses of samples that must not come back
@@ -332,7 +333,8 @@ class ReplayBuffer:
 
     def as_method(self, name: str) -> Method:
         """Gives what fills the buffer as a run goes on; see `mixer.drawer.GrowingDataset`."""
-        return BufferFeeding(self, name)
+        self.feeding = BufferFeeding(self, name)
+        return self.feeding
 
     # ---- State ----
 

@@ -99,7 +99,9 @@ class BufferFeeding(Method):
         for stream_id in self._fed:
             stream = run.streams[stream_id]
             if stream.is_memory:
-                raise ValueError(f"Stream {self._stream_name!r}: streams names {stream.name!r}, which is a buffer itself.")
+                raise ValueError(
+                    f"Stream {self._stream_name!r}: streams names {stream.name!r}, which is a buffer itself."
+                )
             self._check_iterable(stream.name, stream.is_iterable)
             self._source_ids[stream_id] = buffer.sources.add(stream.name, stream.dataset)
         self._find_labels()
