@@ -81,7 +81,8 @@ class ReplayBuffer:
         self.is_writer = True
         self.feeding: BufferFeeding | None = None  # in the run that the buffer takes part in
         self.key: int | None = None
-        self._entries, self._rows = Entries(self.capacity), None
+        self._entries = Entries(self.capacity)
+        self._rows: Rows | None = None
         self._forgotten: set[int] = set()  # addresses of samples that must not come back
         self.selection.start(self.capacity, 0)  # what does not fit shows at once
         if seed is not None:
@@ -153,7 +154,7 @@ class ReplayBuffer:
         picked = np.arange(len(dataset)) if indices is None else np.fromiter(indices, dtype=np.int64)
         where = addresses(source_id, picked)
         if labels is None and "label" in self.selection.needs:
-            labels = self.sources.labels(where, self.label_column)
+            labels = self.read_labels(where)
         offers = Offers(
             count=len(picked),
             first=self.num_offered,
@@ -175,6 +176,21 @@ class ReplayBuffer:
 
         keeps_rows = self.storage.keeps_contents or bool(given)
         self.offer(offers, lambda numbers: where[numbers], make_rows if keeps_rows else None)
+
+    def read_labels(self, where: Int64Array) -> Int64Array | None:
+        """Reads classes off the column of labels.
+
+        Args:
+            where: int64 `[count]`: addresses of the samples.
+
+        Returns:
+            int64 `[count]`, or `None` where a data set has no such column that can be read by itself.
+        """
+        for column in ("label", "labels") if self.label_column is None else (self.label_column,):
+            labels = self.sources.labels(where, column)
+            if labels is not None:
+                return labels
+        return None
 
     def offer(
         self,

@@ -37,12 +37,14 @@ class Fed(Protocol):
     capacity: int
     is_online: bool
     is_writer: bool
-    label_column: str | None
     stream_names: tuple[str, ...] | None
     num_offered: int
     num_gathered_bytes: int
 
     def __len__(self) -> int: ...
+
+    def read_labels(self, where: Int64Array) -> Int64Array | None:
+        """Reads classes off a column."""
 
     def offer(
         self,
@@ -103,9 +105,16 @@ class BufferFeeding(Method):
                     f"Stream {self._stream_name!r}: streams names {stream.name!r}, which is a buffer itself."
                 )
             self._check_iterable(stream.name, stream.is_iterable)
-            self._source_ids[stream_id] = buffer.sources.add(stream.name, stream.dataset)
+        self._find_sources()
         self._find_labels()
         self.needs_samples = buffer.storage.keeps_contents and any(run.streams[k].is_iterable for k in self._fed)
+
+    def _find_sources(self) -> None:
+        """Tells the buffer the data sets that it refers to, and notes their ids, which a saved buffer brings along."""
+        for stream_id in self._fed:
+            stream, sources = self._run.streams[stream_id], self._buffer.sources
+            add = sources.add_unreadable(stream.name) if stream.is_iterable else sources.add(stream.name, stream.dataset)
+            self._source_ids[stream_id] = add
 
     def _find_labels(self) -> None:
         """Finds out what the ranks have to tell each other; the same on all of them."""
@@ -114,7 +123,7 @@ class BufferFeeding(Method):
         self._labels_are_in_columns = False
         if "label" in needs and not any(self._run.streams[stream_id].is_iterable for stream_id in self._fed):
             firsts = [addresses(int(self._source_ids[stream_id]), np.zeros(1, np.int64)) for stream_id in self._fed]
-            self._labels_are_in_columns = buffer.sources.labels(np.concatenate(firsts), buffer.label_column) is not None
+            self._labels_are_in_columns = buffer.read_labels(np.concatenate(firsts)) is not None
         self._asked = tuple(sorted(needs & ({"loss"} if self._labels_are_in_columns else {"loss", "label"})))
 
     def _check_iterable(self, name: str, is_iterable: bool) -> None:
@@ -175,7 +184,7 @@ class BufferFeeding(Method):
         known = self._facts.gathered(self._run.agreement) if self._asked else {}
         labels = known["label"].astype(np.int64) if "label" in known else None
         if self._labels_are_in_columns:
-            labels = buffer.sources.labels(self._addresses(np.arange(offered.count)), buffer.label_column)
+            labels = buffer.read_labels(self._addresses(np.arange(offered.count)))
         scores = None if self.scorer is None else self.scorer(update, offered)
         offers = Offers(
             offered.count,
@@ -258,6 +267,7 @@ class BufferFeeding(Method):
             if not allow_inexact:
                 raise ValueError(f"Stream {self.name!r}: {error}") from None
             logger.warning("Stream %r: %s. The run goes on with the buffer as it is.", self.name, error)
+        self._find_sources()
 
 
 def _as_arrays(values: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:

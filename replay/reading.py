@@ -57,8 +57,7 @@ def reference_reader(sources: Sources) -> ReferenceReader:
     Returns:
         One that reads by columns where all of them can be.
     """
-    can_read_columns = bool(sources.datasets) and all(isinstance(part, ColumnReader) for part in sources.datasets)
-    return (ColumnReferenceReader if can_read_columns else ReferenceReader)(sources)
+    return (ColumnReferenceReader if sources.has_columns else ReferenceReader)(sources)
 
 
 class HasRows(Protocol):
