@@ -25,7 +25,7 @@ class RandomNumbers:
 
     Example:
         >>> RandomNumbers(key=7).integers(np.arange(5), np.full(5, 10)).tolist()
-        [6, 4, 9, 1, 9]
+        [0, 9, 8, 9, 0]
     """
 
     def __init__(self, key: int, purpose: int = 0):

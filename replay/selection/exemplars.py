@@ -86,18 +86,9 @@ class Exemplars(Selection):
             )
 
     def _quotas(self, counts: Int64Array) -> Int64Array:
-        # Slots of each class, old ones and new: what they have and could have, cut where it is too much in all.
-        most: Int64Array = np.concatenate([np.bincount(self._classes, minlength=self._num_classes), counts])
-        least, above = self.per_class or 0, self._capacity + 1
-        if self.per_class is not None:
-            above = least + 1
-        while above - least > 1:  # the highest level at which all classes fit
-            level = (least + above) // 2
-            least, above = (level, above) if np.minimum(most, level).sum() <= self._capacity else (least, level)
-        quotas: Int64Array = np.minimum(most, least)
-        if self.per_class is None:
-            quotas[np.flatnonzero(most > least)[: self._capacity - quotas.sum()]] += 1
-        return quotas
+        # Slots of each class, old ones and new: what they have or could have, cut where that is too much.
+        most = np.concatenate([np.bincount(self._classes, minlength=self._num_classes), counts])
+        return even_shares(most, self._capacity) if self.per_class is None else most.clip(max=self.per_class)
 
     def _place(self, kept: Int64Array, quotas: Int64Array) -> Int64Array:
         vacated = np.flatnonzero(self._ranks >= quotas[self._classes])
@@ -133,3 +124,22 @@ class Exemplars(Selection):
         self._num_classes = int(state["num_classes"])
         self._classes = np.array(state["classes"], dtype=np.int64)
         self._ranks = np.array(state["ranks"], dtype=np.int64)
+
+
+def even_shares(most: Int64Array, capacity: int) -> Int64Array:
+    """Shares slots as evenly as can be among classes that have use for so many at most.
+
+    Args:
+        most: int64 `[num_classes]`: most slots of each.
+        capacity: Number of slots.
+
+    Returns:
+        int64 `[num_classes]`: slots of each; where it does not go up evenly the first have one more.
+    """
+    level, above = 0, capacity + 1
+    while above - level > 1:  # the highest level to which all can be filled
+        middle = (level + above) // 2
+        level, above = (middle, above) if most.clip(max=middle).sum() <= capacity else (level, middle)
+    shares = most.clip(max=level)
+    shares[np.flatnonzero(most > level)[: capacity - int(shares.sum())]] += 1
+    return shares
