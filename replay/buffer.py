@@ -345,7 +345,10 @@ class ReplayBuffer:
 
     def reader(self, datasets: Mapping[str, Any]) -> Any:
         """Gives what samples are read from, by address; see `mixer.drawer.GrowingDataset`."""
-        return RowReader(self) if self.storage.keeps_contents else reference_reader(self.sources.replaced(datasets))
+        if self.storage.keeps_contents:
+            return RowReader(self)
+        own = {name: dataset for name, dataset in datasets.items() if name in self.sources.names}
+        return reference_reader(self.sources.replaced(own))
 
     def as_method(self, name: str) -> Method:
         """Gives what fills the buffer as a run goes on; see `mixer.drawer.GrowingDataset`."""
@@ -393,8 +396,8 @@ class ReplayBuffer:
             folder: What `save` was given.
 
         Raises:
-            ValueError: If a file is missing or torn, the buffer was saved with another capacity, selection, retrieval or
-                kind of storage, or a data set that it refers to has changed since.
+            ValueError: If a file is missing or torn, the buffer was saved with another capacity, selection, retrieval
+                or kind of storage, or a data set that it refers to has changed since.
         """
         folder = Path(folder)
         state, arrays = read_state(folder / "buffer")

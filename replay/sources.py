@@ -32,7 +32,12 @@ class Sources:
     @property
     def has_columns(self) -> bool:
         """Whether all that are there can be read by columns."""
-        return all(isinstance(source.dataset, ColumnReader) for source in self._sources if source.dataset is not None)
+        return bool(self.datasets) and all(isinstance(dataset, ColumnReader) for dataset in self.datasets)
+
+    @property
+    def datasets(self) -> tuple[Any, ...]:
+        """The data sets that are there."""
+        return tuple(source.dataset for source in self._sources if source.dataset is not None)
 
     def fingerprints(self) -> dict[str, str]:
         """Gives what each is recognised by.
@@ -66,6 +71,19 @@ class Sources:
             known.check_same(Source.of(name, dataset))
             self._sources[source_id] = replace(known, dataset=dataset)
         return source_id
+
+    def add_unreadable(self, name: str) -> int:
+        """Adds a source whose samples cannot be read by index, for its id.
+
+        Args:
+            name: Its name.
+
+        Returns:
+            Its id; that of before if it was added already.
+        """
+        if name not in self.names:
+            self._sources.append(Source(name, 0, "none"))
+        return self.names.index(name)
 
     def replaced(self, datasets: Mapping[str, Any]) -> "Sources":
         """Takes other objects for some data sets, such as ones without the columns that a model does not use.
