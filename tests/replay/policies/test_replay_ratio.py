@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.policies import Fixed, LossChange, Mixture, Uniform
+from mixer.policies import Fixed, LossChange, Mixture, Scheduled, Uniform
 from mixer.streams import Stream
 from replay.policies import ReplayRatio
 from tests.replay.policies.updates import MEMORIES, MIXED, OTHERS, one_memory, run_planned, shown
@@ -63,6 +63,13 @@ class TestPresence:
         none = policy.update(shown(5, weights=weights, shares=weights, seen=[0, 9, 0, 9, 9]))
         assert some.additional[[0, 2]].tolist() == [1.0, 0.5]
         assert none.additional[[0, 2]].tolist() == [0.5, 0.5]
+
+    def test_a_stream_that_was_asked_for_nothing_counts_as_there(self) -> None:
+        steps = [(0.0, {"task 0": 1, "task 1": 0}), (0.5, {"task 0": 1, "task 1": 3})]
+        policy = ReplayRatio(0.4, Scheduled(steps, "step"))
+        weights = policy.start(one_memory(2)).weights
+        later = policy.update(shown(3, weights=weights, shares=weights, progress=0.5)).weights
+        np.testing.assert_allclose(later, [0.15, 0.45, 0.4])
 
     def test_with_nothing_new_left_memories_go_on(self) -> None:
         policy = ReplayRatio(0.4, Fixed())
