@@ -217,6 +217,7 @@ class ReplayBuffer(Memory):
         self.feeding = BufferFeeding(self, name)
         return self.feeding
 
+
 def _column(name: str, values: Any, count: int, dtype: Any) -> NDArray[Any] | None:
     if values is None:
         return None
