@@ -32,7 +32,7 @@ def test_each_choice_opens_its_rows(tmp_path):
 def test_another_choice_is_refused():
     with pytest.raises(ValueError, match=r"\['memory', 'references'\].*OnDisk\(folder\), not 'disk'"):
         as_storage("disk")
-    with pytest.raises(TypeError, match="storage has to be one of .* not 3"):
+    with pytest.raises(TypeError, match=r"storage has to be one of .* not 3"):
         as_storage(3)
     with pytest.raises(ValueError, match="rows_per_segment has to be at least 1, not 0"):
         OnDisk("rows", rows_per_segment=0)
