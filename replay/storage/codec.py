@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from replay.storage import image_bytes
+from replay.storage.image_bytes import encode_image, is_image
 from replay.storage.node_reader import NodeReader
 from replay.storage.rows import Row
 
@@ -69,8 +69,8 @@ def _encode(value: Any, place: _Place, buffers: _Buffers) -> Any:
         return write(value, place, buffers)
     if isinstance(value, np.generic):
         return ["scalar", _name_of(value.dtype, place), _add(value.tobytes(), buffers)]
-    if image_bytes.is_image(value):
-        about, content = image_bytes.encode(value)
+    if is_image(value):
+        about, content = encode_image(value)
         return ["image", about, _add(content, buffers)]
     raise _error(f"a {type(value).__module__}.{type(value).__qualname__}", place)
 

@@ -21,7 +21,7 @@ def is_image(value: Any) -> bool:
     return module is not None and isinstance(value, module.Image) and value.mode != "PA"
 
 
-def encode(image: Any) -> tuple[Any, bytes]:
+def encode_image(image: Any) -> tuple[Any, bytes]:
     """Encodes an image: mode, size and pixels, and the palette if it has one; other notes in its file are left out.
 
     Args:
@@ -43,11 +43,11 @@ def encode(image: Any) -> tuple[Any, bytes]:
     return about | {"is_raw": True}, image.tobytes()
 
 
-def decode(about: Any, content: memoryview) -> Any:
+def decode_image(about: Any, content: memoryview) -> Any:
     """Decodes an image.
 
     Args:
-        about: See `encode`.
+        about: See `encode_image`.
         content: The bytes.
 
     Returns:

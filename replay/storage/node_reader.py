@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from replay.storage import image_bytes
+from replay.storage.image_bytes import decode_image
 
 
 class NodeReader:
@@ -76,5 +76,5 @@ _READERS: dict[str, Callable[[NodeReader, Any], Any]] = {
     "scalar": lambda reader, node: reader._read_array(node[1], (), node[2])[()],
     "array": lambda reader, node: reader._read_array(*node[1:]),
     "tensor": lambda reader, node: reader._read_tensor(*node[1:]),
-    "image": lambda reader, node: image_bytes.decode(node[1], reader.take(node[2])),
+    "image": lambda reader, node: decode_image(node[1], reader.take(node[2])),
 }

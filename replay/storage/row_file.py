@@ -33,7 +33,9 @@ class RowFile:
     def __init__(self, path: Path):
         try:
             table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        except pa.ArrowException as error:
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # of the system, not of the content
+                raise
             raise ValueError(f"{path} is torn ({error}). Load an earlier checkpoint.") from error
         if not table.schema.equals(_SCHEMA):
             raise ValueError(f"{path} has the columns {table.schema.names} instead of rows of a buffer.")
@@ -72,7 +74,7 @@ class OpenFiles:
         most: How many at most.
     """
 
-    def __init__(self, most: int = 32):
+    def __init__(self, most: int = 128):
         self._most = most
         self._files: OrderedDict[str, RowFile] = OrderedDict()
 
