@@ -126,7 +126,7 @@ def _table():
         WithAttribute("label", tuple(range(10, 16))),
         Subset(WithAttribute("targets", torch.arange(9, 15)), [1, 2, 3, 4, 5]),
     ],
-    ids=str,
+    ids=range(10),
 )
 def test_labels_are_read_without_reading_samples(dataset):
     from replay.storage.labels import read_labels
