@@ -28,6 +28,7 @@ class LossAware(Selection):
     """
 
     needs = frozenset({"loss"})
+    follows_losses = True
 
     def start(self, capacity: int, key: int) -> None:
         """Begins with an empty buffer; see `Selection.start`."""
@@ -59,12 +60,7 @@ class LossAware(Selection):
         return slots
 
     def update_losses(self, slots: ArrayLike, losses: ArrayLike) -> None:
-        """Takes up what the losses of entries are by now, such as when they are replayed.
-
-        Args:
-            slots: int `[count]`: taken slots.
-            losses: `[count]`: the loss of each.
-        """
+        """Takes up what the losses of entries are by now; see `Selection.update_losses`."""
         weights = _weights(np.asarray(losses, dtype=np.float64))
         for slot, weight in zip(np.asarray(slots).tolist(), weights.tolist(), strict=True):
             self._weights.set(slot, weight)
