@@ -24,7 +24,8 @@ class KCenter(Exemplars):
         squares = (centered**2).sum(axis=1)
         chosen, nearest = np.zeros(count, dtype=np.int64), np.full(len(features), np.inf)
         chosen[0] = squares.argmin()
-        for step, last in enumerate(chosen[:-1], start=1):
+        for step in range(1, count):
+            last = chosen[step - 1]
             np.minimum(nearest, squares - 2.0 * (centered @ centered[last]) + squares[last], out=nearest)
             nearest[last] = -np.inf  # no sample twice, where several are the same
             chosen[step] = nearest.argmax()
