@@ -10,7 +10,7 @@ from replay.retrieval.base import Int64Array, Retrieval
 class Uniform(Retrieval):
     """Draws entries at random, none twice in a draw, and each draw without regard to those before it.
 
-    The sampling of experience replay (Chaudhry et al. 2019, arXiv:1902.10486, algorithm 1). A draw is the beginning of
+    The sampling of experience replay (Chaudhry et al. 2019, arXiv:1902.10486). A draw is the beginning of
     a keyed permutation of the slots, a function of the key, the position of the draw and the number of entries; it
     takes O(count) and no memory.
     """
