@@ -137,6 +137,11 @@ class BufferFeeding(Method):
                 "contents: storage=InMemory() or OnDisk(folder)."
             )
 
+    @property
+    def asks(self) -> bool:
+        """Whether the ranks have to tell each other something of the samples."""
+        return bool(self._asked)
+
     def keep(self, payload: str, extract: Extract) -> None:
         """Has something be kept of each sample that is taken in.
 
