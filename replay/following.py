@@ -48,8 +48,8 @@ def follow(buffer: Fed, name: str, streams: Sequence[Stream], planner: Callable[
     if buffer.is_online and (feeding.asks or buffer.storage.keeps_contents):
         what = f"selection={buffer.selection.name} goes by what a batch shows" if feeding.asks else f"{buffer.storage}"
         raise ValueError(
-            f"Stream {name!r}: {what}, which in a loop of one's own nobody tells the buffer. Take a selection that goes "
-            "by nothing, or by a column of labels, with storage='references'; or set is_online=False and call "
+            f"Stream {name!r}: {what}, which nobody tells the buffer in a loop of one's own. Take a selection that "
+            "goes by nothing, or by a column of labels, with storage='references'; or set is_online=False and call "
             "remember(...)."
         )
 
