@@ -44,6 +44,10 @@ class Fed(Protocol):
 
     def __len__(self) -> int: ...
 
+    @property
+    def num_samples_by_source(self) -> dict[str, int]:
+        """Number of entries of each source."""
+
     def read_labels(self, where: Int64Array) -> Int64Array | None:
         """Reads classes off a column."""
 
@@ -274,6 +278,10 @@ class BufferFeeding(Method):
                 yield number, sample
 
     # ---- Logs and checkpoints ----
+
+    def contents(self) -> dict[str, int]:
+        """Counts the buffer's entries by source."""
+        return self._buffer.num_samples_by_source
 
     def log_entries(self) -> dict[str, float]:
         """Gives the buffer's size, and the bytes that ranks sent each other for it."""
