@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
+    policy_classes()  # imports those of other packages: the parser finds classes that are imported by their names
     parser = ArgumentParser(
         prog="mixer", description="Trains one model on a mixture of data streams.", allow_abbrev=False
     )

@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor
 class UpdateNorm:
     """Measures `||θ_{t+1} - θ_t||` over the trainable parameters, from one call of `measure` to the next.
 
-    It holds a copy of the trainable parameters (as much memory again as they take; little with adapters) and reads and
-    writes both once at each call. On several ranks that hold the same parameters each measures the same.
+    It holds a copy of the trainable parameters, as much memory again as they take (little with adapters), and each call
+    reads them twice, to compare and to copy. On several ranks that hold the same parameters each measures the same.
 
     Args:
         model: The model, with the parameters frozen that are to be; those that are trainable now are measured.

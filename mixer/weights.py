@@ -140,14 +140,10 @@ class MixtureWeights:
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the state as plain data."""
-        evaluation, decision = self._evaluation_losses, self._decision
+        evaluation = self._evaluation_losses
         return {
             "policy": {"name": self.policy.name, "state": self.policy.state_dict()},
-            "decision": {
-                "weights": decision.weights.tolist(),
-                "loss_weights": None if decision.loss_weights is None else decision.loss_weights.tolist(),
-                "additional": None if decision.additional is None else decision.additional.tolist(),
-            },
+            "decision": self._decision.state_dict(),
             "manual": None if self.manual is None else self.manual.tolist(),
             "evaluation_losses": None
             if evaluation is None
@@ -186,16 +182,15 @@ class MixtureWeights:
             return  # of the same name, but it remembers other things: it starts anew
         self.manual = _array(state["manual"])
         self._evaluation_losses = _array(state["evaluation_losses"])
-        weights, own = np.array(state["decision"]["weights"], dtype=np.float64), self._decision.weights
-        if self.policy.is_static and not np.array_equal(weights, own):
+        decision, own = Decision.from_state(state["decision"]), self._decision.weights
+        if self.policy.is_static and not np.array_equal(decision.weights, own):
             if allow_inexact:
                 return
             raise ValueError(
-                f"the weights were {weights.tolist()} and are {own.tolist()} now (to change a mixture on the way, "
-                "call trainer.mixing.set_weights before train)"
+                f"the weights were {decision.weights.tolist()} and are {own.tolist()} now (to change a mixture on the "
+                "way, call trainer.mixing.set_weights before train)"
             )
-        loss_weights, additional = (_array(state["decision"].get(name)) for name in ("loss_weights", "additional"))
-        self._decide(Decision(weights, loss_weights, additional), step)
+        self._decide(decision, step)
 
     def skip_to(self, step: int) -> None:
         """Goes on after a run of which the policy knows nothing.

@@ -1,7 +1,6 @@
 """The replay buffer: a data set that grows and forgets, and a stream of the mixture."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,20 +8,18 @@ from numpy.typing import NDArray
 
 from mixer.method import Method
 from replay.drawing import BufferDrawer
-from replay.entries import Entries
 from replay.feeding import BufferFeeding
+from replay.memory import Memory
 from replay.reading import RowReader, reference_reader
 from replay.retrieval import Retrieval, as_retrieval
-from replay.saved_state import check_saved, read_state, write_state
 from replay.selection import Offers, Selection, as_selection
-from replay.sources import Sources, addresses
-from replay.storage import Row, Rows, Storage, as_storage
+from replay.sources import addresses
+from replay.storage import Row, Storage, as_storage
 
 Int64Array = NDArray[np.int64]
-FORMAT_VERSION = 1
 
 
-class ReplayBuffer:
+class ReplayBuffer(Memory):
     """Remembers samples of the other streams of a mixture, and gives them back as a stream of its own.
 
     `MixingTrainer(train_dataset={"new": new, "memory": ReplayBuffer(1000)}, mixing=ReplayRatio(0.1))` is experience
@@ -68,28 +65,17 @@ class ReplayBuffer:
             raise TypeError(f"capacity must be a whole number of samples, got {capacity!r}.")
         if capacity < 1:
             raise ValueError(f"capacity must be 1 or more samples, got {capacity}.")
-        self.capacity, self.is_online, self.label_column = int(capacity), is_online, label_column
+        super().__init__(int(capacity), as_selection(selection), as_storage(storage), as_retrieval(retrieval))
+        self.is_online, self.label_column = is_online, label_column
         self.stream_names = None if streams is None else tuple(streams)
-        self.selection, self.retrieval = as_selection(selection), as_retrieval(retrieval)
-        self.storage, self.sources = as_storage(storage), Sources()
+        self.feeding: BufferFeeding | None = None  # in the run that the buffer takes part in
         if is_online and self.selection.is_by_task:
             raise ValueError(
                 f"selection={self.selection.name} chooses among all samples of a task at once: set is_online=False and "
                 "call remember(...) at the end of each task."
             )
-        self.num_offered = self.num_kept = self.num_drawn = self.num_gathered_bytes = 0
-        self.is_writer = True
-        self.feeding: BufferFeeding | None = None  # in the run that the buffer takes part in
-        self.key: int | None = None
-        self._entries = Entries(self.capacity)
-        self._rows: Rows | None = None
-        self._forgotten: set[int] = set()  # addresses of samples that must not come back
-        self.selection.start(self.capacity, 0)  # what does not fit shows at once
         if seed is not None:
             self.start_if_new(seed)
-
-    def __len__(self) -> int:
-        return self._entries.size
 
     def __getitem__(self, slot: int) -> Any:
         """Gives an entry's sample.
@@ -192,84 +178,6 @@ class ReplayBuffer:
                 return labels
         return None
 
-    def offer(
-        self,
-        offers: Offers,
-        addresses_of: Callable[[Int64Array], Int64Array],
-        make_rows: Callable[[Int64Array], list[Row]] | None = None,
-    ) -> Int64Array:
-        """Offers samples, and takes in those that the selection keeps.
-
-        Args:
-            offers: What is known of them.
-            addresses_of: Gives the addresses of some of them, by their numbers in `offers`, ascending.
-            make_rows: Gives what is kept of some of them, likewise; `None` where nothing is.
-
-        Returns:
-            int64 `[num_kept]`: the numbers in `offers` of those that are entries now, ascending.
-
-        Raises:
-            ValueError: If the selection needs what is not known of them.
-        """
-        missing = sorted(need for need in self.selection.needs if getattr(offers, _FIELDS[need]) is None)
-        if missing:
-            raise ValueError(
-                f"selection={self.selection.name} needs the {missing} of the samples that it is offered, which nobody "
-                "knows here. Give them to remember(...), or name the label_column."
-            )
-        slots = self._choose(offers, addresses_of)
-        self.num_offered += offers.count
-        numbers, slots = _last_of_each(slots)
-        if not len(numbers):
-            return numbers
-        self._drop_rows(slots[slots < len(self)])
-        rows = np.full(len(numbers), -1, dtype=np.int64) if make_rows is None else self.rows.append(make_rows(numbers))
-        self._entries.put(
-            slots,
-            address=addresses_of(numbers),
-            row=rows,
-            number=np.arange(self.num_kept, self.num_kept + len(numbers)),
-            task=0 if offers.tasks is None else offers.tasks[numbers],
-            label=-1 if offers.labels is None else offers.labels[numbers],
-        )
-        self.num_kept += len(numbers)
-        self.retrieval.placed(slots)
-        return numbers
-
-    def _choose(self, offers: Offers, addresses_of: Callable[[Int64Array], Int64Array]) -> Int64Array:
-        if not self._forgotten:
-            return self.selection.choose(offers)
-        are_new = ~np.isin(addresses_of(np.arange(offers.count)), list(self._forgotten))
-        slots = np.full(offers.count, -1, dtype=np.int64)
-        slots[are_new] = self.selection.choose(offers.part(are_new))
-        return slots
-
-    def _drop_rows(self, slots: Int64Array) -> None:
-        rows = self._entries["row"][slots]
-        self.rows.drop(rows[rows >= 0])
-
-    def forget(self, numbers: Iterable[int]) -> int:
-        """Removes entries for good, with all that is kept of them, on disk too.
-
-        They do not come back, either, if their stream offers them again. On several ranks all have to make the same
-        call. Checkpoints that were written before still hold what was kept: delete those as well.
-
-        Args:
-            numbers: The entries' own numbers (`entries["number"]`); see `find`. Others are passed over.
-
-        Returns:
-            How many entries were removed.
-        """
-        slots = np.flatnonzero(np.isin(self._entries["number"], np.fromiter(numbers, dtype=np.int64)))
-        rows, where = self._entries["row"][slots], self._entries["address"][slots]
-        self.rows.erase(rows[rows >= 0])
-        self._forgotten.update(where[where >= 0].tolist())
-        for slot in slots[::-1].tolist():  # from the end: what comes in a freed slot's place is none of them
-            self.retrieval.removed(slot, len(self) - 1)
-            self.selection.remove(slot)
-            self._entries.remove(slot)
-        return len(slots)
-
     def find(self, source: str, indices: Iterable[int]) -> list[int]:
         """Finds the entries of samples of a data set; those of iterable streams have no index to be found by.
 
@@ -292,52 +200,6 @@ class ReplayBuffer:
 
     # ---- A stream of the mixture ----
 
-    @property
-    def rows(self) -> Rows:
-        """What is kept of the entries beside references."""
-        if self._rows is None:
-            self._rows = self.storage.open(self.is_writer)
-        return self._rows
-
-    def start_if_new(self, key: int) -> None:
-        """Begins the buffer, unless it has begun.
-
-        Args:
-            key: Random key for one that has none of its own.
-        """
-        if self.key is None:
-            self.key = key
-            self.selection.start(self.capacity, key)
-            self.retrieval.start(self.capacity, key)
-
-    def addresses(self, slots: Int64Array) -> Int64Array:
-        """Says where the samples in some slots are read; see `reader`."""
-        found: Int64Array = self._entries["row" if self.storage.keeps_contents else "address"][slots]
-        return found
-
-    def payloads(self, slots: Int64Array, name: str) -> list[NDArray[Any]]:
-        """Gives what was remembered of some entries beside their samples.
-
-        Args:
-            slots: int64 `[count]`: their slots.
-            name: What, such as `"logits"`.
-
-        Returns:
-            One array an entry.
-
-        Raises:
-            ValueError: If an entry has none.
-        """
-        numbers = self._entries["row"][slots]
-        rows = [Row()] if (numbers < 0).any() else self.rows.read(numbers)
-        if any(name not in row.payload for row in rows):
-            raise ValueError(
-                f"An entry of the buffer came in without its {name!r}: it was remembered by hand, or in a run without "
-                f"the method that needs them. Give payloads={{{name!r}: ...}} to remember(...), or begin with an empty "
-                "buffer."
-            )
-        return [row.payload[name] for row in rows]
-
     def new_drawer(self, key: int) -> BufferDrawer:
         """Gives what draws from the buffer; see `mixer.drawer.GrowingDataset`."""
         self.start_if_new(key)
@@ -345,82 +207,15 @@ class ReplayBuffer:
 
     def reader(self, datasets: Mapping[str, Any]) -> Any:
         """Gives what samples are read from, by address; see `mixer.drawer.GrowingDataset`."""
-        return RowReader(self) if self.storage.keeps_contents else reference_reader(self.sources.replaced(datasets))
+        if self.storage.keeps_contents:
+            return RowReader(self)
+        own = {name: dataset for name, dataset in datasets.items() if name in self.sources.names}
+        return reference_reader(self.sources.replaced(own))
 
     def as_method(self, name: str) -> Method:
         """Gives what fills the buffer as a run goes on; see `mixer.drawer.GrowingDataset`."""
         self.feeding = BufferFeeding(self, name)
         return self.feeding
-
-    # ---- State ----
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """What has to be the same for a saved buffer to be taken up, by name."""
-        return {
-            "capacity": self.capacity,
-            "selection": self.selection.name,
-            "retrieval": self.retrieval.name,
-            "keeps_contents": self.storage.keeps_contents,
-        }
-
-    def save(self, folder: Path | str) -> None:
-        """Writes the buffer; what it refers to is not written. On several ranks one has to.
-
-        Args:
-            folder: A folder, to be made.
-        """
-        folder = Path(folder)
-        self.rows.save(folder / "rows")
-        state = {
-            "format": FORMAT_VERSION,
-            **self.description,
-            **{name: getattr(self, name) for name in _COUNTERS},
-            "sources": self.sources.state_dict(),
-            "forgotten": sorted(self._forgotten),
-        }
-        arrays = {
-            "entries": self._entries.state_dict(),
-            "selection": self.selection.state_dict(),
-            "retrieval": self.retrieval.state_dict(),
-        }
-        write_state(folder / "buffer", state, arrays)
-
-    def load(self, folder: Path | str) -> None:
-        """Takes up a saved buffer, in place of what this one holds; on several ranks all have to.
-
-        Args:
-            folder: What `save` was given.
-
-        Raises:
-            ValueError: If a file is missing or torn, the buffer was saved with another capacity, selection, retrieval or
-                kind of storage, or a data set that it refers to has changed since.
-        """
-        folder = Path(folder)
-        state, arrays = read_state(folder / "buffer")
-        check_saved(state, self, FORMAT_VERSION)
-        self.sources.load_state_dict(state["sources"])
-        for name in _COUNTERS:
-            setattr(self, name, state[name])
-        self._forgotten = set(state["forgotten"])
-        self.selection.start(self.capacity, state["key"])
-        self.selection.load_state_dict(arrays["selection"])
-        self.retrieval.start(self.capacity, state["key"])
-        self.retrieval.load_state_dict(arrays["retrieval"])
-        self._entries.load_state_dict(arrays["entries"])
-        self.rows.load(folder / "rows")
-
-
-_FIELDS = {"task": "tasks", "label": "labels", "loss": "losses", "gradient": "scores", "features": "features"}
-_COUNTERS = ("key", "num_offered", "num_kept", "num_drawn", "num_gathered_bytes")
-
-
-def _last_of_each(slots: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Gives the last sample that took each slot, and the slot; samples ascending."""
-    numbers = np.flatnonzero(slots >= 0)
-    taken, from_end = np.unique(slots[numbers][::-1], return_index=True)
-    order = np.argsort(-from_end)
-    return numbers[len(numbers) - 1 - from_end[order]], taken[order]
 
 
 def _column(name: str, values: Any, count: int, dtype: Any) -> NDArray[Any] | None:

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 Int64Array = NDArray[np.int64]
 
-# By name: what each column holds of an entry. `address` is where its sample is read, `row` the number of what is kept of
-# it (-1 for nothing), `number` counts entries and is never given again.
+# `address` is where the sample is read (-1 for nowhere), `row` the number of what is kept of it (-1 for nothing),
+# `number` counts entries and is never given again.
 _COLUMNS = {"address": np.int64, "row": np.int64, "number": np.int64, "task": np.int32, "label": np.int32}
 _FIRST_ROOM = 1_024
 

@@ -113,7 +113,9 @@ class BufferFeeding(Method):
         """Tells the buffer the data sets that it refers to, and notes their ids, which a saved buffer brings along."""
         for stream_id in self._fed:
             stream, sources = self._run.streams[stream_id], self._buffer.sources
-            add = sources.add_unreadable(stream.name) if stream.is_iterable else sources.add(stream.name, stream.dataset)
+            add = (
+                sources.add_unreadable(stream.name) if stream.is_iterable else sources.add(stream.name, stream.dataset)
+            )
             self._source_ids[stream_id] = add
 
     def _find_labels(self) -> None:

@@ -90,6 +90,24 @@ class Decision:
     loss_weights: FloatArray | None = None
     additional: FloatArray | None = None
 
+    def state_dict(self) -> dict[str, list[float] | None]:
+        """Gives the decision as plain data."""
+        values = {name: getattr(self, name) for name in ("weights", "loss_weights", "additional")}
+        return {name: None if value is None else np.asarray(value).tolist() for name, value in values.items()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Sequence[float] | None]) -> "Decision":
+        """Takes a decision from plain data.
+
+        Args:
+            state: What `state_dict` gave; older versions had no `additional`.
+
+        Returns:
+            The decision.
+        """
+        values = {name: None if value is None else np.array(value, dtype=np.float64) for name, value in state.items()}
+        return cls(np.array(state["weights"], dtype=np.float64), values["loss_weights"], values.get("additional"))
+
 
 class Policy(ABC):
     """A mixing policy.

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from mixer.policies.base import Decision, Mixture, Observation, Policy
 from mixer.policies.wrapper import Wrapper
 
@@ -40,16 +38,9 @@ class Hold(Wrapper):
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the held decision too; see `Policy.state_dict`."""
-        loss_weights = self._held.loss_weights
-        held = {
-            "weights": self._held.weights.tolist(),
-            "loss_weights": None if loss_weights is None else loss_weights.tolist(),
-        }
-        return {**super().state_dict(), "held": held}
+        return {**super().state_dict(), "held": self._held.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up the held decision too; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
-        held = state["held"]
-        loss_weights = None if held["loss_weights"] is None else np.array(held["loss_weights"], dtype=np.float64)
-        self._held = Decision(np.array(held["weights"], dtype=np.float64), loss_weights)
+        self._held = Decision.from_state(state["held"])

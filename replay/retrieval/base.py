@@ -44,7 +44,7 @@ class Retrieval(ABC):
             int64 `[count]`: different slots.
         """
 
-    def drawn(self, start: int, slots: Int64Array) -> None:
+    def drawn(self, start: int, slots: Int64Array) -> None:  # noqa: B027  # most rules need not know
         """Is told that a draw was made.
 
         Args:
@@ -52,14 +52,14 @@ class Retrieval(ABC):
             slots: int64 `[count]`: what `slots` gave for it.
         """
 
-    def placed(self, slots: Int64Array) -> None:
+    def placed(self, slots: Int64Array) -> None:  # noqa: B027  # most rules need not know
         """Is told that new entries stand in these slots, which are new (`size` and on) or held others before.
 
         Args:
             slots: int64 `[count]`: different slots, in the order in which they were taken.
         """
 
-    def removed(self, slot: int, last: int) -> None:
+    def removed(self, slot: int, last: int) -> None:  # noqa: B027  # most rules need not know
         """Is told that an entry was forgotten: what stood in slot `last` stands in `slot` now.
 
         Args:

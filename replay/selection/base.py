@@ -3,13 +3,16 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.policies.ranges import check_count
+
 FloatArray = NDArray[np.float64]
 Int64Array = NDArray[np.int64]
+Values = TypeVar("Values")
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,29 @@ class Offers:
         taken = {name: None if column is None else column[numbers] for name, column in columns.items()}
         return Offers(len(np.arange(self.count)[numbers]), self.first, **taken)
 
+    @property
+    def numbers(self) -> Int64Array:
+        """int64 `[count]`: the number of each sample among all that were ever offered, from 0."""
+        return np.arange(self.first, self.first + self.count, dtype=np.int64)
+
+
+def known(values: Values | None, name: str) -> Values:
+    """Gives what a selection needs to know of the samples.
+
+    Args:
+        values: What the offers have.
+        name: Name of that field of `Offers`.
+
+    Returns:
+        The values.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    if values is None:
+        raise ValueError(f"Offers.{name} must be given, since the selection needs it, got None; see Selection.needs.")
+    return values
+
 
 class Selection(ABC):
     """A rule which samples a buffer keeps.
@@ -59,27 +85,30 @@ class Selection(ABC):
 
     A subclass says in `needs` what has to be known of the samples: of `"task"`, `"label"`, `"loss"`, `"gradient"` and
     `"features"`. One that chooses among all samples of a task at once, at the task's end, says so by `is_by_task`.
+    In `options` it names the entries of its state that have to be equal where the state is taken up.
     """
 
     needs: frozenset[str] = frozenset()
     is_by_task: bool = False
+    options: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """What the selection is called in checkpoints."""
         return type(self).__name__
 
-    @abstractmethod
     def start(self, capacity: int, key: int) -> None:
         """Begins with an empty buffer.
 
         Args:
-            capacity: Number of slots.
+            capacity: Number of slots, at most 2**31 - 1.
             key: Random key, a signed 64-bit integer.
 
         Raises:
-            ValueError: If the selection needs a larger capacity.
+            ValueError: If the capacity is none, or the selection needs a larger one.
         """
+        check_count("capacity", capacity, 1, "it is the number of samples that the buffer holds")
+        self._capacity, self._key = capacity, key
 
     @property
     @abstractmethod
@@ -111,9 +140,11 @@ class Selection(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Gives everything that `choose` remembers: JSON-safe values and numpy arrays, by name, not nested."""
+        """Gives everything that `choose` remembers: JSON-safe values and numpy arrays, by name, not nested.
 
-    @abstractmethod
+        `"capacity"` and what `options` names are among them.
+        """
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up a saved state, after `start`.
 
@@ -123,3 +154,12 @@ class Selection(ABC):
         Raises:
             ValueError: If it is of a selection that remembers other things, or of another capacity or options.
         """
+        own = self.state_dict()
+        if sorted(state) != sorted(own):
+            raise ValueError(f"{self.name} remembers {sorted(own)}, but the saved state has {sorted(state)}.")
+        for option in ("capacity", *self.options):
+            if state[option] != own[option]:
+                raise ValueError(
+                    f"{self.name} has {option} {own[option]!r}, but the saved state is of one with {state[option]!r}; "
+                    "build the buffer as it was when it was saved."
+                )

@@ -185,3 +185,43 @@ class TestConflictAndAlignment:
         whole = statistics(gram, squared_norm=np.array(norms))
         assert 0.0 <= whole.conflict <= 0.5
         assert 0.0 <= whole.alignment <= 1.0
+
+
+class TestPart:
+    WHOLE = GradientStatistics(
+        gram=np.arange(9.0).reshape(3, 3),
+        variance=np.array([1.0, 2.0, 3.0]),
+        squared_norm=np.array([4.0, 5.0, 6.0]),
+        counts=np.array([7, 8, 9]),
+        shares=np.array([0.1, 0.6, 0.3]),
+        gram_error=-np.arange(9.0).reshape(3, 3),
+    )
+
+    def test_has_the_numbers_of_its_streams(self) -> None:
+        part = self.WHOLE.part([2, 0])
+        assert part.gram.tolist() == [[8.0, 6.0], [2.0, 0.0]]
+        assert part.gram_error.tolist() == [[-8.0, -6.0], [-2.0, 0.0]]
+        assert part.variance.tolist() == [3.0, 1.0]
+        assert part.squared_norm.tolist() == [6.0, 4.0]
+        assert part.counts.tolist() == [9, 7]
+        np.testing.assert_allclose(part.shares, [0.75, 0.25])
+
+    def test_all_streams_are_the_whole(self) -> None:
+        part = self.WHOLE.part([0, 1, 2])
+        for name, values in vars(self.WHOLE).items():
+            np.testing.assert_allclose(getattr(part, name), values, err_msg=name)
+
+    def test_streams_without_samples_have_no_shares(self) -> None:
+        part = replace(self.WHOLE, shares=np.array([0.0, 1.0, 0.0])).part([0, 2])
+        assert part.shares.tolist() == [0.0, 0.0]
+
+    def test_keeps_signal_and_noise_of_its_own(self) -> None:
+        alone = GradientStatistics(
+            gram=np.array([[8.0]]),
+            variance=np.array([3.0]),
+            squared_norm=np.array([6.0]),
+            counts=np.array([9]),
+            shares=np.array([1.0]),
+            gram_error=np.array([[-8.0]]),
+        )
+        assert self.WHOLE.part([2]).noise == alone.noise

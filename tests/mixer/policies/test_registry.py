@@ -1,9 +1,13 @@
+import warnings
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+
 import numpy as np
 import pytest
 
-from mixer.policies import Fixed, Function, LossChange, Mixture, Policy, Proportional, Uniform, WarmUp
+from mixer.policies import Fixed, Function, LossChange, Mixture, Policy, Proportional, Uniform, WarmUp, registry
 from mixer.policies import __all__ as exported
-from mixer.policies.registry import as_policy, policy_classes
+from mixer.policies.registry import PLUG_IN_GROUP, as_policy, built_in_policies, policy_classes
 
 MIXTURE = Mixture(("math", "code"), np.array([30, 10]), np.array([0.5, 0.5]))
 
@@ -22,7 +26,60 @@ class TestPolicyClasses:
             for name, value in found.items()
             if issubclass(value, Policy) and not value.__abstractmethods__ and name != "Wrapper"
         }
-        assert policy_classes() == concrete
+        assert built_in_policies() == concrete
+        assert concrete.items() <= policy_classes().items()
+
+
+class Twice(Uniform):
+    """Of another package."""
+
+
+class TestPlugIns:
+    @pytest.fixture(autouse=True)
+    def _installed(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        self.values: dict[str, str] = {}
+        self.num_asked = 0
+        monkeypatch.setattr(registry, "entry_points", self.entry_points)
+        registry._plugged_in.cache_clear()
+        yield
+        registry._plugged_in.cache_clear()
+
+    def entry_points(self, group: str) -> list[EntryPoint]:
+        assert group == PLUG_IN_GROUP == "adaptive_mixer.policies"
+        self.num_asked += 1
+        return [EntryPoint(name, value, group) for name, value in self.values.items()]
+
+    def test_policies_of_other_packages_are_known_by_name(self) -> None:
+        self.values = {"Twice": f"{__name__}:Twice", "ReplayRatio": "replay.policies:ReplayRatio"}
+        assert [*policy_classes()] == [*built_in_policies(), "Twice", "ReplayRatio"]
+        assert isinstance(as_policy("twice"), Twice)
+        assert as_policy("replay_ratio").name == "ReplayRatio(Fixed)"
+
+    def test_they_are_looked_up_once(self) -> None:
+        policy_classes()
+        policy_classes()
+        as_policy("uniform")
+        assert self.num_asked == 1
+
+    @pytest.mark.parametrize(
+        ("value", "reason"),
+        [
+            ("no_such_package:Lost", "ModuleNotFoundError: No module named 'no_such_package'"),
+            (f"{__name__}:Lost", "AttributeError: .*Lost"),
+            (f"{__name__}:MIXTURE", "is no class of policies; derive it from mixer.Policy"),
+            ("mixer.policies:Mixture", "is no class of policies"),
+            ("mixer.policies:Uniform", "there already is a policy Uniform"),
+        ],
+    )
+    def test_a_broken_one_is_named_and_left_out(self, value: str, reason: str) -> None:
+        self.values = {"Broken": value, "Twice": f"{__name__}:Twice"}
+        with pytest.warns(UserWarning, match=rf"policy Broken of an unknown package is left out \(.*{reason}"):
+            classes = policy_classes()
+        assert [*classes] == [*built_in_policies(), "Twice"]
+        assert classes["Uniform"] is Uniform
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            policy_classes()  # it has been said
 
 
 class TestAsPolicy:

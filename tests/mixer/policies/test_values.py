@@ -76,6 +76,23 @@ class TestFixedMixtures:
         huge = Mixture(("a", "b"), np.array([2**61, 2**60]), np.array([0.5, 0.5]))
         assert_weights(Temperature(0.1).start(huge), [1024 / 1025, 1 / 1025])
 
+    @pytest.mark.parametrize("policy", [Proportional(), Temperature()], ids=lambda policy: policy.name)
+    def test_the_size_of_a_memory_is_no_size(self, policy: Policy) -> None:
+        for size in (0, 30):
+            mixture = Mixture(("a", "memory"), np.array([90, size]), np.array([0.5, 0.5]), memories=(1,))
+            with pytest.raises(ValueError, match=rf"\['memory'\] are replay buffers.*policy={policy.name}\(\)"):
+                policy.start(mixture)
+
+    @pytest.mark.parametrize("policy", [Proportional(), Temperature()], ids=lambda policy: policy.name)
+    def test_a_memory_alone_has_all(self, policy: Policy) -> None:
+        assert_weights(policy.start(Mixture(("memory",), np.array([0]), np.array([1.0]), memories=(0,))), [1.0])
+
+    def test_other_mixtures_take_memories_for_streams(self) -> None:
+        mixture = Mixture(("a", "memory"), np.array([90, 0]), np.array([0.7, 0.3]), memories=(1,))
+        assert_weights(Uniform().start(mixture), [0.5, 0.5])
+        assert_weights(Fixed().start(mixture), [0.7, 0.3])
+        assert_weights(Fixed({"a": 1, "memory": 3}).start(mixture), [0.25, 0.75])
+
     @pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
     def test_a_temperature_that_cannot_be_is_refused(self, temperature: float) -> None:
         with pytest.raises(ValueError, match="temperature must be above 0"):

@@ -1,0 +1,8 @@
+"""Retrievals: each one a rule which entries of a buffer are replayed next."""
+
+from replay.retrieval.base import Retrieval
+from replay.retrieval.least_recent import LeastRecent
+from replay.retrieval.registry import as_retrieval, retrieval_classes
+from replay.retrieval.uniform import Uniform
+
+__all__ = ["LeastRecent", "Retrieval", "Uniform", "as_retrieval", "retrieval_classes"]

@@ -1,0 +1,115 @@
+"""What was not replayed for the longest time."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replay.retrieval.base import Int64Array, Retrieval
+
+_GONE = -1
+
+
+class LeastRecent(Retrieval):
+    """Draws the entries that were not replayed for the longest time: every entry comes before any comes again.
+
+    Round robin over the entries; as a rule of eviction it is known as least recently used. A new entry counts as
+    replayed when it comes in, since it was just trained on.
+
+    Entries stand in a line. One that is drawn or replaced leaves a gap in it and goes to its end; the line has room for
+    twice the capacity and is closed up when it comes to an end, so that an entry costs O(1) on average, and 16 bytes a
+    slot.
+    """
+
+    def start(self, capacity: int, key: int) -> None:
+        """Begins with an empty buffer; see `Retrieval.start`."""
+        self._capacity = capacity
+        self._line = np.full(2 * capacity, _GONE, dtype=np.int32)
+        self._places = np.full(capacity, _GONE, dtype=np.int64)  # of each slot in the line
+        self._head = self._tail = 0
+        self._position = 0
+
+    def slots(self, start: int, count: int, size: int) -> Int64Array:
+        """Gives the first in the line, or for a later position those that will be first; see `Retrieval.slots`."""
+        if count == 0:
+            return np.zeros(0, dtype=np.int64)
+        skipped = (start - self._position) % size  # what is drawn goes to the end, so that draws go round
+        front = self._front(min(size, skipped + count))
+        slots: Int64Array = front[np.arange(skipped, skipped + count) % size]
+        return slots
+
+    def _front(self, count: int) -> Int64Array:
+        reach = count
+        while True:
+            window = self._line[self._head : min(self._head + reach, self._tail)]
+            there = window[window != _GONE]
+            if len(there) >= count or self._head + reach >= self._tail:
+                return np.array(there[:count], dtype=np.int64)
+            reach *= 2
+
+    def drawn(self, start: int, slots: Int64Array) -> None:
+        """Sends entries to the end of the line; see `Retrieval.drawn`."""
+        self._position = start + len(slots)
+        self._send_to_end(slots)
+
+    def placed(self, slots: Int64Array) -> None:
+        """Sends new entries to the end of the line; see `Retrieval.placed`."""
+        self._send_to_end(slots)
+
+    def removed(self, slot: int, last: int) -> None:
+        """Takes an entry out of the line; see `Retrieval.removed`."""
+        self._line[self._places[slot]] = _GONE
+        if slot != last:
+            self._line[self._places[last]] = slot
+            self._places[slot] = self._places[last]
+        self._places[last] = _GONE
+
+    def _send_to_end(self, slots: Int64Array) -> None:
+        places = self._places[slots]
+        self._line[places[places != _GONE]] = _GONE
+        if self._tail + len(slots) > len(self._line):
+            self._close_up(slots)
+        stop = self._tail + len(slots)
+        self._line[self._tail : stop] = slots
+        self._places[slots] = np.arange(self._tail, stop)
+        self._tail = stop
+        self._head = self._skip_gaps(self._head)
+
+    def _close_up(self, leaving: Int64Array) -> None:
+        self._places[leaving] = _GONE
+        self._stand(self._line[self._head : self._tail])
+
+    def _skip_gaps(self, head: int) -> int:
+        reach = 64
+        while head < self._tail:
+            there = np.flatnonzero(self._line[head : min(head + reach, self._tail)] != _GONE)
+            if len(there):
+                return head + int(there[0])
+            head, reach = min(head + reach, self._tail), 2 * reach
+        return head
+
+    def _stand(self, line: NDArray[np.int32]) -> None:
+        there = line[line != _GONE]
+        self._line[: len(there)] = there
+        self._line[len(there) :] = _GONE
+        self._places[there] = np.arange(len(there))
+        self._head, self._tail = 0, len(there)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the line; see `Retrieval.state_dict`."""
+        line = self._line[self._head : self._tail]
+        return {"position": self._position, "line": line[line != _GONE]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up the line; see `Retrieval.load_state_dict`."""
+        super().load_state_dict(state)
+        line = np.asarray(state["line"], dtype=np.int32)
+        if len(line) > self._capacity or line.max(initial=-1) >= self._capacity:
+            raise ValueError(
+                f"{self.name} has room for {self._capacity} entries, but the saved state is of a larger buffer, with "
+                f"{len(line)}; give the capacity that it was saved with."
+            )
+        self._position = int(state["position"])
+        self._places.fill(_GONE)
+        self._stand(line)

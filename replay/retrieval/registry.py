@@ -1,0 +1,38 @@
+"""Retrievals by name."""
+
+from mixer.choices import choose, refuse_class
+from replay.retrieval.base import Retrieval
+from replay.retrieval.least_recent import LeastRecent
+from replay.retrieval.uniform import Uniform
+
+_RETRIEVALS: tuple[type[Retrieval], ...] = (Uniform, LeastRecent)
+
+
+def retrieval_classes() -> dict[str, type[Retrieval]]:
+    """Lists the retrievals that there are.
+
+    Returns:
+        Classes by name.
+    """
+    return {retrieval.__name__: retrieval for retrieval in _RETRIEVALS}
+
+
+def as_retrieval(retrieval: object) -> Retrieval:
+    """Makes a retrieval of what a user gives as `retrieval`.
+
+    Args:
+        retrieval: A retrieval, or the name of one.
+
+    Returns:
+        The retrieval.
+
+    Raises:
+        ValueError: If there is none of that name.
+        TypeError: If it is neither.
+    """
+    if isinstance(retrieval, Retrieval):
+        return retrieval
+    if isinstance(retrieval, str):
+        return choose(retrieval, retrieval_classes(), "retrieval", "retrieval")
+    refuse_class(retrieval, Retrieval, "retrieval")
+    raise TypeError(f"retrieval must be a retrieval or the name of one, got {type(retrieval).__name__}.")

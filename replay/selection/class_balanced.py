@@ -1,0 +1,116 @@
+"""As many entries of each class as can be, and an even sample inside each."""
+
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from replay.random_numbers import RandomNumbers, scaled
+from replay.selection.bags import Bags
+from replay.selection.base import Int64Array, Offers, Selection, known
+from replay.selection.group_sizes import GroupSizes
+
+
+class ClassBalanced(Selection):
+    """Evens out the classes, however rare some are: class-balanced reservoir sampling (CBRS).
+
+    Chrysakis and Moens 2020, "Online Continual Learning from Imbalanced Data", algorithm 1. While there is room every
+    sample is kept. Then, with `y` the class of a sample, `m_y` the entries of that class and `n_y` its samples so far:
+
+    - `y` is not full, that is, was never among the largest classes while the buffer had no room: the sample takes the
+      slot of a random entry of the largest classes.
+    - `y` is full: with probability `m_y / n_y` it takes the slot of a random entry of its own class.
+
+    Inside a class every sample is kept with about the same probability. O(1) a sample for any number of classes, and
+    about 13 bytes a slot.
+    """
+
+    needs = frozenset({"label"})
+
+    def start(self, capacity: int, key: int) -> None:
+        """Begins with an empty buffer; see `Selection.start`."""
+        super().start(capacity, key)
+        self._random = RandomNumbers(key)
+        self._size = 0
+        self._classes = GroupSizes(width=1)
+        self._slots = Bags()  # of each class
+        self._num_seen = array("q")
+        self._was_largest = bytearray()
+
+    @property
+    def size(self) -> int:
+        """Number of slots that are taken."""
+        return self._size
+
+    def choose(self, offers: Offers) -> Int64Array:
+        """Gives slots to samples of rare classes first; see `Selection.choose`."""
+        labels = known(offers.labels, "labels").tolist()
+        words = self._random.words(offers.numbers).tolist()
+        slots = [self._choose_one(label, word) for label, word in zip(labels, words, strict=True)]
+        return np.array(slots, dtype=np.int64)
+
+    def _choose_one(self, label: int, word: int) -> int:
+        own = self._classes.number_of((label,))
+        if own == len(self._num_seen):
+            self._num_seen.append(0)
+            self._was_largest.append(False)
+        self._num_seen[own] += 1
+        if self._size < self._capacity:
+            slot = self._size
+            self._size += 1
+            self._put(slot, own)
+            return slot
+        if self._was_largest[own] or self._classes.size(own) == self._classes.largest:
+            place = scaled(word, self._num_seen[own])
+            return self._slots.pick(own, place) if place < self._classes.size(own) else -1
+        return self._replace_one_of_largest(own, word)
+
+    def _replace_one_of_largest(self, own: int, word: int) -> int:
+        largest = self._classes.largest
+        tie, place = divmod(scaled(word, self._classes.num_largest * largest), largest)
+        loser = self._classes.pick_largest(tie)
+        self._was_largest[loser] = True  # others of the largest are so as long as they stay, whether noted or not
+        slot = self._slots.pick(loser, place)
+        self._take(slot)
+        self._put(slot, own)
+        return slot
+
+    def _put(self, slot: int, group: int) -> None:
+        self._slots.put(slot, group)
+        self._classes.change(group, 1)
+
+    def _take(self, slot: int) -> int:
+        group = self._slots.take(slot)
+        self._classes.change(group, -1)
+        return group
+
+    def remove(self, slot: int) -> None:
+        """Forgets an entry; the next sample takes its room, of whatever class; see `Selection.remove`."""
+        if self._size == self._capacity:
+            for tie in range(self._classes.num_largest):  # others may be larger once the room is filled again
+                self._was_largest[self._classes.pick_largest(tie)] = True
+        self._size -= 1
+        self._take(slot)
+        if slot != self._size:
+            self._slots.put(slot, self._slots.take(self._size))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives classes and the slots of each; see `Selection.state_dict`."""
+        return {
+            "capacity": self._capacity,
+            "slots": self._slots.state(),
+            "num_seen": np.array(self._num_seen, dtype=np.int64),
+            "was_largest": np.array(self._was_largest, dtype=bool),
+            **self._classes.state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up classes and slots; see `Selection.load_state_dict`."""
+        super().load_state_dict(state)
+        self.start(self._capacity, self._key)
+        self._classes.load(state["groups"], state["sizes"])
+        self._slots.load(state["slots"])
+        self._num_seen = array("q", np.asarray(state["num_seen"]).tolist())
+        self._was_largest = bytearray(np.asarray(state["was_largest"]).tolist())
+        self._size = int(np.asarray(state["slots"]).shape[1])

@@ -1,0 +1,36 @@
+"""Samples from which no sample of their class is far."""
+
+import numpy as np
+
+from replay.selection.base import FloatArray, Int64Array
+from replay.selection.exemplars import Exemplars
+
+
+class KCenter(Exemplars):
+    """Chooses of each class samples that cover all of it: greedy k-center, farthest first.
+
+    Gonzalez 1985, "Clustering to Minimize the Maximum Intercluster Distance" (as core sets: Sener and Savarese 2018,
+    arXiv:1708.00489, algorithm 1): each exemplar is the sample farthest from those chosen before. The largest distance
+    of a sample to its nearest exemplar is then at most twice the least that is possible. The first exemplar is the
+    sample nearest to the mean. One pass over the samples an exemplar.
+
+    Args:
+        per_class: Slots of each class; `None` shares the capacity. See `Exemplars`.
+    """
+
+    def rank(self, features: FloatArray, count: int) -> Int64Array:
+        """Chooses greedily; see `Exemplars.rank`."""
+        chosen = np.zeros(count, dtype=np.int64)
+        chosen[0] = _squared_distances(features, features.mean(axis=0)).argmin()
+        nearest = np.full(len(features), np.inf)
+        for step in range(1, count):
+            nearest = np.minimum(nearest, _squared_distances(features, features[chosen[step - 1]]))
+            nearest[chosen[step - 1]] = -1.0  # no sample twice, where several are the same
+            chosen[step] = nearest.argmax()
+        return chosen
+
+
+def _squared_distances(features: FloatArray, center: FloatArray) -> FloatArray:
+    differences = features - center
+    squares: FloatArray = np.einsum("ij,ij->i", differences, differences)
+    return squares

@@ -1,0 +1,90 @@
+"""An even sample at first sight, from which what was learned leaves first."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from replay.random_numbers import RandomNumbers
+from replay.selection.base import FloatArray, Int64Array, Offers, Selection, known
+from replay.selection.slot_trees import SumTree
+
+_LARGEST_LOSS = 50.0  # an entry with more is as good as never drawn, and the sum of the weights is still exact enough
+
+
+class LossAware(Selection):
+    """Accepts samples as a reservoir does and pushes out entries with a low loss: loss-aware reservoir sampling (LARS).
+
+    Buzzega et al. 2020, "Rethinking Experience Replay: a Bag of Tricks for Continual Learning", arXiv:2010.05595, sec.
+    4.4 and algorithm 3: sample `n` is accepted with probability `C/(n + 1)`, and entry `i` makes room for it with a
+    probability in proportion to its score. The paper's score is the negative loss, shifted and scaled over the whole
+    buffer; that is one pass over all entries a sample, and nothing is left of the entry with the highest loss. Here the
+    score is `exp(-loss_i)`, the model's likelihood of the entry, with losses cut to [0, 50]: it needs nothing of the
+    other entries, so that a draw is O(log C). A loss that is NaN counts as 0: such an entry leaves first.
+
+    Losses are of the time when a sample came until `update_losses` refreshes them, which the paper does whenever an
+    entry is replayed.
+    """
+
+    needs = frozenset({"loss"})
+
+    def start(self, capacity: int, key: int) -> None:
+        """Begins with an empty buffer; see `Selection.start`."""
+        super().start(capacity, key)
+        self._acceptance, self._losers = RandomNumbers(key), RandomNumbers(key, purpose=1)
+        self._weights = SumTree(capacity)
+        self._size = 0
+
+    @property
+    def size(self) -> int:
+        """Number of slots that are taken."""
+        return self._size
+
+    def choose(self, offers: Offers) -> Int64Array:
+        """Draws which samples are accepted and which entries make room; see `Selection.choose`."""
+        numbers = offers.numbers
+        accepted = np.flatnonzero(self._acceptance.integers(numbers, numbers + 1) < self._capacity)
+        weights = _weights(known(offers.losses, "losses")[accepted]).tolist()
+        uniforms = self._losers.uniforms(numbers[accepted]).tolist()
+        slots = np.full(offers.count, -1, dtype=np.int64)
+        for index, weight, uniform in zip(accepted.tolist(), weights, uniforms, strict=True):
+            if self._size < self._capacity:
+                slot = self._size
+                self._size += 1
+            else:
+                slot = self._weights.find(uniform)
+            self._weights.set(slot, weight)
+            slots[index] = slot
+        return slots
+
+    def update_losses(self, slots: ArrayLike, losses: ArrayLike) -> None:
+        """Takes up what the losses of entries are by now, such as when they are replayed.
+
+        Args:
+            slots: int `[count]`: taken slots.
+            losses: `[count]`: the loss of each.
+        """
+        weights = _weights(np.asarray(losses, dtype=np.float64))
+        for slot, weight in zip(np.asarray(slots).tolist(), weights.tolist(), strict=True):
+            self._weights.set(slot, weight)
+
+    def remove(self, slot: int) -> None:
+        """Forgets an entry; the next accepted sample takes the room; see `Selection.remove`."""
+        self._size -= 1
+        self._weights.remove(slot, self._size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the weights of the entries; see `Selection.state_dict`."""
+        return {"capacity": self._capacity, "weights": self._weights.values(self._size)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up the weights; see `Selection.load_state_dict`."""
+        super().load_state_dict(state)
+        self._weights.load(np.asarray(state["weights"], dtype=np.float64))
+        self._size = len(state["weights"])
+
+
+def _weights(losses: FloatArray) -> FloatArray:
+    weights: FloatArray = np.exp(-np.clip(np.nan_to_num(losses, nan=0.0, posinf=_LARGEST_LOSS), 0.0, _LARGEST_LOSS))
+    return weights

@@ -1,0 +1,55 @@
+"""Selections by name."""
+
+from mixer.choices import choose, refuse_class
+from replay.selection.base import Selection
+from replay.selection.class_balanced import ClassBalanced
+from replay.selection.gradient_diversity import GradientDiversity
+from replay.selection.herding import Herding
+from replay.selection.k_center import KCenter
+from replay.selection.keyed_reservoir import KeyedReservoir
+from replay.selection.loss_aware import LossAware
+from replay.selection.reservoir import Reservoir
+from replay.selection.ring import Ring
+from replay.selection.surprise import Surprise
+
+_SELECTIONS: tuple[type[Selection], ...] = (
+    Reservoir,
+    KeyedReservoir,
+    Ring,
+    ClassBalanced,
+    Surprise,
+    LossAware,
+    GradientDiversity,
+    Herding,
+    KCenter,
+)
+
+
+def selection_classes() -> dict[str, type[Selection]]:
+    """Lists the selections that there are.
+
+    Returns:
+        Classes by name.
+    """
+    return {selection.__name__: selection for selection in _SELECTIONS}
+
+
+def as_selection(selection: object) -> Selection:
+    """Makes a selection of what a user gives as `selection`.
+
+    Args:
+        selection: A selection, or the name of one.
+
+    Returns:
+        The selection.
+
+    Raises:
+        ValueError: If there is none of that name.
+        TypeError: If it is neither.
+    """
+    if isinstance(selection, Selection):
+        return selection
+    if isinstance(selection, str):
+        return choose(selection, selection_classes(), "selection", "selection")
+    refuse_class(selection, Selection, "selection")
+    raise TypeError(f"selection must be a selection or the name of one, got {type(selection).__name__}.")

@@ -1,0 +1,129 @@
+"""The newest samples of each task and class."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from mixer.policies.ranges import check_count
+from replay.selection.base import Int64Array, Offers, Selection, known
+from replay.selection.group_sizes import Group, GroupSizes
+from replay.selection.queues import Queues
+
+
+class Ring(Selection):
+    """Keeps the newest samples of each group, first in, first out: a ring buffer a group.
+
+    Chaudhry et al. 2019, "On Tiny Episodic Memories in Continual Learning", arXiv:1902.10486, algorithm 3: `m` slots
+    for each class of each task, and in each the last `m` samples.
+
+    Args:
+        slots_per_group: `m`. With `None` the capacity is shared evenly by the groups that came so far: a group that has
+            at least two entries fewer than the largest takes its oldest one, any other replaces its own oldest. With
+            more groups than slots a new group still gets one.
+        by: What a group is: `"task"`, `"label"` or both.
+
+    Raises:
+        ValueError: If an argument is outside its range; while training, if the capacity is too small for the groups.
+    """
+
+    options = ("slots_per_group", "by")
+
+    def __init__(
+        self, slots_per_group: int | None = None, by: Sequence[Literal["task", "label"]] = ("task", "label")
+    ) -> None:
+        if slots_per_group is not None:
+            check_count("slots_per_group", slots_per_group, 1, "None shares the capacity by the groups")
+        self.by: tuple[str, ...] = tuple(sorted({by} if isinstance(by, str) else set(by), reverse=True))
+        if self.by not in (("task",), ("label",), ("task", "label")):
+            raise ValueError(f"by must be ('task',), ('label',) or ('task', 'label'), got {by!r}.")
+        self.slots_per_group = slots_per_group
+        self.needs = frozenset(self.by)
+
+    def start(self, capacity: int, key: int) -> None:
+        """Begins with an empty buffer; see `Selection.start`."""
+        super().start(capacity, key)
+        self._check_room(1)
+        self._size = 0
+        self._groups = GroupSizes(width=len(self.by))
+        self._queues = Queues(capacity)
+
+    @property
+    def size(self) -> int:
+        """Number of slots that are taken."""
+        return self._size
+
+    def choose(self, offers: Offers) -> Int64Array:
+        """Keeps every sample in the place of an old one; see `Selection.choose`."""
+        names = self._names(offers)
+        if self.slots_per_group is not None:
+            self._check_room(len(self._groups) + self._groups.num_unknown(set(names)))
+        slots = [self._choose_one(self._groups.number_of(name)) for name in names]
+        return np.array(slots, dtype=np.int64)
+
+    def _names(self, offers: Offers) -> list[Group]:
+        parts = []
+        if "task" in self.by:
+            parts.append(known(offers.tasks, "tasks").tolist())
+        if "label" in self.by:
+            parts.append(known(offers.labels, "labels").tolist())
+        return list(zip(*parts, strict=True))
+
+    def _check_room(self, num_groups: int) -> None:
+        if self.slots_per_group is not None and num_groups * self.slots_per_group > self._capacity:
+            raise ValueError(
+                f"capacity must be {num_groups * self.slots_per_group} or more for {num_groups} groups by {self.by} "
+                f"with slots_per_group {self.slots_per_group}, got {self._capacity}; "
+                "slots_per_group=None shares the capacity by the groups there are."
+            )
+
+    def _choose_one(self, group: int) -> int:
+        loser = self._loser(group)
+        if loser is None:
+            slot = self._size
+            self._size += 1
+        else:
+            slot = self._queues.first(loser)
+            self._queues.take(slot)
+        if loser != group:
+            if loser is not None:
+                self._groups.change(loser, -1)
+            self._groups.change(group, 1)
+        self._queues.push(slot, group)
+        return slot
+
+    def _loser(self, group: int) -> int | None:
+        # The group that loses its oldest entry, if any does.
+        own = self._groups.size(group)
+        if self.slots_per_group is not None:
+            return group if own == self.slots_per_group else None
+        if self._size < self._capacity:
+            return None
+        if own and own >= self._groups.largest - 1:
+            return group
+        return self._groups.pick_largest(0)
+
+    def remove(self, slot: int) -> None:
+        """Forgets an entry; see `Selection.remove`."""
+        self._size -= 1
+        self._groups.change(self._queues.take(slot), -1)
+        if slot != self._size:
+            self._queues.rename(self._size, slot)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the groups and their queues; see `Selection.state_dict`."""
+        return {
+            "capacity": self._capacity,
+            "slots_per_group": self.slots_per_group,
+            "by": "+".join(self.by),
+            "queues": self._queues.state(),
+            **self._groups.state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up groups and queues; see `Selection.load_state_dict`."""
+        super().load_state_dict(state)
+        self.start(self._capacity, self._key)
+        self._groups.load(state["groups"], state["sizes"])
+        self._queues.load(state["queues"])
+        self._size = int(np.asarray(state["queues"]).shape[1])

@@ -1,0 +1,210 @@
+"""The data sets that a buffer's references point into."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mixer.reader import ColumnReader
+from replay.storage.addresses import MAX_SOURCES, addresses, split
+from replay.storage.labels import read_labels
+from replay.storage.source import Source
+
+__all__ = ["Sources", "addresses", "split"]
+
+Int64Array = NDArray[np.int64]
+
+
+class Sources:
+    """Data sets by name; their ids, which are part of addresses, follow the order in which they were first added."""
+
+    def __init__(self) -> None:
+        self._sources: list[Source] = []
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names by id, also of those that are not there any more."""
+        return tuple(source.name for source in self._sources)
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether all that are there can be read by columns."""
+        return bool(self.datasets) and all(isinstance(dataset, ColumnReader) for dataset in self.datasets)
+
+    @property
+    def datasets(self) -> tuple[Any, ...]:
+        """The data sets that are there."""
+        return tuple(source.dataset for source in self._sources if source.dataset is not None)
+
+    def fingerprints(self) -> dict[str, str]:
+        """Gives what each is recognised by.
+
+        Returns:
+            The fingerprints, by name.
+        """
+        return {source.name: source.fingerprint for source in self._sources}
+
+    def add(self, name: str, dataset: Any) -> int:
+        """Adds a data set, or gives one that was saved with the references.
+
+        Args:
+            name: Its name.
+            dataset: A map-style data set, which must not change.
+
+        Returns:
+            Its id; that of before if it was added already.
+
+        Raises:
+            ValueError: If another data set has the name, or there are too many.
+        """
+        if name not in self.names:
+            if len(self._sources) == MAX_SOURCES:
+                raise ValueError(f"There are {MAX_SOURCES} sources, as many as can be. Join some to one data set.")
+            self._sources.append(Source.of(name, dataset))
+            return len(self._sources) - 1
+        source_id = self.names.index(name)
+        known = self._sources[source_id]
+        if known.dataset is not dataset:
+            known.check_same(Source.of(name, dataset))
+            self._sources[source_id] = replace(known, dataset=dataset)
+        return source_id
+
+    def add_unreadable(self, name: str) -> int:
+        """Adds a source whose samples cannot be read by index, for its id.
+
+        Args:
+            name: Its name.
+
+        Returns:
+            Its id; that of before if it was added already.
+        """
+        if name not in self.names:
+            self._sources.append(Source(name, 0, "none"))
+        return self.names.index(name)
+
+    def replaced(self, datasets: Mapping[str, Any]) -> "Sources":
+        """Takes other objects for some data sets, such as ones without the columns that a model does not use.
+
+        Args:
+            datasets: By name; they are not compared with what was there, but for the length.
+
+        Returns:
+            Sources of the same names, ids and fingerprints.
+
+        Raises:
+            ValueError: If a name is unknown or a length differs.
+        """
+        result = Sources()
+        result._sources = list(self._sources)
+        for name, dataset in datasets.items():
+            if name not in self.names:
+                raise ValueError(f"There is no source {name!r} that could be replaced, only {list(self.names)}.")
+            known = self._sources[self.names.index(name)]
+            if len(dataset) != known.length:
+                raise ValueError(f"Source {name!r} has {known.length} samples, what replaces it {len(dataset)}.")
+            result._sources[self.names.index(name)] = replace(known, dataset=dataset)
+        return result
+
+    def read(self, addresses: Int64Array) -> list[Any]:
+        """Reads samples.
+
+        Args:
+            addresses: int64 `[count]`.
+
+        Returns:
+            The samples in that order.
+
+        Raises:
+            ValueError: If a data set is not there any more.
+            SampleError: If a sample cannot be loaded.
+        """
+        samples: list[Any] = [None] * len(addresses)
+        for source, positions, indices in self._runs(addresses):
+            for position, sample in zip(positions.tolist(), source.read(indices.tolist()), strict=True):
+                samples[position] = sample
+        return samples
+
+    def read_columns(self, addresses: Int64Array) -> dict[str, torch.Tensor]:
+        """Reads samples by columns, if `has_columns`.
+
+        Args:
+            addresses: int64 `[count]`, at least one.
+
+        Returns:
+            For each column a tensor `[count, ...]`.
+
+        Raises:
+            ValueError: If a data set is not there any more.
+        """
+        runs = list(self._runs(addresses))
+        parts = [source.dataset.read_columns(indices) for source, _, indices in runs]
+        places = torch.from_numpy(np.argsort(np.concatenate([positions for _, positions, _ in runs])))
+        return {name: torch.cat([part[name] for part in parts])[places] for name in parts[0]}
+
+    def labels(self, addresses: Int64Array, column: str) -> Int64Array | None:
+        """Reads labels without reading whole samples.
+
+        Args:
+            addresses: int64 `[count]`.
+            column: Name of the column.
+
+        Returns:
+            int64 `[count]`, or `None` if a data set does not offer them so.
+
+        Raises:
+            ValueError: If a data set is not there any more.
+        """
+        labels = np.empty(len(addresses), dtype=np.int64)
+        for source, positions, indices in self._runs(addresses):
+            part = read_labels(source.dataset, indices, column)
+            if part is None:
+                return None
+            labels[positions] = part
+        return labels
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives what the references need to be recognised again, JSON-safe.
+
+        Returns:
+            The state.
+        """
+        keys = ("name", "length", "fingerprint")
+        return {"sources": [{key: getattr(source, key) for key in keys} for source in self._sources]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up a saved state: ids are those of then, so ask `names` or `add` for them again.
+
+        Data sets that were added before, or are after, are compared with those of then.
+
+        Args:
+            state: What `state_dict` gave.
+
+        Raises:
+            ValueError: If a data set has changed; it is named.
+        """
+        added = {source.name: source for source in self._sources}
+        saved = [Source(**entry) for entry in state["sources"]]
+        for source in saved:
+            if source.name in added:
+                source.check_same(added[source.name])
+        known = [added.pop(source.name, source) for source in saved]
+        self._sources = known + list(added.values())
+
+    def _runs(self, addresses: Int64Array) -> Iterator[tuple[Source, Int64Array, Int64Array]]:
+        """Gives each source with the positions of its addresses and their indices."""
+        ids, indices = split(np.asarray(addresses, dtype=np.int64))
+        order = np.argsort(ids, kind="stable")
+        for positions in np.split(order, np.flatnonzero(np.diff(ids[order])) + 1) if len(order) else ():
+            source_id = int(ids[positions[0]])
+            if not 0 <= source_id < len(self._sources):
+                raise ValueError(f"An address is of source {source_id}, but there are {len(self._sources)} sources.")
+            source = self._sources[source_id]
+            if source.dataset is None:
+                raise ValueError(
+                    f"A buffer refers to samples of {source.name!r}, whose data set is not there. Give it again, by "
+                    "add() with this name, or keep contents in the buffer, in memory or on disk."
+                )
+            yield source, positions, indices[positions]

@@ -1,0 +1,168 @@
+"""Rows on disk: memory does not grow with their number, and a crash leaves whole files."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from replay.storage.codec import decode, encode
+from replay.storage.manifest import Manifest, read_manifest, remove_manifest, write_manifest
+from replay.storage.row_numbers import Int64Array, as_numbers, no_such_row
+from replay.storage.rows import Row, Rows
+from replay.storage.segment import Segment, merge, neighbourhood
+from replay.storage.segment_files import SegmentFiles
+
+ROWS_PER_SEGMENT = 1024
+_BYTES_PER_SEGMENT = 8 * 2**20
+
+
+class DiskRows(Rows):
+    """Rows in files that hold a segment of them each.
+
+    A segment is written once it is full, and anew when less than half of its rows are wanted still. What is done when
+    follows from the calls alone: ranks that make the same calls know of the same files, whoever writes them. A row is
+    written about once, and copied a bounded number of times for each that is dropped.
+
+    Args:
+        folder: Where the files lie while the run lasts; empty, unless a checkpoint is loaded next.
+        is_writer: Whether this rank writes; others read its files, and keep rows in memory until they see them.
+        rows_per_segment: Number of rows of a full segment; one of 8 MiB is full too.
+
+    Raises:
+        ValueError: If `rows_per_segment` is less than 1.
+    """
+
+    def __init__(self, folder: Path | str, is_writer: bool = True, rows_per_segment: int = ROWS_PER_SEGMENT):
+        if rows_per_segment < 1:
+            raise ValueError(f"rows_per_segment has to be at least 1, not {rows_per_segment}.")
+        self._files = SegmentFiles(Path(folder), is_writer)
+        self._holds_earlier_run = is_writer and self._files.has_any()
+        self._rows_per_segment = rows_per_segment
+        self._segments: list[Segment] = []
+        # Rows since the last full segment: where they begin, their size with those that were dropped, those that
+        # were not. A segment's end depends on nothing else, so that saving does not move it.
+        self._next_number, self._first_pending, self._pending_bytes = 0, 0, 0
+        self._pending: dict[int, bytes] = {}
+
+    @property
+    def next_number(self) -> int:
+        """See the base class."""
+        return self._next_number
+
+    def append(self, rows: Sequence[Row]) -> Int64Array:
+        """See the base class.
+
+        Raises:
+            ValueError: If the folder holds rows of an earlier run and no checkpoint was loaded.
+        """
+        self._refuse_earlier_run()
+        encoded = [encode(row) for row in rows]
+        first, first_pending = self._next_number, self._first_pending
+        for content in encoded:
+            self._pending[self._next_number] = content
+            self._next_number += 1
+            self._pending_bytes += len(content)
+            is_full = self._next_number - self._first_pending >= self._rows_per_segment
+            if is_full or self._pending_bytes >= _BYTES_PER_SEGMENT:
+                self._seal()
+        if self._first_pending != first_pending:
+            self._files.settle(self._segments)
+        return np.arange(first, self._next_number, dtype=np.int64)
+
+    def read(self, numbers: Int64Array) -> list[Row]:
+        """See the base class."""
+        wanted = as_numbers(numbers, self._next_number)
+        rows: list[Any] = [None] * len(wanted)
+        for position in np.argsort(wanted, kind="stable").tolist():  # file after file
+            rows[position] = decode(self._content(int(wanted[position])))
+        return rows
+
+    def drop(self, numbers: Int64Array) -> None:
+        """See the base class."""
+        self._rewrite_where(self._let_go(numbers), lambda segment: 2 * segment.live.size < segment.num_rows)
+
+    def erase(self, numbers: Int64Array) -> None:
+        """See the base class; checkpoints that have the rows keep them."""
+        self._rewrite_where(self._let_go(numbers), lambda segment: segment.num_dropped > 0)
+        self._files.remove_replaced()
+
+    def save(self, folder: Path) -> None:
+        """See the base class; files of segments are linked, so that little is written."""
+        self._refuse_earlier_run()
+        remove_manifest(folder)
+        self._files.link_to(folder, self._segments)
+        state = (self._next_number, self._first_pending, self._pending_bytes, self._pending)
+        write_manifest(folder, Manifest(self._segments, *state))
+
+    def load(self, folder: Path) -> None:
+        """See the base class; files in the working folder that came after the checkpoint are removed."""
+        manifest = read_manifest(folder)
+        self._files.take_from(folder, manifest.segments)
+        self._segments, self._pending = list(manifest.segments), manifest.pending
+        self._next_number, self._first_pending = manifest.next_number, manifest.first_pending
+        self._pending_bytes = manifest.pending_bytes
+        self._holds_earlier_run = False
+
+    def _seal(self) -> None:
+        live = np.fromiter(self._pending, dtype=np.int64, count=len(self._pending))
+        num_rows, last = self._next_number - self._first_pending, self._next_number - 1
+        segment = Segment(self._first_pending, last, num_rows, self._pending_bytes, live, self._pending)
+        self._segments.append(segment)
+        self._first_pending, self._pending_bytes, self._pending = self._next_number, 0, {}
+        self._rewrite(len(self._segments) - 1)
+
+    def _rewrite(self, index: int) -> None:
+        around = neighbourhood(self._segments, index, self._rows_per_segment, _BYTES_PER_SEGMENT)
+        parts = self._segments[around]
+        merged = merge(parts)
+        self._files.replace(parts, merged)
+        self._segments[around] = [merged] if merged.live.size else []
+
+    def _rewrite_where(self, segments: Sequence[Segment], is_due: Callable[[Segment], bool]) -> None:
+        for segment in segments:
+            index = self._index_of(segment.first)
+            is_here = index >= 0 and self._segments[index] is segment  # a neighbour may have been merged with it
+            if is_here and is_due(segment):
+                self._rewrite(index)
+
+    def _let_go(self, numbers: Int64Array) -> list[Segment]:
+        """Marks rows as dropped.
+
+        Args:
+            numbers: int64 `[count]`: which ones.
+
+        Returns:
+            The segments that cover them.
+        """
+        dropped = np.unique(as_numbers(numbers, self._next_number))
+        for number in dropped[np.searchsorted(dropped, self._first_pending) :].tolist():
+            self._pending.pop(number, None)
+        touched = {self._index_of(number) for number in dropped.tolist() if number < self._first_pending} - {-1}
+        segments = [self._segments[index] for index in sorted(touched)]
+        for segment in segments:
+            segment.drop(dropped)
+        return segments
+
+    def _content(self, number: int) -> Any:
+        if number >= self._first_pending:
+            content = self._pending.get(number)
+        else:
+            index = self._index_of(number)
+            is_live = index >= 0 and self._segments[index].has(number)
+            content = self._files.read(self._segments[index], number) if is_live else None
+        if content is None:
+            raise no_such_row(number, self._next_number)
+        return content
+
+    def _index_of(self, number: int) -> int:
+        """Finds the segment that covers a number; -1 if none can."""
+        return bisect_right(self._segments, number, key=lambda segment: segment.first) - 1
+
+    def _refuse_earlier_run(self) -> None:
+        if self._holds_earlier_run:
+            raise ValueError(
+                f"The folder {self._files.folder} holds rows of an earlier run. Give an empty folder, or load a "
+                "checkpoint of that run before adding rows."
+            )

@@ -1,0 +1,80 @@
+"""Reads the nodes of an encoded row; what they are is said where they are written, in the codec."""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from replay.storage.image_bytes import decode_image
+
+
+class NodeReader:
+    """Reads nodes one after the other, and with them the bytes that follow the header.
+
+    Args:
+        view: Header and bytes.
+        start: Where the header ends.
+    """
+
+    def __init__(self, view: memoryview, start: int):
+        self._view, self._at = view, start
+
+    def read(self, node: Any) -> Any:
+        """Reads one node.
+
+        Args:
+            node: The node; those before it have been read.
+
+        Returns:
+            What it stands for.
+        """
+        return _READERS[node[0]](self, node) if type(node) is list else node
+
+    def take(self, num_bytes: int) -> memoryview:
+        """Gives the next bytes.
+
+        Args:
+            num_bytes: How many.
+
+        Returns:
+            The bytes, in memory that is not their own.
+        """
+        self._at += num_bytes
+        return self._view[self._at - num_bytes : self._at]
+
+    def _read_dict(self, node: Any) -> dict[Any, Any]:
+        items = iter(node[1:])
+        return {self.read(key): self.read(next(items)) for key in items}
+
+    def _read_array(self, name: str, shape: Any, num_bytes: int) -> np.ndarray[Any, Any]:
+        array: np.ndarray[Any, Any] = np.ndarray(shape, dtype=name)
+        if num_bytes:
+            array[...] = np.frombuffer(self.take(num_bytes), dtype=name).reshape(shape)
+        return array
+
+    def _read_tensor(self, name: str, shape: Any, num_bytes: int) -> torch.Tensor:
+        if not num_bytes:
+            return torch.empty(shape, dtype=getattr(torch, name))
+        memory = torch.from_numpy(np.frombuffer(self.take(num_bytes), dtype=np.uint8).copy())
+        return memory.view(getattr(torch, name)).reshape(shape)
+
+
+_READERS: dict[str, Callable[[NodeReader, Any], Any]] = {
+    "int": lambda reader, node: int(node[1], 16),
+    "float": lambda reader, node: struct.unpack("<d", bytes.fromhex(node[1]))[0],
+    "text": lambda reader, node: str(reader.take(node[1]), "utf-8", "surrogatepass"),
+    "bytes": lambda reader, node: bytes(reader.take(node[1])),
+    "ints": lambda reader, node: np.frombuffer(reader.take(node[1]), dtype=np.int64).tolist(),
+    "floats": lambda reader, node: np.frombuffer(reader.take(node[1]), dtype=np.float64).tolist(),
+    "list": lambda reader, node: [reader.read(item) for item in node[1:]],
+    "tuple": lambda reader, node: tuple([reader.read(item) for item in node[1:]]),
+    "dict": NodeReader._read_dict,
+    "numpy text": lambda reader, node: np.str_(str(reader.take(node[1]), "utf-8", "surrogatepass")),
+    "numpy bytes": lambda reader, node: np.bytes_(bytes(reader.take(node[1]))),
+    "scalar": lambda reader, node: reader._read_array(node[1], (), node[2])[()],
+    "array": lambda reader, node: reader._read_array(*node[1:]),
+    "tensor": lambda reader, node: reader._read_tensor(*node[1:]),
+    "image": lambda reader, node: decode_image(node[1], reader.take(node[2])),
+}

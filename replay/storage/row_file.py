@@ -1,0 +1,184 @@
+"""Files of rows: Arrow files with the columns `number` and `row`, there whole or not at all, and never changed."""
+
+import os
+import shutil
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+TEMPORARY_SUFFIX = ".tmp"
+
+_ROWS_PER_BATCH = 1024
+_NEXT_NUMBER = b"next_number"
+_SCHEMA = pa.schema([pa.field("number", pa.int64(), False), pa.field("row", pa.large_binary(), False)])
+
+
+class RowFile:
+    """A file of rows, mapped into memory.
+
+    Args:
+        path: The file.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        ValueError: If it is torn.
+    """
+
+    def __init__(self, path: Path):
+        try:
+            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # of the system, not of the content
+                raise
+            raise ValueError(f"{path} is torn ({error}). Load an earlier checkpoint.") from error
+        if not table.schema.equals(_SCHEMA):
+            raise ValueError(f"{path} has the columns {table.schema.names} instead of rows of a buffer.")
+        self.numbers: NDArray[np.int64] = table.column("number").to_numpy()
+        self.next_number = int((table.schema.metadata or {}).get(_NEXT_NUMBER, 0))
+        self._rows = table.column("row")
+
+    def read(self, index: int) -> Any:
+        """Gives the bytes of a row.
+
+        Args:
+            index: Its place in `numbers`.
+
+        Returns:
+            A buffer that keeps the file open.
+        """
+        return self._rows[index].as_buffer()
+
+    def find(self, number: int) -> Any | None:
+        """Gives the bytes of a row.
+
+        Args:
+            number: Its number.
+
+        Returns:
+            A buffer that keeps the file open; `None` if the row is not in this file.
+        """
+        index = int(np.searchsorted(self.numbers, number))
+        return self.read(index) if index < len(self.numbers) and self.numbers[index] == number else None
+
+
+class OpenFiles:
+    """Files that were read last are kept open.
+
+    Args:
+        most: How many at most.
+    """
+
+    def __init__(self, most: int = 128):
+        self._most = most
+        self._files: OrderedDict[str, RowFile] = OrderedDict()
+
+    def open(self, path: str) -> RowFile:
+        """Opens a file.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The file; one that is open already is not opened anew, even if another has taken its name.
+        """
+        file = self._files.get(path)
+        if file is None:
+            file = self._files[path] = RowFile(Path(path))
+            if len(self._files) > self._most:
+                self._files.popitem(last=False)
+        else:
+            self._files.move_to_end(path)
+        return file
+
+    def close(self, path: str) -> None:
+        """Lets go of a file.
+
+        Args:
+            path: The file; it need not be open.
+        """
+        self._files.pop(path, None)
+
+    def close_all(self) -> None:
+        """Lets go of all files."""
+        self._files.clear()
+
+
+def write_rows(path: Path, numbers: NDArray[np.int64], rows: Sequence[Any], next_number: int = 0) -> None:
+    """Writes a file of rows; equal rows give equal files.
+
+    Args:
+        path: The file.
+        numbers: int64 `[count]`, ascending.
+        rows: The bytes of each.
+        next_number: A number that is noted in the file.
+    """
+    schema = _SCHEMA.with_metadata({_NEXT_NUMBER: str(next_number)})
+
+    def write(file: BinaryIO) -> None:
+        with pa.ipc.new_file(file, schema) as writer:
+            for start in range(0, len(rows), _ROWS_PER_BATCH):
+                part = slice(start, start + _ROWS_PER_BATCH)
+                columns = [pa.array(numbers[part]), pa.array([bytes(row) for row in rows[part]], pa.large_binary())]
+                writer.write_batch(pa.record_batch(columns, schema=schema))
+
+    write_whole(path, write)
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    """Writes a file so that it is there whole or not at all, even if the machine stops.
+
+    Args:
+        path: The file.
+        write: Writes its content.
+
+    Raises:
+        OSError: If it cannot be written; the path is named.
+    """
+    # Two ranks may write the same file on a disk that they share.
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Gives a file a second name, or copies it where that cannot be; a target that is there stays.
+
+    Args:
+        source: The file, which is never changed.
+        target: Its second name.
+    """
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return
+    except OSError:  # another disk, or one without links
+        with source.open("rb") as content:
+            write_whole(target, lambda file: shutil.copyfileobj(content, file))
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes sure that a folder's list of names is on the disk.
+
+    Args:
+        folder: The folder.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

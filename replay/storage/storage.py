@@ -1,0 +1,105 @@
+"""Where a buffer's contents lie, as a user chooses it."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from replay.storage.disk_rows import ROWS_PER_SEGMENT, DiskRows
+from replay.storage.memory_rows import MemoryRows
+from replay.storage.rows import Rows
+
+
+class Storage(ABC):
+    """A choice where contents lie.
+
+    `keeps_contents` says whether samples are copied; else they are read again from their data set, and rows hold only
+    what a method needs beside them.
+    """
+
+    keeps_contents: ClassVar[bool]
+
+    @abstractmethod
+    def open(self, is_writer: bool) -> Rows:
+        """Opens the rows.
+
+        Args:
+            is_writer: Whether this rank writes files during the run.
+
+        Returns:
+            Rows without contents.
+        """
+
+
+@dataclass(frozen=True)
+class References(Storage):
+    """Samples stay in their data sets, which have to be there, unchanged, as long as the buffer is."""
+
+    keeps_contents = False
+
+    def open(self, is_writer: bool) -> Rows:
+        """See the base class."""
+        return MemoryRows()
+
+
+@dataclass(frozen=True)
+class InMemory(Storage):
+    """Samples are copied into memory, on every rank, and into checkpoints."""
+
+    keeps_contents = True
+
+    def open(self, is_writer: bool) -> Rows:
+        """See the base class."""
+        return MemoryRows()
+
+
+@dataclass(frozen=True)
+class OnDisk(Storage):
+    """Samples are copied into files; checkpoints link to them.
+
+    Args:
+        folder: Where the files lie while the run lasts: an empty folder that all ranks see, best on the disk of the
+            checkpoints; no other buffer may have it.
+        rows_per_segment: Number of samples in a file.
+
+    Raises:
+        ValueError: If `rows_per_segment` is less than 1.
+    """
+
+    folder: Path | str
+    rows_per_segment: int = ROWS_PER_SEGMENT
+    keeps_contents = True
+
+    def __post_init__(self) -> None:
+        if self.rows_per_segment < 1:
+            raise ValueError(f"rows_per_segment has to be at least 1, not {self.rows_per_segment}.")
+
+    def open(self, is_writer: bool) -> Rows:
+        """See the base class."""
+        return DiskRows(self.folder, is_writer, self.rows_per_segment)
+
+
+_BY_NAME: dict[str, type[References] | type[InMemory]] = {"references": References, "memory": InMemory}
+
+
+def as_storage(value: Storage | str) -> Storage:
+    """Takes a user's choice.
+
+    Args:
+        value: A choice, or `"references"` or `"memory"`.
+
+    Returns:
+        The choice.
+
+    Raises:
+        ValueError: If it is another text.
+        TypeError: If it is anything else.
+    """
+    if isinstance(value, Storage):
+        return value
+    choices = f"{sorted(_BY_NAME)}, References(), InMemory() or OnDisk(folder)"
+    if not isinstance(value, str):
+        raise TypeError(f"storage has to be one of {choices}, not {value!r}.")
+    if value not in _BY_NAME:
+        raise ValueError(f"storage has to be one of {choices}, not {value!r}.")
+    return _BY_NAME[value]()

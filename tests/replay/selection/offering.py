@@ -1,0 +1,83 @@
+"""Offers of any kind of sample, and a buffer that holds what a selection says: shared by the tests."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from replay.selection import (
+    ClassBalanced,
+    GradientDiversity,
+    Herding,
+    KCenter,
+    KeyedReservoir,
+    LossAware,
+    Offers,
+    Reservoir,
+    Ring,
+    Selection,
+    Surprise,
+)
+
+MAKERS: dict[str, Callable[[], Selection]] = {
+    "Reservoir": Reservoir,
+    "KeyedReservoir": KeyedReservoir,
+    "Ring": Ring,
+    "Ring by label": lambda: Ring(by=("label",)),
+    "Ring by task": lambda: Ring(by="task"),
+    "ClassBalanced": ClassBalanced,
+    "Surprise": Surprise,
+    "LossAware": LossAware,
+    "GradientDiversity": GradientDiversity,
+}
+BY_TASK: dict[str, Callable[[], Selection]] = {"Herding": Herding, "KCenter": KCenter}
+
+
+def offers_of(numbers: Sequence[int] | range, num_tasks: int = 3, num_labels: int = 4, seed: int = 0) -> Offers:
+    """Samples whose properties depend on their number alone, so that they can be offered in any split."""
+    numbers = list(numbers)
+    each = [np.random.default_rng([seed, number]) for number in numbers]
+    rows = np.array([random.uniform(size=8) for random in each]).reshape(-1, 8)
+    return Offers(
+        count=len(numbers),
+        first=numbers[0] if numbers else 0,
+        tasks=np.array([number * num_tasks // 200 for number in numbers], dtype=np.int64),
+        labels=np.floor(rows[:, 0] ** 2 * num_labels).astype(np.int64),
+        losses=np.round(rows[:, 1] * 5, 1),  # rounded, so that some are equal
+        scores=np.round(rows[:, 2] * 2 - 1.5, 1).clip(-1, 1),
+        features=rows[:, 3:],
+    )
+
+
+class Slots:
+    """What stands in the slots of a buffer, kept as plainly as can be."""
+
+    def __init__(self, selection: Selection, capacity: int, key: int = 5):
+        self.selection, self.capacity = selection, capacity
+        self.numbers: list[int] = []
+        selection.start(capacity, key)
+
+    def offer(self, offers: Offers) -> list[int]:
+        slots = self.selection.choose(offers)
+        assert slots.dtype == np.int64
+        assert slots.shape == (offers.count,)
+        for number, slot in zip(offers.numbers.tolist(), slots.tolist(), strict=True):
+            if slot == len(self.numbers):
+                self.numbers.append(number)
+            elif slot != -1:
+                assert 0 <= slot < len(self.numbers), "new slots are taken in order"
+                self.numbers[slot] = number
+        assert len(self.numbers) == self.selection.size <= self.capacity
+        return slots.tolist()
+
+    def remove(self, slot: int) -> None:
+        self.selection.remove(slot)
+        last = self.numbers.pop()
+        if slot < len(self.numbers):
+            self.numbers[slot] = last
+        assert len(self.numbers) == self.selection.size
+
+
+def splits(stop: int, cuts: Iterable[int]) -> list[range]:
+    ends = [0, *sorted(cuts), stop]
+    return [range(start, end) for start, end in pairwise(ends)]

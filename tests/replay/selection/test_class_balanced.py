@@ -1,0 +1,121 @@
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replay.selection import ClassBalanced, Offers
+from tests.replay.selection.offering import Slots
+
+
+class Plain:
+    """Algorithm 1 of the paper with lists that are searched; it is told the choices and says whether they are right."""
+
+    def __init__(self, capacity: int):
+        self.capacity, self.labels = capacity, list[int]()
+        self.num_seen: Counter[int] = Counter()
+        self.full: set[int] = set()
+
+    def sizes(self) -> Counter[int]:
+        return Counter(self.labels)
+
+    def largest(self) -> set[int]:
+        sizes = self.sizes()
+        return {label for label in sizes if sizes[label] == max(sizes.values())}
+
+    def check(self, label: int, slot: int) -> None:
+        self.num_seen[label] += 1
+        if len(self.labels) < self.capacity:
+            assert slot == len(self.labels)
+            self.labels.append(label)
+        elif label in self.full:
+            assert slot == -1 or self.labels[slot] == label
+            assert slot >= 0 or self.sizes()[label] < self.num_seen[label]
+        else:
+            assert self.labels[slot] in self.largest()
+            assert self.labels[slot] != label
+            self.labels[slot] = label
+        self.note()
+
+    def note(self) -> None:
+        if len(self.labels) == self.capacity:
+            self.full |= self.largest()
+
+    def remove(self, slot: int) -> None:
+        last = self.labels.pop()
+        if slot < len(self.labels):
+            self.labels[slot] = last
+
+
+def labelled(labels: list[int], first: int = 0) -> Offers:
+    return Offers(len(labels), first, labels=np.array(labels, dtype=np.int64))
+
+
+@settings(max_examples=300)
+@given(
+    steps=st.lists(st.one_of(st.lists(st.integers(-3, 3), max_size=30), st.integers(0, 100)), max_size=10),
+    capacity=st.integers(1, 12),
+    key=st.integers(-(2**63), 2**63 - 1),
+)
+def test_every_choice_is_one_that_the_algorithm_allows(steps: list[Any], capacity: int, key: int) -> None:
+    slots, plain, offered = Slots(ClassBalanced(), capacity, key), Plain(capacity), 0
+    for step in steps:
+        if isinstance(step, list):
+            for label, slot in zip(step, slots.offer(labelled(step, offered)), strict=True):
+                plain.check(label, slot)
+            offered += len(step)
+        elif slots.numbers:
+            slots.remove(step % len(slots.numbers))
+            plain.remove(step % len(plain.labels))
+        assert len(plain.labels) == slots.selection.size
+
+
+def test_rare_classes_are_kept_whole_and_the_others_are_even() -> None:
+    random = np.random.default_rng(0)
+    labels = random.choice(5, size=5_000, p=[0.7, 0.2, 0.09, 0.007, 0.003]).tolist()
+    slots = Slots(ClassBalanced(), 200)
+    slots.offer(labelled(labels))
+    sizes, came = Counter(labels[number] for number in slots.numbers), Counter(labels)
+    assert all(sizes[label] == came[label] for label in (3, 4))
+    assert max(sizes[label] for label in (0, 1, 2)) - min(sizes[label] for label in (0, 1, 2)) <= 1
+
+
+def test_classes_that_come_one_after_the_other_share_evenly() -> None:
+    labels = [label for label in range(10) for _ in range(100)]
+    slots = Slots(ClassBalanced(), 100)
+    slots.offer(labelled(labels))
+    sizes = Counter(labels[number] for number in slots.numbers)
+    assert set(sizes.values()) == {10}
+
+
+def test_inside_a_class_every_sample_is_kept_with_the_same_probability() -> None:
+    num_keys, counts = 3_000, np.zeros(60)
+    labels = [0, 1, 1] * 20
+    for key in range(num_keys):
+        slots = Slots(ClassBalanced(), 12, key)
+        slots.offer(labelled(labels))
+        counts[slots.numbers] += 1
+    for label in (0, 1):
+        own = counts[np.array(labels) == label]
+        assert np.abs(own / own.mean() - 1).max() < 0.15  # even up to when the buffer was filled, and to chance
+
+
+def test_any_of_the_tied_largest_loses_with_the_same_probability() -> None:
+    counts = np.zeros(6)
+    for key in range(6_000):
+        slots = Slots(ClassBalanced(), 6, key)
+        counts[slots.offer(labelled([0, 1, 2, 0, 1, 2, 9]))[-1]] += 1
+    assert ((counts - 1_000) ** 2 / 1_000).sum() < 5 + 5 * np.sqrt(10)
+
+
+@pytest.mark.parametrize("capacity", [1, 5])
+def test_a_single_class_is_a_reservoir(capacity: int) -> None:
+    counts = np.zeros(20)
+    for key in range(4_000):
+        slots = Slots(ClassBalanced(), capacity, key)
+        slots.offer(labelled([3] * 20))
+        counts[slots.numbers] += 1
+    expected = 4_000 * capacity / 20
+    assert ((counts - expected) ** 2 / (expected * (1 - capacity / 20))).sum() < 20 + 5 * np.sqrt(40)

@@ -1,0 +1,120 @@
+"""Ranks that read files which another one writes, earlier or later than they look."""
+
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replay.storage import DiskRows
+from tests.replay.storage.test_disk_rows import check
+from tests.replay.storage.test_rows import row
+
+
+def num_held(rows: DiskRows) -> int:
+    return sum(len(segment.held) for segment in rows._segments)
+
+
+def append(rows: DiskRows, count: int, seed: int = 0) -> None:
+    rows.append([row(number, seed) for number in range(rows.next_number, rows.next_number + count)])
+
+
+def test_who_does_not_write_keeps_rows_in_memory_until_their_file_is_there(tmp_path):
+    reader = DiskRows(tmp_path / "rows", is_writer=False, rows_per_segment=4)
+    assert not (tmp_path / "rows").exists()
+    append(reader, 10)
+    check(reader, list(range(10)))
+    assert num_held(reader) == 8
+    append(DiskRows(tmp_path / "rows", rows_per_segment=4), 10)
+    append(reader, 2)
+    assert num_held(reader) == 4  # the writer has not come so far
+    check(reader, list(range(12)))
+
+
+def test_who_does_not_write_reads_a_checkpoint_until_the_writer_has_taken_it_up(tmp_path):
+    writer = DiskRows(tmp_path / "rows", rows_per_segment=4)
+    append(writer, 18)
+    writer.save(tmp_path / "saved")
+    append(writer, 18, seed=1)
+    reader = DiskRows(tmp_path / "new", is_writer=False, rows_per_segment=4)
+    reader.load(tmp_path / "saved")
+    reader.drop(np.array([0, 1, 2]))
+    check(reader, list(range(3, 18)))
+    writer = DiskRows(tmp_path / "new", rows_per_segment=4)
+    writer.load(tmp_path / "saved")
+    shutil.rmtree(tmp_path / "saved")
+    check(reader, list(range(3, 18)))
+    writer.drop(np.array([0, 1, 2]))
+    append(writer, 6)
+    append(reader, 6)
+    check(reader, list(range(3, 24)))
+    assert num_held(reader) == 0
+
+
+def test_a_folder_that_is_not_shared_is_named(tmp_path):
+    reader = DiskRows(tmp_path / "rows", is_writer=False, rows_per_segment=4)
+    append(DiskRows(tmp_path / "rows", rows_per_segment=4), 8)
+    append(reader, 8)
+    shutil.rmtree(tmp_path / "rows")
+    with pytest.raises(FileNotFoundError, match="rows holds row 3"):
+        check(reader, [3])
+
+
+NUMBERS = st.one_of(
+    st.lists(st.integers(0, 60), max_size=12),
+    st.builds(lambda start, count: list(range(start, start + count)), st.integers(0, 60), st.integers(0, 20)),
+)
+CALLS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(1, 9)),
+        st.tuples(st.just("drop"), NUMBERS),
+        st.tuples(st.just("erase"), NUMBERS),
+    ),
+    min_size=6,
+    max_size=40,
+)
+
+
+def call(rows: DiskRows, kind: str, argument: Any) -> None:
+    if kind == "append":
+        append(rows, argument)
+    else:
+        numbers = np.array([number for number in argument if number < rows.next_number], dtype=np.int64)
+        (rows.drop if kind == "drop" else rows.erase)(numbers)
+
+
+def live_after(calls: list[tuple[str, Any]]) -> list[int]:
+    live, next_number = set(), 0
+    for kind, argument in calls:
+        if kind == "append":
+            live |= set(range(next_number, next_number + argument))
+            next_number += argument
+        else:
+            live -= set(argument)
+    return sorted(live)
+
+
+@settings(max_examples=100)
+@given(CALLS, st.randoms(use_true_random=False))
+def test_ranks_may_be_two_calls_apart(calls, random):
+    """An update drops rows and adds others, which one rank has done before the others begin with it."""
+    with TemporaryDirectory() as folder:
+        writer = DiskRows(Path(folder) / "rows", rows_per_segment=4)
+        reader = DiskRows(Path(folder) / "rows", is_writer=False, rows_per_segment=4)
+        for start in range(0, len(calls), 2):
+            update = calls[start : start + 2]
+            before, after = live_after(calls[:start]), live_after(calls[: start + 2])
+            first, second = (writer, reader) if random.random() < 0.5 else (reader, writer)
+            for kind, argument in update:
+                call(first, kind, argument)
+            reader._files._open.close_all()  # as if it had read many others since
+            if all(kind != "erase" for kind, _ in update):  # nobody may read while rows are erased
+                check(reader, before if first is writer else after)
+            for kind, argument in update:
+                call(second, kind, argument)
+            check(reader, after)
+            check(writer, after)
