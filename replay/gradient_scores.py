@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -93,7 +94,8 @@ class GradientScores:
         numbers = np.array(sorted(own), dtype=np.int64)
         for first in range(0, len(numbers), _MOST_ROWS):
             part = numbers[first : first + _MOST_ROWS]
-            facts.note_values("score", part, self._cosines(update, [own[n] for n in part.tolist()], entries).max(axis=1))
+            cosines = self._cosines(update, [own[number] for number in part.tolist()], entries)
+            facts.note("score", part, torch.from_numpy(cosines.max(axis=1)))
         return facts.gathered(self._run.agreement)["score"]
 
     def _compared_slots(self) -> Int64Array:
