@@ -126,13 +126,13 @@ class GradientScores:
         items = runs.items(micro)
         if len(items) != len(samples) + len(entries):
             raise ValueError(
-                "selection=GradientDiversity needs a row for each sample, but the data_collator packs them. Use one that "
-                "pads."
+                "selection=GradientDiversity needs a row for each sample, but the data_collator packs them. "
+                "Use one that pads."
             )
         with runs.alone() as model:
             try:
                 probe.start(np.arange(len(items)), items)
-                runs.mean_loss(micro, model).backward()
+                torch.autograd.backward(runs.mean_loss(micro, model))
                 cosines = probe.finish().cosines
             except BaseException:
                 probe.cancel()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mixer.checkpoint import read_json, write_json
 from mixer.method import Method, Run
 from replay.drawing import BufferDrawer
-from replay.retrieval import Uniform
+from replay.retrieval import Retrieval, Uniform
 
 Int64Array = NDArray[np.int64]
 
@@ -38,7 +38,8 @@ class SecondDraw:
     """
 
     def __init__(self, buffer: Drawn):
-        self.buffer, self.retrieval, self.num_drawn = buffer, Uniform(), 0
+        self.buffer, self.num_drawn = buffer, 0
+        self.retrieval: Retrieval = Uniform()
         self.key: int | None = None
 
     def __len__(self) -> int:
@@ -96,8 +97,8 @@ class _Keeping(Method):
         """Refuses a run without the buffer; see `Method.attach`."""
         if not any(stream.dataset is self._draw.buffer for stream in run.streams):
             raise ValueError(
-                f"Stream {self.name!r} is a second draw of a buffer that is no stream of this run, so that nothing would "
-                "fill or save it. Add the buffer: train_dataset={..., 'memory': buffer}."
+                f"Stream {self.name!r} is a second draw of a buffer that is no stream of this run, so that nothing "
+                "would fill or save it. Add the buffer: train_dataset={..., 'memory': buffer}."
             )
 
     def save(self, folder: Path) -> None:

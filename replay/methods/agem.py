@@ -56,8 +56,8 @@ class AGEM(Method):
         self._memory_id, _, _ = find_memory(run, self.memory, self.name)
         if run.world_size > 1 and run.runs.is_cut_by_tokens:
             raise ValueError(
-                f"{self.name}: with max_tokens_per_micro_batch some rank may have samples of memory alone in an update. "
-                "Use per_device_train_batch_size instead."
+                f"{self.name}: with max_tokens_per_micro_batch some rank may have samples of memory alone in an "
+                "update. Use per_device_train_batch_size instead."
             )
 
     def prepare(self, model: nn.Module) -> None:
@@ -156,7 +156,7 @@ def project(gradients: Sequence[Tensor], reference: Sequence[Tensor]) -> Tensor:
 
 
 def _product(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
-    parts = []
+    parts: list[Tensor] = []
     for one, other in zip(left, right, strict=True):
         dtype = torch.promote_types(one.dtype, torch.float32)
         part = torch.dot(one.reshape(-1).to(dtype), other.reshape(-1).to(dtype))

@@ -20,8 +20,8 @@ class DER(Method):
     """Holds the model to the logits that it gave when samples came into memory; of their labels it learns no more.
 
     Buzzega et al. 2020, "Dark Experience for General Continual Learning", arXiv:2004.07211, equation 6: the loss is
-    `E_new[ℓ(y, f(x))] + α E_memory[||z - h(x)||²]`, with h the logits, z those of then and, as in the authors' code, the
-    mean over samples and classes of the squared differences.
+    `E_new[ℓ(y, f(x))] + α E_memory[||z - h(x)||²]`, with h the logits, z those of then and, as in the authors' code,
+    the mean over samples and classes of the squared differences.
 
     The logits of a forward to train are kept, one float32 a class and sample. Of models that give logits for each
     token, `top_k` are, at each position whose label counts: 8 bytes each, 256 bytes a token for 32. A sample needs the

@@ -53,7 +53,7 @@ class Logits:
         if top_k is not None:
             largest = vectors.topk(min(top_k, vectors.shape[-1]))
             vectors = torch.stack([largest.values, largest.indices.to(vectors.dtype)], dim=-2)
-        return list(vectors.unbind() if counts is None else vectors.split(counts))
+        return list(vectors.unbind() if counts is None else torch.split(vectors, counts))
 
     def squared_distances(self, trained: Trained, kept: Sequence[NDArray[Any]]) -> Tensor:
         """Compares the logits of a micro-batch with kept ones.

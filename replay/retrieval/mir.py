@@ -26,7 +26,7 @@ _CANDIDATES = 11  # purpose of their random numbers
 
 
 class MIR(Uniform):
-    """Draws the entries whose loss would rise most by training on the new samples alone: maximally interfered retrieval.
+    """Draws the entries whose loss would rise most by training on new samples alone: maximally interfered retrieval.
 
     Aljundi et al. 2019, "Online Continual Learning with Maximally Interfered Retrieval", arXiv:1908.04742, section 3.1:
     of some candidates, drawn evenly, those with the largest `ℓ(x; θ - λ ∇L(new samples)) - ℓ(x; θ)` are replayed.
@@ -68,8 +68,8 @@ class MIR(Uniform):
         reason = obstacle(model, world_size)
         if reason is not None:
             raise ValueError(
-                f"retrieval=MIR takes a gradient of new samples by itself, which cannot be done here: {reason}. Use plain "
-                "DDP, or another retrieval."
+                f"retrieval=MIR takes a gradient of new samples by itself, which cannot be done here: {reason}. Use "
+                "plain DDP, or another retrieval."
             )
 
     def candidate_slots(self, start: int, size: int) -> Int64Array:
@@ -121,8 +121,8 @@ class MIR(Uniform):
                 for micro, losses in run.runs.row_losses(candidates):
                     assert micro.positions is not None, "methods see positions"  # noqa: S101
                     facts.note(name, micro.positions - start, losses)
-        losses = facts.gathered(run.agreement)
-        rises = losses["after"] - losses["before"]
+        known = facts.gathered(run.agreement)
+        rises = known["after"] - known["before"]
         return np.where(np.isnan(rises), -np.inf, rises)
 
 
