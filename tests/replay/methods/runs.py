@@ -63,10 +63,7 @@ class Spy(Method):
                 row = {name: values[number] for name, values in micro.inputs.items()}
                 rows.setdefault(self.run.streams[stream_id].name, []).append((int(micro.positions[number]), row))
         self.updates.append(
-            {
-                name: {key: torch.stack([row[key] for _, row in own]) for key in own[0][1]}
-                for name, own in rows.items()
-            }
+            {name: {key: torch.stack([row[key] for _, row in own]) for key in own[0][1]} for name, own in rows.items()}
         )
 
     def end_micro_batch(self, model: nn.Module, trained: Trained, is_last_first: bool) -> None:
