@@ -1,6 +1,6 @@
 """A second stream that draws a replay buffer for itself, independently of the first."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 from mixer.checkpoint import read_json, write_json
 from mixer.method import Method, Run
+from mixer.plan import Plan
+from mixer.planner import Planner
+from mixer.streams import Stream
 from replay.drawing import BufferDrawer
 from replay.retrieval import Retrieval, Uniform
 
@@ -71,6 +74,10 @@ class SecondDraw:
     def reader(self, datasets: Mapping[str, Any]) -> Any:
         """Gives what samples are read from, by address; see `mixer.drawer.GrowingDataset`."""
         return self.buffer.reader(datasets)
+
+    def follow(self, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]) -> Callable[[Plan], None]:
+        """Fills nothing; see `mixer.drawer.GrowingDataset`."""
+        return lambda plan: None
 
     def as_method(self, name: str) -> Method:
         """Gives what saves the position; see `mixer.drawer.GrowingDataset`."""

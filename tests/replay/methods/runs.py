@@ -30,6 +30,21 @@ class Classifier(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
+class TwoHeads(Classifier):
+    """A head for odd and one for even labels: memory and new samples may reach different ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Linear(8, 3, dtype=torch.float64)
+        self.other.weight.data = -self.head.weight  # what helps the one harms the other
+        self.unused = nn.Linear(2, 2, dtype=torch.float64)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        head = self.other if bool((labels == 2).all()) else self.head
+        logits = head(self.body(x).tanh())
+        return {"loss": nn.functional.cross_entropy(logits, torch.ones_like(labels)), "logits": logits}
+
+
 class Points(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     def __init__(self, num_samples: int = 60, seed: int = 1):
         generator = torch.Generator().manual_seed(seed)
@@ -79,7 +94,7 @@ def make_trainer(
     second: bool = False,
     mixing: Any = None,
     batch_size: int = 7,
-    probe: Any = None,
+    max_tokens: int | None = None,
     **changes: Any,
 ) -> MixingTrainer:
     buffer = ReplayBuffer(12) if buffer is None else buffer
@@ -93,7 +108,7 @@ def make_trainer(
         mixing=mixing or ReplayRatio(0.45),
         batch_size=batch_size,
         methods=methods,
-        probe=probe,
+        max_tokens_per_micro_batch=max_tokens,
     )
     trainer.buffer = buffer
     return trainer

@@ -13,7 +13,7 @@ from replay import ReplayBuffer
 from replay.methods import AGEM
 from replay.methods.agem import project
 from tests.helpers import Tokens, build_model, weights_of
-from tests.replay.methods.runs import Classifier, Points, Spy, make_trainer, spied
+from tests.replay.methods.runs import Classifier, Points, Spy, TwoHeads, make_trainer, spied
 
 SHAPES = [(3, 4), (5,), (1, 2, 2)]
 
@@ -61,27 +61,12 @@ def test_half_precision_is_multiplied_in_single() -> None:
     assert float(gradient.abs().max()) < 1e-2
 
 
-class _TwoHeads(Classifier):
-    """A head for odd and one for even labels: memory and new samples may reach different ones."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.other = nn.Linear(8, 3, dtype=torch.float64)
-        self.other.weight.data = -self.head.weight  # what helps the one harms the other
-        self.unused = nn.Linear(2, 2, dtype=torch.float64)
-
-    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        head = self.other if bool((labels == 2).all()) else self.head
-        logits = head(self.body(x).tanh())
-        return {"loss": nn.functional.cross_entropy(logits, torch.ones_like(labels)), "logits": logits}
-
-
 def test_gradients_on_one_side_only(tmp_path: Path) -> None:
     new, old = Points(seed=1), Points(seed=2)
     new.labels[:], old.labels[:] = 2, 1  # new samples reach one head, those of memory the other
     buffer = ReplayBuffer(12, is_online=False)
     buffer.remember("old", old)
-    model = _TwoHeads()
+    model = TwoHeads()
     start = {name: value.clone() for name, value in model.state_dict().items()}
     trainer, _ = spied(tmp_path, AGEM(), model=model, new=new, buffer=buffer, learning_rate=0.5)
     shares = [entry["projected/memory"] for entry in trainer.state.log_history if "projected/memory" in entry]
