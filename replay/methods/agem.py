@@ -85,7 +85,6 @@ class AGEM(Method):
     def begin_update(self, model: nn.Module, update: Update) -> None:
         """Forgets what was noted of an update that is repeated; see `Method.begin_update`."""
         self._reference = None
-        self._has_new = update.plan.total > int(update.plan.counts[self._memory_id])
 
     def end_micro_batch(self, model: nn.Module, trained: Trained, is_last_first: bool) -> None:
         """Takes the gradient of memory aside once it is complete; see `Method.end_micro_batch`."""
@@ -93,16 +92,14 @@ class AGEM(Method):
             parameters = _trained(model)
             self._reference = [parameter.grad for parameter in parameters]
             for parameter in parameters:
-                parameter.grad = None
+                if parameter.grad is not None:  # DDP counts on a gradient of what a forward has used
+                    parameter.grad = torch.zeros_like(parameter.grad)
 
     def end_backward(self, model: nn.Module) -> None:
         """Projects the gradient; see `Method.end_backward`."""
         parameters, reference, self._reference = _trained(model), self._reference, None
         was_projected = torch.zeros((), dtype=torch.bool, device=self._run.device)
-        if reference is not None and not self._has_new:
-            for parameter in parameters:  # what the optimizer does without a gradient it does all the same
-                parameter.grad = torch.zeros_like(parameter)
-        elif reference is not None and any(parameter.grad is not None for parameter in parameters):
+        if reference is not None and any(parameter.grad is not None for parameter in parameters):
             pairs = self._pairs(parameters, reference)
             was_projected = project([own for own, _ in pairs], [other for _, other in pairs])
         self._were_projected.append(was_projected.to(self._run.device))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from replay import InMemory, ReplayBuffer
+from replay import InMemory, ReplayBuffer, ReplayRatio
 from replay.features import extract_features
 from replay.methods import AGEM, DER, DERPlusPlus
 from replay.retrieval import MIR
@@ -39,6 +39,12 @@ CASES: dict[str, Any] = {
     "DER++ of tokens": dark_tokens,
     "A-GEM": lambda: {"methods": [AGEM()], "learning_rate": 0.5},
     "A-GEM on two sides": two_sides,
+    "A-GEM of memory alone": lambda: {
+        "methods": [AGEM()],
+        "mixing": ReplayRatio(0.8),
+        "batch_size": 2,
+        "max_steps": 12,
+    },
     "MIR": lambda: {"buffer": ReplayBuffer(20, retrieval=MIR(candidates=9, learning_rate=1.0))},
     "gradients": lambda: {"buffer": ReplayBuffer(6, GradientDiversity(3))},
 }
@@ -129,20 +135,20 @@ def refusals(folder: Path) -> dict[str, str]:
     each_batch = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
     found = {
         "tokens": agem(model=build_model("llama"), new=Tokens(40, 3), max_tokens=30),
-        "static": agem(model=_Static()),
+        "sparse": agem(model=_Sparse()),
         "each_batch": agem(accelerator_config=each_batch),
     }
     mir = ReplayBuffer(12, retrieval="MIR")
-    found["mir"] = message_of(make_trainer(folder / "refused", buffer=mir, model=_Static()).train)
+    found["mir"] = message_of(make_trainer(folder / "refused", buffer=mir, model=_Sparse()).train)
     return found
 
 
-class _Static(Classifier):
-    """Has a layer that talks to the other ranks."""
+class _Sparse(Classifier):
+    """Has a layer whose gradient cannot be averaged by itself."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm = nn.SyncBatchNorm(8)
+        self.table = nn.Embedding(4, 2, sparse=True)
 
 
 def main() -> None:
