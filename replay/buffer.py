@@ -16,6 +16,7 @@ from replay.following import follow
 from replay.memory import Memory
 from replay.reading import RowReader, reference_reader
 from replay.retrieval import Retrieval, as_retrieval
+from replay.second_draw import SecondDraw
 from replay.selection import Offers, Selection, as_selection
 from replay.sources import addresses
 from replay.storage import Row, Storage, as_storage
@@ -215,6 +216,10 @@ class ReplayBuffer(Memory):
             return RowReader(self)
         own = {name: dataset for name, dataset in datasets.items() if name in self.sources.names}
         return reference_reader(self.sources.replaced(own))
+
+    def second_draw(self) -> SecondDraw:
+        """Gives a second stream that draws from the buffer for itself, as `DERPlusPlus` needs it."""
+        return SecondDraw(self)
 
     def follow(self, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]) -> Callable[[Plan], None]:
         """Gives what fills the buffer in a loop of one's own; see `mixer.drawer.GrowingDataset`."""
