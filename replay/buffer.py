@@ -65,9 +65,13 @@ class ReplayBuffer(Memory):
             raise TypeError(f"capacity must be a whole number of samples, got {capacity!r}.")
         if capacity < 1:
             raise ValueError(f"capacity must be 1 or more samples, got {capacity}.")
+        if isinstance(streams, str):
+            raise TypeError(f"streams must be a list of names, such as {[streams]}, got {streams!r}.")
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer, type(None))):
+            raise TypeError(f"seed must be a whole number, got {seed!r}.")
         super().__init__(int(capacity), as_selection(selection), as_storage(storage), as_retrieval(retrieval))
         self.is_online, self.label_column = is_online, label_column
-        self.stream_names = None if streams is None else tuple(streams)
+        self.stream_names = None if streams is None else tuple(dict.fromkeys(streams))
         self.feeding: BufferFeeding | None = None  # in the run that the buffer takes part in
         if is_online and self.selection.is_by_task:
             raise ValueError(
@@ -75,7 +79,7 @@ class ReplayBuffer(Memory):
                 "call remember(...) at the end of each task."
             )
         if seed is not None:
-            self.start_if_new(seed)
+            self.start_if_new(int(seed))
 
     def __getitem__(self, slot: int) -> Any:
         """Gives an entry's sample.
@@ -133,11 +137,17 @@ class ReplayBuffer(Memory):
             payloads: What a method will need beside them, by name: one array a sample.
 
         Raises:
-            ValueError: If the selection needs what is not given, or lengths do not fit.
+            ValueError: If the selection needs what is not given, lengths do not fit, or there is no such sample.
+            TypeError: If the data set cannot be indexed.
         """
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+            raise TypeError(f"remember {source!r}: a data set with __len__ and __getitem__ is needed, got {dataset!r}.")
+        picked = np.arange(len(dataset)) if indices is None else np.fromiter(indices, dtype=np.int64)
+        if len(picked) and not (picked.min() >= 0 and picked.max() < len(dataset)):
+            worst = picked.min() if picked.min() < 0 else picked.max()
+            raise ValueError(f"remember {source!r}: indices of its {len(dataset)} samples count from 0, got {worst}.")
         self.start_if_new(0)
         source_id = self.sources.add(source, dataset)
-        picked = np.arange(len(dataset)) if indices is None else np.fromiter(indices, dtype=np.int64)
         where = addresses(source_id, picked)
         if labels is None and "label" in self.selection.needs:
             labels = self.read_labels(where)
@@ -223,6 +233,11 @@ def _column(name: str, values: Any, count: int, dtype: Any) -> NDArray[Any] | No
         return None
     column = np.asarray(values)
     _check_length(name, len(column), count)
+    num_axes = 2 if name == "features" else 1
+    fits = column.dtype.kind in ("iub" if dtype is np.int64 else "iubf") or not count
+    if not fits or column.ndim != num_axes:
+        kind = "whole numbers" if dtype is np.int64 else "numbers"
+        raise ValueError(f"{name} must be {kind} on {num_axes} axes, got {column.dtype} of shape {list(column.shape)}.")
     return column.astype(dtype)
 
 
