@@ -1,5 +1,6 @@
 """Buffers, runs with a memory and what is to be known of them, for the tests of replay."""
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import torch
 from transformers import TrainerCallback
 
 from mixer import MixingTrainer
-from mixer.drawers import StreamShare
 from mixer.plan import Plan
 from replay import OnDisk, ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, arguments, build_model, weights_of
@@ -77,72 +77,66 @@ def arrow(num_samples: int, seed: int) -> datasets.Dataset:
 
 
 class Watch(TrainerCallback):
-    """Notes of every update its plan, what was drawn from the memories and what is in them once it is over."""
+    """Notes of every update what was trained on, what was drawn from the memories, and what they held before."""
 
-    def __init__(self, *memories: str):
-        self.memories = memories
-        self.trainer: MixingTrainer | None = None
+    def __init__(self) -> None:
+        self.trainer: Any = None
         self.plans: list[Plan] = []
-        self.offered: list[list[tuple[str, int]]] = []  # stream and index, by stream
-        self.drawn: list[dict[str, list[int]]] = []  # addresses
-        self.held: list[dict[str, list[int]]] = []  # addresses in the buffers after the update
+        self.offered: list[list[tuple[str, int]]] = []  # stream and index, stream after stream
+        self.drawn: list[dict[str, list[int]]] = []  # addresses by memory
+        self.held: list[dict[str, list[int]]] = []  # addresses by memory, before the update
+        self.inputs: list[list[dict[str, Any]]] = []  # inputs of the micro-batches, with streams and positions
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        planner = self.trainer.mixing.planner
-        plan = self.plans[-1]
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        update, planner = self.trainer._update, self.trainer.mixing.planner
+        plan = update.plan
         offered, drawn = [], {}
-        for stream_id, stream in enumerate(planner.streams):
-            start, count = int(plan.starts[stream_id]), int(plan.counts[stream_id])
-            if count and stream.name in self.memories:
-                drawn[stream.name] = planner.drawers[stream_id].references(range(start, start + count)).tolist()
-            elif count and not stream.is_iterable:
-                found = planner.drawers[stream_id].references(range(start, start + count)).tolist()
-                offered += [(stream.name, index) for index in found]
+        for stream, drawer, start, count in zip(
+            planner.streams, planner.drawers, plan.starts.tolist(), plan.counts.tolist(), strict=True
+        ):
+            if count and not stream.is_iterable:
+                found = drawer.references(range(start, start + count)).tolist()
+                if stream.is_memory:
+                    drawn[stream.name] = found
+                else:
+                    offered += [(stream.name, index) for index in found]
+        self.plans.append(plan)
         self.offered.append(offered)
         self.drawn.append(drawn)
-        buffers = {stream.name: stream.dataset for stream in planner.streams if stream.is_memory}
-        self.held.append({name: buffer._entries["address"].tolist() for name, buffer in buffers.items()})
-
-    def watch(self, trainer: MixingTrainer) -> None:
-        self.trainer, mixing = trainer, trainer.mixing
-        next_plan = mixing.next_plan
-
-        def noting() -> Plan | None:
-            plan = next_plan()
-            self.plans += [] if plan is None else [plan]
-            return plan
-
-        mixing.next_plan = noting  # forecasts are made by copies, which plan for themselves
-        copies = type(mixing).forecast
-
-        def forecast() -> Any:
-            del mixing.next_plan
-            try:
-                ahead = copies(mixing)
-            finally:
-                mixing.next_plan = noting
-            return ahead
-
-        mixing.forecast = forecast
+        memories = [stream for stream in planner.streams if stream.is_memory]
+        self.held.append({m.name: m.dataset.addresses(np.arange(len(m.dataset))).tolist() for m in memories})
+        self.inputs.append(
+            [
+                {**micro.inputs, "stream_ids": micro.stream_ids, "positions": micro.positions}
+                for micro in update.micro_batches
+                if not micro.is_padding
+            ]
+        )
 
 
-def train(folder: Path, streams: Any, checkpoint: Any = None, **changes: Any) -> MixingTrainer:
-    """Trains a small model on streams, a memory among them."""
-    trainer = make(folder, streams, **changes)
-    trainer.train(resume_from_checkpoint=checkpoint)
+def make(folder: Path, streams: Any, watch: Watch | None = None, **changes: Any) -> MixingTrainer:
+    """A small model on streams, a memory among them."""
+    options = {"max_steps": 12, "per_device_train_batch_size": 5, "lr_scheduler_type": "constant"}
+    args = arguments(folder, **{**options, **changes.pop("args", {})})
+    fields = {"mixing": ReplayRatio(0.3), "batch_size": 10, "model": build_model("llama"), **changes}
+    trainer = MixingTrainer(args=args, train_dataset=streams, **fields)
+    if watch is not None:
+        watch.trainer = trainer
+        trainer.add_callback(watch)
     return trainer
 
 
-def make(folder: Path, streams: Any, **changes: Any) -> MixingTrainer:
-    options = {"max_steps": 12, "per_device_train_batch_size": 5, "lr_scheduler_type": "constant"}
-    fields = {"mixing": ReplayRatio(0.3), "batch_size": 10, "model": build_model("llama")}
-    args = arguments(folder, **{**options, **changes.pop("args", {})})
-    return MixingTrainer(args=args, train_dataset=streams, **{**fields, **changes})
+def train(folder: Path, streams: Any, watch: Watch | None = None, **changes: Any) -> MixingTrainer:
+    trainer = make(folder, streams, watch, **changes)
+    trainer.train()
+    return trainer
 
 
-def share_of(trainer: MixingTrainer, stream_id: int, positions: range) -> StreamShare:
-    return StreamShare(stream_id, positions, trainer.mixing.planner.drawers[stream_id].references(positions))
+def memory_of(trainer: MixingTrainer, name: str = "memory") -> ReplayBuffer:
+    (buffer,) = [stream.dataset for stream in trainer.streams if stream.name == name]
+    return buffer
 
 
-def weights(trainer: MixingTrainer) -> torch.Tensor:
-    return weights_of(trainer.model)
+def hexadecimal(trainer: MixingTrainer) -> str:
+    """The weights, to the bit."""
+    return hashlib.sha256(weights_of(trainer.model).numpy().tobytes()).hexdigest()

@@ -13,10 +13,12 @@ from mixer.planner import Planner
 from replay import ReplayBuffer
 from tests.replay.buffers import letters
 
+DATA = letters(50)
+
 
 def buffer_of(size: int, retrieval: str = "Uniform", capacity: int = 12, storage: str = "references") -> ReplayBuffer:
     buffer = ReplayBuffer(capacity, storage=storage, retrieval=retrieval, seed=4)
-    buffer.remember("a", letters(), range(size))
+    buffer.remember("a", DATA, range(size))
     return buffer
 
 
@@ -25,11 +27,11 @@ def buffer_of(size: int, retrieval: str = "Uniform", capacity: int = 12, storage
 def test_draws_give_no_entry_twice_and_stay_whatever_becomes_of_the_buffer(
     retrieval: str, counts: list[int], data: Any
 ) -> None:
-    buffer, position = buffer_of(7, retrieval), 0
+    buffer, position = buffer_of(7, retrieval, storage="memory"), 0
     drawer = buffer.new_drawer(0)
     for count in counts:
         count = min(count, drawer.available)
-        held = buffer._entries["address"].tolist()
+        held = buffer._entries["row"].tolist()
         start = drawer.draw(count)
         assert start == position
         position += count
@@ -40,7 +42,7 @@ def test_draws_give_no_entry_twice_and_stay_whatever_becomes_of_the_buffer(
         assert set(found) <= set(held)
         assert [held[slot] for slot in drawer.slots(positions).tolist()] == found
         offered = data.draw(st.integers(0, 30))
-        buffer.remember("a", letters(), range(offered))
+        buffer.remember("a", DATA, range(offered))
         assert drawer.references(positions).tolist() == found
         part = sorted(data.draw(st.sets(st.sampled_from(range(count)))) if count else [])
         assert drawer.references(positions[part]).tolist() == [found[place] for place in part]
@@ -119,7 +121,7 @@ def test_a_planner_draws_a_memory_that_grows_within_a_sample_of_its_share(
     seed: int, total: int, ratio: float, additional: bool
 ) -> None:
     buffer = ReplayBuffer(30, seed=seed)
-    planner = Planner([Stream("a", letters(50)), Stream("memory", buffer)], seed)
+    planner = Planner([Stream("a", DATA), Stream("memory", buffer)], seed)
     weights = np.array([1.0, 0.0]) if additional else np.array([1 - ratio, ratio])
     on_top = np.array([0.0, ratio]) if additional else None
     owed = 0.0
@@ -136,12 +138,12 @@ def test_a_planner_draws_a_memory_that_grows_within_a_sample_of_its_share(
         if size >= total:
             assert -1.0 < owed < 1.0 + 1e-9
         assert (starts[1] + counts[1]) == buffer.num_drawn
-        buffer.remember("a", letters(50), range(step * 3, step * 3 + 3))
+        buffer.remember("a", DATA, range(step * 3, step * 3 + 3))
 
 
 def test_a_rank_looks_up_its_part_of_a_draw(tmp_path: Path) -> None:
     buffer = buffer_of(12)
-    planner = Planner([Stream("a", letters()), Stream("memory", buffer)], 0)
+    planner = Planner([Stream("a", DATA), Stream("memory", buffer)], 0)
     shares, available = planner.shares(np.array([0.5, 0.5]), 0.0)
     from mixer.plan import Plan
 
