@@ -1,6 +1,7 @@
 """The replay buffer: a data set that grows and forgets, and a stream of the mixture."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -219,8 +220,13 @@ class ReplayBuffer(Memory):
         """Gives what samples are read from, by address; see `mixer.drawer.GrowingDataset`."""
         if self.storage.keeps_contents:
             return RowReader(self)
-        own = {name: dataset for name, dataset in datasets.items() if name in self.sources.names}
-        return reference_reader(self.sources.replaced(own))
+        return reference_reader(lambda: self.sources, datasets)
+
+    def load(self, folder: Path | str) -> None:
+        """Takes up a saved buffer, in place of what this one holds; see `Memory.load`."""
+        super().load(folder)
+        if self.feeding is not None:
+            self.feeding.find_sources()
 
     def as_method(self, name: str) -> Method:
         """Gives what fills the buffer as a run goes on; see `mixer.drawer.GrowingDataset`."""

@@ -200,7 +200,11 @@ class Sources:
         for positions in np.split(order, np.flatnonzero(np.diff(ids[order])) + 1) if len(order) else ():
             source_id = int(ids[positions[0]])
             if not 0 <= source_id < len(self._sources):
-                raise ValueError(f"An address is of source {source_id}, but there are {len(self._sources)} sources.")
+                raise ValueError(
+                    f"An address is of source {source_id}, but there are {len(self._sources)} sources. One that is "
+                    "added while workers load is not known to them: give it to the buffer before the run begins, by "
+                    "remember(name, dataset, []), or do without workers."
+                )
             source = self._sources[source_id]
             if source.dataset is None:
                 raise ValueError(
