@@ -208,7 +208,8 @@ class Sources:
             source = self._sources[source_id]
             if source.dataset is None:
                 raise ValueError(
-                    f"A buffer refers to samples of {source.name!r}, whose data set is not there. Give it again, by "
-                    "add() with this name, or keep contents in the buffer, in memory or on disk."
+                    f"A buffer refers to samples of {source.name!r}, whose data set is not there. Give it again "
+                    f"before the run, by remember({source.name!r}, dataset, []), or keep contents in the buffer, in "
+                    "memory or on disk."
                 )
             yield source, positions, indices[positions]

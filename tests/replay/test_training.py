@@ -18,6 +18,7 @@ from tests.replay.buffers import (
     STORAGES,
     Columns,
     Masked,
+    Rows,
     Watch,
     arrow,
     hexadecimal,
@@ -237,19 +238,6 @@ def test_one_buffer_under_two_names_is_refused(tmp_path: Path) -> None:
 
 
 # ---- The same training, however it is kept and read ----
-
-
-class Rows(torch.utils.data.Dataset):
-    """Rows of a list that say nothing of themselves."""
-
-    def __init__(self, rows: Any):
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.rows[index]
 
 
 DATA: dict[str, Any] = {
