@@ -267,11 +267,15 @@ class BufferFeeding(Method):
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
         """Takes up the saved buffer; see `Method.load`."""
         try:
+            if not folder.is_dir():
+                raise ValueError(f"the buffer is not in the checkpoint, for {folder} is missing")
             self._buffer.load(folder)
         except ValueError as error:
+            problem = str(error).rstrip(".")
             if not allow_inexact:
-                raise ValueError(f"Stream {self.name!r}: {error}") from None
-            logger.warning("Stream %r: %s. The run goes on with the buffer as it is.", self.name, error)
+                way_out = "To go on with the buffer as it is now, set allow_inexact=True."
+                raise ValueError(f"Stream {self.name!r}: {problem}. {way_out}") from None
+            logger.warning("Stream %r: %s. The run goes on with the buffer as it is.", self.name, problem)
         self.find_sources()
 
 
