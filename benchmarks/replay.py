@@ -43,9 +43,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE", help="where all figures are written")
     parser.add_argument("--quick", action="store_true", help="small and few, for a test")
     parser.add_argument("--threads", type=int, default=2, help="torch's threads while steps are timed")
-    parser.add_argument(
-        "--folder", type=Path, help="a folder on the disk that is measured; default: that of the system"
-    )
+    parser.add_argument("--folder", type=Path, help="a folder on the disk that is measured; default: the system's")
     parser.add_argument("--capacities", type=int, nargs="+", default=[1_000, 100_000, 1_000_000])
     parser.add_argument("--tasks", type=int, nargs="+", default=[1, 10, 100], help="numbers of tasks; 1 and 10 needed")
     parser.add_argument(
@@ -56,7 +54,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--fill-rounds", type=int, default=20, help="turns of filling")
     parser.add_argument("--filled", type=int, default=10_000, help="samples of a turn of filling")
     parser.add_argument("--storage-rounds", type=int, default=12, help="turns of inserting contents")
-    parser.add_argument("--step-rounds", type=int, default=60, help="turns of training steps")
+    parser.add_argument("--step-rounds", type=int, default=40, help="turns of training steps")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of tasks, from 1 on")
     parser.add_argument("--parallel", type=int, default=2, help="processes of tasks, of one thread each")
     args = parser.parse_args(argv)

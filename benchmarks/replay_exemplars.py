@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import show
 from benchmarks.replay_subjects import Setting
-from benchmarks.replay_turns import in_turns, ratio_rows
+from benchmarks.replay_turns import in_turns, show_rates
 from replay.selection import Herding, KCenter, Offers
 from replay.selection.exemplars import Exemplars
 
@@ -85,10 +84,4 @@ def show_figures(figures: Mapping[str, Any]) -> None:
     Args:
         figures: What `measure` gave.
     """
-    labels = list(next(iter(figures.values()))["microseconds"])
-    rows = [
-        [label, *(f"{own['microseconds'][label]['median'] * _SAMPLES / 1e3:.2f}" for own in figures.values())]
-        for label in labels
-    ]
-    show(f"A task's end, {_SAMPLES:,} samples: ms", ["", *figures], rows)
-    show("A task's end: ratios of times, which should be 1", *ratio_rows(figures))
+    show_rates("A task's end", figures, f"thousand samples/s, of {_SAMPLES:,}")

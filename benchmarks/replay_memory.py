@@ -86,20 +86,23 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     """
     entries = 20_000 if args.quick else 1_000_000
     rows = (2_000, 6_000) if args.quick else (10_000, 100_000, 400_000)
+    run = measure_here if args.quick else _in_process
     references = {}
     for selection, retrieval in _CASES:
-        references[f"{selection}, {retrieval}"] = _in_process(selection, retrieval, entries, None)
+        figures = run(selection, retrieval, entries, None)
+        references[f"{selection}, {retrieval}"] = {"entries": entries, **figures}
     disk = {}
     for count in rows:
         with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-            disk[f"{count:,} rows of 1 KB"] = _in_process("Reservoir", "Uniform", count, folder)
+            disk[f"{count:,} rows of 1 KB"] = {"entries": count, **run("Reservoir", "Uniform", count, folder)}
     return {"references": references, "disk": disk}
 
 
 def _in_process(*case: Any) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.replay_memory", json.dumps(case)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return {"entries": case[2], **json.loads(done.stdout.splitlines()[-1])}
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def show_figures(figures: Mapping[str, Any]) -> None:

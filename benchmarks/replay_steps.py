@@ -1,6 +1,6 @@
 """What a training step costs with a quarter of the batch replayed, over one without replay of the same batch size.
 
-A byte-level Llama (the demo's) under `MixingTrainer`, batches of 32 rows of 128 random bytes, in one micro-batch, mixed.
+A byte-level Llama (the demo's) under `MixingTrainer`, batches of 32 rows of 128 random bytes, mixed in one micro-batch.
 *Without* has one stream; the others have it and a buffer of 2,000 entries, which was full before the first step, so
 that nearly every sample that is offered is taken in and pushes another one out: more than in the middle of a run.
 Everything that replay needs is in a step: offering, keeping contents, drawing and reading. Every competitor has a model

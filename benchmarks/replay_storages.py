@@ -1,11 +1,12 @@
 """Rates by storage and retrieval: inserting contents, drawing, and reading what was drawn.
 
 Samples have 1 KB: 128 int64. *Inserting* is what `benchmarks.replay_rates` does, hot, of a reservoir, with the contents
-of what is accepted, half of the samples, kept in memory or on disk. As files are written once 1,024 rows are there and
-anew once half of a file is dropped, a turn has as many blocks of updates as that takes, with new random numbers each.
+of what is accepted, half of the samples, kept in memory or on disk. As files are written once 1,024 rows are there (set
+so; the default is more) and anew once half of a file is dropped, a turn has as many blocks of updates as that takes,
+with new random numbers each.
 
 *Drawing* is the next 32 entries of a full buffer and their addresses, under each retrieval. `LeastRecent` closes its
-line up once in capacity/32 draws, at O(capacity): the median leaves that out. *Reading* is a draw of 32 and its samples,
+line up once in capacity/32 draws, at O(capacity): the median leaves that out. *Reading* draws 32 and reads them too,
 off data sets (references; those of 100 tasks lie in up to 32 data sets, each asked once), memory or disk.
 """
 
@@ -20,15 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import show
 from benchmarks.replay_rates import insert_turn
 from benchmarks.replay_subjects import UPDATE, Setting, Subject
-from benchmarks.replay_turns import MIDDLE, in_turns, ratio_rows, time_rows
+from benchmarks.replay_turns import MIDDLE, in_turns, show_rates
 from replay.storage import OnDisk, Storage
 
 STORAGES = ("references", "memory", "disk")
 RETRIEVALS = ("Uniform", "LeastRecent")
 _BLOCKS = 16  # a turn of inserting contents: 2,048 rows are accepted
+_ROWS = 1_024
 _DRAWS = 20
 
 
@@ -65,7 +66,7 @@ def _subjects(
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         subjects = {}
         for number, setting in enumerate(settings):
-            where: Storage | str = OnDisk(Path(folder) / str(number)) if storage == "disk" else storage
+            where: Storage | str = OnDisk(Path(folder) / str(number), _ROWS) if storage == "disk" else storage
             subjects[setting] = Subject("Reservoir", setting, where, retrieval)
             subjects[setting].settle()
         yield subjects
@@ -129,5 +130,4 @@ def show_figures(figures: Mapping[str, Any]) -> None:
         "reading": "Drawing 32 and reading them, by storage",
     }
     for kind, title in titles.items():
-        show(f"{title}: thousand samples/s", *time_rows(figures[kind]))
-        show(f"{title}: ratios of times, which should be 1", *ratio_rows(figures[kind]))
+        show_rates(title, figures[kind])

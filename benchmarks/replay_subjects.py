@@ -113,18 +113,21 @@ class Subject:
         retrieval: Retrieval | str = "Uniform",
     ):
         self._setting = setting
-        self._make = lambda: ReplayBuffer(setting.capacity, selection, storage, retrieval, seed=setting.copy)
+        self._choices = (selection, storage, retrieval)
         self._random = np.random.default_rng(setting.copy)
-        self.buffer = self._make()
+        self.buffer = self._new()
         self.first = 0
         self._state: dict[str, Any] | None = None
         length = OFFERED * setting.capacity
         for task in range(setting.num_tasks):
             self.buffer.sources.add(f"task{task}", Repeated(length))
 
+    def _new(self) -> ReplayBuffer:
+        return ReplayBuffer(self._setting.capacity, *self._choices, seed=self._setting.copy)
+
     def empty(self) -> None:
         """Begins with an empty buffer."""
-        self.buffer, self.first = self._make(), 0
+        self.buffer, self.first = self._new(), 0
 
     def fill(self, num_offered: int) -> None:
         """Offers tasks one after the other, each the same number of samples.
@@ -132,10 +135,11 @@ class Subject:
         Args:
             num_offered: How many in all.
         """
+        chunk = UPDATE if self.buffer.storage.keeps_contents else _CHUNK  # contents of a chunk are in memory at once
         bounds = np.linspace(0, num_offered, self._setting.num_tasks + 1).round().astype(int).tolist()
         for task in range(self._setting.num_tasks):
-            for start in range(bounds[task], bounds[task + 1], _CHUNK):
-                count = min(_CHUNK, bounds[task + 1] - start)
+            for start in range(bounds[task], bounds[task + 1], chunk):
+                count = min(chunk, bounds[task + 1] - start)
                 self.update(count, np.full(count, task)).offer_to(self.buffer)
 
     def settle(self) -> None:
@@ -158,7 +162,7 @@ class Subject:
             self.first = self._settled_at
 
     def updates(self, count: int) -> list[Update]:
-        """Makes the next updates, whose samples are of all tasks.
+        """Makes the next updates: of the newest task; for a selection that goes by class alone, of all of them.
 
         Args:
             count: How many.
@@ -166,7 +170,9 @@ class Subject:
         Returns:
             The updates.
         """
-        tasks = self._random.integers(self._setting.num_tasks, size=(count, UPDATE))
+        mixes = self.buffer.selection.needs == {"label"}
+        least = 0 if mixes else self._setting.num_tasks - 1
+        tasks = self._random.integers(least, self._setting.num_tasks, size=(count, UPDATE))
         return [self.update(UPDATE, own) for own in tasks]
 
     def update(self, count: int, tasks: Int64Array) -> Update:

@@ -2,10 +2,10 @@
 
 The two tasks of `recipes/replay.yaml`: the demo's byte-level Llama reads Python for the first half of 240 updates of 32
 samples, English for the second, 500 entries of both are remembered. All runs see the same number of samples: what is
-replayed comes out of the batch. Shown are validation losses at the end, and how far the old domain's rose from what it
-was at the end of its half. `ForgettingAware` tells memories apart, so it has one of 250 entries for each domain;
-`Spaced` has its first interval cut from 100 to 30 updates, for a run as short as this. Nothing else was tuned. Seeds are
-those of weights and order; runs are independent, one thread each.
+replayed comes out of the batch. Shown are validation losses at the end, and how far that of the old domain rose from
+the end of its half. `ForgettingAware` tells memories apart, so it has one of 250 entries for each domain;
+`Spaced` has its first interval cut from 100 to 30 updates, for a run as short as this. Nothing else was tuned. Seeds
+are those of weights and order; runs are independent, one thread each.
 """
 
 import argparse

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from benchmarks.common import paired_ratio, rotated, spread
+from benchmarks.common import paired_ratio, rotated, show, spread
 from benchmarks.replay_subjects import Setting
 
 MIDDLE = 10  # tasks at which capacities are compared
+_COLUMNS = 4  # of a table
 Take = Callable[[int], float]
 Subject = TypeVar("Subject")
 
@@ -90,36 +91,31 @@ def figures_of(takes: Mapping[Setting, Take], rounds: int) -> dict[str, Any]:
     return {"microseconds": {label: spread(own) for label, own in times.items()}, "ratio": ratios}
 
 
-def time_rows(parts: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Makes a table of rates.
+def show_rates(title: str, parts: Mapping[str, Any], unit: str = "thousand samples/s") -> None:
+    """Prints rates and ratios of what was measured, four to a table.
 
     Args:
+        title: What it is.
         parts: What `figures_of` gave, by what was measured.
-
-    Returns:
-        Headings and rows: thousand samples/s.
+        unit: Of the rates.
     """
-    labels = list(dict.fromkeys(label for own in parts.values() for label in own["microseconds"]))
-    rows = [[label, *(_rate(own["microseconds"].get(label)) for own in parts.values())] for label in labels]
-    return ["", *parts], rows
+    names = list(parts)
+    for start in range(0, len(names), _COLUMNS):
+        some = {name: parts[name] for name in names[start : start + _COLUMNS]}
+        show(f"{title}: {unit}", ["", *some], _rows(some, "microseconds", _rate))
+        show(f"{title}: ratios of times, which should be 1", ["", *some], _rows(some, "ratio", _ratio))
 
 
-def ratio_rows(parts: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Makes a table of ratios.
-
-    Args:
-        parts: What `figures_of` gave, by what was measured.
-
-    Returns:
-        Headings and rows: medians and intervals.
-    """
-    labels = list(dict.fromkeys(label for own in parts.values() for label in own["ratio"]))
-    return ["", *parts], [[label, *(_ratio(own["ratio"].get(label)) for own in parts.values())] for label in labels]
+def _rows(parts: Mapping[str, Any], kind: str, text: Callable[[Mapping[str, float]], str]) -> list[list[str]]:
+    labels = list(dict.fromkeys(label for own in parts.values() for label in own[kind]))
+    return [
+        [label, *(text(own[kind][label]) if label in own[kind] else "" for own in parts.values())] for label in labels
+    ]
 
 
-def _rate(microseconds: Mapping[str, float] | None) -> str:
-    return "" if microseconds is None else f"{1e3 / microseconds['median']:,.0f}"
+def _rate(microseconds: Mapping[str, float]) -> str:
+    return f"{1e3 / microseconds['median']:,.0f}"
 
 
-def _ratio(ratio: Mapping[str, float] | None) -> str:
-    return "" if ratio is None else f"{ratio['median']:.3f} ({ratio['low']:.3f}-{ratio['high']:.3f})"
+def _ratio(ratio: Mapping[str, float]) -> str:
+    return f"{ratio['median']:.3f} ({ratio['low']:.3f}-{ratio['high']:.3f})"
