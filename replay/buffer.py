@@ -1,14 +1,18 @@
 """The replay buffer: a data set that grows and forgets, and a stream of the mixture."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mixer.method import Method
+from mixer.plan import Plan
+from mixer.planner import Planner
+from mixer.streams import Stream
 from replay.drawing import BufferDrawer
 from replay.feeding import BufferFeeding
+from replay.following import follow
 from replay.memory import Memory
 from replay.reading import RowReader, reference_reader
 from replay.retrieval import Retrieval, as_retrieval
@@ -211,6 +215,10 @@ class ReplayBuffer(Memory):
             return RowReader(self)
         own = {name: dataset for name, dataset in datasets.items() if name in self.sources.names}
         return reference_reader(self.sources.replaced(own))
+
+    def follow(self, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]) -> Callable[[Plan], None]:
+        """Gives what fills the buffer in a loop of one's own; see `mixer.drawer.GrowingDataset`."""
+        return follow(self, name, streams, planner)
 
     def as_method(self, name: str) -> Method:
         """Gives what fills the buffer as a run goes on; see `mixer.drawer.GrowingDataset`."""

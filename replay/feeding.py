@@ -44,6 +44,10 @@ class Fed(Protocol):
 
     def __len__(self) -> int: ...
 
+    @property
+    def num_samples_by_source(self) -> dict[str, int]:
+        """Number of entries of each source."""
+
     def read_labels(self, where: Int64Array) -> Int64Array | None:
         """Reads classes off a column."""
 
@@ -136,6 +140,11 @@ class BufferFeeding(Method):
                 f"Stream {self._stream_name!r}: rows of the iterable stream {name!r} cannot be referred to. Keep their "
                 "contents: storage=InMemory() or OnDisk(folder)."
             )
+
+    @property
+    def asks(self) -> bool:
+        """Whether the ranks have to tell each other something of the samples."""
+        return bool(self._asked)
 
     def keep(self, payload: str, extract: Extract) -> None:
         """Has something be kept of each sample that is taken in.
@@ -269,6 +278,10 @@ class BufferFeeding(Method):
                 yield number, sample
 
     # ---- Logs and checkpoints ----
+
+    def contents(self) -> dict[str, int]:
+        """Counts the buffer's entries by source."""
+        return self._buffer.num_samples_by_source
 
     def log_entries(self) -> dict[str, float]:
         """Gives the buffer's size, and the bytes that ranks sent each other for it."""
