@@ -7,8 +7,8 @@ stays as it is, its samples a slot change by less than 2 %.) `accepted` says wha
 one after the other, each a source and a class of its own; what is timed are updates of 32 samples of the newest one.
 Only `ClassBalanced` gets samples of all: the newest alone would fill its class up in a small buffer and not in a large
 one. Losses and scores are random. `Ring` with one task writes slots in a row, with several wherever the oldest entries
-of other tasks were. That is what its growth with tasks in a large buffer is: one task whose slots were scattered by hand
-took 1.4 times as long as the one in a row, at a million slots, and 100 tasks 1.25 times.
+of other tasks were. That is what its growth with tasks in a large buffer is: of a million slots one task whose slots
+were scattered by hand took 1.4 times as long as the one in a row, and 100 tasks 1.25 times.
 
 *Hot*: a block of 8 updates in a loop, where small buffers lie in the processor's caches and large ones do not.
 *Cold*: 64 MB are read before each update, as a training step would: then all of them come from memory. Settings go in
