@@ -16,7 +16,9 @@ from mixer.loader import Update
 from mixer.method import Method, Run, Trained
 from replay.drawing import BufferDrawer
 from replay.exchange import gather_rows
+from replay.gradient_scores import GradientScores
 from replay.offered import Facts, Offered
+from replay.retrieval import MIR, Retrieval
 from replay.selection import Offers, Selection
 from replay.sources import Sources, addresses
 from replay.storage import Row, Storage
@@ -33,8 +35,10 @@ class Fed(Protocol):
     """What feeding has to know of its buffer."""
 
     selection: Selection
+    retrieval: Retrieval
     storage: Storage
     sources: Sources
+    key: int | None
     capacity: int
     is_online: bool
     is_writer: bool
@@ -43,6 +47,9 @@ class Fed(Protocol):
     num_gathered_bytes: int
 
     def __len__(self) -> int: ...
+
+    def addresses(self, slots: Int64Array) -> Int64Array:
+        """Says where the samples in some slots are read."""
 
     @property
     def num_samples_by_source(self) -> dict[str, int]:
@@ -81,7 +88,7 @@ class BufferFeeding(Method):
     def __init__(self, buffer: Fed, stream_name: str):
         self._buffer, self._stream_name = buffer, stream_name
         self._extractors: dict[str, Extract] = {}
-        self.scorer: Callable[[Update, Offered], NDArray[np.float64]] | None = None
+        self.scorer: GradientScores | None = None
 
     @property
     def name(self) -> str:
@@ -98,6 +105,9 @@ class BufferFeeding(Method):
         buffer = self._buffer
         self._run, buffer.is_writer = run, run.is_writer
         self._memory_id = run.stream_id(self._stream_name, "ReplayBuffer")
+        own = [stream.name for stream in run.streams if stream.dataset is buffer]
+        if len(own) > 1:
+            raise ValueError(f"The streams {own} are the same buffer; give each a buffer of its own.")
         names = buffer.stream_names
         if names is None:
             names = tuple(stream.name for stream in run.streams if not stream.is_memory)
@@ -110,11 +120,29 @@ class BufferFeeding(Method):
                     f"Stream {self._stream_name!r}: streams names {stream.name!r}, which is a buffer itself."
                 )
             self._check_iterable(stream.name, stream.is_iterable)
-        self._find_sources()
+        self.find_sources()
         self._find_labels()
         self.needs_samples = buffer.storage.keeps_contents and any(run.streams[k].is_iterable for k in self._fed)
+        self.one_stream_each = isinstance(buffer.retrieval, MIR)
+        if "gradient" in buffer.selection.needs and buffer.is_online:
+            num_compared = getattr(buffer.selection, "num_compared", 10)
+            self.scorer = GradientScores(run, buffer, self._memory_id, num_compared, self._own_rows_of_iterables)
 
-    def _find_sources(self) -> None:
+    def prepare(self, model: nn.Module) -> None:
+        """Refuses a model that retrieval or selection cannot look at; see `Method.prepare`."""
+        if isinstance(self._buffer.retrieval, MIR):
+            self._buffer.retrieval.check(model, self._run.world_size)
+        if self.scorer is not None:
+            self.scorer.prepare(model)
+
+    def retrieve(self, update: Update) -> bool:
+        """Replaces the draw, where retrieval looks at the model; see `Method.retrieve`."""
+        retrieval = self._buffer.retrieval
+        if not isinstance(retrieval, MIR):
+            return False
+        return retrieval.redraw(self._run, update, self._memory_id, len(self._buffer))
+
+    def find_sources(self) -> None:
         """Tells the buffer the data sets that it refers to, and notes their ids, which a saved buffer brings along."""
         for stream_id in self._fed:
             stream, sources = self._run.streams[stream_id], self._buffer.sources
@@ -144,7 +172,7 @@ class BufferFeeding(Method):
     @property
     def asks(self) -> bool:
         """Whether the ranks have to tell each other something of the samples."""
-        return bool(self._asked)
+        return bool(self._asked) or self.scorer is not None
 
     def keep(self, payload: str, extract: Extract) -> None:
         """Has something be kept of each sample that is taken in.
@@ -240,7 +268,6 @@ class BufferFeeding(Method):
         """Gives what is kept of samples: contents read on every rank, or like payloads gathered from the one rank."""
         chosen = set(numbers.tolist())
         own = {number: Row(None, _as_arrays(values)) for number, values in self._payloads.items() if number in chosen}
-        samples = self._read(numbers)
         if self.needs_samples:
             for number, sample in self._own_rows(update):
                 if number in chosen:
@@ -249,6 +276,7 @@ class BufferFeeding(Method):
         if self._extractors or self.needs_samples:
             gathered, num_bytes = gather_rows(self._run.agreement, own)
             self._buffer.num_gathered_bytes += num_bytes
+        samples = self._read(numbers)  # after the ranks have talked, for it may fail on one of them
         rows = []
         for number in numbers.tolist():
             row = gathered.get(number, Row())
@@ -266,6 +294,9 @@ class BufferFeeding(Method):
                 share = StreamShare(stream_id, positions, drawers[stream_id].references(positions))
                 found |= dict(zip(numbers[are_own].tolist(), self._run.runs.read(share), strict=True))
         return found
+
+    def _own_rows_of_iterables(self, update: Update) -> Iterator[tuple[int, Any]]:
+        return self._own_rows(update) if self.needs_samples else iter(())
 
     def _own_rows(self, update: Update) -> Iterator[tuple[int, Any]]:
         """Gives this rank's rows of iterable streams, with their numbers."""
@@ -297,12 +328,16 @@ class BufferFeeding(Method):
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
         """Takes up the saved buffer; see `Method.load`."""
         try:
+            if not folder.is_dir():
+                raise ValueError(f"the buffer is not in the checkpoint, for {folder} is missing")
             self._buffer.load(folder)
         except ValueError as error:
+            problem = str(error).rstrip(".")
             if not allow_inexact:
-                raise ValueError(f"Stream {self.name!r}: {error}") from None
-            logger.warning("Stream %r: %s. The run goes on with the buffer as it is.", self.name, error)
-        self._find_sources()
+                way_out = "To go on with the buffer as it is now, set allow_inexact=True."
+                raise ValueError(f"Stream {self.name!r}: {problem}. {way_out}") from None
+            logger.warning("Stream %r: %s. The run goes on with the buffer as it is.", self.name, problem)
+        self.find_sources()
 
 
 def _as_arrays(values: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
