@@ -6,11 +6,14 @@ that nearly every sample that is offered is taken in and pushes another one out:
 Everything that replay needs is in a step: offering, keeping contents, drawing and reading. Every competitor has a model
 and an optimizer of its own; they go in turns, a block of steps each, and each is compared with *without* of the same
 turn. *Without, again* shows what the comparison of equals gives (A/A).
+
+`DER` and `A-GEM` replay by reference as well, in a micro-batch of its own, so that a step has two. DER keeps 32 logits
+of each token of what is taken in, and begins with an empty buffer, as what is in it needs logits.
 """
 
 import argparse
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +24,18 @@ from benchmarks.common import paired_ratio, show, spread
 from benchmarks.domains import new_model
 from benchmarks.turns import take_turns
 from mixer import MixingTrainer
+from mixer.method import Method
 from replay import InMemory, OnDisk, ReplayBuffer, ReplayRatio
+from replay.methods import AGEM, DER
 from replay.storage import Storage
 from tasks.text_domains import ByteBlocks
 
 PLAIN, AGAIN = "without", "without, again"
 REFERENCES, MEMORY, DISK = "references", "in memory", "on disk"
+DARK, PROJECTED = "DER", "A-GEM"
+NAMES = (PLAIN, AGAIN, REFERENCES, MEMORY, DISK, DARK, PROJECTED)
 _AIMS = {REFERENCES: "1.02", MEMORY: "1.05", DISK: "1.05"}
+_METHODS: dict[str, Callable[[], Method]] = {DARK: DER, PROJECTED: AGEM}
 _RATIO = 0.25
 _LENGTH = 128
 _LEAD_STEPS = 3
@@ -49,12 +57,12 @@ def new_trainer(name: str, args: argparse.Namespace, folder: Path) -> MixingTrai
     streams: dict[str, Any] = {"new": ByteBlocks(rows)}
     if name not in (PLAIN, AGAIN):
         storages: dict[str, Storage | str] = {
-            REFERENCES: "references",
             MEMORY: InMemory(),
             DISK: OnDisk(folder / "rows"),
         }
-        streams["memory"] = ReplayBuffer(capacity, storage=storages[name])
-        streams["memory"].remember("new", streams["new"], range(capacity))
+        streams["memory"] = ReplayBuffer(capacity, storage=storages.get(name, "references"))
+        if name != DARK:
+            streams["memory"].remember("new", streams["new"], range(capacity))
     training = TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=batch,
@@ -72,6 +80,7 @@ def new_trainer(name: str, args: argparse.Namespace, folder: Path) -> MixingTrai
         train_dataset=streams,
         mixing=ReplayRatio(_RATIO) if "memory" in streams else None,
         batch_size=batch,
+        methods=[_METHODS[name]()] if name in _METHODS else [],
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
@@ -87,15 +96,14 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         `milliseconds` of each, `ratio` over `PLAIN`, and `replayed`: the share of the samples that came from memory.
     """
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        names = (PLAIN, AGAIN, REFERENCES, MEMORY, DISK)
         trainers: dict[str, Trainer] = {
-            name: new_trainer(name, args, Path(folder) / str(number)) for number, name in enumerate(names)
+            name: new_trainer(name, args, Path(folder) / str(number)) for number, name in enumerate(NAMES)
         }
         block = 1 if args.quick else 2
-        times = take_turns(trainers, dict.fromkeys(names, _LEAD_STEPS), args.step_rounds, block, args.threads)
+        times = take_turns(trainers, dict.fromkeys(NAMES, _LEAD_STEPS), args.step_rounds, block, args.threads)
         return {
             "milliseconds": {name: spread(own) for name, own in times.items()},
-            "ratio": {name: paired_ratio(times[name], times[PLAIN]) for name in names if name != PLAIN},
+            "ratio": {name: paired_ratio(times[name], times[PLAIN]) for name in NAMES if name != PLAIN},
             "replayed": {name: replayed(trainer) for name, trainer in trainers.items()},
         }
 

@@ -8,7 +8,7 @@ from benchmarks import replay_memory
 from benchmarks.replay import main
 from benchmarks.replay_kept import BIASED, evenness, kept_by_biased, kept_by_buffer
 from benchmarks.replay_rates import SELECTIONS, fill_turn, insert_turn
-from benchmarks.replay_steps import AGAIN, DISK, MEMORY, PLAIN, REFERENCES
+from benchmarks.replay_steps import AGAIN, NAMES, PLAIN
 from benchmarks.replay_storages import RETRIEVALS, STORAGES
 from benchmarks.replay_subjects import BLOCK, OFFERED, UPDATE, WARM, Setting, Subject
 from benchmarks.replay_tasks import POLICIES
@@ -96,8 +96,10 @@ def test_a_quick_run_measures_all_parts(tmp_path: Path) -> None:
     assert set(figures["kept"]["forms"]) == {"Reservoir", "KeyedReservoir", BIASED}
     replayed = figures["steps"]["replayed"]
     assert replayed[PLAIN] == replayed[AGAIN] == 0.0
-    assert [replayed[name] for name in (REFERENCES, MEMORY, DISK)] == pytest.approx([0.25] * 3, abs=0.02)
-    assert set(figures["steps"]["ratio"]) == {AGAIN, REFERENCES, MEMORY, DISK}
+    assert list(replayed) == list(NAMES)
+    for name in NAMES[2:]:
+        assert 0.15 < replayed[name] < 0.27, name  # one begins with an empty buffer
+    assert set(figures["steps"]["ratio"]) == set(NAMES) - {PLAIN}
     assert set(figures["tasks"]) == set(POLICIES)
     for name, runs in figures["tasks"].items():
         assert runs[0]["rise"] == pytest.approx(runs[0]["old"] - runs[0]["old_before"]), name
