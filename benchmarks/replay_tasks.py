@@ -1,10 +1,10 @@
 """What is forgotten of an old domain while a new one is trained on, by how much is replayed.
 
-The two tasks of `recipes/replay.yaml` on a smaller scale: a byte-level Llama of width 96 and 3 layers (the recipe's: 144
-and 4) reads Python for the first half of 160 updates (240) of 32 samples, English for the second; 500 entries of both are
-remembered. All runs see the same number of samples: what is
-replayed comes out of the batch. Shown are validation losses at the end, and how far that of the old domain rose from
-the end of its half. `ForgettingAware` tells memories apart, so it has one of 250 entries for each domain;
+The two tasks of `recipes/replay.yaml`, smaller: a byte-level Llama of width 96 and 3 layers (the recipe's: 144 and 4)
+reads Python for the first half of 160 updates (240) of 32 samples, English for the second; 500 entries of both are
+remembered. All runs see the same number of samples: what is replayed comes out of the batch. Shown are validation
+losses at the end, and how far that of the old domain rose from the end of its half.
+`ForgettingAware` tells memories apart, so it has one of 250 entries for each domain;
 `Spaced` has its first interval cut from 100 to 20 updates, for a run as short as this. Nothing else was tuned. Seeds
 are those of weights and order; runs are independent, one thread each.
 """
