@@ -41,7 +41,7 @@ class Memory:
         self.num_offered = self.num_kept = self.num_drawn = self.num_gathered_bytes = 0
         self.is_writer = True  # of files that other ranks read
         self.key: int | None = None
-        self._entries = Entries(capacity)
+        self._entries = Entries(capacity, storage.working_folder)
         self._rows: Rows | None = None
         self._forgotten: set[int] = set()  # addresses of samples that must not come back
         selection.start(capacity, 0)  # what does not fit shows at once
