@@ -15,8 +15,8 @@ _NAME = re.compile(r"rows-(\d+)-(\d+)-\d+\.arrow")
 class Segment:
     """Rows that lie in one file, as every rank knows them without looking into it.
 
-    The live rows take about a bit each, a few where many between them are gone, and 4 bytes at most in one that covers
-    less than 2^32 numbers.
+    Which rows are live takes about a bit a row of its file, a few bits where many between them are gone, and 4 bytes at
+    most in one that covers less than 2^32 numbers; it is known without the file, which may come late or be gone.
 
     Args:
         first: The first number that it covers.
