@@ -39,7 +39,7 @@ class LoadingMixin(UpdateMixin):
         collator, stack_columns = self.data_collator, None
         if collator is default_data_collator:
             stack_columns = self._model_columns
-        if not all(_is_arrow(stream.dataset) for stream in self.streams if not stream.is_memory):
+        if not all(_is_arrow(stream.dataset) for stream in self.streams):  # a memory holds what it was given
             collator = self._get_collator_with_removed_columns(collator, description="training")
         self._feed = self._new_feed()
         self._loader = MixingLoader(

@@ -163,9 +163,23 @@ class MethodsMixin(SavingMixin):
     def _close_methods(self) -> None:
         """Has methods take in the update that was trained, before the next one is planned."""
         update, self._update = self._update, None
-        if update is not None:
-            for method in self._methods:
+        for method in () if update is None else self._methods:
+            try:
                 method.close(update)
+            except Exception as error:  # the other ranks are told before they wait for this one
+                if self.args.world_size == 1:
+                    raise
+                self._method_error = self._method_error or error
+
+    def _raise_method_error(self) -> None:
+        """Ends all ranks if a method failed on one of them after the last update."""
+        error = self._method_error
+        if self._methods and self._agreement.most(int(error is not None)):
+            self._agreement.raise_on_all(error)
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        self._raise_method_error()
+        super()._save_checkpoint(*args, **kwargs)
 
     def _method_entries(self) -> dict[str, float]:
         """Gives what a log entry says of the methods (their terms averaged since the last one), and notes it."""

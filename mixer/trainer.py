@@ -179,7 +179,7 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
         self._begin_progress(progress)
         self.ledger.begin(resume_step, description, None if progress is None else progress.num_evaluations)
         self._recorder = self._new_recorder(mixing)
-        self._convention, self._finished, self._policy_error = None, None, None
+        self._convention, self._finished, self._policy_error, self._method_error = None, None, None, None
         self._rows_from = None if resume_from is None else Path(resume_from)
         self._detach_tracker()
 
@@ -228,6 +228,7 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
             self._begin_run(kwargs.get("resume_from_checkpoint"))
         with self._arguments_held(**({"eval_on_start": False} if self._progress else {})):  # it was, when it started
             result = super()._inner_training_loop(*args, **kwargs)
+        self._raise_method_error()
         if self._policy_error is not None:  # what it would have decided rules no update any more
             logger.warning("The policy failed after the last update: %r", self._policy_error)
         self._recorder.settle()

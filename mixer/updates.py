@@ -54,6 +54,7 @@ class UpdateMixin(Trainer):
     _convention: LossConvention | None = None
     _finished: FinishedUpdate | None = None
     _policy_error: Exception | None = None
+    _method_error: Exception | None = None  # of a method after an update, on one of several ranks
     _learning_rate: LearningRate | None = None
     _gradient_norm: Tensor | float | None = None  # of the last update, before clipping
     _gradient_statistics: GradientStatistics | None = None  # of the last update, where its gradient was probed
@@ -108,7 +109,7 @@ class UpdateMixin(Trainer):
 
     def _load_and_confirm(self, load: Callable[[], Update | None]) -> Update | None:
         """Loads an update, or finds an error, and tells the other ranks before anything else happens."""
-        update, contents, error = None, None, self._policy_error
+        update, contents, error = None, None, self._method_error or self._policy_error
         try:
             if self._can_load(error):
                 update = load()

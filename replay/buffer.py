@@ -1,6 +1,7 @@
 """The replay buffer: a data set that grows and forgets, and a stream of the mixture."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,9 +71,13 @@ class ReplayBuffer(Memory):
             raise TypeError(f"capacity must be a whole number of samples, got {capacity!r}.")
         if capacity < 1:
             raise ValueError(f"capacity must be 1 or more samples, got {capacity}.")
+        if isinstance(streams, str):
+            raise TypeError(f"streams must be a list of names, such as {[streams]}, got {streams!r}.")
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer, type(None))):
+            raise TypeError(f"seed must be a whole number, got {seed!r}.")
         super().__init__(int(capacity), as_selection(selection), as_storage(storage), as_retrieval(retrieval))
         self.is_online, self.label_column = is_online, label_column
-        self.stream_names = None if streams is None else tuple(streams)
+        self.stream_names = None if streams is None else tuple(dict.fromkeys(streams))
         self.feeding: BufferFeeding | None = None  # in the run that the buffer takes part in
         if is_online and self.selection.is_by_task:
             raise ValueError(
@@ -80,7 +85,7 @@ class ReplayBuffer(Memory):
                 "call remember(...) at the end of each task."
             )
         if seed is not None:
-            self.start_if_new(seed)
+            self.start_if_new(int(seed))
 
     def __getitem__(self, slot: int) -> Any:
         """Gives an entry's sample.
@@ -138,11 +143,17 @@ class ReplayBuffer(Memory):
             payloads: What a method will need beside them, by name: one array a sample.
 
         Raises:
-            ValueError: If the selection needs what is not given, or lengths do not fit.
+            ValueError: If the selection needs what is not given, lengths do not fit, or there is no such sample.
+            TypeError: If the data set cannot be indexed.
         """
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+            raise TypeError(f"remember {source!r}: a data set with __len__ and __getitem__ is needed, got {dataset!r}.")
+        picked = np.arange(len(dataset)) if indices is None else np.fromiter(indices, dtype=np.int64)
+        if len(picked) and not (picked.min() >= 0 and picked.max() < len(dataset)):
+            worst = picked.min() if picked.min() < 0 else picked.max()
+            raise ValueError(f"remember {source!r}: indices of its {len(dataset)} samples count from 0, got {worst}.")
         self.start_if_new(0)
         source_id = self.sources.add(source, dataset)
-        picked = np.arange(len(dataset)) if indices is None else np.fromiter(indices, dtype=np.int64)
         where = addresses(source_id, picked)
         if labels is None and "label" in self.selection.needs:
             labels = self.read_labels(where)
@@ -214,8 +225,13 @@ class ReplayBuffer(Memory):
         """Gives what samples are read from, by address; see `mixer.drawer.GrowingDataset`."""
         if self.storage.keeps_contents:
             return RowReader(self)
-        own = {name: dataset for name, dataset in datasets.items() if name in self.sources.names}
-        return reference_reader(self.sources.replaced(own))
+        return reference_reader(lambda: self.sources, datasets)
+
+    def load(self, folder: Path | str) -> None:
+        """Takes up a saved buffer, in place of what this one holds; see `Memory.load`."""
+        super().load(folder)
+        if self.feeding is not None:
+            self.feeding.find_sources()
 
     def second_draw(self) -> SecondDraw:
         """Gives a second stream that draws from the buffer for itself, as `DERPlusPlus` needs it."""
@@ -236,6 +252,11 @@ def _column(name: str, values: Any, count: int, dtype: Any) -> NDArray[Any] | No
         return None
     column = np.asarray(values)
     _check_length(name, len(column), count)
+    num_axes = 2 if name == "features" else 1
+    fits = column.dtype.kind in ("iub" if dtype is np.int64 else "iubf") or not count
+    if not fits or column.ndim != num_axes:
+        kind = "whole numbers" if dtype is np.int64 else "numbers"
+        raise ValueError(f"{name} must be {kind} on {num_axes} axes, got {column.dtype} of shape {list(column.shape)}.")
     return column.astype(dtype)
 
 

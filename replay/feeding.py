@@ -105,6 +105,9 @@ class BufferFeeding(Method):
         buffer = self._buffer
         self._run, buffer.is_writer = run, run.is_writer
         self._memory_id = run.stream_id(self._stream_name, "ReplayBuffer")
+        own = [stream.name for stream in run.streams if stream.dataset is buffer]
+        if len(own) > 1:
+            raise ValueError(f"The streams {own} are the same buffer; give each a buffer of its own.")
         names = buffer.stream_names
         if names is None:
             names = tuple(stream.name for stream in run.streams if not stream.is_memory)
@@ -117,7 +120,7 @@ class BufferFeeding(Method):
                     f"Stream {self._stream_name!r}: streams names {stream.name!r}, which is a buffer itself."
                 )
             self._check_iterable(stream.name, stream.is_iterable)
-        self._find_sources()
+        self.find_sources()
         self._find_labels()
         self.needs_samples = buffer.storage.keeps_contents and any(run.streams[k].is_iterable for k in self._fed)
         self.one_stream_each = isinstance(buffer.retrieval, MIR)
@@ -139,7 +142,7 @@ class BufferFeeding(Method):
             return False
         return retrieval.redraw(self._run, update, self._memory_id, len(self._buffer))
 
-    def _find_sources(self) -> None:
+    def find_sources(self) -> None:
         """Tells the buffer the data sets that it refers to, and notes their ids, which a saved buffer brings along."""
         for stream_id in self._fed:
             stream, sources = self._run.streams[stream_id], self._buffer.sources
@@ -265,7 +268,6 @@ class BufferFeeding(Method):
         """Gives what is kept of samples: contents read on every rank, or like payloads gathered from the one rank."""
         chosen = set(numbers.tolist())
         own = {number: Row(None, _as_arrays(values)) for number, values in self._payloads.items() if number in chosen}
-        samples = self._read(numbers)
         if self.needs_samples:
             for number, sample in self._own_rows(update):
                 if number in chosen:
@@ -274,6 +276,7 @@ class BufferFeeding(Method):
         if self._extractors or self.needs_samples:
             gathered, num_bytes = gather_rows(self._run.agreement, own)
             self._buffer.num_gathered_bytes += num_bytes
+        samples = self._read(numbers)  # after the ranks have talked, for it may fail on one of them
         rows = []
         for number in numbers.tolist():
             row = gathered.get(number, Row())
@@ -325,12 +328,16 @@ class BufferFeeding(Method):
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
         """Takes up the saved buffer; see `Method.load`."""
         try:
+            if not folder.is_dir():
+                raise ValueError(f"the buffer is not in the checkpoint, for {folder} is missing")
             self._buffer.load(folder)
         except ValueError as error:
+            problem = str(error).rstrip(".")
             if not allow_inexact:
-                raise ValueError(f"Stream {self.name!r}: {error}") from None
-            logger.warning("Stream %r: %s. The run goes on with the buffer as it is.", self.name, error)
-        self._find_sources()
+                way_out = "To go on with the buffer as it is now, set allow_inexact=True."
+                raise ValueError(f"Stream {self.name!r}: {problem}. {way_out}") from None
+            logger.warning("Stream %r: %s. The run goes on with the buffer as it is.", self.name, problem)
+        self.find_sources()
 
 
 def _as_arrays(values: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:

@@ -1,5 +1,7 @@
 """What a buffer holds, whatever it is used for: entries that a selection chooses, and what is kept of them."""
 
+import copy
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from numpy.typing import NDArray
 
 from replay.entries import Entries
 from replay.retrieval import Retrieval
-from replay.saved_state import check_saved, read_state, write_state
+from replay.saved_state import begin_writing, check_saved, read_state, write_state
 from replay.selection import Offers, Selection
 from replay.sources import Sources
 from replay.storage import Row, Rows, Storage
@@ -39,7 +41,8 @@ class Memory:
         self.selection, self.storage, self.retrieval = selection, storage, retrieval
         self.sources = Sources()
         self.num_offered = self.num_kept = self.num_drawn = self.num_gathered_bytes = 0
-        self.is_writer = True  # of files that other ranks read
+        # Whether this process writes the files that other ranks of its machine read; a run says so too.
+        self.is_writer = int(os.environ.get("LOCAL_RANK", "0")) <= 0
         self.key: int | None = None
         self._entries = Entries(capacity)
         self._rows: Rows | None = None
@@ -117,18 +120,25 @@ class Memory:
             ValueError: If the selection needs what is not known of them.
         """
         missing = sorted(need for need in self.selection.needs if getattr(offers, _FIELDS[need]) is None)
-        if missing:
+        if missing and offers.count:
             raise ValueError(
                 f"selection={self.selection.name} needs the {missing} of the samples that it is offered, which nobody "
                 "knows here. Give them to remember(...), or name the label_column."
             )
-        slots = self._choose(offers, addresses_of)
+        if not offers.count:
+            return np.zeros(0, dtype=np.int64)
+        numbers, slots = _last_of_each(self._choose(offers, addresses_of))
+        rows = np.full(len(numbers), -1, dtype=np.int64)
+        if make_rows is not None and len(numbers):
+            try:
+                rows = self.rows.append(make_rows(numbers))
+            except BaseException:
+                self._give_up(slots)
+                raise
         self.num_offered += offers.count
-        numbers, slots = _last_of_each(slots)
         if not len(numbers):
             return numbers
         self._drop_rows(slots[slots < len(self)])
-        rows = np.full(len(numbers), -1, dtype=np.int64) if make_rows is None else self.rows.append(make_rows(numbers))
         self._entries.put(
             slots,
             address=addresses_of(numbers),
@@ -148,6 +158,21 @@ class Memory:
         slots = np.full(offers.count, -1, dtype=np.int64)
         slots[are_new] = self.selection.choose(offers.part(are_new))
         return slots
+
+    def _give_up(self, slots: Int64Array) -> None:
+        """Frees slots for which there is nothing to put in after all, with those that were there before."""
+        size = len(self)
+        for slot in np.sort(slots)[::-1].tolist():
+            if slot >= size:
+                self.selection.remove(slot)
+        self._drop_rows(slots[slots < size])
+        self._remove(np.sort(slots[slots < size]))
+
+    def _remove(self, slots: Int64Array) -> None:
+        for slot in slots[::-1].tolist():  # from the end: what comes in a freed slot's place is none of them
+            self.retrieval.removed(slot, len(self) - 1)
+            self.selection.remove(slot)
+            self._entries.remove(slot)
 
     def _drop_rows(self, slots: Int64Array) -> None:
         rows = self._entries["row"][slots]
@@ -169,10 +194,7 @@ class Memory:
         rows, where = self._entries["row"][slots], self._entries["address"][slots]
         self.rows.erase(rows[rows >= 0])
         self._forgotten.update(where[where >= 0].tolist())
-        for slot in slots[::-1].tolist():  # from the end: what comes in a freed slot's place is none of them
-            self.retrieval.removed(slot, len(self) - 1)
-            self.selection.remove(slot)
-            self._entries.remove(slot)
+        self._remove(slots)
         return len(slots)
 
     # ---- State ----
@@ -194,6 +216,7 @@ class Memory:
             folder: A folder, to be made.
         """
         folder = Path(folder)
+        begin_writing(folder / "buffer")
         self.rows.save(folder / "rows")
         state = {
             "format": FORMAT_VERSION,
@@ -205,7 +228,7 @@ class Memory:
         arrays = {
             "entries": self._entries.state_dict(),
             "selection": self.selection.state_dict(),
-            "retrieval": self.retrieval.state_dict(),
+            "retrieval": {} if self.key is None else self.retrieval.state_dict(),
         }
         write_state(folder / "buffer", state, arrays)
 
@@ -217,21 +240,29 @@ class Memory:
 
         Raises:
             ValueError: If a file is missing or torn, the buffer was saved with another capacity, selection, retrieval
-                or kind of storage, or a data set that it refers to has changed since.
+                or kind of storage, or a data set that it refers to has changed since. The buffer is as before then.
         """
         folder = Path(folder)
         state, arrays = read_state(folder / "buffer")
         check_saved(state, self, FORMAT_VERSION)
-        self.sources.load_state_dict(state["sources"])
+        sources, entries = self.sources.replaced({}), Entries(self.capacity)
+        sources.load_state_dict(state["sources"])
+        entries.load_state_dict(arrays["entries"])
+        before = copy.copy(self.selection), copy.copy(self.retrieval)  # to begin makes all that they hold anew
+        try:
+            self.selection.start(self.capacity, state["key"] or 0)
+            self.selection.load_state_dict(arrays["selection"])
+            if state["key"] is not None:
+                self.retrieval.start(self.capacity, state["key"])
+                self.retrieval.load_state_dict(arrays["retrieval"])
+            self.rows.load(folder / "rows")
+        except BaseException:
+            self.selection, self.retrieval = before
+            raise
+        self.sources, self._entries = sources, entries
         for name in _COUNTERS:
             setattr(self, name, state[name])
         self._forgotten = set(state["forgotten"])
-        self.selection.start(self.capacity, state["key"])
-        self.selection.load_state_dict(arrays["selection"])
-        self.retrieval.start(self.capacity, state["key"])
-        self.retrieval.load_state_dict(arrays["retrieval"])
-        self._entries.load_state_dict(arrays["entries"])
-        self.rows.load(folder / "rows")
 
 
 def _last_of_each(slots: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -1,6 +1,6 @@
 """What a buffer's samples are read from, by address."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,13 +18,32 @@ Int64Array = NDArray[np.int64]
 class ReferenceReader:
     """Reads samples where references point to; workers may, for an address never means anything else.
 
+    Data sets that are added later can be read too, in the process that adds them.
+
     Args:
-        sources: The data sets.
+        sources: Gives the data sets.
+        datasets: Those that are to be read in place of what has their name there.
     """
 
-    def __init__(self, sources: Sources):
-        self._sources = sources
-        self.draws_nothing = all(map(_draws_nothing, sources.datasets))
+    def __init__(self, sources: Callable[[], Sources], datasets: Mapping[str, Any]):
+        self._sources_now: Callable[[], Sources] | None = sources
+        self._datasets = datasets
+        self._known: tuple[int, ...] = ()
+        self._replaced = Sources()
+        self.draws_nothing = all(map(_draws_nothing, self._sources.datasets))
+
+    @property
+    def _sources(self) -> Sources:
+        if self._sources_now is not None:
+            sources = self._sources_now()
+            known = tuple(map(id, (sources, *sources.datasets)))
+            if known != self._known:
+                own = {name: dataset for name, dataset in self._datasets.items() if name in sources.names}
+                self._known, self._replaced = known, sources.replaced(own)
+        return self._replaced
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_replaced": self._sources, "_sources_now": None}
 
     def __getitem__(self, address: int) -> Any:
         return self._sources.read(np.array([address]))[0]
@@ -48,16 +67,17 @@ class ColumnReferenceReader(ReferenceReader):
         return self._sources.read_columns(indices)
 
 
-def reference_reader(sources: Sources) -> ReferenceReader:
+def reference_reader(sources: Callable[[], Sources], datasets: Mapping[str, Any]) -> ReferenceReader:
     """Gives the reader that suits the data sets.
 
     Args:
-        sources: The data sets.
+        sources: Gives the data sets.
+        datasets: Those that are to be read in place of what has their name there.
 
     Returns:
         One that reads by columns where all of them can be.
     """
-    return (ColumnReferenceReader if sources.has_columns else ReferenceReader)(sources)
+    return (ColumnReferenceReader if sources().has_columns else ReferenceReader)(sources, datasets)
 
 
 class HasRows(Protocol):

@@ -1,6 +1,7 @@
 """A buffer's state on disk: one file of arrays, and one of plain data that says what they are."""
 
 import os
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +22,15 @@ class Saved(Protocol):
     @property
     def description(self) -> Mapping[str, Any]:
         """What has to be the same, by name."""
+
+
+def begin_writing(path: Path) -> None:
+    """Declares that a state is about to be written, so that what is written beside it is not taken for the old one's.
+
+    Args:
+        path: The files' path without a suffix.
+    """
+    path.with_suffix(".json").unlink(missing_ok=True)
 
 
 def write_state(path: Path, state: Mapping[str, Any], parts: Parts) -> None:
@@ -56,11 +66,13 @@ def read_state(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         ValueError: If a file is missing or torn; it is named.
     """
     state = read_json(path.with_suffix(".json"))
+    if not {"format", "plain", "parts"} <= state.keys():
+        raise ValueError(f"{path.with_suffix('.json')} holds something else than a buffer. Take an earlier checkpoint.")
     arrays_path = path.with_suffix(".npz")
     try:
         with np.load(arrays_path, allow_pickle=False) as file:
             arrays: dict[str, NDArray[Any]] = dict(file)
-    except (OSError, ValueError, EOFError, KeyError) as error:
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise ValueError(f"{arrays_path} is missing or torn ({error}). Take an earlier checkpoint.") from None
     parts: dict[str, dict[str, Any]] = {name: {} for name in state["parts"]}
     for name, value in (arrays | state["plain"]).items():

@@ -200,11 +200,16 @@ class Sources:
         for positions in np.split(order, np.flatnonzero(np.diff(ids[order])) + 1) if len(order) else ():
             source_id = int(ids[positions[0]])
             if not 0 <= source_id < len(self._sources):
-                raise ValueError(f"An address is of source {source_id}, but there are {len(self._sources)} sources.")
+                raise ValueError(
+                    f"An address is of source {source_id}, but there are {len(self._sources)} sources. One that is "
+                    "added while workers load is not known to them: give it to the buffer before the run begins, by "
+                    "remember(name, dataset, []), or do without workers."
+                )
             source = self._sources[source_id]
             if source.dataset is None:
                 raise ValueError(
-                    f"A buffer refers to samples of {source.name!r}, whose data set is not there. Give it again, by "
-                    "add() with this name, or keep contents in the buffer, in memory or on disk."
+                    f"A buffer refers to samples of {source.name!r}, whose data set is not there. Give it again "
+                    f"before the run, by remember({source.name!r}, dataset, []), or keep contents in the buffer, in "
+                    "memory or on disk."
                 )
             yield source, positions, indices[positions]

@@ -222,7 +222,7 @@ def test_ids_are_those_that_were_saved_and_a_missing_source_matters_only_when_it
     assert again.read(addresses(2, [1])) == ["c1"]
     assert again.read(addresses(3, [1])) == ["new1"]
     for read in (again.read, again.read_columns, lambda numbers: again.labels(numbers, "label")):
-        with pytest.raises(ValueError, match=r"samples of 'b'.* add\(\)"):
+        with pytest.raises(ValueError, match=r"samples of 'b'.* remember"):
             read(addresses(1, [0]))
     assert again.add("b", Counting("b", 4)) == 1
     assert again.read(addresses(1, [0])) == ["b0"]

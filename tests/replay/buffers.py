@@ -1,0 +1,155 @@
+"""Buffers, runs with a memory and what is to be known of them, for the tests of replay."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from transformers import TrainerCallback
+
+from mixer import MixingTrainer
+from mixer.plan import Plan
+from replay import OnDisk, ReplayBuffer, ReplayRatio
+from tests.helpers import Tokens, arguments, build_model, weights_of
+
+STORAGES: dict[str, Callable[[Path], Any]] = {
+    "references": lambda folder: "references",
+    "memory": lambda folder: "memory",
+    "disk": lambda folder: OnDisk(folder, rows_per_segment=4),
+}
+
+
+def letters(count: int = 40, prefix: str = "s") -> list[dict[str, str]]:
+    return [{"text": f"{prefix}{number}"} for number in range(count)]
+
+
+def snapshot(buffer: ReplayBuffer) -> dict[str, Any]:
+    """What a buffer is, in a form that `==` compares."""
+    return {
+        "entries": {name: column.tolist() for name, column in buffer.entries.items()},
+        "addresses": buffer._entries["address"].tolist(),
+        "counts": (buffer.num_offered, buffer.num_kept, buffer.num_drawn),
+        "by source": buffer.num_samples_by_source,
+        "selection": {name: np.asarray(value).tolist() for name, value in buffer.selection.state_dict().items()},
+        "retrieval": {name: np.asarray(value).tolist() for name, value in buffer.retrieval.state_dict().items()},
+    }
+
+
+class Classes(torch.utils.data.Dataset):
+    """Rows with one class each, the first of them frequent; no column tells the classes."""
+
+    def __init__(self, num_samples: int, seed: int, length: int = 8):
+        self.tokens = Tokens(num_samples, seed, "sequence-classification", length)
+        random = np.random.default_rng(seed)
+        self.classes = np.minimum(random.integers(0, 9, num_samples) // 4, 2).tolist()
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {**self.tokens[index], "labels": torch.tensor(self.classes[index])}
+
+
+class Masked(Tokens):
+    """Tokens with another twist each time they are read."""
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        row = dict(super().__getitem__(index))
+        row["input_ids"] = torch.where(torch.rand(len(row["input_ids"])) < 0.2, 1, row["input_ids"])
+        return row
+
+
+class Columns(Tokens):
+    """Tokens that can be read by columns."""
+
+    def read_columns(self, indices: Any) -> dict[str, torch.Tensor]:
+        rows = [self.rows[index] for index in indices.tolist()]
+        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+class Rows(torch.utils.data.Dataset):
+    """Rows of a list that say nothing of themselves."""
+
+    def __init__(self, rows: Any):
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index]
+
+
+def arrow(num_samples: int, seed: int) -> datasets.Dataset:
+    """A data set with columns that the model does not take."""
+    rows = [{name: value.tolist() for name, value in row.items()} for row in Tokens(num_samples, seed, length=8).rows]
+    return datasets.Dataset.from_list([{**row, "text": f"row {n}", "meta": n} for n, row in enumerate(rows)])
+
+
+class Watch(TrainerCallback):
+    """Notes of every update what was trained on, what was drawn from the memories, and what they held before."""
+
+    def __init__(self) -> None:
+        self.trainer: Any = None
+        self.plans: list[Plan] = []
+        self.offered: list[list[tuple[str, int]]] = []  # stream and index, stream after stream
+        self.drawn: list[dict[str, list[int]]] = []  # addresses by memory
+        self.held: list[dict[str, list[int]]] = []  # addresses by memory, before the update
+        self.inputs: list[list[dict[str, Any]]] = []  # inputs of the micro-batches, with streams and positions
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        update, planner = self.trainer._update, self.trainer.mixing.planner
+        plan = update.plan
+        offered, drawn = [], {}
+        for stream, drawer, start, count in zip(
+            planner.streams, planner.drawers, plan.starts.tolist(), plan.counts.tolist(), strict=True
+        ):
+            if count and not stream.is_iterable:
+                found = drawer.references(range(start, start + count)).tolist()
+                if stream.is_memory:
+                    drawn[stream.name] = found
+                else:
+                    offered += [(stream.name, index) for index in found]
+        self.plans.append(plan)
+        self.offered.append(offered)
+        self.drawn.append(drawn)
+        memories = [stream for stream in planner.streams if stream.is_memory]
+        self.held.append({m.name: m.dataset.addresses(np.arange(len(m.dataset))).tolist() for m in memories})
+        self.inputs.append(
+            [
+                {**micro.inputs, "stream_ids": micro.stream_ids, "positions": micro.positions}
+                for micro in update.micro_batches
+                if not micro.is_padding
+            ]
+        )
+
+
+def make(folder: Path, streams: Any, watch: Watch | None = None, **changes: Any) -> MixingTrainer:
+    """A small model on streams, a memory among them."""
+    options = {"max_steps": 12, "per_device_train_batch_size": 5, "lr_scheduler_type": "constant"}
+    args = arguments(folder, **{**options, **changes.pop("args", {})})
+    fields = {"mixing": ReplayRatio(0.3), "batch_size": 10, "model": build_model("llama"), **changes}
+    trainer = MixingTrainer(args=args, train_dataset=streams, **fields)
+    if watch is not None:
+        watch.trainer = trainer
+        trainer.add_callback(watch)
+    return trainer
+
+
+def train(folder: Path, streams: Any, watch: Watch | None = None, **changes: Any) -> MixingTrainer:
+    trainer = make(folder, streams, watch, **changes)
+    trainer.train()
+    return trainer
+
+
+def memory_of(trainer: MixingTrainer, name: str = "memory") -> ReplayBuffer:
+    (buffer,) = [stream.dataset for stream in trainer.streams if stream.name == name]
+    return buffer
+
+
+def hexadecimal(trainer: MixingTrainer) -> str:
+    """The weights, to the bit."""
+    return hashlib.sha256(weights_of(trainer.model).numpy().tobytes()).hexdigest()

@@ -1,0 +1,160 @@
+"""What a buffer draws: entries by positions, predicted and real, while it grows and forgets."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mixer import Stream
+from mixer.planner import Planner
+from replay import ReplayBuffer
+from tests.replay.buffers import letters
+
+DATA = letters(50)
+
+
+def buffer_of(size: int, retrieval: str = "Uniform", capacity: int = 12, storage: str = "references") -> ReplayBuffer:
+    buffer = ReplayBuffer(capacity, storage=storage, retrieval=retrieval, seed=4)
+    buffer.remember("a", DATA, range(size))
+    return buffer
+
+
+@pytest.mark.parametrize("retrieval", ["Uniform", "LeastRecent"])
+@given(counts=st.lists(st.integers(0, 12), max_size=9), data=st.data())
+def test_draws_give_no_entry_twice_and_stay_whatever_becomes_of_the_buffer(
+    retrieval: str, counts: list[int], data: Any
+) -> None:
+    buffer, position = buffer_of(7, retrieval, storage="memory"), 0
+    drawer = buffer.new_drawer(0)
+    for count in counts:
+        count = min(count, drawer.available)
+        held = buffer._entries["row"].tolist()
+        start = drawer.draw(count)
+        assert start == position
+        position += count
+        assert buffer.num_drawn == position
+        positions = np.arange(start, position)
+        found = drawer.references(positions).tolist()
+        assert len(set(found)) == count
+        assert set(found) <= set(held)
+        assert [held[slot] for slot in drawer.slots(positions).tolist()] == found
+        offered = data.draw(st.integers(0, 30))
+        buffer.remember("a", DATA, range(offered))
+        assert drawer.references(positions).tolist() == found
+        part = sorted(data.draw(st.sets(st.sampled_from(range(count)))) if count else [])
+        assert drawer.references(positions[part]).tolist() == [found[place] for place in part]
+        buffer.forget(buffer.entries["number"][: data.draw(st.integers(0, 2))].tolist())
+
+
+@pytest.mark.parametrize("retrieval", ["Uniform", "LeastRecent"])
+@given(counts=st.lists(st.integers(0, 7), min_size=1, max_size=6))
+def test_where_the_buffer_stays_as_it_is_predictions_are_what_is_drawn(retrieval: str, counts: list[int]) -> None:
+    buffer = buffer_of(7, retrieval)
+    drawer = buffer.new_drawer(0)
+    drawer.draw(3)
+    for ahead in (drawer.ahead(), drawer.ahead()):  # a second forecast that differs from the first one
+        spans = []
+        for count in counts:
+            start = ahead.draw(count)
+            spans.append(range(start, start + count))
+        predicted = [drawer.references(span).tolist() for span in spans]
+        assert [ahead.references(span).tolist() for span in spans] == predicted
+        assert drawer.references(range(3)).tolist() == drawer._last[2].tolist(), "nothing was drawn yet"
+    for span, expected in zip(spans, predicted, strict=True):
+        start = drawer.draw(len(span))
+        assert start == span.start
+        assert drawer.references(span).tolist() == expected
+
+
+def test_predictions_of_a_buffer_that_was_emptied_are_no_errors() -> None:
+    buffer = buffer_of(5)
+    drawer = buffer.new_drawer(0)
+    ahead = drawer.ahead()
+    start = ahead.draw(4)
+    buffer.forget(buffer.entries["number"].tolist())
+    assert drawer.references(range(start, start + 4)).shape == (4,)
+    assert drawer.available == 0
+    assert drawer.draw(0) == 0
+    assert buffer.num_drawn == 0
+
+
+@pytest.mark.parametrize("storage", ["references", "memory"])
+def test_a_drawer_is_the_buffers_own_state(storage: str) -> None:
+    buffer = buffer_of(9, storage=storage)
+    first = buffer.new_drawer(0)
+    first.draw(5)
+    second = buffer.new_drawer(1)  # another run of the same buffer
+    assert second.draw(0) == 5
+    second.load_state_dict(first.state_dict())
+    with pytest.raises(ValueError, match="4 samples had been drawn .* and 5 from the one"):
+        second.load_state_dict({"position": 4, "memory": True})
+    second.load_state_dict({"position": 4, "memory": True}, allow_inexact=True)
+    with pytest.raises(ValueError, match="had a data set when the run was saved and is a replay buffer now"):
+        second.load_state_dict({"position": 4, "length": 9, "key": 1, "shuffle": True})
+    second.load_state_dict({"position": 4, "length": 9, "key": 1, "shuffle": True}, allow_inexact=True)
+    assert second.draw(1) == 5
+
+
+def test_every_entry_is_drawn_equally_often_by_uniform_and_in_turn_by_least_recent() -> None:
+    for retrieval in ("Uniform", "LeastRecent"):
+        buffer = buffer_of(12, retrieval)
+        drawer, times = buffer.new_drawer(0), np.zeros(12)
+        for _ in range(600):
+            start = drawer.draw(5)
+            np.add.at(times, drawer.slots(np.arange(start, start + 5)), 1)
+        if retrieval == "LeastRecent":
+            assert (times == 250).all()
+        else:  # 3000 draws of 12: a standard deviation is about 12
+            assert abs(times - 250).max() < 60
+
+
+@given(
+    seed=st.integers(0, 50),
+    total=st.integers(1, 20),
+    ratio=st.sampled_from([0.0, 0.1, 0.5]),
+    additional=st.booleans(),
+)
+def test_a_planner_draws_a_memory_that_grows_within_a_sample_of_its_share(
+    seed: int, total: int, ratio: float, additional: bool
+) -> None:
+    buffer = ReplayBuffer(30, seed=seed)
+    planner = Planner([Stream("a", DATA), Stream("memory", buffer)], seed)
+    weights = np.array([1.0, 0.0]) if additional else np.array([1 - ratio, ratio])
+    on_top = np.array([0.0, ratio]) if additional else None
+    owed = 0.0
+    for step in range(12):
+        shares, available = planner.shares(weights, 0.0)
+        size = len(buffer)
+        counts, starts = planner.draw(shares, available, total, step, on_top)
+        assert counts[0] + (0 if additional else counts[1]) == total
+        assert counts[1] <= size
+        owed += ratio * total if size else 0.0
+        if counts[1] == size:
+            owed = float(counts[1])  # what it could not give is not made up for
+        owed -= counts[1]
+        if size >= total:
+            assert -1.0 < owed < 1.0 + 1e-9
+        assert (starts[1] + counts[1]) == buffer.num_drawn
+        buffer.remember("a", DATA, range(step * 3, step * 3 + 3))
+
+
+def test_a_rank_looks_up_its_part_of_a_draw(tmp_path: Path) -> None:
+    buffer = buffer_of(12)
+    planner = Planner([Stream("a", DATA), Stream("memory", buffer)], 0)
+    shares, available = planner.shares(np.array([0.5, 0.5]), 0.0)
+    from mixer.plan import Plan
+
+    counts, starts = planner.draw(shares, available, 16, 0)
+    plan = Plan(0, counts, starts, shares, shares, None, 16, 0)
+    whole = {part.stream_id: part.indices.tolist() for part in planner.rank_share(plan, 0, 1)}
+    for world_size in (2, 3):
+        union: dict[int, list[int]] = {0: [], 1: []}
+        for rank in range(world_size):
+            for part in planner.rank_share(plan, rank, world_size):
+                union[part.stream_id] += part.indices.tolist()
+        assert {stream_id: sorted(found) for stream_id, found in union.items()} == {
+            stream_id: sorted(found) for stream_id, found in whole.items()
+        }

@@ -1,0 +1,283 @@
+"""What a buffer is told of the samples that a run trains on: classes, losses, contents, payloads."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+
+from mixer import Stream
+from mixer.method import Method
+from replay import InMemory, OnDisk, ReplayBuffer, ReplayRatio
+from replay.selection import ClassBalanced, Ring
+from replay.sources import split
+from tests.helpers import Tokens, build_model
+from tests.replay.buffers import Classes, Rows, Watch, arrow, hexadecimal, make, snapshot, train
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gc.collect", lambda *_: 0)
+
+
+def classifier() -> dict[str, Any]:
+    return {"model": build_model("llama-classifier"), "mixing": ReplayRatio(0.2, "Uniform")}
+
+
+def classes_as_arrow(seed: int, column: str) -> datasets.Dataset:
+    rows = [Classes(40, seed)[index] for index in range(40)]
+    plain = [{name: value.tolist() for name, value in row.items()} for row in rows]
+    return datasets.Dataset.from_list([{**row, column: row.pop("labels")} for row in plain])
+
+
+def label_of(data: Any, index: int) -> int:
+    row = data[index]
+    return int(row["label"] if "label" in row else row["labels"])
+
+
+class ManyOffered:
+    """Notes every sample that is offered, with what is known of it."""
+
+    def __init__(self, buffer: ReplayBuffer):
+        self.labels: list[int] = []
+        self.losses: list[float] = []
+        self.addresses: list[int] = []
+        offer = buffer.offer
+
+        def noting(offers: Any, addresses_of: Any, make_rows: Any = None) -> Any:
+            self.labels += [] if offers.labels is None else offers.labels.tolist()
+            self.losses += [] if offers.losses is None else offers.losses.tolist()
+            self.addresses += addresses_of(np.arange(offers.count)).tolist()
+            return offer(offers, addresses_of, make_rows)
+
+        buffer.offer = noting
+
+
+# ---- Classes ----
+
+SOURCES: dict[str, Any] = {
+    "a column label": lambda: {"a": classes_as_arrow(1, "label"), "b": classes_as_arrow(2, "label")},
+    "a column labels": lambda: {"a": classes_as_arrow(1, "labels"), "b": classes_as_arrow(2, "labels")},
+    "batches": lambda: {"a": Classes(40, 1), "b": Classes(40, 2)},
+    "a column and batches": lambda: {
+        "a": classes_as_arrow(1, "labels"),
+        "b": Rows([dict(row) for row in classes_as_arrow(2, "labels")]),
+    },
+}
+
+
+@pytest.mark.parametrize("storage", ["references", "memory"])
+@pytest.mark.parametrize("selection", [ClassBalanced, lambda: Ring(by="label"), Ring])
+def test_classes_are_the_same_wherever_they_come_from(selection: Any, storage: str, tmp_path: Path) -> None:
+    found = []
+    for name, make_streams in SOURCES.items():
+        streams, buffer = make_streams(), ReplayBuffer(12, selection(), storage, seed=0)
+        offered = ManyOffered(buffer)
+        trainer = train(tmp_path / name, {**streams, "memory": buffer}, **classifier())
+        for label, address in zip(offered.labels, offered.addresses, strict=True):
+            assert label == label_of(streams["ab"[address >> 40]], address % 2**40)
+        entries = zip(buffer.entries["label"].tolist(), buffer._entries["address"].tolist(), strict=True)
+        assert all(label == label_of(streams["ab"[where >> 40]], where % 2**40) for label, where in entries)
+        found.append((snapshot(buffer), offered.labels, hexadecimal(trainer)))
+    assert all(each == found[0] for each in found)
+    if selection is ClassBalanced:
+        # The first class has more than 4 of 9 samples; each class that had 4 has its third of the room.
+        assert np.bincount(found[0][0]["entries"]["label"], minlength=3).tolist() == [4, 4, 4]
+
+
+def test_a_named_column_rules_over_the_labels_that_are_trained_on(tmp_path: Path) -> None:
+    data = classes_as_arrow(1, "labels").map(lambda row, number: {"domain": number % 5}, with_indices=True)
+    buffer = ReplayBuffer(10, "ClassBalanced", label_column="domain", seed=0)
+    train(tmp_path, {"a": data, "memory": buffer}, **classifier())
+    assert (buffer.entries["label"] == split(buffer._entries["address"])[1] % 5).all()
+    assert np.bincount(buffer.entries["label"]).tolist() == [2] * 5
+
+
+def test_labels_that_are_no_classes_are_refused_at_the_first_update(tmp_path: Path) -> None:
+    for selection in ("ClassBalanced", "Ring"):
+        buffer = ReplayBuffer(10, selection)
+        with pytest.raises(ValueError, match=rf"selection={selection} needs the .*'label'.*label_column"):
+            train(tmp_path, {"a": Tokens(20, 1), "memory": buffer})
+
+
+# ---- Losses ----
+
+
+def row_losses(model: Any, row: dict[str, torch.Tensor]) -> float:
+    """Mean cross entropy of the next tokens, from the logits."""
+    with torch.no_grad():
+        logits = model(input_ids=row["input_ids"][None], attention_mask=row["attention_mask"][None]).logits[0, :-1]
+    labels = row["labels"][1:]
+    return float(torch.nn.functional.cross_entropy(logits.double(), labels, ignore_index=-100))
+
+
+@pytest.mark.parametrize("micro_batch_size", [3, 50])
+@pytest.mark.parametrize("selection", ["Surprise", "LossAware"])
+def test_losses_are_those_of_the_model_when_the_samples_were_trained_on(
+    selection: str, micro_batch_size: int, tmp_path: Path
+) -> None:
+    streams = {"a": Tokens(31, 1), "b": Tokens(20, 2)}
+    buffer, watch = ReplayBuffer(9, selection, seed=0), Watch()
+    offered = ManyOffered(buffer)
+    expected: list[float] = []
+    args = {"per_device_train_batch_size": micro_batch_size, "learning_rate": 0.5}
+    trainer = make(tmp_path, {**streams, "memory": buffer}, watch, args=args)
+    note = watch.on_pre_optimizer_step
+
+    def measure(*arguments: Any, **kwargs: Any) -> None:  # before the step, as the update's forward saw the model
+        note(*arguments, **kwargs)
+        trainer.model.eval()
+        expected.extend(row_losses(trainer.model, streams[name][index]) for name, index in watch.offered[-1])
+        trainer.model.train()
+
+    watch.on_pre_optimizer_step = measure
+    trainer.train()
+    assert len(offered.losses) == len(expected) == buffer.num_offered
+    np.testing.assert_allclose(offered.losses, expected, rtol=1e-4)
+    assert np.ptp(expected) > 0.2
+    if selection == "Surprise":
+        largest = np.argsort(-np.array(offered.losses), kind="stable")[:9]
+        assert sorted(buffer._entries["address"].tolist()) == sorted(np.array(offered.addresses)[largest].tolist())
+        np.testing.assert_array_equal(np.sort(buffer.selection.state_dict()["losses"]), np.sort(offered.losses)[-9:])
+    else:
+        weights = np.sort(buffer.selection.state_dict()["weights"])
+        assert np.isin(weights, np.exp(-np.array(offered.losses))).all()
+
+
+def test_losses_of_a_classifier_and_under_weights_of_losses_are_unweighted(tmp_path: Path) -> None:
+    from mixer import Decision, Policy
+
+    class Weighing(Policy):
+        is_static = True
+
+        def start(self, mixture: Any) -> Decision:
+            return Decision(np.array([0.4, 0.3, 0.3]), loss_weights=np.array([1.0, 0.5, 2.0]))
+
+        def update(self, observation: Any) -> Decision:
+            raise AssertionError
+
+    buffer = ReplayBuffer(200, "Surprise", seed=0)
+    offered = ManyOffered(buffer)
+    trainer = make(
+        tmp_path,
+        {"a": Classes(30, 1), "b": Classes(30, 2), "memory": buffer},
+        model=build_model("llama-classifier"),
+        mixing=Weighing(),
+        args={"max_steps": 4},
+    )
+    trainer.train()
+    rows = trainer.ledger.to_pandas()
+    means = rows[rows["stream"] != "memory"]
+    total = (means["loss"] * means["items"]).sum()
+    assert sum(offered.losses) == pytest.approx(total, rel=1e-4)
+
+
+def test_a_loss_that_cannot_be_told_apart_is_refused(tmp_path: Path) -> None:
+    class Opaque(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(64))
+
+        def forward(self, input_ids: Any, attention_mask: Any = None, labels: Any = None) -> dict[str, Any]:
+            return {"loss": (self.weight[input_ids] ** 2).mean()}
+
+    streams = {"a": Tokens(20, 1), "memory": ReplayBuffer(10, "Surprise")}
+    with pytest.raises(ValueError, match="'memory': selection=Surprise goes by the losses of samples, but the loss of"):
+        train(tmp_path, streams, model=Opaque())
+
+
+# ---- Contents of iterable streams ----
+
+
+def _rows(count: int, first: int = 1) -> Iterator[dict[str, Any]]:
+    for number in range(count):
+        row = [first, number + 1, 3, 4, 5]
+        yield {"input_ids": row, "labels": row, "attention_mask": [1] * 5}
+
+
+def iterable(count: int = 50, first: int = 1) -> datasets.IterableDataset:
+    made = datasets.IterableDataset.from_generator(_rows, gen_kwargs={"count": count, "first": first})
+    return made.with_format("torch")
+
+
+def test_rows_of_iterable_streams_are_kept_or_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"iterable stream 'rows' cannot be referred to.*InMemory\(\) or OnDisk"):
+        make(tmp_path, {"rows": iterable(), "memory": ReplayBuffer(10)})
+    policy = {"mixing": ReplayRatio(0.3, "Uniform")}
+    make(tmp_path, {"rows": iterable(), "map": Tokens(9, 1), "memory": ReplayBuffer(10, streams=["map"])}, **policy)
+    make(tmp_path, {"rows": iterable(), "memory": ReplayBuffer(10, is_online=False)}, **policy)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("storage", ["memory", "disk"])
+@pytest.mark.parametrize("selection", ["Reservoir", "Surprise"])
+def test_rows_that_are_kept_come_back(selection: str, storage: str, num_workers: int, tmp_path: Path) -> None:
+    place = InMemory() if storage == "memory" else OnDisk(tmp_path / "rows", rows_per_segment=4)
+    buffer, watch = ReplayBuffer(15, selection, place, seed=0), Watch()
+    streams = [Stream("rows", iterable()), Stream("map", Tokens(30, 1, length=5)), Stream("memory", buffer)]
+    args = {"dataloader_num_workers": num_workers, "max_steps": 10}
+    train(tmp_path / "run", streams, watch, mixing=ReplayRatio(0.3, "Uniform"), args=args)
+    trained: list[set[tuple[int, ...]]] = [set(), set(), set()]
+    for micros in watch.inputs:
+        now = [
+            (stream_id, tuple(row.tolist()))
+            for micro in micros
+            for stream_id, row in zip(micro["stream_ids"], micro["input_ids"], strict=True)
+        ]
+        assert {row for stream_id, row in now if stream_id == 2} <= trained[0] | trained[1]
+        for stream_id, row in now:
+            trained[stream_id].add(row)
+    assert trained[2] & trained[0]
+    assert trained[2] & trained[1]
+    assert set(buffer.num_samples_by_source) == {"rows", "map"}
+    assert min(buffer.num_samples_by_source.values()) > 0
+    rows = buffer._entries["task"] == buffer.sources.names.index("rows")
+    assert (buffer._entries["address"][rows] == -1).all()
+    assert (buffer._entries["address"][~rows] >= 0).all()
+    held = {tuple(torch.as_tensor(buffer[slot]["input_ids"]).tolist()) for slot in np.flatnonzero(rows).tolist()}
+    assert held <= trained[0]
+
+
+def test_an_iterable_stream_alone_ends_with_its_rows(tmp_path: Path) -> None:
+    streams = [Stream("rows", iterable(43), max_epochs=1), Stream("memory", ReplayBuffer(15, storage="memory"))]
+    trainer = train(tmp_path, streams, args={"max_steps": 100}, mixing=ReplayRatio(0.3, "Uniform"))
+    assert trainer.mixing.seen[0] == 43
+    assert trainer.state.global_step < 10
+
+
+# ---- Payloads ----
+
+
+class Remembering(Method):
+    """Has the buffer keep each sample's first logits, and its tokens to know it by."""
+
+    adds_term = True
+
+    def __init__(self, feeding: Any):
+        feeding.keep("logits", lambda trained: list(trained.output.logits[:, 0]))
+        feeding.keep("tokens", lambda trained: list(trained.micro.inputs["input_ids"]))
+
+
+@pytest.mark.parametrize("storage", ["references", "memory"])
+def test_what_is_kept_of_the_output_belongs_to_the_sample(storage: str, tmp_path: Path) -> None:
+    streams = {"a": Tokens(31, 1, length=8), "b": Tokens(20, 2, length=8)}
+    buffer = ReplayBuffer(9, storage=storage, seed=0)
+    trainer = make(tmp_path, {**streams, "memory": buffer})
+    Remembering(buffer.feeding)
+    trainer.train()
+    slots = np.arange(9)
+    for slot, tokens in zip(slots.tolist(), buffer.payloads(slots, "tokens"), strict=True):
+        assert tokens.tolist() == buffer[slot]["input_ids"].tolist()
+    assert {logits.shape for logits in buffer.payloads(slots, "logits")} == {(64,)}
+
+
+def test_offline_a_run_tells_the_buffer_nothing_and_pays_nothing(tmp_path: Path) -> None:
+    buffer = ReplayBuffer(9, "Surprise", is_online=False, seed=0)
+    buffer.remember("old", arrow(20, 3), losses=np.arange(20.0))
+    before = snapshot(buffer)["entries"]
+    train(tmp_path, {"a": arrow(30, 1), "memory": buffer})
+    assert snapshot(buffer)["entries"] == before
+    assert buffer.num_offered == 20
