@@ -64,7 +64,7 @@ class MethodsMixin(SavingMixin):
         weighing = [method.name for method in self._methods if type(method).factors is not Method.factors]
         if len(weighing) > 1:
             raise ValueError(
-                f"methods: {weighing} each say what losses are multiplied by, and would undo each other: take one of them."
+                f"methods: {weighing} each say what losses are multiplied by, and would undo each other: take one."
             )
 
     def _load_methods(self, checkpoint: str) -> None:
