@@ -50,15 +50,12 @@ def _load(is_quick: bool) -> dict[str, dict[str, ByteBlocks]]:
     }
 
 
-def _streams(name: str, data: Mapping[str, Mapping[str, ByteBlocks]]) -> list[Stream]:
+def _streams(data: Mapping[str, Mapping[str, ByteBlocks]]) -> list[Stream]:
     streams = [
         Stream("old", data["old"]["train"], leaves_at=0.5),
         Stream("new", data["new"]["train"], enters_at=0.5),
     ]
-    if name == _FORGETTING_AWARE:
-        memories = [Stream(f"memory of {own}", ReplayBuffer(_CAPACITY // 2, streams=[own])) for own in ("old", "new")]
-        return [*streams, *memories]
-    return [*streams, Stream("memory", ReplayBuffer(_CAPACITY))]
+    return [*streams, Stream("memory", ReplayBuffer(_CAPACITY, streams=["old"]), enters_at=0.5)]
 
 
 def run_once(name: str, seed: int, is_quick: bool) -> dict[str, float]:
@@ -99,7 +96,7 @@ def run_once(name: str, seed: int, is_quick: bool) -> dict[str, float]:
         trainer = MixingTrainer(
             new_model(hidden, layers, _BLOCK_LENGTH, seed),
             training,
-            train_dataset=_streams(name, data),
+            train_dataset=_streams(data),
             eval_dataset={domain: splits["validation"] for domain, splits in data.items()},
             mixing=_POLICIES[name](),
             batch_size=batch,
