@@ -74,6 +74,11 @@ class AdaptiveBatchSampler(Standalone, Sampler[list[int]]):
         super().__init__(
             data, batch_size, mixing, shuffle, seed, drop_last, epoch_size, budget, rank=rank, world_size=world_size
         )
+        memories = [stream.name for stream in self.streams if stream.is_memory]
+        if memories:
+            raise ValueError(
+                f"The streams {memories} are replay buffers, which no index leads to: use MixingDataLoader."
+            )
         ends = np.cumsum([len(stream.dataset) for stream in self.streams])
         self._offsets = np.concatenate([[0], ends[:-1]])
 

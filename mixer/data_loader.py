@@ -13,6 +13,7 @@ from mixer.loader import MicroBatch, MixingLoader, Update, WorkerOptions
 from mixer.schedules.limits import check_whole
 from mixer.standalone import MixingLike, Standalone
 from mixer.standalone_options import BatchSizeLike
+from mixer.streams import read_from
 
 _ALL = 2**62  # samples of a micro-batch that is the whole batch
 
@@ -97,7 +98,7 @@ class MixingDataLoader(Standalone):
         )
         self._loader = MixingLoader(
             self.mixing,
-            [stream.dataset for stream in self.streams],
+            read_from(self.streams),
             default_collate if collate_fn is None else collate_fn,
             self.rank,
             self.world_size,

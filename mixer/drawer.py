@@ -1,6 +1,6 @@
 """What a stream draws next: the interface behind every stream, and a data set that draws for itself."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -69,6 +69,21 @@ class GrowingDataset(Protocol):
 
         Args:
             datasets: The data sets of the run's other streams, by name, as the loader reads them.
+        """
+
+    def follow(self, name: str, streams: Sequence[Any], planner: Callable[[], Any]) -> Callable[[Any], None]:
+        """Gives what fills it in a loop of one's own.
+
+        Args:
+            name: The name of its stream.
+            streams: The streams, in order.
+            planner: Gives what they draw.
+
+        Returns:
+            What is called with the plan of each batch once it was trained on.
+
+        Raises:
+            ValueError: If only a trainer could fill it.
         """
 
     def as_method(self, name: str) -> Any:

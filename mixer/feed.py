@@ -95,6 +95,8 @@ class Feed:
         Returns:
             The rows of each iterable stream in it.
         """
+        if not any(part.stream_id in self._rows for part in share):
+            return {}  # samples that are looked at beside an update leave its rows as they are
         if self._given[0] is not plan:
             rows = {
                 part.stream_id: self._rows[part.stream_id].take(len(part.indices))

@@ -1,5 +1,6 @@
 """The ledger: what every stream gave and got in every update."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from mixer.checkpoint import write_json
 from mixer.gradient_rows import cosines_of, rows_of
 from mixer.gradient_statistics import GradientStatistics
-from mixer.ledger_schemas import CLOCK, EVALUATIONS, GRADIENTS, STREAMS, UPDATES
+from mixer.ledger_schemas import CLOCK, EVALUATIONS, GRADIENTS, MEMORIES, STREAMS, UPDATES
 from mixer.table import Table
 
 FloatArray = NDArray[np.float64]
@@ -20,9 +21,10 @@ FORMAT_VERSION = 1
 
 
 class Ledger:
-    """Five tables of a run: `streams` (a row per update and stream), `clock`, `evaluations`, `gradients`, `updates`.
+    """The tables of a run.
 
-    The first four are the same in every repetition of a run; what depends on the machine, timings, stands in the last.
+    `streams` (a row per update and stream), `clock`, `evaluations`, `gradients` and `memories` are the same in every
+    repetition of a run; what depends on the machine, timings, stands in `updates`.
 
     Args:
         folder: Where the ledger is kept, `OUTPUT_DIR/ledger` for a trainer's.
@@ -37,6 +39,7 @@ class Ledger:
         self._updates = Table(self.folder / "updates", UPDATES)
         self._evaluations = Table(self.folder / "evaluations", EVALUATIONS)
         self._gradients = Table(self.folder / "gradients", GRADIENTS)
+        self._memories = Table(self.folder / "memories", MEMORIES)
         self._evaluated = (-1, 0)  # step of the last evaluation, and its rows
 
     def begin(self, resume_step: int | None, description: dict[str, Any], num_evaluations: int | None = None) -> None:
@@ -117,6 +120,19 @@ class Ledger:
         """
         if self.is_writer:
             self._gradients.append(rows_of(step, names, statistics))
+
+    def record_memory(self, step: int, name: str, counts: Mapping[str, int]) -> None:
+        """Adds what a replay buffer holds.
+
+        Args:
+            step: Number of updates done.
+            name: The name of its stream.
+            counts: Number of entries by where they came from.
+        """
+        if self.is_writer and counts:
+            length = len(counts)
+            entries: dict[str, Any] = {"source": list(counts), "entries": list(counts.values())}
+            self._memories.append({"step": [step] * length, "stream": [name] * length, **entries})
 
     def num_evaluations(self, step: int) -> int:
         """Counts rows on evaluations at the present step of the run.
@@ -207,8 +223,18 @@ class Ledger:
         """
         return cosines_of(self.gradients())
 
+    def memories(self) -> pd.DataFrame:
+        """Reads what replay buffers held whenever something was logged.
+
+        Returns:
+            One row per log entry, buffer and source: step, stream (the buffer), source (the stream or data set that
+            entries came from), entries (how many).
+        """
+        frame: pd.DataFrame = self._memories.read().to_pandas()
+        return frame
+
     def _tables(self) -> tuple[Table, ...]:
-        return self._streams, self._clock, self._updates, self._evaluations, self._gradients
+        return self._streams, self._clock, self._updates, self._evaluations, self._gradients, self._memories
 
     def _close(self) -> None:
         for table in self._tables():

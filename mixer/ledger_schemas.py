@@ -45,6 +45,7 @@ CLOCK = pa.schema(
     }
 )
 EVALUATIONS = pa.schema({"step": pa.int64(), "stream": pa.string(), "loss": pa.float64()})
+MEMORIES = pa.schema({"step": pa.int64(), "stream": pa.string(), "source": pa.string(), "entries": pa.int64()})
 GRADIENTS = pa.schema(
     {
         "step": pa.int64(),

@@ -15,7 +15,7 @@ from mixer.lengths import Lengths
 from mixer.loader import MixingLoader, WorkerOptions
 from mixer.packing import Columns
 from mixer.rows import RowSource
-from mixer.streams import Stream
+from mixer.streams import Stream, read_from
 from mixer.updates import UpdateMixin
 
 
@@ -123,7 +123,7 @@ class LoadingMixin(UpdateMixin):
     def _datasets(self) -> list[Any]:
         """Gives what each stream is read from, without columns that the model does not take."""
         lasting = {stream.name: self._with_model_columns(stream) for stream in self.streams if not stream.is_memory}
-        return [stream.dataset.reader(lasting) if stream.is_memory else lasting[stream.name] for stream in self.streams]
+        return read_from(self.streams, lasting)
 
     def _with_model_columns(self, stream: Stream) -> Any:
         if not _is_arrow(stream.dataset):

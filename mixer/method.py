@@ -194,6 +194,10 @@ class Method:
             update: The update that was trained.
         """
 
+    def contents(self) -> dict[str, int]:
+        """Counts what it remembers, by where that came from, for the ledger; empty for what remembers nothing."""
+        return {}
+
     def log_entries(self) -> dict[str, float]:
         """Gives what a log entry says of it."""
         return {}

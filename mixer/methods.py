@@ -182,7 +182,7 @@ class MethodsMixin(SavingMixin):
         super()._save_checkpoint(*args, **kwargs)
 
     def _method_entries(self) -> dict[str, float]:
-        """Gives what a log entry says of the methods: their terms, averaged over the updates since the last one."""
+        """Gives what a log entry says of the methods (their terms averaged since the last one), and notes it."""
         entries: dict[str, float] = {}
         if self._terms_since_log:
             means = torch.stack(self._terms_since_log).mean(dim=0).tolist()
@@ -190,4 +190,5 @@ class MethodsMixin(SavingMixin):
             self._terms_since_log.clear()
         for method in self._methods:
             entries |= method.log_entries()
+            self.ledger.record_memory(self.state.global_step, method.name, method.contents())
         return entries

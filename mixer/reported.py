@@ -29,6 +29,7 @@ class Reported:
         gradient_norm: Norm of the gradient before clipping.
         learning_rate: Factor of the learning-rate schedule for the next batch.
         gradients: The streams' gradients, or `None`.
+        update_norm: How far the optimizer step moved the parameters.
     """
 
     losses: FloatArray
@@ -37,6 +38,7 @@ class Reported:
     gradient_norm: float = math.nan
     learning_rate: float = math.nan
     gradients: GradientStatistics | None = None
+    update_norm: float = math.nan
 
     def lacking(
         self,
@@ -60,6 +62,8 @@ class Reported:
         lacking = {name for name in schedule_needs & measured.keys() if math.isnan(measured[name])}
         if "loss" in policy_needs and np.isnan(self.losses).all():
             lacking.add("losses")
+        if "update_norm" in policy_needs and math.isnan(self.update_norm):
+            lacking.add("update_norm")
         needs_gradients = policy_needs & {"gradient", "gradient_variance"} if is_policy_due else set()
         if self.gradients is None and (needs_gradients or (is_schedule_due and "gradient_noise" in schedule_needs)):
             lacking.add("gradients")
@@ -74,6 +78,7 @@ def make_reported(
     gradient_norm: SupportsFloat = math.nan,
     learning_rate: SupportsFloat = math.nan,
     gradients: GradientStatistics | None = None,
+    update_norm: SupportsFloat = math.nan,
 ) -> Reported:
     """Brings what a user reports into order.
 
@@ -85,6 +90,7 @@ def make_reported(
         gradient_norm: See `Reported`.
         learning_rate: See `Reported`.
         gradients: See `Reported`.
+        update_norm: See `Reported`.
 
     Returns:
         The report.
@@ -107,7 +113,8 @@ def make_reported(
             f"observe: gradients must be of the streams {list(names)}, got those of {len(gradients.counts)} streams."
         )
     counts = _by_stream("tokens", tokens, names, 0.0).astype(np.int64)
-    return Reported(values, counts, mean, _number(gradient_norm), _number(learning_rate), gradients)
+    numbers = (mean, _number(gradient_norm), _number(learning_rate))
+    return Reported(values, counts, *numbers, gradients, _number(update_norm))
 
 
 def _by_stream(where: str, given: ByStream | None, names: Sequence[str], missing: float) -> FloatArray:

@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mixer.collation import batch_mapping
+from mixer.aside import gradients_aside, model_aside
+from mixer.collation import Loaded, batch_mapping
 from mixer.drawers import StreamShare
-from mixer.gradients import average_gradients
+from mixer.gradients import average_gradients, settle
 from mixer.loader import MicroBatch, Update
 from mixer.losses import items_per_row
 from mixer.plan import Plan
@@ -60,6 +61,11 @@ class SideRuns:
         """Whether the model predicts the next token, so that a row's first label is none."""
         return bool(self._trainer._loss_shifts_labels)
 
+    @property
+    def is_cut_by_tokens(self) -> bool:
+        """Whether micro-batches hold so many tokens, so that ranks may have different numbers of a stream's."""
+        return getattr(self._trainer, "_max_tokens", None) is not None
+
     def load(self, plan: Plan) -> Update:
         """Loads this rank's samples of a plan.
 
@@ -82,6 +88,20 @@ class SideRuns:
         """
         return self._trainer._present_loader.read_samples([share])
 
+    def collate(self, samples: Sequence[Any], plan: Plan) -> MicroBatch:
+        """Makes a micro-batch of samples, wherever they are from.
+
+        Args:
+            samples: The samples.
+            plan: The present update's plan, by which a collator that draws random numbers is seeded.
+
+        Returns:
+            The micro-batch; its stream ids mean nothing.
+        """
+        loaded = Loaded(samples=list(samples))
+        inputs = self._trainer._present_loader._collation.collate(loaded, slice(None), plan.step, 0)
+        return MicroBatch(inputs, np.zeros(len(samples), dtype=np.int64), False)
+
     def items(self, micro: MicroBatch) -> Tensor:
         """Counts the terms of the loss in each row of a micro-batch.
 
@@ -93,11 +113,12 @@ class SideRuns:
         """
         return items_per_row(batch_mapping(micro.inputs), self.shifts_labels)
 
-    def mean_loss(self, micro: MicroBatch) -> Tensor:
+    def mean_loss(self, micro: MicroBatch, model: nn.Module | None = None) -> Tensor:
         """Gives the mean loss per item of a micro-batch, with its graph, whatever the model divides by.
 
         Args:
             micro: The micro-batch.
+            model: What is run; `None` for the model as it is trained.
 
         Returns:
             A scalar; 0 if it has no items.
@@ -108,7 +129,8 @@ class SideRuns:
         counts_items = convention is not None and convention.counts_items
         with trainer.compute_loss_context_manager():
             count = torch.tensor(num_items, device=trainer.args.device) if counts_items else None
-            loss: Any = trainer.compute_loss(trainer.model_wrapped, inputs, num_items_in_batch=count)
+            run: Any = trainer.model_wrapped if model is None else model
+            loss: Any = trainer.compute_loss(run, inputs, num_items_in_batch=count)
         return torch.as_tensor(loss / convention.factor if counts_items and convention is not None else loss)
 
     def row_losses(self, update: Update) -> list[tuple[MicroBatch, Tensor]]:
@@ -152,7 +174,8 @@ class SideRuns:
             ValueError: If the model is sharded.
         """
         trainer, model = self._trainer, self._trainer.model_wrapped
-        with self._aside(training=True), self._gradients_aside() as parameters:
+        with self._aside(training=True), gradients_aside(self.parameters) as parameters:
+            settle(model)
             with trainer.accelerator.no_sync(model=model):
                 for micro in update.micro_batches:
                     own_items = 0 if micro.is_padding else int(self.items(micro).sum())
@@ -162,29 +185,15 @@ class SideRuns:
             return [parameter.grad for parameter in parameters]
 
     @contextlib.contextmanager
-    def _gradients_aside(self) -> Iterator[list[nn.Parameter]]:
-        parameters = self.parameters
-        kept = [parameter.grad for parameter in parameters]
-        for parameter in parameters:
-            parameter.grad = None
-        try:
-            yield parameters
-        finally:
-            for parameter, gradient in zip(parameters, kept, strict=True):
-                parameter.grad = gradient
+    def alone(self) -> Iterator[nn.Module]:
+        """Lets a rank run the model by itself, as in evaluation, and take gradients, which are put aside afterwards.
 
-    @contextlib.contextmanager
-    def _aside(self, training: bool) -> Iterator[None]:
-        """Puts mode, random state and the Trainer's own settings back afterwards."""
-        trainer, device = self._trainer, self._trainer.args.device
-        model: Any = trainer.model_wrapped
-        was_training = model.training
-        averages, trainer.args.average_tokens_across_devices = trainer.args.average_tokens_across_devices, True
-        devices = [] if device.type == "cpu" else [device]
-        try:
-            with torch.random.fork_rng(devices, device_type=device.type):
-                model.train(training)
-                yield
-        finally:
-            model.train(was_training)
-            trainer.args.average_tokens_across_devices = averages
+        Yields:
+            The model, not wrapped for distributed training.
+        """
+        with self._aside(training=False), gradients_aside(self.parameters):
+            yield self.model
+
+    def _aside(self, training: bool) -> contextlib.AbstractContextManager[None]:
+        trainer = self._trainer
+        return model_aside(trainer.model_wrapped, trainer.args, training)

@@ -81,6 +81,11 @@ class Standalone:
         if budget is None and total_max_samples(streams) is None:
             check_progress(size.schedule, policy)
         self.mixing = Mixing(Planner(self.streams, seed), policy, clock, size)
+        self._followers = [
+            stream.dataset.follow(stream.name, self.streams, lambda: self.mixing.planner)
+            for stream in self.streams
+            if stream.is_memory
+        ]
         self.plan: Plan | None = None
         self.stream_ids: Int64Array = np.empty(0, dtype=np.int64)
         self.is_padding = False
@@ -139,6 +144,7 @@ class Standalone:
         gradient_norm: SupportsFloat = math.nan,
         learning_rate: SupportsFloat = math.nan,
         gradients: GradientStatistics | None = None,
+        update_norm: SupportsFloat = math.nan,
     ) -> None:
         """Reports what the last batch showed, for adaptive policies and schedules.
 
@@ -153,6 +159,7 @@ class Standalone:
             gradient_norm: Norm of the gradient before clipping.
             learning_rate: Factor of the learning-rate schedule for the next batch, 1 at its peak.
             gradients: What a `GradientProbe` measured in it, for a policy or schedule that goes by gradients.
+            update_norm: How far the optimizer step moved the parameters; `mixer.update_norm.UpdateNorm` measures it.
 
         Raises:
             RuntimeError: If no batch waits for a report.
@@ -165,7 +172,7 @@ class Standalone:
                 "is asked for."
             )
         names = self.mixing.names
-        report = make_reported(names, losses, tokens, loss, gradient_norm, learning_rate, gradients)
+        report = make_reported(names, losses, tokens, loss, gradient_norm, learning_rate, gradients, update_norm)
         self._count(self._uncounted, report)
 
     # ---- State ----
@@ -232,6 +239,8 @@ class Standalone:
             self._has_warned = True
             logger.warning("Nobody reported %s, which the mixture goes by: call observe(...).", lacking)
         self._uncounted = None
+        for follow in self._followers:
+            follow(plan)
         mixing.observe(
             plan,
             report.losses,
@@ -240,4 +249,5 @@ class Standalone:
             report.gradient_norm,
             lambda position: report.learning_rate,
             gradients=report.gradients,
+            update_norm=report.update_norm,
         )

@@ -211,6 +211,21 @@ def total_max_samples(streams: Sequence[Stream]) -> int | None:
     return None if None in ends else sum(end or 0 for end in ends)
 
 
+def read_from(streams: Sequence[Stream], lasting: Mapping[str, Any] | None = None) -> list[Any]:
+    """Gives what the samples of each stream are read from.
+
+    Args:
+        streams: The streams.
+        lasting: Other data sets, by name, for those that are no memories; `None` takes their own.
+
+    Returns:
+        Their data sets, and for memories what finds samples there or in the buffer.
+    """
+    if lasting is None:
+        lasting = {stream.name: stream.dataset for stream in streams if not stream.is_memory}
+    return [stream.dataset.reader(lasting) if stream.is_memory else lasting[stream.name] for stream in streams]
+
+
 def describe(streams: Sequence[Stream]) -> Mixture:
     """Gives what a policy may know about the streams before the run.
 

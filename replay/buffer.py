@@ -1,6 +1,6 @@
 """The replay buffer: a data set that grows and forgets, and a stream of the mixture."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.method import Method
+from mixer.plan import Plan
+from mixer.planner import Planner
+from mixer.streams import Stream
 from replay.drawing import BufferDrawer
 from replay.feeding import BufferFeeding
+from replay.following import follow
 from replay.memory import Memory
 from replay.reading import RowReader, reference_reader
 from replay.retrieval import Retrieval, as_retrieval
+from replay.second_draw import SecondDraw
 from replay.selection import Offers, Selection, as_selection
 from replay.sources import addresses
 from replay.storage import Row, Storage, as_storage
@@ -227,6 +232,14 @@ class ReplayBuffer(Memory):
         super().load(folder)
         if self.feeding is not None:
             self.feeding.find_sources()
+
+    def second_draw(self) -> SecondDraw:
+        """Gives a second stream that draws from the buffer for itself, as `DERPlusPlus` needs it."""
+        return SecondDraw(self)
+
+    def follow(self, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]) -> Callable[[Plan], None]:
+        """Gives what fills the buffer in a loop of one's own; see `mixer.drawer.GrowingDataset`."""
+        return follow(self, name, streams, planner)
 
     def as_method(self, name: str) -> Method:
         """Gives what fills the buffer as a run goes on; see `mixer.drawer.GrowingDataset`."""

@@ -14,8 +14,11 @@ from mixer.cutting import ids_of, positions_of
 from mixer.drawers import StreamShare
 from mixer.loader import Update
 from mixer.method import Method, Run, Trained
+from replay.drawing import BufferDrawer
 from replay.exchange import gather_rows
+from replay.gradient_scores import GradientScores
 from replay.offered import Facts, Offered
+from replay.retrieval import MIR, Retrieval
 from replay.selection import Offers, Selection
 from replay.sources import Sources, addresses
 from replay.storage import Row, Storage
@@ -32,8 +35,10 @@ class Fed(Protocol):
     """What feeding has to know of its buffer."""
 
     selection: Selection
+    retrieval: Retrieval
     storage: Storage
     sources: Sources
+    key: int | None
     capacity: int
     is_online: bool
     is_writer: bool
@@ -42,6 +47,13 @@ class Fed(Protocol):
     num_gathered_bytes: int
 
     def __len__(self) -> int: ...
+
+    def addresses(self, slots: Int64Array) -> Int64Array:
+        """Says where the samples in some slots are read."""
+
+    @property
+    def num_samples_by_source(self) -> dict[str, int]:
+        """Number of entries of each source."""
 
     def read_labels(self, where: Int64Array) -> Int64Array | None:
         """Reads classes off a column."""
@@ -76,7 +88,7 @@ class BufferFeeding(Method):
     def __init__(self, buffer: Fed, stream_name: str):
         self._buffer, self._stream_name = buffer, stream_name
         self._extractors: dict[str, Extract] = {}
-        self.scorer: Callable[[Update, Offered], NDArray[np.float64]] | None = None
+        self.scorer: GradientScores | None = None
 
     @property
     def name(self) -> str:
@@ -111,6 +123,24 @@ class BufferFeeding(Method):
         self.find_sources()
         self._find_labels()
         self.needs_samples = buffer.storage.keeps_contents and any(run.streams[k].is_iterable for k in self._fed)
+        self.one_stream_each = isinstance(buffer.retrieval, MIR)
+        if "gradient" in buffer.selection.needs and buffer.is_online:
+            num_compared = getattr(buffer.selection, "num_compared", 10)
+            self.scorer = GradientScores(run, buffer, self._memory_id, num_compared, self._own_rows_of_iterables)
+
+    def prepare(self, model: nn.Module) -> None:
+        """Refuses a model that retrieval or selection cannot look at; see `Method.prepare`."""
+        if isinstance(self._buffer.retrieval, MIR):
+            self._buffer.retrieval.check(model, self._run.world_size)
+        if self.scorer is not None:
+            self.scorer.prepare(model)
+
+    def retrieve(self, update: Update) -> bool:
+        """Replaces the draw, where retrieval looks at the model; see `Method.retrieve`."""
+        retrieval = self._buffer.retrieval
+        if not isinstance(retrieval, MIR):
+            return False
+        return retrieval.redraw(self._run, update, self._memory_id, len(self._buffer))
 
     def find_sources(self) -> None:
         """Tells the buffer the data sets that it refers to, and notes their ids, which a saved buffer brings along."""
@@ -129,6 +159,7 @@ class BufferFeeding(Method):
         if "label" in needs and not any(self._run.streams[stream_id].is_iterable for stream_id in self._fed):
             firsts = [addresses(int(self._source_ids[stream_id]), np.zeros(1, np.int64)) for stream_id in self._fed]
             self._labels_are_in_columns = buffer.read_labels(np.concatenate(firsts)) is not None
+        self._follows_losses = buffer.is_online and buffer.selection.follows_losses
         self._asked = tuple(sorted(needs & ({"loss"} if self._labels_are_in_columns else {"loss", "label"})))
 
     def _check_iterable(self, name: str, is_iterable: bool) -> None:
@@ -137,6 +168,11 @@ class BufferFeeding(Method):
                 f"Stream {self._stream_name!r}: rows of the iterable stream {name!r} cannot be referred to. Keep their "
                 "contents: storage=InMemory() or OnDisk(folder)."
             )
+
+    @property
+    def asks(self) -> bool:
+        """Whether the ranks have to tell each other something of the samples."""
+        return bool(self._asked) or self.scorer is not None
 
     def keep(self, payload: str, extract: Extract) -> None:
         """Has something be kept of each sample that is taken in.
@@ -153,6 +189,8 @@ class BufferFeeding(Method):
         """Forgets what was noted of an update that is repeated; see `Method.begin_update`."""
         self._offered = Offered(update.plan, self._fed if self._buffer.is_online else [])
         self._facts = Facts(self._asked, self._offered.count)
+        self._replayed = Offered(update.plan, [self._memory_id] if self._follows_losses else [])
+        self._replayed_facts = Facts(("loss",), self._replayed.count)
         self._payloads: dict[int, dict[str, Tensor]] = {}
 
     def term(self, trained: Trained) -> None:
@@ -167,23 +205,30 @@ class BufferFeeding(Method):
 
     def end_micro_batch(self, model: nn.Module, trained: Trained, is_last_first: bool) -> None:
         """Notes losses and labels that only this rank knows; see `Method.end_micro_batch`."""
-        numbers = self._offered.of_micro_batch(trained.micro) if self._asked else _NOTHING
-        if not (numbers >= 0).any():
-            return
-        rows, labels = trained.row_losses, trained.micro.inputs.get("labels")
-        if "loss" in self._asked:
-            if rows is None or len(rows) != len(numbers):
-                raise ValueError(
-                    f"Stream {self.name!r}: selection={self._buffer.selection.name} goes by the losses of samples, but "
-                    "the loss of this model cannot be told apart by row."
-                )
-            self._facts.note("loss", numbers, rows / trained.items.to(rows.device).clamp(min=1))
-        if "label" in self._asked and isinstance(labels, Tensor) and labels.shape == numbers.shape:
+        micro = trained.micro
+        for offered, facts in ((self._offered, self._facts), (self._replayed, self._replayed_facts)):
+            numbers = offered.of_micro_batch(micro) if "loss" in facts.names else _NOTHING
+            if (numbers >= 0).any():
+                facts.note("loss", numbers, self._losses(trained))
+        numbers = self._offered.of_micro_batch(micro) if "label" in self._asked else _NOTHING
+        labels = micro.inputs.get("labels")
+        if (numbers >= 0).any() and isinstance(labels, Tensor) and labels.shape == numbers.shape:
             self._facts.note("label", numbers, labels)
+
+    def _losses(self, trained: Trained) -> Tensor:
+        """Gives `[num_rows]`: the mean loss per item of each row."""
+        rows = trained.row_losses
+        if rows is None or len(rows) != len(trained.micro.stream_ids):
+            raise ValueError(
+                f"Stream {self.name!r}: selection={self._buffer.selection.name} goes by the losses of samples, but the "
+                "loss of this model cannot be told apart by row."
+            )
+        return rows / trained.items.to(rows.device).clamp(min=1)
 
     def close(self, update: Update) -> None:
         """Offers the update's samples; see `Method.close`."""
         buffer, offered = self._buffer, self._offered
+        self._refresh_losses()
         if not offered.count:
             return
         known = self._facts.gathered(self._run.agreement) if self._asked else {}
@@ -201,6 +246,15 @@ class BufferFeeding(Method):
         )
         keeps_rows = buffer.storage.keeps_contents or bool(self._extractors)
         buffer.offer(offers, self._addresses, partial(self._make_rows, update) if keeps_rows else None)
+
+    def _refresh_losses(self) -> None:
+        """Tells the selection what the losses of replayed entries were, before any of them makes room."""
+        if self._replayed.count:
+            found = self._replayed_facts.gathered(self._run.agreement)["loss"]
+            ((_, _, positions),) = self._replayed.by_stream(np.arange(self._replayed.count))
+            drawer = self._run.planner().drawers[self._memory_id]
+            assert isinstance(drawer, BufferDrawer), "a buffer draws for its stream"  # noqa: S101
+            self._buffer.selection.update_losses(drawer.slots(positions), found)
 
     def _addresses(self, numbers: Int64Array) -> Int64Array:
         where = np.full(len(numbers), -1, dtype=np.int64)
@@ -241,6 +295,9 @@ class BufferFeeding(Method):
                 found |= dict(zip(numbers[are_own].tolist(), self._run.runs.read(share), strict=True))
         return found
 
+    def _own_rows_of_iterables(self, update: Update) -> Iterator[tuple[int, Any]]:
+        return self._own_rows(update) if self.needs_samples else iter(())
+
     def _own_rows(self, update: Update) -> Iterator[tuple[int, Any]]:
         """Gives this rank's rows of iterable streams, with their numbers."""
         assert update.samples is not None, "updates keep their samples where needs_samples is set"  # noqa: S101
@@ -252,6 +309,10 @@ class BufferFeeding(Method):
                 yield number, sample
 
     # ---- Logs and checkpoints ----
+
+    def contents(self) -> dict[str, int]:
+        """Counts the buffer's entries by source."""
+        return self._buffer.num_samples_by_source
 
     def log_entries(self) -> dict[str, float]:
         """Gives the buffer's size, and the bytes that ranks sent each other for it."""

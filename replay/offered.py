@@ -83,7 +83,7 @@ class Facts:
     """
 
     def __init__(self, names: Sequence[str], count: int):
-        self._names, self._count = tuple(names), count
+        self.names, self._count = tuple(names), count
         self._noted: list[tuple[int, Int64Array, Tensor]] = []
 
     def note(self, name: str, numbers: Int64Array, values: Tensor) -> None:
@@ -94,7 +94,7 @@ class Facts:
             numbers: int64 `[num_rows]`: of which samples; -1 for those that do not count.
             values: `[num_rows]`, on any device; it is read when all is gathered.
         """
-        self._noted.append((self._names.index(name), numbers, values.detach()))
+        self._noted.append((self.names.index(name), numbers, values.detach()))
 
     def gathered(self, agreement: Agreement) -> dict[str, FloatArray]:
         """Brings together what all ranks know; all have to call it.
@@ -105,7 +105,7 @@ class Facts:
         Returns:
             By name float64 `[count]`, where something is known of every sample.
         """
-        values = np.zeros((len(self._names), self._count))
+        values = np.zeros((len(self.names), self._count))
         are_known = np.zeros(values.shape, dtype=np.int64)
         for place, numbers, own in self._noted:
             counts = numbers >= 0
@@ -114,4 +114,4 @@ class Facts:
         # One rank knows a sample and the others hold zeros: bit patterns add up to that rank's.
         message = agreement.total(np.stack([values.view(np.int64), are_known]))
         found = message[0].view(np.float64)
-        return {name: found[place] for place, name in enumerate(self._names) if message[1][place].all()}
+        return {name: found[place] for place, name in enumerate(self.names) if message[1][place].all()}

@@ -21,6 +21,7 @@ class Run:
         evaluations: By name of the evaluation set, one row an evaluation: step, loss.
         gradients: By name of the stream, one row a measurement of its gradient: step, squared_norm, variance; empty
             where none was measured.
+        memories: By name of the stream, what a replay buffer held: step, source, entries; empty without buffers.
         cosines: One row per measurement and pair of streams: step, stream, other, cosine.
         load_seconds: Time spent in loading, of the main rank.
         train_seconds: Time spent in training, of the main rank.
@@ -31,6 +32,7 @@ class Run:
     streams: dict[str, pd.DataFrame]
     evaluations: dict[str, pd.DataFrame]
     gradients: dict[str, pd.DataFrame]
+    memories: dict[str, pd.DataFrame]
     cosines: pd.DataFrame
     load_seconds: float
     train_seconds: float
@@ -98,6 +100,7 @@ def _read_run(folder: Path, name: str) -> Run:
         _by_stream(evaluations),
         # A running run may have measured a stream of which it has written nothing else yet.
         {name: part for name, part in _by_stream(gradients).items() if name in streams},
+        _by_stream(_on_clock(ledger.memories(), clock)),
         _on_clock(ledger.cosines(), clock),
         float(updates["load_seconds"].sum()),
         float(updates["train_seconds"].sum()),

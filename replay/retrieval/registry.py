@@ -3,9 +3,10 @@
 from mixer.choices import choose, refuse_class
 from replay.retrieval.base import Retrieval
 from replay.retrieval.least_recent import LeastRecent
+from replay.retrieval.mir import MIR
 from replay.retrieval.uniform import Uniform
 
-_RETRIEVALS: tuple[type[Retrieval], ...] = (Uniform, LeastRecent)
+_RETRIEVALS: tuple[type[Retrieval], ...] = (Uniform, LeastRecent, MIR)
 
 
 def retrieval_classes() -> dict[str, type[Retrieval]]:

@@ -10,9 +10,8 @@ from replay.retrieval.base import Int64Array, Retrieval
 class Uniform(Retrieval):
     """Draws entries at random, none twice in a draw, and each draw without regard to those before it.
 
-    The sampling of experience replay (Chaudhry et al. 2019, arXiv:1902.10486, algorithm 1). A draw is the beginning of
-    a keyed permutation of the slots, a function of the key, the position of the draw and the number of entries; it
-    takes O(count) and no memory.
+    The sampling of experience replay (Chaudhry et al. 2019, arXiv:1902.10486). A draw is a function of the key, the
+    position of the draw and the number of entries; it takes O(count) and no memory.
     """
 
     def start(self, capacity: int, key: int) -> None:
@@ -20,8 +19,14 @@ class Uniform(Retrieval):
         self._random = RandomNumbers(key)
 
     def slots(self, start: int, count: int, size: int) -> Int64Array:
-        """Gives the first of a permutation of its own; see `Retrieval.slots`."""
-        if count == 0:
-            return np.zeros(0, dtype=np.int64)
+        """Draws again in place of what was drawn before; see `Retrieval.slots`."""
         seed = int(self._random.words(np.array([start], dtype=np.int64)).view(np.int64)[0])
-        return Order(size, seed).indices(0, count)
+        if 2 * count > size:  # most numbers would have been drawn before: the beginning of a permutation
+            return Order(size, seed).indices(0, count) if count else np.zeros(0, dtype=np.int64)
+        random, num_tries = RandomNumbers(seed), 2 * count
+        while True:
+            tries = random.integers(np.arange(num_tries), np.full(num_tries, size))
+            _, firsts = np.unique(tries, return_index=True)
+            if len(firsts) >= count:
+                return tries[np.sort(firsts)[:count]]
+            num_tries *= 2

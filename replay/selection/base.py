@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from mixer.policies.ranges import check_count
 
@@ -85,11 +85,13 @@ class Selection(ABC):
 
     A subclass says in `needs` what has to be known of the samples: of `"task"`, `"label"`, `"loss"`, `"gradient"` and
     `"features"`. One that chooses among all samples of a task at once, at the task's end, says so by `is_by_task`.
+    One that wants to know the losses of entries when they are replayed says so by `follows_losses`.
     In `options` it names the entries of its state that have to be equal where the state is taken up.
     """
 
     needs: frozenset[str] = frozenset()
     is_by_task: bool = False
+    follows_losses: bool = False
     options: tuple[str, ...] = ()
 
     @property
@@ -129,6 +131,15 @@ class Selection(ABC):
         Raises:
             ValueError: If the capacity is too small for what is offered.
         """
+
+    def update_losses(self, slots: ArrayLike, losses: ArrayLike) -> None:
+        """Is told the losses of entries that were replayed, if it `follows_losses`.
+
+        Args:
+            slots: int `[count]`: taken slots.
+            losses: `[count]`: the mean loss per item of each.
+        """
+        return
 
     @abstractmethod
     def remove(self, slot: int) -> None:

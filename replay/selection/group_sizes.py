@@ -76,7 +76,7 @@ class GroupSizes:
         Returns:
             How many of them are new.
         """
-        return len(names - self._ids.keys())
+        return sum(name not in self._ids for name in names)
 
     def change(self, group: int, by: int) -> None:
         """Changes the size of a group by one.

@@ -20,17 +20,13 @@ class KCenter(Exemplars):
 
     def rank(self, features: FloatArray, count: int) -> Int64Array:
         """Chooses greedily; see `Exemplars.rank`."""
-        chosen = np.zeros(count, dtype=np.int64)
-        chosen[0] = _squared_distances(features, features.mean(axis=0)).argmin()
-        nearest = np.full(len(features), np.inf)
+        centered = features - features.mean(axis=0)  # or the squares below would lose digits far from the origin
+        squares = (centered**2).sum(axis=1)
+        chosen, nearest = np.zeros(count, dtype=np.int64), np.full(len(features), np.inf)
+        chosen[0] = squares.argmin()
         for step in range(1, count):
-            nearest = np.minimum(nearest, _squared_distances(features, features[chosen[step - 1]]))
-            nearest[chosen[step - 1]] = -1.0  # no sample twice, where several are the same
+            last = chosen[step - 1]
+            np.minimum(nearest, squares - 2.0 * (centered @ centered[last]) + squares[last], out=nearest)
+            nearest[last] = -np.inf  # no sample twice, where several are the same
             chosen[step] = nearest.argmax()
         return chosen
-
-
-def _squared_distances(features: FloatArray, center: FloatArray) -> FloatArray:
-    differences = features - center
-    squares: FloatArray = np.einsum("ij,ij->i", differences, differences)
-    return squares

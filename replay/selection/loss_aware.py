@@ -16,18 +16,19 @@ _LARGEST_LOSS = 50.0  # an entry with more is as good as never drawn, and the su
 class LossAware(Selection):
     """Accepts samples as a reservoir does and pushes out entries with a low loss: loss-aware reservoir sampling (LARS).
 
-    Buzzega et al. 2020, "Rethinking Experience Replay: a Bag of Tricks for Continual Learning", arXiv:2010.05595, sec.
-    4.4 and algorithm 3: sample `n` is accepted with probability `C/(n + 1)`, and entry `i` makes room for it with a
-    probability in proportion to its score. The paper's score is the negative loss, shifted and scaled over the whole
-    buffer; that is one pass over all entries a sample, and nothing is left of the entry with the highest loss. Here the
-    score is `exp(-loss_i)`, the model's likelihood of the entry, with losses cut to [0, 50]: it needs nothing of the
-    other entries, so that a draw is O(log C). A loss that is NaN counts as 0: such an entry leaves first.
+    Buzzega et al. 2020, "Rethinking Experience Replay: a Bag of Tricks for Continual Learning", arXiv:2010.05595:
+    sample `n` is accepted with probability `C/(n + 1)`, and entry `i` makes room for it with a probability in
+    proportion to its score. The paper's score is the negative loss, normalised over the whole buffer, which takes a
+    pass over all entries a sample. Here it is `exp(-loss_i)`, the model's likelihood of the entry, with losses cut to
+    [0, 50]: it needs nothing of the other entries, so that a draw is O(log C). A loss that is NaN counts as 0: such
+    an entry is as likely to leave as any can be.
 
-    Losses are of the time when a sample came until `update_losses` refreshes them, which the paper does whenever an
+    Losses are of the time when a sample came until `update_losses` refreshes them, as is best done whenever an
     entry is replayed.
     """
 
     needs = frozenset({"loss"})
+    follows_losses = True
 
     def start(self, capacity: int, key: int) -> None:
         """Begins with an empty buffer; see `Selection.start`."""
@@ -59,12 +60,7 @@ class LossAware(Selection):
         return slots
 
     def update_losses(self, slots: ArrayLike, losses: ArrayLike) -> None:
-        """Takes up what the losses of entries are by now, such as when they are replayed.
-
-        Args:
-            slots: int `[count]`: taken slots.
-            losses: `[count]`: the loss of each.
-        """
+        """Takes up what the losses of entries are by now; see `Selection.update_losses`."""
         weights = _weights(np.asarray(losses, dtype=np.float64))
         for slot, weight in zip(np.asarray(slots).tolist(), weights.tolist(), strict=True):
             self._weights.set(slot, weight)

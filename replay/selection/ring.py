@@ -14,8 +14,8 @@ from replay.selection.queues import Queues
 class Ring(Selection):
     """Keeps the newest samples of each group, first in, first out: a ring buffer a group.
 
-    Chaudhry et al. 2019, "On Tiny Episodic Memories in Continual Learning", arXiv:1902.10486, algorithm 3: `m` slots
-    for each class of each task, and in each the last `m` samples.
+    Chaudhry et al. 2019, "On Tiny Episodic Memories in Continual Learning", arXiv:1902.10486, ring buffer: `m`
+    slots for each class of each task, and in each the last `m` samples.
 
     Args:
         slots_per_group: `m`. With `None` the capacity is shared evenly by the groups that came so far: a group that has

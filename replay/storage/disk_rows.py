@@ -14,7 +14,7 @@ from replay.storage.rows import Row, Rows
 from replay.storage.segment import Segment, merge, neighbourhood
 from replay.storage.segment_files import SegmentFiles
 
-ROWS_PER_SEGMENT = 1024
+ROWS_PER_SEGMENT = 16_384
 _BYTES_PER_SEGMENT = 8 * 2**20
 
 

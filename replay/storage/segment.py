@@ -69,7 +69,10 @@ class Segment:
             numbers: int64 `[count]`, ascending: which ones, if they are here.
         """
         here = numbers[np.searchsorted(numbers, self.first) : np.searchsorted(numbers, self.last, side="right")]
-        self.live = self.live[~np.isin(self.live, here)]
+        places = np.searchsorted(self.live, here)
+        are_here = places < self.live.size
+        are_here[are_here] = self.live[places[are_here]] == here[are_here]
+        self.live = np.delete(self.live, places[are_here])
         if self.held:
             for number in here.tolist():
                 self.held.pop(number, None)

@@ -1,5 +1,6 @@
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -365,3 +366,120 @@ class TestArguments:
     def test_only_a_single_stream_can_skip(self) -> None:
         with pytest.raises(AssertionError, match="only the epochs of a single stream"):
             Planner(make_streams(3, 3), seed=0).skip(1)
+
+
+class _Growing:
+    """A memory that holds so many samples, which never change."""
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def new_drawer(self, key: int) -> "_GrowingDrawer":
+        return _GrowingDrawer(self)
+
+    def reader(self, datasets: object) -> object:
+        return self
+
+    def follow(self, *_: object) -> object:
+        return lambda plan: None
+
+    def as_method(self, name: str) -> object:
+        raise NotImplementedError
+
+
+class _GrowingDrawer:
+    def __init__(self, dataset: _Growing):
+        self.dataset, self.position = dataset, 0
+
+    @property
+    def available(self) -> int:
+        return self.dataset.size
+
+    def draw(self, count: int) -> int:
+        self.position += count
+        return self.position - count
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int], allow_inexact: bool = False) -> None:
+        self.position = state["position"]
+
+
+def memory_planner(*sizes: int, max_epochs: float | None = None) -> tuple[Planner, list[_Growing]]:
+    memories = [_Growing(size) for size in sizes]
+    streams = make_streams(50, max_epochs=max_epochs)
+    streams += [Stream(f"memory{k}", memory) for k, memory in enumerate(memories)]
+    return Planner(streams, seed=0), memories
+
+
+class TestMemories:
+    def test_an_empty_memory_leaves_its_share_to_the_others(self) -> None:
+        planner, (memory,) = memory_planner(0)
+        assert draw(planner, [1, 1], 8) == [8, 0]
+        memory.size = 3
+        assert draw(planner, [1, 1], 8) == [5, 3]
+        memory.size = 30
+        assert draw(planner, [1, 1], 8) == [4, 4]
+
+    def test_memories_do_not_keep_a_run_going(self) -> None:
+        planner, _ = memory_planner(10, max_epochs=1.0)
+        assert draw(planner, [1, 1], 30) == [20, 10]
+        assert draw(planner, [1, 1], 40) == [30, 10]
+        assert planner.shares(np.array([1.0, 1.0]), 0.0)[0].tolist() == [0.0, 0.0]
+        assert planner.shares(np.array([0.0, 1.0]), 0.0)[0].tolist() == [0.0, 1.0]  # that is what was asked for
+
+    def test_a_memory_does_not_stand_in_for_streams_that_are_not_there(self) -> None:
+        streams = [Stream("a", range(9), leaves_at=0.4), Stream("b", range(9), enters_at=0.5)]
+        with pytest.raises(ValueError, match=r"No stream is there from progress 0\.4 of the run on"):
+            Planner([*streams, Stream("memory", _Growing(5))], seed=0)
+
+    @given(
+        sizes=st.lists(st.integers(0, 40), min_size=1, max_size=3),
+        ratios=st.lists(st.floats(0.0, 3.0), min_size=3, max_size=3),
+        totals=st.lists(st.integers(1, 20), min_size=1, max_size=30),
+    )
+    def test_samples_on_top_are_what_was_asked_for_within_one(
+        self, sizes: list[int], ratios: list[float], totals: list[int]
+    ) -> None:
+        planner, _ = memory_planner(*[max(size, 60) for size in sizes])
+        additional = np.array([0.0, *ratios[: len(sizes)]])
+        weights = np.array([1.0, *[0.0] * len(sizes)])
+        wanted, got = np.zeros(len(weights)), np.zeros(len(weights))
+        for step, total in enumerate(totals):
+            shares, available = planner.shares(weights, 0.0)
+            counts, _ = planner.draw(shares, available, total, step, additional)
+            assert counts[0] == total
+            wanted[1:] += additional[1:] * total
+            got[1:] += counts[1:]
+            assert (np.abs(got - wanted) < 1.0 + 1e-6).all()
+
+    def test_what_a_memory_cannot_give_on_top_is_not_made_up_for(self) -> None:
+        planner, (memory,) = memory_planner(2)
+        shares, additional = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+        for size, expected in ((2, 2), (2, 2), (30, 8)):
+            memory.size = size
+            _, available = planner.shares(shares, 0.0)
+            assert planner.draw(shares, available, 8, 0, additional)[0].tolist() == [8, expected]
+
+    def test_the_carry_of_samples_on_top_is_saved(self) -> None:
+        additional, shares = np.array([0.0, 0.4]), np.array([1.0, 0.0])
+        whole, _ = memory_planner(50)
+        parts, _ = memory_planner(50)
+        counts = []
+        for step in range(9):
+            if step == 4:
+                state = json.loads(json.dumps(parts.state_dict()))
+                parts, _ = memory_planner(50)
+                parts.load_state_dict(state)
+            both = [
+                planner.draw(shares, np.array([np.inf, 50.0]), 7, step, additional)[0] for planner in (whole, parts)
+            ]
+            assert both[0].tolist() == both[1].tolist()
+            counts.append(int(both[0][1]))
+        assert sum(counts) == 25
+
+    def test_what_comes_on_top_does_not_count_in_the_clock(self) -> None:
+        plan = replace(make_plan([8, 4, 3], [0, 0, 0]), are_additional=np.array([False, True, False]))
+        assert plan.clocked(plan.counts) == 11
+        assert make_plan([8, 4, 3], [0, 0, 0]).clocked(plan.counts) == 15

@@ -391,7 +391,13 @@ def test_wrong_options_say_what_is_right(options: dict[str, Any], error: type[Ex
 
 @pytest.mark.parametrize(
     ("selection", "need"),
-    [("ClassBalanced", "label"), ("Ring", "label"), ("Surprise", "loss"), ("LossAware", "loss"), ("Herding", "features")],
+    [
+        ("ClassBalanced", "label"),
+        ("Ring", "label"),
+        ("Surprise", "loss"),
+        ("LossAware", "loss"),
+        ("Herding", "features"),
+    ],
 )
 def test_what_a_selection_needs_and_nobody_gives_is_named(selection: str, need: str) -> None:
     buffer = ReplayBuffer(5, selection, is_online=selection != "Herding")
@@ -403,7 +409,9 @@ def test_what_a_selection_needs_and_nobody_gives_is_named(selection: str, need: 
 @pytest.mark.parametrize("name", ["labels", "losses", "features"])
 def test_wrong_lengths_are_named(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must have one entry a sample: 4, got 3"):
-        ReplayBuffer(5).remember("a", letters(), range(4), **{name: np.zeros((3, 2)) if name == "features" else [0] * 3})
+        ReplayBuffer(5).remember(
+            "a", letters(), range(4), **{name: np.zeros((3, 2)) if name == "features" else [0] * 3}
+        )
 
 
 def test_wrong_payloads_indices_and_data_sets_are_refused_before_anything_is_kept() -> None:

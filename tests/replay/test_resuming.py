@@ -64,7 +64,9 @@ def build(folder: Path, name: str, callbacks: Any = (), **changes: Any) -> Mixin
         streams: Any = {"a": Classes(37, 1), "b": Classes(23, 2)}
         model: Any = LlamaForSequenceClassification(_llama_config(num_labels=3, attention_dropout=0.2))
     else:
-        streams = run["streams"]() if "streams" in run else {n: Tokens(37 - 7 * k, k, length=8) for k, n in enumerate("ab")}
+        streams = (
+            run["streams"]() if "streams" in run else {n: Tokens(37 - 7 * k, k, length=8) for k, n in enumerate("ab")}
+        )
         model = LlamaForCausalLM(_llama_config(attention_dropout=0.2))
     args = {"save_strategy": "steps", "save_steps": 3, "logging_steps": 2, "optim": "adamw_torch", "max_steps": 11}
     return make(
@@ -80,7 +82,10 @@ def build(folder: Path, name: str, callbacks: Any = (), **changes: Any) -> Mixin
 
 def end(trainer: MixingTrainer) -> dict[str, Any]:
     buffer = memory_of(trainer)
-    held = [{key: torch.as_tensor(value).tolist() for key, value in buffer[slot].items() if key != "text"} for slot in range(len(buffer))]
+    held = [
+        {key: torch.as_tensor(value).tolist() for key, value in buffer[slot].items() if key != "text"}
+        for slot in range(len(buffer))
+    ]
     return {**end_of(trainer), **snapshot(buffer), "held": held}
 
 
@@ -131,7 +136,9 @@ def test_a_run_killed_again_and_again_ends_as_one_that_was_not(name: str, tmp_pa
 
 
 @pytest.mark.parametrize(("name", "step"), [("references", 9), ("disk", 3), ("disk", 6), ("classes", 3)])
-def test_a_finished_run_goes_on_from_any_of_its_checkpoints(name: str, step: int, tmp_path: Path, expected: Any) -> None:
+def test_a_finished_run_goes_on_from_any_of_its_checkpoints(
+    name: str, step: int, tmp_path: Path, expected: Any
+) -> None:
     build(tmp_path, name).train()
     if name == "disk":  # somewhere else, with nothing but the checkpoint
         shutil.rmtree(tmp_path / "rows")

@@ -126,7 +126,7 @@ def _table():
         WithAttribute("label", tuple(range(10, 16))),
         Subset(WithAttribute("targets", torch.arange(9, 15)), [1, 2, 3, 4, 5]),
     ],
-    ids=range(10),
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_labels_are_read_without_reading_samples(dataset):
     from replay.storage.labels import read_labels
@@ -156,7 +156,6 @@ def test_labels_of_several_sources_come_in_order():
         (WithAttribute("targets", torch.zeros(6, 2, dtype=torch.int64)), "label"),
         (TensorDataset(torch.zeros(3)), "label"),
     ],
-    ids=str,
 )
 def test_where_there_are_no_labels_there_are_none(dataset, column):
     sources = Sources()

@@ -192,8 +192,14 @@ def test_a_task_after_the_other_is_replayed_when_it_is_over(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("additional", [False, True])
 def test_a_run_ends_with_its_streams_though_the_memory_could_go_on(additional: bool, tmp_path: Path) -> None:
-    streams = [Stream("a", two()["a"], max_epochs=1), Stream("b", two()["b"], max_epochs=2), Stream("memory", ReplayBuffer(30))]
-    trainer = train(tmp_path, streams, mixing=ReplayRatio(0.4, "Uniform", additional=additional), args={"max_steps": 500})
+    streams = [
+        Stream("a", two()["a"], max_epochs=1),
+        Stream("b", two()["b"], max_epochs=2),
+        Stream("memory", ReplayBuffer(30)),
+    ]
+    trainer = train(
+        tmp_path, streams, mixing=ReplayRatio(0.4, "Uniform", additional=additional), args={"max_steps": 500}
+    )
     seen = dict(zip(trainer.mixing.names, trainer.mixing.seen.tolist(), strict=True))
     assert (seen["a"], seen["b"]) == (37, 46)
     assert trainer.state.global_step < 20
@@ -226,7 +232,9 @@ def test_a_memory_may_stand_anywhere_and_wait_for_its_turn(tmp_path: Path) -> No
         (lambda: {**two(), "m": ReplayBuffer(5, streams=["n"]), "n": ReplayBuffer(5)}, {}, "which is a buffer itself"),
     ],
 )
-def test_what_cannot_be_says_why_at_construction(streams: Any, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_what_cannot_be_says_why_at_construction(
+    streams: Any, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match=message):
         make(tmp_path, streams(), **changes)
 

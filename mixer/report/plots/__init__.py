@@ -9,6 +9,7 @@ from mixer.report.plots.gradient_cosines import gradient_cosines
 from mixer.report.plots.gradient_norms import gradient_norms
 from mixer.report.plots.learning_rate import learning_rate
 from mixer.report.plots.losses import losses
+from mixer.report.plots.memory import memory
 from mixer.report.plots.mixture import mixture
 from mixer.report.run import Run
 
@@ -17,6 +18,7 @@ PLOTS: tuple[Callable[[Sequence[Run], int], Plot], ...] = (
     losses,
     mixture,
     coverage,
+    memory,
     batch_size,
     learning_rate,
     gradient_norms,
@@ -31,5 +33,6 @@ __all__ = [
     "gradient_norms",
     "learning_rate",
     "losses",
+    "memory",
     "mixture",
 ]

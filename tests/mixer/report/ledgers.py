@@ -21,7 +21,7 @@ def write_run(
 ) -> Ledger:
     """Writes a run: update i has 2i samples a stream and a loss of 10 / i plus the stream's place.
 
-    Gradients are measured every so many updates, if not 0.
+    Gradients are measured, and a memory of the streams noted, every so many updates, if not 0.
     """
     ledger = Ledger(folder / "ledger", is_writer=True)
     ledger.begin(None, {"streams": list(streams)})
@@ -76,5 +76,6 @@ def write_run(
         ledger.record_evaluation(at, {name: 9.0 - at + number for number, name in enumerate(streams)})
     for at in range(measure_every, num_updates + 1, measure_every) if measure_every else ():
         ledger.record_gradients(at, streams, measured(num_streams, seed=at))
+        ledger.record_memory(at, "memory", {name: at + number for number, name in enumerate(streams)})
     ledger.finish() if is_done else ledger.flush()
     return ledger

@@ -70,7 +70,7 @@ class TestUniform:
         assert started(Uniform, 10**6).slots(5, 20, 10**6 // 2).tolist() != whole
 
     def test_golden_values(self) -> None:
-        assert started(Uniform, 100, key=7).slots(3, 6, 100).tolist() == [47, 53, 50, 95, 89, 90]
+        assert started(Uniform, 100, key=7).slots(3, 6, 100).tolist() == [54, 96, 7, 14, 83, 15]
 
 
 class Plain:

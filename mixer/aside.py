@@ -1,0 +1,51 @@
+"""What a model has to be found with again after it was run beside its training."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import nn
+from transformers import TrainingArguments
+
+from mixer.snapshot import Snapshot
+
+
+@contextlib.contextmanager
+def gradients_aside(parameters: Sequence[nn.Parameter]) -> Iterator[Sequence[nn.Parameter]]:
+    """Puts gradients aside, and back afterwards.
+
+    Args:
+        parameters: Whose.
+
+    Yields:
+        The same parameters, without gradients.
+    """
+    kept = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    try:
+        yield parameters
+    finally:
+        for parameter, gradient in zip(parameters, kept, strict=True):
+            parameter.grad = gradient
+
+
+@contextlib.contextmanager
+def model_aside(model: Any, args: TrainingArguments, training: bool) -> Iterator[None]:
+    """Puts mode, random state, running statistics and the Trainer's own settings back afterwards.
+
+    Args:
+        model: The model as it is trained.
+        args: The Trainer's arguments; meanwhile losses count the items that they are told.
+        training: The mode meanwhile.
+    """
+    was_training = model.training
+    averages, args.average_tokens_across_devices = args.average_tokens_across_devices, True
+    start = Snapshot(model, args.device)
+    try:
+        model.train(training)
+        yield
+    finally:
+        start.restore()
+        model.train(was_training)
+        args.average_tokens_across_devices = averages

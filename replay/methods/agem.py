@@ -1,0 +1,165 @@
+"""Averaged gradient episodic memory: an update must not raise the loss of memory, as far as its gradient tells."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from accelerate.state import GradientState
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mixer.gradients import add_up, obstacle
+from mixer.loader import Update
+from mixer.method import Method, Run, Trained
+from mixer.plan import Plan
+from replay.methods.memories import factors_of_means, find_memory
+
+FloatArray = NDArray[np.float64]
+Int64Array = NDArray[np.int64]
+
+
+class AGEM(Method):
+    """Takes from the gradient of new samples what goes against that of memory, on which the model is not trained else.
+
+    Chaudhry et al. 2019, "Efficient Lifelong Learning with A-GEM", arXiv:1812.00420, equation 11: with g the mean
+    gradient of the new samples and r that of the samples drawn from memory, `g ← g - <g, r>/||r||² r` where
+    `<g, r> < 0`. The paper draws 256 samples an update.
+
+    It needs the memory of one more gradient, and on several ranks averages that one too. Products are of the whole
+    gradient before clipping; those that are not finite are left to the gradient scaler. Micro-batches are of one stream
+    each, those of memory come first. Log entries have the share of updates that were projected.
+
+    Args:
+        memory: Name of the buffer's stream.
+
+    Raises:
+        ValueError: When the trainer is made if the memory is no replay buffer, or micro-batches are cut by tokens on
+            several ranks; when it begins to train if no rank has a whole gradient of its own.
+
+    Example:
+        >>> trainer = MixingTrainer(  # doctest: +SKIP
+        ...     model, args, train_dataset={"new": new, "memory": ReplayBuffer(1000)},
+        ...     mixing=ReplayRatio(0.5), methods=[AGEM("memory")],
+        ... )
+    """
+
+    one_stream_each = True
+
+    def __init__(self, memory: str = "memory"):
+        self.memory = memory
+        self._reference: list[Tensor | None] | None = None
+        self._were_projected: list[Tensor] = []
+
+    def attach(self, run: Run) -> None:
+        """Finds the memory; see `Method.attach`."""
+        self._run = run
+        self._memory_id, _, _ = find_memory(run, self.memory, self.name)
+        if run.world_size > 1 and run.runs.is_cut_by_tokens:
+            raise ValueError(
+                f"{self.name}: with max_tokens_per_micro_batch some rank may have samples of memory alone in an "
+                "update. Use per_device_train_batch_size instead."
+            )
+
+    def prepare(self, model: nn.Module) -> None:
+        """Refuses models of which no rank has a gradient of its own; see `Method.prepare`."""
+        reason = obstacle(model, self._run.world_size)
+        if reason is not None:
+            raise ValueError(
+                f"{self.name} holds the gradient of memory against that of new samples, which cannot be told apart: "
+                f"{reason}. Use plain DDP."
+            )
+        if self._run.world_size > 1 and GradientState().plugin_kwargs.get("sync_each_batch", False):
+            raise ValueError(
+                f"{self.name} averages the gradients of memory and of new samples once each, and sync_each_batch=True "
+                "does so after each micro-batch. Leave it out of accelerator_config's gradient_accumulation_kwargs."
+            )
+
+    def factors(self, plan: Plan, items: Int64Array) -> FloatArray:
+        """Takes means over new samples and over those of memory; see `Method.factors`."""
+        return factors_of_means(items, {self._memory_id: 1.0})
+
+    def goes_first(self, stream_id: int) -> bool:
+        """Has memory go first; see `Method.goes_first`."""
+        return stream_id == self._memory_id
+
+    def begin_update(self, model: nn.Module, update: Update) -> None:
+        """Forgets what was noted of an update that is repeated; see `Method.begin_update`."""
+        self._reference = None
+
+    def end_micro_batch(self, model: nn.Module, trained: Trained, is_last_first: bool) -> None:
+        """Takes the gradient of memory aside once it is complete; see `Method.end_micro_batch`."""
+        if is_last_first:
+            parameters = _trained(model)
+            self._reference = [parameter.grad for parameter in parameters]
+            for parameter in parameters:
+                if parameter.grad is not None:  # DDP counts on a gradient of what a forward has used
+                    parameter.grad = torch.zeros_like(parameter.grad)
+
+    def end_backward(self, model: nn.Module) -> None:
+        """Projects the gradient; see `Method.end_backward`."""
+        parameters, reference, self._reference = _trained(model), self._reference, None
+        was_projected = torch.zeros((), dtype=torch.bool, device=self._run.device)
+        if reference is not None and any(parameter.grad is not None for parameter in parameters):
+            pairs = self._pairs(parameters, reference)
+            was_projected = project([own for own, _ in pairs], [other for _, other in pairs])
+        self._were_projected.append(was_projected.to(self._run.device))
+
+    def _pairs(self, parameters: Sequence[nn.Parameter], reference: list[Tensor | None]) -> list[tuple[Tensor, Tensor]]:
+        """Gives gradients of new samples and of memory, over all ranks, where memory has one on any of them."""
+        are_present = np.array([gradient is not None for gradient in reference], dtype=np.int64)
+        pairs = []
+        for number in np.flatnonzero(self._run.agreement.total(are_present)).tolist():
+            parameter, other = parameters[number], reference[number]
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            pairs.append((parameter.grad, torch.zeros_like(parameter) if other is None else other))
+        if self._run.world_size > 1:
+            add_up([other for _, other in pairs])  # its length does not matter
+        return pairs
+
+    def log_entries(self) -> dict[str, float]:
+        """Gives the share of updates since the last log entry that were projected; see `Method.log_entries`."""
+        if not self._were_projected:
+            return {}
+        share = float(torch.stack(self._were_projected).double().mean())
+        self._were_projected.clear()
+        return {f"projected/{self.memory}": share}
+
+
+def project(gradients: Sequence[Tensor], reference: Sequence[Tensor]) -> Tensor:
+    """Takes from a gradient, in place, what goes against another one (arXiv:1812.00420, equation 11).
+
+    Nothing is read from the device. Where a product is not finite, nothing is done.
+
+    Args:
+        gradients: The gradient, by parameter.
+        reference: The other one, of the same shapes and types; overwritten.
+
+    Returns:
+        A boolean scalar: whether it was projected.
+
+    Example:
+        >>> gradient = torch.tensor([1.0, -1.0])
+        >>> bool(project([gradient], [torch.tensor([0.0, 2.0])])), gradient.tolist()
+        (True, [1.0, 0.0])
+    """
+    product, squared_norm = _product(gradients, reference), _product(reference, reference)
+    applies = (product < 0) & product.isfinite() & squared_norm.isfinite() & (squared_norm > 0)
+    factor = torch.where(applies, -product / squared_norm, 0.0)
+    for gradient, other in zip(gradients, reference, strict=True):
+        other.masked_fill_(~applies.to(other.device), 0.0)  # 0 times infinity would not be 0
+        gradient.addcmul_(other, factor.to(gradient.device, gradient.dtype))
+    return applies
+
+
+def _product(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+    parts: list[Tensor] = []
+    for one, other in zip(left, right, strict=True):
+        dtype = torch.promote_types(one.dtype, torch.float32)
+        part = torch.dot(one.reshape(-1).to(dtype), other.reshape(-1).to(dtype))
+        parts.append(part.to(parts[0]) if parts else part)
+    return torch.stack(parts).sum() if parts else torch.zeros(())
+
+
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]

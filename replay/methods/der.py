@@ -1,0 +1,80 @@
+"""Dark experience replay: the model has to go on saying of old samples what it said when it saw them."""
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mixer.method import Method, Run, Trained
+from mixer.plan import Plan
+from mixer.policies.ranges import check_count, check_range
+from replay.methods.logits import Logits
+from replay.methods.memories import factors_of_means, find_memory
+
+FloatArray = NDArray[np.float64]
+Int64Array = NDArray[np.int64]
+
+_LOGITS = "logits"
+
+
+class DER(Method):
+    """Holds the model to the logits that it gave when samples came into memory; of their labels it learns no more.
+
+    Buzzega et al. 2020, "Dark Experience for General Continual Learning", arXiv:2004.07211, equation 6: the loss is
+    `E_new[ℓ(y, f(x))] + α E_memory[||z - h(x)||²]`, with h the logits, z those of then and, as in the authors' code,
+    the mean over samples and classes of the squared differences.
+
+    The logits of a forward to train are kept, one float32 a class and sample. Of models that give logits for each
+    token, `top_k` are, at each position whose label counts: 8 bytes each, 256 bytes a token for 32. A sample needs the
+    same labelled positions whenever it comes, so that a collator must not mask at random. Loss weights of the policy
+    rule the new samples; what is added of memory they leave alone. Micro-batches are of one stream each.
+
+    Args:
+        memory: Name of the buffer's stream.
+        alpha: `α`, 0 or more; the paper has 0.1 to 1.
+        top_k: How many of the largest logits are compared; `None` for all of a sample's, or 32 of a token's.
+
+    Raises:
+        ValueError: If a value is outside its range; when the trainer is made if the memory is no replay buffer; when it
+            begins to train if samples are in it that came without logits.
+
+    Example:
+        >>> trainer = MixingTrainer(  # doctest: +SKIP
+        ...     model, args, train_dataset={"new": new, "memory": ReplayBuffer(1000)}, mixing=ReplayRatio(0.5),
+        ...     methods=[DER("memory", alpha=0.5)],
+        ... )
+    """
+
+    adds_term = True
+    one_stream_each = True
+
+    def __init__(self, memory: str = "memory", alpha: float = 0.5, top_k: int | None = None):
+        check_range("alpha", alpha, 0.0, float("inf"), "0.1 to 1 are usual, and 0 compares no logits")
+        if top_k is not None:
+            check_count("top_k", top_k, 1, "32 of a vocabulary are usual")
+        self.memory, self.alpha, self.top_k = memory, float(alpha), top_k
+
+    def attach(self, run: Run) -> None:
+        """Finds the memory and has the logits of its samples kept; see `Method.attach`."""
+        self._run = run
+        self._memory_id, self._buffer, feeding = find_memory(run, self.memory, self.name)
+        self._logits = Logits(run.runs, self.top_k, self.name)
+        feeding.keep(_LOGITS, self._logits.to_keep)
+
+    def prepare(self, model: nn.Module) -> None:
+        """Refuses a memory whose oldest or newest place holds a sample without logits; see `Method.prepare`."""
+        if len(self._buffer):
+            self._buffer.payloads(np.unique([0, len(self._buffer) - 1]), _LOGITS)
+
+    def factors(self, plan: Plan, items: Int64Array) -> FloatArray:
+        """Takes the mean over new samples alone; see `Method.factors`."""
+        return factors_of_means(items, {self._memory_id: 0.0})
+
+    def term(self, trained: Trained) -> Tensor | None:
+        """Gives α times the mean squared distance, this rank's part; see `Method.term`."""
+        micro, run = trained.micro, self._run
+        if micro.positions is None or int(micro.stream_ids[0]) != self._memory_id:
+            return None
+        slots = run.planner().drawers[self._memory_id].slots(micro.positions)  # type: ignore[attr-defined]  # a buffer's
+        distances = self._logits.squared_distances(trained, self._buffer.payloads(slots, _LOGITS))
+        counts = run.runs.items_by_stream if self._logits.are_of_tokens(trained) else trained.plan.counts
+        return distances * (self.alpha * run.world_size / max(int(counts[self._memory_id]), 1))

@@ -1,0 +1,60 @@
+"""How methods find the memory that they are told of, and what losses of its samples are multiplied by."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixer.method import Run
+from replay.buffer import ReplayBuffer
+from replay.feeding import BufferFeeding
+
+FloatArray = NDArray[np.float64]
+Int64Array = NDArray[np.int64]
+
+
+def find_memory(run: Run, name: str, asked_by: str) -> tuple[int, ReplayBuffer, BufferFeeding]:
+    """Finds a replay buffer among the streams.
+
+    Args:
+        run: The run.
+        name: Name of the stream.
+        asked_by: The method that asks, for the error.
+
+    Returns:
+        The stream's id, the buffer, and what feeds it.
+
+    Raises:
+        ValueError: If there is no such stream, or it is no buffer.
+    """
+    stream_id = run.stream_id(name, f"{asked_by}(memory={name!r})")
+    buffer = run.streams[stream_id].dataset
+    if not isinstance(buffer, ReplayBuffer) or buffer.feeding is None:
+        memories = [stream.name for stream in run.streams if isinstance(stream.dataset, ReplayBuffer)]
+        raise ValueError(
+            f"{asked_by}: memory must name a replay buffer, but stream {name!r} is a {type(buffer).__name__}; the "
+            f"buffers among the streams are {memories}. Add one: train_dataset={{..., {name!r}: ReplayBuffer(1000)}}."
+        )
+    return stream_id, buffer, buffer.feeding
+
+
+def factors_of_means(items: Int64Array, weights: Mapping[int, float]) -> FloatArray:
+    """Makes the mean over all items of an update a sum of means: of some streams each by itself, of the rest together.
+
+    Args:
+        items: int64 `[num_streams]`: items of the update.
+        weights: What the mean of each stream of its own is multiplied by, by id.
+
+    Returns:
+        `[num_streams]`: what losses are multiplied by, under a division by all items.
+    """
+    total = int(items.sum())
+    factors = np.ones(len(items))
+    are_rest = np.ones(len(items), dtype=bool)
+    are_rest[list(weights)] = False
+    rest = int(items[are_rest].sum())
+    if rest:
+        factors[are_rest] = total / rest
+    for stream_id, weight in weights.items():
+        factors[stream_id] = weight * total / max(int(items[stream_id]), 1)
+    return factors

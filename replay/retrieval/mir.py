@@ -1,0 +1,148 @@
+"""What the coming update would interfere with most."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mixer.gradients import obstacle
+from mixer.loader import Update
+from mixer.method import Run
+from mixer.order import Order
+from mixer.policies.ranges import check_count, check_range
+from replay.offered import Facts
+from replay.random_numbers import RandomNumbers
+from replay.retrieval.base import Int64Array
+from replay.retrieval.uniform import Uniform
+
+FloatArray = NDArray[np.float64]
+
+_CANDIDATES = 11  # purpose of their random numbers
+
+
+class MIR(Uniform):
+    """Draws the entries whose loss would rise most by training on new samples alone: maximally interfered retrieval.
+
+    Aljundi et al. 2019, "Online Continual Learning with Maximally Interfered Retrieval", arXiv:1908.04742, section 3.1:
+    of some candidates, drawn evenly, those with the largest `ℓ(x; θ - λ ∇L(new samples)) - ℓ(x; θ)` are replayed.
+    Losses are taken as in evaluation, the gradient as in training. Where a draw takes as many as there are candidates,
+    or an update has nothing new, it is even, as it also is outside of a `MixingTrainer`.
+
+    An update costs one more forward and backward of its new samples and two forwards of the candidates, and is loaded
+    anew; the weights and one gradient are held a second time. Micro-batches are of one stream each.
+
+    Args:
+        candidates: Number of candidates; the paper has 50, for draws of 10.
+        learning_rate: `λ`; `None` takes that of the coming optimizer step.
+
+    Raises:
+        ValueError: If a value is outside its range; when the run begins if the model is sharded.
+    """
+
+    def __init__(self, candidates: int = 50, learning_rate: float | None = None):
+        check_count("candidates", candidates, 1, "50 for draws of 10 are usual")
+        if learning_rate is not None:
+            check_range("learning_rate", learning_rate, 0.0, float("inf"), "None takes that of the optimizer")
+        self.candidates, self.learning_rate = candidates, learning_rate
+
+    def start(self, capacity: int, key: int) -> None:
+        """Begins with an empty buffer; see `Retrieval.start`."""
+        super().start(capacity, key)
+        self._keys = RandomNumbers(key, _CANDIDATES)
+
+    def check(self, model: nn.Module, world_size: int) -> None:
+        """Refuses a model whose weights no rank has whole.
+
+        Args:
+            model: The model as it is trained.
+            world_size: Number of ranks.
+
+        Raises:
+            ValueError: If it is such a model.
+        """
+        reason = obstacle(model, world_size)
+        if reason is not None:
+            raise ValueError(
+                f"retrieval=MIR takes a gradient of new samples by itself, which cannot be done here: {reason}. Use "
+                "plain DDP, or another retrieval."
+            )
+
+    def candidate_slots(self, start: int, size: int) -> Int64Array:
+        """Draws the candidates of a draw.
+
+        Args:
+            start: Position of the draw.
+            size: Number of entries.
+
+        Returns:
+            int64 `[num_candidates]`: different slots.
+        """
+        key = int(self._keys.words(np.array([start], dtype=np.int64)).view(np.int64)[0])
+        return Order(size, key).indices(0, min(self.candidates, size))
+
+    def redraw(self, run: Run, update: Update, memory_id: int, size: int) -> bool:
+        """Puts the entries that suffer most in the place of those that were drawn for an update.
+
+        Args:
+            run: The run; all ranks have to make the same call.
+            update: The update, in micro-batches of one stream each.
+            memory_id: The buffer's stream.
+            size: Number of entries.
+
+        Returns:
+            Whether other entries were drawn.
+        """
+        count, start = int(update.plan.counts[memory_id]), int(update.plan.starts[memory_id])
+        are_new = np.array([not stream.is_memory for stream in run.streams])
+        num_items = int(run.runs.items_by_stream[are_new].sum())
+        if not 0 < count < min(self.candidates, size) or not num_items:
+            return False
+        slots = self.candidate_slots(start, size)
+        drawer: Any = run.planner().drawers[memory_id]
+        drawer.assign(start, slots)
+        new = tuple(micro for micro in update.micro_batches if are_new[micro.stream_ids[0]])
+        gradient = run.runs.gradient(replace(update, micro_batches=new), num_items)
+        rises = self._rises(run, _only(update, memory_id, len(slots)), start, gradient)
+        worst = np.argsort(-rises, kind="stable")[:count]
+        drawer.assign(start, slots[worst])
+        return True
+
+    def _rises(self, run: Run, plan: Any, start: int, gradient: Sequence[Tensor | None]) -> FloatArray:
+        candidates = run.runs.load(plan)
+        facts = Facts(("before", "after"), plan.total)
+        rate = run.runs.learning_rate if self.learning_rate is None else self.learning_rate
+        for name in ("before", "after"):
+            with _moved(run.runs.parameters, gradient, rate if name == "after" else 0.0):
+                for micro, losses in run.runs.row_losses(candidates):
+                    assert micro.positions is not None, "methods see positions"  # noqa: S101
+                    facts.note(name, micro.positions - start, losses)
+        known = facts.gathered(run.agreement)
+        rises = known["after"] - known["before"]
+        return np.where(np.isnan(rises), -np.inf, rises)
+
+
+def _only(update: Update, memory_id: int, count: int) -> Any:
+    counts = np.zeros_like(update.plan.counts)
+    counts[memory_id] = count
+    return replace(update.plan, counts=counts)
+
+
+@contextlib.contextmanager
+def _moved(parameters: Sequence[nn.Parameter], gradient: Sequence[Tensor | None], rate: float) -> Iterator[None]:
+    """Takes a step down the gradient, and back to the bit."""
+    pairs = [(p, g) for p, g in zip(parameters, gradient, strict=True) if g is not None and rate]
+    kept = [parameter.detach().clone() for parameter, _ in pairs]
+    with torch.no_grad():
+        for parameter, own in pairs:
+            parameter.add_(own, alpha=-rate)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for (parameter, _), value in zip(pairs, kept, strict=True):
+                parameter.copy_(value)

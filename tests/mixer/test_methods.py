@@ -1,0 +1,209 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mixer import MixingTrainer
+from mixer.method import Method, Run, Trained
+from mixer.plan import Plan
+from tests.helpers import GradientRecorder, arguments, build_model, three_streams
+
+
+class Recorded(Method):
+    """Notes the order of its calls."""
+
+    def __init__(self, name: str = "recorded", first: int = -1):
+        self._name, self._first = name, first
+        self.calls: list[Any] = []
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def one_stream_each(self) -> bool:  # type: ignore[override]
+        return self._first >= 0
+
+    def attach(self, run: Run) -> None:
+        self.calls.append(("attach", [stream.name for stream in run.streams], run.world_size))
+
+    def goes_first(self, stream_id: int) -> bool:
+        return stream_id == self._first
+
+    def begin_update(self, model: nn.Module, update: Any) -> None:
+        self.calls.append(("begin", update.plan.step))
+
+    def end_micro_batch(self, model: nn.Module, trained: Trained, is_last_first: bool) -> None:
+        assert trained.row_losses is not None
+        assert len(trained.row_losses) == len(trained.items) == len(trained.micro.positions)
+        self.calls.append(("micro", int(trained.micro.stream_ids[0]), is_last_first))
+
+    def end_backward(self, model: nn.Module) -> None:
+        self.calls.append(("backward",))
+
+    def close(self, update: Any) -> None:
+        self.calls.append(("close", update.plan.step))
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        (folder / "calls.json").write_text(json.dumps(len(self.calls)))
+
+    def load(self, folder: Path, allow_inexact: bool = False) -> None:
+        self.calls.append(("load", json.loads((folder / "calls.json").read_text())))
+
+
+class Entropy(Method):
+    """Adds `scale` times the mean square of the logits over the update's samples."""
+
+    adds_term = True
+
+    def __init__(self, scale: float):
+        self.scale = scale
+
+    def term(self, trained: Trained) -> Tensor:
+        per_row = trained.output.logits.square().mean(dim=-1)
+        return self.scale * per_row.sum() / trained.plan.total
+
+
+class Weighted(Method):
+    one_stream_each = True
+
+    def __init__(self, factors: list[float]):
+        self._factors = np.array(factors)
+
+    def factors(self, plan: Plan, items: Any) -> Any:
+        assert (items > 0).tolist() == (plan.counts > 0).tolist()
+        return self._factors
+
+
+def train(folder: Path, methods: list[Method], model: str = "bert-classifier", **changes: Any) -> MixingTrainer:
+    kind = "sequence-classification" if "classifier" in model else "causal-lm"
+    options = {key: changes.pop(key) for key in ("mixing", "batch_size") if key in changes}
+    recorder = GradientRecorder()
+    trainer = MixingTrainer(
+        model=build_model(model),
+        args=arguments(folder, **changes),
+        train_dataset=three_streams(kind),
+        methods=methods,
+        callbacks=[recorder],
+        **{"mixing": "Uniform", "batch_size": 12, **options},
+    )
+    trainer.gradients = recorder.gradients  # type: ignore[attr-defined]
+    trainer.train()
+    return trainer
+
+
+def test_calls_come_in_order(tmp_path: Path) -> None:
+    method = Recorded()
+    train(tmp_path, [method], max_steps=2, per_device_train_batch_size=6)
+    micros = [("micro", 0, False), ("micro", 1, False)]
+    assert [call[:1] if call[0] == "micro" else call for call in method.calls] == [
+        ("attach", ["a", "b", "c"], 1),
+        *[c for step in (0, 1) for c in (("begin", step), *[m[:1] for m in micros], ("backward",), ("close", step))],
+    ]
+
+
+def test_what_goes_first_comes_first(tmp_path: Path) -> None:
+    method = Recorded(first=1)
+    train(tmp_path, [method], max_steps=1, per_device_train_batch_size=2)
+    micros = [call[1:] for call in method.calls if call[0] == "micro"]
+    assert micros == [(1, False), (1, True), (0, False), (0, False), (2, False), (2, False)]
+
+
+@pytest.mark.parametrize("cap", [12, 5, 1])
+def test_a_term_is_added_to_the_loss_whole_whatever_the_micro_batches(tmp_path: Path, cap: int) -> None:
+    plain = train(tmp_path / "plain", [], max_steps=1, per_device_train_batch_size=cap)
+    model = build_model("bert-classifier")
+    trainer = train(tmp_path / "term", [Entropy(0.5)], max_steps=1, per_device_train_batch_size=cap)
+    rows = [row for part, share in _first_samples(trainer) for row in _rows(part, share)]
+    model.train()
+    batch = {name: torch.stack([row[name] for row in rows]) for name in ("input_ids", "attention_mask")}
+    (0.5 * model(**batch).logits.square().mean()).backward()
+    expected = torch.cat(
+        [p.grad.flatten() if p.grad is not None else p.new_zeros(p.numel()) for p in model.parameters()]
+    )
+    torch.testing.assert_close(trainer.gradients[0] - plain.gradients[0], expected, rtol=1e-4, atol=1e-6)
+
+
+def _first_samples(trainer: MixingTrainer) -> list[Any]:
+    planner = trainer._new_parts(None)[0]
+    shares, available = planner.shares(np.full(3, 1 / 3), 0.0)
+    counts, starts = planner.draw(shares, available, 12, 0)
+    spans = zip(starts.tolist(), counts.tolist(), strict=True)
+    ranges = [range(start, start + count) for start, count in spans]
+    return [(k, planner.drawers[k].references(positions)) for k, positions in enumerate(ranges)]
+
+
+def _rows(stream_id: int, indices: Any) -> list[Any]:
+    dataset = list(three_streams("sequence-classification").values())[stream_id]
+    return [dataset[int(index)] for index in indices]
+
+
+def test_terms_are_logged_and_leave_the_loss_as_it_is(tmp_path: Path) -> None:
+    plain = train(tmp_path / "plain", [], max_steps=1)
+    trainer = train(tmp_path / "term", [Entropy(0.5)], max_steps=1)
+    first, second = plain.state.log_history[0], trainer.state.log_history[0]
+    assert first["loss"] == second["loss"]
+    assert "loss/other" not in second
+    assert second["term/Entropy"] > 0
+
+
+def test_factors_weigh_the_losses_of_streams(tmp_path: Path) -> None:
+    parts = [train(tmp_path / str(k), [Weighted(f)], max_steps=1) for k, f in enumerate(np.eye(3).tolist())]
+    whole = train(tmp_path / "whole", [Weighted([0.5, 2.0, 3.0])], max_steps=1)
+    gradients = [part.gradients[0] for part in parts]
+    expected = 0.5 * gradients[0] + 2.0 * gradients[1] + 3.0 * gradients[2]
+    torch.testing.assert_close(whole.gradients[0], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_two_methods_with_factors_multiply(tmp_path: Path) -> None:
+    class Again(Weighted):
+        pass
+
+    once = train(tmp_path / "once", [Weighted([1.0, 6.0, 0.5])], max_steps=1)
+    twice = train(tmp_path / "twice", [Weighted([1.0, 2.0, 0.5]), Again([1.0, 3.0, 1.0])], max_steps=1)
+    torch.testing.assert_close(once.gradients[0], twice.gradients[0], rtol=1e-5, atol=1e-7)
+
+
+def test_names_have_to_differ(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"methods: names must differ, but \['recorded'\] occur more than once"):
+        train(tmp_path, [Recorded(), Recorded()])
+
+
+def test_state_goes_with_checkpoints(tmp_path: Path) -> None:
+    changes = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    train(tmp_path, [Recorded()], **changes)
+    method = Recorded()
+    trainer = MixingTrainer(
+        model=build_model("bert-classifier"),
+        args=arguments(tmp_path, **changes),
+        train_dataset=three_streams("sequence-classification"),
+        methods=[method],
+        batch_size=12,
+        mixing="Uniform",
+    )
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert method.calls[1][0] == "load"
+    assert [call[1] for call in method.calls if call[0] == "begin"] == [2, 3]
+
+
+def test_a_backward_that_raises_leaves_the_accelerator_as_it_was(tmp_path: Path) -> None:
+    class Broken(Method):
+        def term(self, trained: Trained) -> Tensor:
+            raise RuntimeError("no term today")
+
+    trainer = MixingTrainer(
+        model=build_model("bert-classifier"),
+        args=arguments(tmp_path, max_steps=1),
+        train_dataset=three_streams("sequence-classification"),
+        methods=[Broken()],
+        mixing="Uniform",
+        batch_size=12,
+    )
+    with pytest.raises(RuntimeError, match="no term today"):
+        trainer.train()
+    assert "backward" not in vars(trainer.accelerator)

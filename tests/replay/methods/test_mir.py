@@ -1,0 +1,156 @@
+"""Maximally interfered retrieval against brute force, and what it leaves as it was."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mixer.loader import Update
+from replay import ReplayBuffer
+from replay.retrieval import MIR, Uniform
+from tests.helpers import Tokens, build_model, weights_of
+from tests.replay.methods.runs import Classifier, Points, Spy, assert_same_weights, gradient_of, make_trainer, step
+
+
+class _Normed(Classifier):
+    """A model with all that a forward or backward may leave traces of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8, dtype=torch.float64)
+        self.dropout = nn.Dropout(0.3)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.head(self.dropout(self.norm(self.body(x)).tanh()))
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def _losses(model: nn.Module, rows: list[dict[str, torch.Tensor]]) -> np.ndarray:
+    x, labels = (torch.stack([row[key] for row in rows]) for key in ("x", "labels"))
+    with torch.no_grad():
+        return nn.functional.cross_entropy(model(x, labels)["logits"], labels, reduction="none").numpy()
+
+
+class _Check(Spy):
+    """Computes by brute force, before each update, which entries should have been drawn."""
+
+    def __init__(self, buffer: ReplayBuffer, rate: float | None = None):
+        super().__init__()
+        self.buffer, self.rate, self.num_checked = buffer, rate, 0
+
+    def retrieve(self, update: Update) -> bool:
+        count, start = update.plan.counts.tolist()[1], update.plan.starts.tolist()[1]
+        if count:
+            model = Classifier()
+            model.load_state_dict(self.run.runs.model.state_dict())
+            slots = self.buffer.retrieval.candidate_slots(start, len(self.buffer))
+            rows = [self.buffer[slot] for slot in slots.tolist()]
+            new = [micro.inputs for micro in update.micro_batches if micro.stream_ids[0] == 0]
+            x, labels = (torch.cat([inputs[key] for inputs in new]) for key in ("x", "labels"))
+            before = _losses(model, rows)
+            step(
+                model,
+                gradient_of(model, model(x, labels)["loss"]),
+                self.run.runs.learning_rate if self.rate is None else self.rate,
+            )
+            best = slots[np.argsort(before - _losses(model, rows), kind="stable")[:count]]
+            drawn = self.run.planner().drawers[1].slots(np.arange(start, start + count))
+            assert drawn.tolist() == best.tolist()
+            self.num_checked += len(slots) > count
+        return False
+
+
+@pytest.mark.parametrize("rate", [None, 2.0])
+def test_those_are_drawn_whose_loss_rises_most(tmp_path: Path, rate: float | None) -> None:
+    buffer = ReplayBuffer(20, retrieval=MIR(candidates=9, learning_rate=rate))
+    check = _Check(buffer, rate)
+    trainer = make_trainer(tmp_path, [check], buffer=buffer, max_steps=6)
+    trainer.train()
+    assert check.num_checked == 5
+    model = Classifier()
+    for update, own in zip(check.updates, check.rates, strict=True):
+        batch = {key: torch.cat([part[key] for part in update.values()]) for key in ("x", "labels")}
+        step(model, gradient_of(model, model(**batch)["loss"]), own)
+    assert_same_weights(trainer.model, model)
+
+
+def test_candidates_are_different_entries_and_a_function_of_the_position() -> None:
+    retrieval = MIR(candidates=5)
+    retrieval.start(40, key=3)
+    first = retrieval.candidate_slots(10, 30)
+    assert sorted(set(first.tolist())) == sorted(first.tolist())
+    assert len(first) == 5
+    assert retrieval.candidate_slots(10, 30).tolist() == first.tolist()
+    assert retrieval.candidate_slots(15, 30).tolist() != first.tolist()
+    assert retrieval.slots(10, 5, 30).tolist() != first.tolist()
+    assert len(retrieval.candidate_slots(10, 3)) == 3
+
+
+def test_nothing_but_the_draw_changes(tmp_path: Path) -> None:
+    buffer, model = ReplayBuffer(20, retrieval=MIR(candidates=9, learning_rate=1.0)), _Normed()
+    retrieval: Any = buffer.retrieval
+    redraw, seen = retrieval.redraw, []
+
+    def state() -> list[bytes]:
+        values = [value.detach().numpy().tobytes() for value in model.state_dict().values()]
+        gradients = [repr(parameter.grad).encode() for parameter in model.parameters()]
+        modes = [str(module.training).encode() for module in model.modules()]
+        return [*values, *gradients, *modes, torch.get_rng_state().numpy().tobytes()]
+
+    def watched(*args: Any) -> bool:
+        before = state()
+        changed = redraw(*args)
+        seen.append(changed)
+        assert state() == before
+        return bool(changed)
+
+    retrieval.redraw = watched
+    make_trainer(tmp_path, model=model, buffer=buffer, per_device_train_batch_size=16).train()
+    assert seen == [False, True, True, True, True]
+
+
+def test_as_many_as_there_are_candidates_is_an_even_draw(tmp_path: Path) -> None:
+    weights = []
+    for name, retrieval in (("mir", MIR(candidates=3)), ("even", Uniform())):
+        trainer = make_trainer(tmp_path / name, buffer=ReplayBuffer(12, retrieval=retrieval))
+        trainer._wants_one_stream_each = True
+        trainer.train()
+        weights.append(weights_of(trainer.model))
+    torch.testing.assert_close(*weights, rtol=0, atol=0)
+
+
+def test_language_models_run_by_name(tmp_path: Path) -> None:
+    buffer = ReplayBuffer(12, retrieval="MIR")
+    trainer = make_trainer(tmp_path, model=build_model("llama"), new=Tokens(40, 1), buffer=buffer)
+    trainer.train()
+    assert bool(weights_of(trainer.model).isfinite().all())
+
+
+def test_a_loss_that_is_no_number_comes_last(tmp_path: Path) -> None:
+    data = Points()
+    data.x[::7] = float("nan")
+    buffer = ReplayBuffer(20, retrieval=MIR(candidates=12), is_online=False)
+    buffer.remember("old", data)
+    spy = Spy()
+    make_trainer(tmp_path, [spy], buffer=buffer, new=Points(seed=2)).train()
+    assert all(bool(update["memory"]["x"].isfinite().all()) for update in spy.updates)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MIR(candidates=0), r"candidates must be a whole number, 1 or more, got 0; 50 for draws of 10"),
+        (lambda: MIR(learning_rate=-0.1), r"learning_rate must be 0.0 or more, got -0.1; None takes that of"),
+    ],
+)
+def test_values_outside_their_range(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_models_without_whole_gradients_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"retrieval=MIR takes a gradient .* the model is sharded, or not wrapped"):
+        MIR().check(Classifier(), world_size=2)
