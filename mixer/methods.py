@@ -163,7 +163,9 @@ class MethodsMixin(SavingMixin):
     def _close_methods(self) -> None:
         """Has methods take in the update that was trained, before the next one is planned."""
         update, self._update = self._update, None
-        for method in () if update is None else self._methods:
+        if update is None:
+            return
+        for method in self._methods:
             try:
                 method.close(update)
             except Exception as error:  # the other ranks are told before they wait for this one

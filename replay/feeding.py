@@ -1,22 +1,20 @@
 """How a buffer is filled as a run goes on: after each update with the samples that were trained on."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from mixer.cutting import ids_of, positions_of
-from mixer.drawers import StreamShare
 from mixer.loader import Update
 from mixer.method import Method, Run, Trained
 from replay.drawing import BufferDrawer
-from replay.exchange import gather_rows
 from replay.gradient_scores import GradientScores
+from replay.kept_rows import KeptRows
 from replay.offered import Facts, Offered
 from replay.retrieval import MIR, Retrieval
 from replay.selection import Offers, Selection
@@ -24,7 +22,6 @@ from replay.sources import Sources, addresses
 from replay.storage import Row, Storage
 
 Int64Array = NDArray[np.int64]
-Extract = Callable[[Trained], list[Tensor]]
 
 logger = logging.get_logger(__name__)
 
@@ -87,7 +84,6 @@ class BufferFeeding(Method):
 
     def __init__(self, buffer: Fed, stream_name: str):
         self._buffer, self._stream_name = buffer, stream_name
-        self._extractors: dict[str, Extract] = {}
         self.scorer: GradientScores | None = None
 
     @property
@@ -122,11 +118,12 @@ class BufferFeeding(Method):
             self._check_iterable(stream.name, stream.is_iterable)
         self.find_sources()
         self._find_labels()
-        self.needs_samples = buffer.storage.keeps_contents and any(run.streams[k].is_iterable for k in self._fed)
+        self.kept = KeptRows(run, self._fed, buffer.storage.keeps_contents)
+        self.needs_samples = self.kept.has_iterables
         self.one_stream_each = isinstance(buffer.retrieval, MIR)
         if "gradient" in buffer.selection.needs and buffer.is_online:
             num_compared = getattr(buffer.selection, "num_compared", 10)
-            self.scorer = GradientScores(run, buffer, self._memory_id, num_compared, self._own_rows_of_iterables)
+            self.scorer = GradientScores(run, buffer, self._memory_id, num_compared, self.kept.rows_of_iterables)
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a model that retrieval or selection cannot look at; see `Method.prepare`."""
@@ -174,15 +171,6 @@ class BufferFeeding(Method):
         """Whether the ranks have to tell each other something of the samples."""
         return bool(self._asked) or self.scorer is not None
 
-    def keep(self, payload: str, extract: Extract) -> None:
-        """Has something be kept of each sample that is taken in.
-
-        Args:
-            payload: What it is called.
-            extract: Gives it for each row of a micro-batch, from what the model gave.
-        """
-        self._extractors[payload] = extract
-
     # ---- An update ----
 
     def begin_update(self, model: nn.Module, update: Update) -> None:
@@ -191,17 +179,11 @@ class BufferFeeding(Method):
         self._facts = Facts(self._asked, self._offered.count)
         self._replayed = Offered(update.plan, [self._memory_id] if self._follows_losses else [])
         self._replayed_facts = Facts(("loss",), self._replayed.count)
-        self._payloads: dict[int, dict[str, Tensor]] = {}
+        self.kept.begin(self._offered)
 
     def term(self, trained: Trained) -> None:
         """Notes what is kept of the model's output; adds nothing to the loss."""
-        numbers = self._offered.of_micro_batch(trained.micro)
-        if not (numbers >= 0).any():
-            return
-        for name, extract in self._extractors.items():
-            for number, value in zip(numbers.tolist(), extract(trained), strict=True):
-                if number >= 0:
-                    self._payloads.setdefault(number, {})[name] = value.detach()
+        self.kept.note(trained)
 
     def end_micro_batch(self, model: nn.Module, trained: Trained, is_last_first: bool) -> None:
         """Notes losses and labels that only this rank knows; see `Method.end_micro_batch`."""
@@ -244,8 +226,9 @@ class BufferFeeding(Method):
             known.get("loss"),
             scores,
         )
-        keeps_rows = buffer.storage.keeps_contents or bool(self._extractors)
-        buffer.offer(offers, self._addresses, partial(self._make_rows, update) if keeps_rows else None)
+        buffer.offer(offers, self._addresses, partial(self.kept.make, update) if self.kept.are_any else None)
+        buffer.num_gathered_bytes += self.kept.num_gathered_bytes
+        self.kept.num_gathered_bytes = 0
 
     def _refresh_losses(self) -> None:
         """Tells the selection what the losses of replayed entries were, before any of them makes room."""
@@ -263,50 +246,6 @@ class BufferFeeding(Method):
             if not self._run.streams[stream_id].is_iterable:
                 where[are_own] = addresses(int(self._source_ids[stream_id]), drawers[stream_id].references(positions))
         return where
-
-    def _make_rows(self, update: Update, numbers: Int64Array) -> list[Row]:
-        """Gives what is kept of samples: contents read on every rank, or like payloads gathered from the one rank."""
-        chosen = set(numbers.tolist())
-        own = {number: Row(None, _as_arrays(values)) for number, values in self._payloads.items() if number in chosen}
-        if self.needs_samples:
-            for number, sample in self._own_rows(update):
-                if number in chosen:
-                    own[number] = Row(sample, own[number].payload if number in own else {})
-        gathered, num_bytes = own, 0
-        if self._extractors or self.needs_samples:
-            gathered, num_bytes = gather_rows(self._run.agreement, own)
-            self._buffer.num_gathered_bytes += num_bytes
-        samples = self._read(numbers)  # after the ranks have talked, for it may fail on one of them
-        rows = []
-        for number in numbers.tolist():
-            row = gathered.get(number, Row())
-            rows.append(Row(samples[number], row.payload) if number in samples else row)
-        return rows
-
-    def _read(self, numbers: Int64Array) -> dict[int, Any]:
-        """Reads samples that can be read by index, just as they were read to be trained on."""
-        if not self._buffer.storage.keeps_contents:
-            return {}
-        found: dict[int, Any] = {}
-        drawers = self._run.planner().drawers
-        for stream_id, are_own, positions in self._offered.by_stream(numbers):
-            if not self._run.streams[stream_id].is_iterable:
-                share = StreamShare(stream_id, positions, drawers[stream_id].references(positions))
-                found |= dict(zip(numbers[are_own].tolist(), self._run.runs.read(share), strict=True))
-        return found
-
-    def _own_rows_of_iterables(self, update: Update) -> Iterator[tuple[int, Any]]:
-        return self._own_rows(update) if self.needs_samples else iter(())
-
-    def _own_rows(self, update: Update) -> Iterator[tuple[int, Any]]:
-        """Gives this rank's rows of iterable streams, with their numbers."""
-        assert update.samples is not None, "updates keep their samples where needs_samples is set"  # noqa: S101
-        share, loaded = update.samples
-        numbers = self._offered.numbers(ids_of(share), positions_of(share))
-        samples = loaded.samples(slice(None))
-        for number, stream_id, sample in zip(numbers.tolist(), ids_of(share).tolist(), samples, strict=True):
-            if number >= 0 and self._run.streams[stream_id].is_iterable:
-                yield number, sample
 
     # ---- Logs and checkpoints ----
 
@@ -338,7 +277,3 @@ class BufferFeeding(Method):
                 raise ValueError(f"Stream {self.name!r}: {problem}. {way_out}") from None
             logger.warning("Stream %r: %s. The run goes on with the buffer as it is.", self.name, problem)
         self.find_sources()
-
-
-def _as_arrays(values: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-    return {name: value.cpu().numpy() for name, value in values.items()}

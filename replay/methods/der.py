@@ -58,7 +58,7 @@ class DER(Method):
         self._run = run
         self._memory_id, self._buffer, feeding = find_memory(run, self.memory, self.name)
         self._logits = Logits(run.runs, self.top_k, self.name)
-        feeding.keep(_LOGITS, self._logits.to_keep)
+        feeding.kept.keep(_LOGITS, self._logits.to_keep)
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a memory whose oldest or newest place holds a sample without logits; see `Method.prepare`."""

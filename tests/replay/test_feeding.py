@@ -257,8 +257,8 @@ class Remembering(Method):
     adds_term = True
 
     def __init__(self, feeding: Any):
-        feeding.keep("logits", lambda trained: list(trained.output.logits[:, 0]))
-        feeding.keep("tokens", lambda trained: list(trained.micro.inputs["input_ids"]))
+        feeding.kept.keep("logits", lambda trained: list(trained.output.logits[:, 0]))
+        feeding.kept.keep("tokens", lambda trained: list(trained.micro.inputs["input_ids"]))
 
 
 @pytest.mark.parametrize("storage", ["references", "memory"])
