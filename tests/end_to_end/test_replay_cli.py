@@ -7,7 +7,6 @@ import pytest
 
 from mixer import Ledger
 from mixer.cli import main
-from tests.end_to_end.test_cli import _launch
 
 RECIPE = str(Path(__file__).parents[2] / "recipes" / "replay.yaml")
 SMALL = [
@@ -50,15 +49,13 @@ def test_the_recipe_replays_the_old_task_while_the_new_one_is_learned(
 
 
 def test_one_word_is_enough(tmp_path: Path) -> None:
-    counts = train(tmp_path / "run", "--mixing", "ReplayRatio")
-    assert abs(counts["memory"].sum() - 7) <= 2
+    counts = train(tmp_path / "run", "--mixing", "ReplayRatio", "--training.max_steps", "4")
+    assert abs(counts["memory"].sum() - 3) <= 2
 
 
 def test_a_run_is_resumed_to_the_bit(tmp_path: Path) -> None:
-    storage = '{"class_path": "replay.InMemory"}'
     saving = ["--training.save_strategy", "steps", "--training.save_steps", "3"]
-    options = [*saving, "--streams.memory.arguments", f'{{"capacity": 20, "storage": "memory", "selection": "Surprise"}}']
-    assert storage
+    options = [*saving, "--streams.memory.arguments", '{"capacity": 20, "storage": "memory", "selection": "Surprise"}']
     whole = train(tmp_path / "run", *options)
     weights = (tmp_path / "run" / "model.safetensors").read_bytes()
     counts = train(tmp_path / "run", *options, "--resume", str(tmp_path / "run" / "checkpoint-3"))
@@ -66,20 +63,11 @@ def test_a_run_is_resumed_to_the_bit(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights
 
 
-def test_two_ranks_train_by_the_recipe(tmp_path: Path) -> None:
-    launcher = ("torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "mixer")
-    folder = tmp_path / "two"
-    run = _launch(*launcher, "train", RECIPE, *SMALL, "--training.output_dir", str(folder))
-    assert run.returncode == 0, run.stderr[-4000:]
-    counts = Ledger(folder / "ledger").to_pandas().pivot(index="step", columns="stream", values="count")
-    assert counts.equals(train(tmp_path / "one"))
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--mixing.init_args.ratio", "1.0"], "mixing: ratio must be in [0, 1), got 1"),
-        (["--mixing.init_args.ratio", "-0.1"], "mixing: ratio must be in [0, 1), got -0.1"),
+        (["--mixing.init_args.ratio", "1.0"], "mixing: ratio must be a number in [0, 1), got 1.0"),
+        (["--mixing.init_args.ratio", "-0.1"], "mixing: ratio must be a number in [0, 1), got -0.1"),
         (["--mixing.init_args.ratio", "often"], "mixing: "),
         (["--mixing", "ReplyRatio"], "ReplayRatio"),
         (["--mixing", "Proportional"], "ReplayRatio(0.1"),
