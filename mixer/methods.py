@@ -61,6 +61,11 @@ class MethodsMixin(SavingMixin):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"methods: names must differ, but {twice} occur more than once.")
+        weighing = [method.name for method in self._methods if type(method).factors is not Method.factors]
+        if len(weighing) > 1:
+            raise ValueError(
+                f"methods: {weighing} each say what losses are multiplied by, and would undo each other: take one of them."
+            )
 
     def _load_methods(self, checkpoint: str) -> None:
         for method in self._methods:

@@ -1,10 +1,17 @@
 """Replay buffers that are streams of a mixture: what to remember, where to keep it, how much of it to replay."""
 
 from replay.buffer import ReplayBuffer
+from replay.features import extract_features
+from replay.methods import AGEM, DER, DERPlusPlus
 from replay.policies import ForgettingAware, ReplayRatio, Spaced
+from replay.retrieval import MIR
 from replay.storage import InMemory, OnDisk, References
 
 __all__ = [
+    "AGEM",
+    "DER",
+    "MIR",
+    "DERPlusPlus",
     "ForgettingAware",
     "InMemory",
     "OnDisk",
@@ -12,4 +19,5 @@ __all__ = [
     "ReplayBuffer",
     "ReplayRatio",
     "Spaced",
+    "extract_features",
 ]

@@ -1,6 +1,10 @@
-"""What a buffer knows of its entries: columns of numbers, a slot an entry."""
+"""What a buffer knows of its entries: a table of numbers, a slot an entry, in memory or on disk."""
 
+import mmap
+import os
 from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -10,20 +14,28 @@ Int64Array = NDArray[np.int64]
 
 # `address` is where the sample is read (-1 for nowhere), `row` the number of what is kept of it (-1 for nothing),
 # `number` counts entries and is never given again.
-_COLUMNS = {"address": np.int64, "row": np.int64, "number": np.int64, "task": np.int32, "label": np.int32}
+_ENTRY = np.dtype(
+    [("address", np.int64), ("row", np.int64), ("number", np.int64), ("task", np.int32), ("label", np.int32)]
+)
+_COLUMNS = ("address", "row", "number", "task", "label")
 _FIRST_ROOM = 1_024
 
 
 class Entries:
     """The taken slots of a buffer, 0 to `size - 1`: 32 bytes each.
 
+    On disk they lie in a file without a name, mapped into memory: every process has its own, and the system removes
+    it with the last one that has it open, however that ends.
+
     Args:
         capacity: Number of slots.
+        folder: Folder of the disk they lie on, made when it is needed; `None` for memory.
     """
 
-    def __init__(self, capacity: int):
+    def __init__(self, capacity: int, folder: Path | None = None):
         self.capacity, self.size = capacity, 0
-        self._columns = {name: np.zeros(0, dtype=dtype) for name, dtype in _COLUMNS.items()}
+        self._folder, self._process = folder, os.getpid()
+        self._table: NDArray[Any] = np.zeros(0, dtype=_ENTRY)
 
     def __getitem__(self, column: str) -> NDArray[Any]:
         """Gives a column.
@@ -34,7 +46,8 @@ class Entries:
         Returns:
             `[size]`: a view.
         """
-        return self._columns[column][: self.size]
+        view: NDArray[Any] = self._table[column][: self.size]
+        return view
 
     def put(self, slots: Int64Array, **values: Any) -> None:
         """Fills slots, new ones or such that are taken.
@@ -42,17 +55,17 @@ class Entries:
         Args:
             slots: int64 `[count]`: different slots; all that are new follow upon those that are taken.
             **values: Columns: `[count]` each, or one number for all.
+
+        Raises:
+            OSError: If the disk is full; its folder is named, and nothing has changed.
         """
         if not len(slots):
             return
-        self.size = max(self.size, int(slots.max()) + 1)
-        room = len(self._columns["address"])
-        if self.size > room:
-            room = min(self.capacity, max(2 * room, self.size, _FIRST_ROOM))
-            for name, column in self._columns.items():
-                self._columns[name] = np.resize(column, room) if len(column) else np.zeros(room, column.dtype)
-        for name, column in self._columns.items():
-            column[slots] = values[name]
+        size = max(self.size, int(slots.max()) + 1)
+        self._make_room(size)
+        self.size = size
+        for name in _COLUMNS:
+            self._table[name][slots] = values[name]
 
     def remove(self, slot: int) -> None:
         """Frees a slot: what stands in the last one comes in its place.
@@ -60,10 +73,9 @@ class Entries:
         Args:
             slot: A taken slot.
         """
-        last = self.size - 1
-        for column in self._columns.values():
-            column[slot] = column[last]
-        self.size = last
+        self._make_room(self.size)
+        self.size -= 1
+        self._table[slot] = self._table[self.size]
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Gives all columns."""
@@ -78,3 +90,27 @@ class Entries:
         self.size = 0
         if len(state["address"]):
             self.put(np.arange(len(state["address"])), **state)
+
+    def _make_room(self, size: int) -> None:
+        room = len(self._table)
+        if size > room:
+            room = min(self.capacity, max(2 * room, size, _FIRST_ROOM))
+        elif self._process == os.getpid():  # else it was forked, and others see what it writes
+            return
+        table = self._new_table(room)
+        table[: self.size] = self._table[: self.size]
+        self._table, self._process = table, os.getpid()
+
+    def _new_table(self, room: int) -> NDArray[Any]:
+        if self._folder is None:
+            return np.zeros(room, dtype=_ENTRY)
+        num_bytes = room * _ENTRY.itemsize
+        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with TemporaryFile(dir=self._folder, prefix="entries-") as file:
+                file.truncate(num_bytes)
+                if hasattr(os, "posix_fallocate"):  # then a full disk shows here, not as a signal later
+                    os.posix_fallocate(file.fileno(), 0, num_bytes)
+                return np.frombuffer(mmap.mmap(file.fileno(), num_bytes), dtype=_ENTRY)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror or str(error), str(self._folder)) from error

@@ -44,7 +44,7 @@ class Memory:
         # Whether this process writes the files that other ranks of its machine read; a run says so too.
         self.is_writer = int(os.environ.get("LOCAL_RANK", "0")) <= 0
         self.key: int | None = None
-        self._entries = Entries(capacity)
+        self._entries = Entries(capacity, storage.working_folder)
         self._rows: Rows | None = None
         self._forgotten: set[int] = set()  # addresses of samples that must not come back
         selection.start(capacity, 0)  # what does not fit shows at once

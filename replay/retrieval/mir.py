@@ -14,6 +14,7 @@ from mixer.gradients import obstacle
 from mixer.loader import Update
 from mixer.method import Run
 from mixer.order import Order
+from mixer.plan import Plan
 from mixer.policies.ranges import check_count, check_range
 from replay.offered import Facts
 from replay.random_numbers import RandomNumbers
@@ -104,15 +105,16 @@ class MIR(Uniform):
             return False
         slots = self.candidate_slots(start, size)
         drawer: Any = run.planner().drawers[memory_id]
-        drawer.assign(start, slots)
+        plan = _plan_of(update.plan, memory_id, len(slots))
+        drawer.assign(int(plan.starts[memory_id]), slots)
         new = tuple(micro for micro in update.micro_batches if are_new[micro.stream_ids[0]])
         gradient = run.runs.gradient(replace(update, micro_batches=new), num_items)
-        rises = self._rises(run, _only(update, memory_id, len(slots)), start, gradient)
+        rises = self._rises(run, plan, int(plan.starts[memory_id]), gradient)
         worst = np.argsort(-rises, kind="stable")[:count]
         drawer.assign(start, slots[worst])
         return True
 
-    def _rises(self, run: Run, plan: Any, start: int, gradient: Sequence[Tensor | None]) -> FloatArray:
+    def _rises(self, run: Run, plan: Plan, start: int, gradient: Sequence[Tensor | None]) -> FloatArray:
         candidates = run.runs.load(plan)
         facts = Facts(("before", "after"), plan.total)
         rate = run.runs.learning_rate if self.learning_rate is None else self.learning_rate
@@ -126,10 +128,11 @@ class MIR(Uniform):
         return np.where(np.isnan(rises), -np.inf, rises)
 
 
-def _only(update: Update, memory_id: int, count: int) -> Any:
-    counts = np.zeros_like(update.plan.counts)
-    counts[memory_id] = count
-    return replace(update.plan, counts=counts)
+def _plan_of(plan: Plan, memory_id: int, count: int) -> Plan:
+    """Makes a plan of candidates alone, at positions before all: who loads ahead has predicted those that come."""
+    counts, starts = np.zeros_like(plan.counts), plan.starts.copy()
+    counts[memory_id], starts[memory_id] = count, -count
+    return replace(plan, counts=counts, starts=starts)
 
 
 @contextlib.contextmanager

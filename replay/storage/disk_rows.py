@@ -9,6 +9,7 @@ import numpy as np
 
 from replay.storage.codec import decode, encode
 from replay.storage.manifest import Manifest, read_manifest, remove_manifest, write_manifest
+from replay.storage.number_set import NumberSet
 from replay.storage.row_numbers import Int64Array, as_numbers, no_such_row
 from replay.storage.rows import Row, Rows
 from replay.storage.segment import Segment, merge, neighbourhood
@@ -81,7 +82,7 @@ class DiskRows(Rows):
 
     def drop(self, numbers: Int64Array) -> None:
         """See the base class."""
-        self._rewrite_where(self._let_go(numbers), lambda segment: 2 * segment.live.size < segment.num_rows)
+        self._rewrite_where(self._let_go(numbers), lambda segment: 2 * len(segment.live) < segment.num_rows)
 
     def erase(self, numbers: Int64Array) -> None:
         """See the base class; checkpoints that have the rows keep them."""
@@ -106,7 +107,7 @@ class DiskRows(Rows):
         self._holds_earlier_run = False
 
     def _seal(self) -> None:
-        live = np.fromiter(self._pending, dtype=np.int64, count=len(self._pending))
+        live = NumberSet(np.fromiter(self._pending, dtype=np.int64, count=len(self._pending)))
         num_rows, last = self._next_number - self._first_pending, self._next_number - 1
         segment = Segment(self._first_pending, last, num_rows, self._pending_bytes, live, self._pending)
         self._segments.append(segment)
@@ -118,7 +119,7 @@ class DiskRows(Rows):
         parts = self._segments[around]
         merged = merge(parts)
         self._files.replace(parts, merged)
-        self._segments[around] = [merged] if merged.live.size else []
+        self._segments[around] = [merged] if merged.live else []
 
     def _rewrite_where(self, segments: Sequence[Segment], is_due: Callable[[Segment], bool]) -> None:
         for segment in segments:
@@ -150,7 +151,7 @@ class DiskRows(Rows):
             content = self._pending.get(number)
         else:
             index = self._index_of(number)
-            is_live = index >= 0 and self._segments[index].has(number)
+            is_live = index >= 0 and number in self._segments[index].live
             content = self._files.read(self._segments[index], number) if is_live else None
         if content is None:
             raise no_such_row(number, self._next_number)

@@ -9,10 +9,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from mixer.checkpoint import write_json
+from replay.storage.number_set import NumberSet
 from replay.storage.row_file import RowFile, write_rows, write_whole
 from replay.storage.segment import Segment
 
-_MANIFEST, _LIVE, _PENDING = "rows.json", "live.npy", "pending.arrow"
+_MANIFEST, _LIVE, _PENDING = "rows.json", "live.int64", "pending.arrow"
 _FORMAT = 1
 
 
@@ -52,12 +53,12 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         folder: The checkpoint's folder, where the segments' files are already.
         manifest: What is written.
     """
-    live = np.concatenate([np.empty(0, dtype=np.int64), *(segment.live for segment in manifest.segments)])
 
-    def write(file: BinaryIO) -> None:
-        np.save(file, live, allow_pickle=False)
+    def write_live(file: BinaryIO) -> None:
+        for segment in manifest.segments:
+            file.write(segment.live.numbers().astype("<i8").tobytes())
 
-    write_whole(folder / _LIVE, write)
+    write_whole(folder / _LIVE, write_live)
     numbers = np.fromiter(manifest.pending, dtype=np.int64, count=len(manifest.pending))
     write_rows(folder / _PENDING, numbers, list(manifest.pending.values()))
     names = [_LIVE, _PENDING, *(segment.name for segment in manifest.segments)]
@@ -67,7 +68,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         "first_pending": manifest.first_pending,
         "pending_bytes": manifest.pending_bytes,
         "segments": [
-            [segment.first, segment.last, segment.num_rows, segment.num_bytes, segment.live.size]
+            [segment.first, segment.last, segment.num_rows, segment.num_bytes, len(segment.live)]
             for segment in manifest.segments
         ],
         "files": {name: (folder / name).stat().st_size for name in names},
@@ -90,10 +91,11 @@ def read_manifest(folder: Path) -> Manifest:
     content = _read_content(folder)
     for name, size in content["files"].items():
         _check_size(folder / name, size)
-    live, segments, start = np.load(folder / _LIVE, allow_pickle=False), [], 0
-    for first, last, num_rows, num_bytes, num_live in content["segments"]:
-        segments.append(Segment(first, last, num_rows, num_bytes, live[start : start + num_live].copy()))
-        start += num_live
+    segments = []
+    with (folder / _LIVE).open("rb") as file_of_live:
+        for first, last, num_rows, num_bytes, num_live in content["segments"]:
+            live = np.frombuffer(file_of_live.read(8 * num_live), dtype="<i8").astype(np.int64)
+            segments.append(Segment(first, last, num_rows, num_bytes, NumberSet(live)))
     file = RowFile(folder / _PENDING)
     pending = {number: bytes(file.read(index)) for index, number in enumerate(file.numbers.tolist())}
     return Manifest(segments, content["next_number"], content["first_pending"], content["pending_bytes"], pending)

@@ -3,6 +3,7 @@
 import os
 import shutil
 import uuid
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,9 +40,14 @@ class RowFile:
             raise ValueError(f"{path} is torn ({error}). Load an earlier checkpoint.") from error
         if not table.schema.equals(_SCHEMA):
             raise ValueError(f"{path} has the columns {table.schema.names} instead of rows of a buffer.")
-        self.numbers: NDArray[np.int64] = table.column("number").to_numpy()
+        self._numbers = [batch.to_numpy() for batch in table.column("number").chunks]  # in the file, not in memory
         self.next_number = int((table.schema.metadata or {}).get(_NEXT_NUMBER, 0))
         self._rows = table.column("row")
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """int64 `[count]`: the rows' numbers, ascending."""
+        return np.concatenate([np.empty(0, dtype=np.int64), *self._numbers])
 
     def read(self, index: int) -> Any:
         """Gives the bytes of a row.
@@ -63,8 +69,13 @@ class RowFile:
         Returns:
             A buffer that keeps the file open; `None` if the row is not in this file.
         """
-        index = int(np.searchsorted(self.numbers, number))
-        return self.read(index) if index < len(self.numbers) and self.numbers[index] == number else None
+        batch = bisect_right(self._numbers, number, key=lambda numbers: int(numbers[0])) - 1
+        if batch < 0:
+            return None
+        numbers = self._numbers[batch]
+        index = int(np.searchsorted(numbers, number))
+        is_here = index < len(numbers) and numbers[index] == number
+        return self.read(batch * _ROWS_PER_BATCH + index) if is_here else None
 
 
 class OpenFiles:

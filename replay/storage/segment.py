@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-Int64Array = NDArray[np.int64]
+from replay.storage.number_set import Int64Array, NumberSet
 
 _NAME = re.compile(r"rows-(\d+)-(\d+)-\d+\.arrow")
 
@@ -16,15 +15,15 @@ _NAME = re.compile(r"rows-(\d+)-(\d+)-\d+\.arrow")
 class Segment:
     """Rows that lie in one file, as every rank knows them without looking into it.
 
-    The live rows take 8 bytes each: as much as a buffer's own note which row an entry has, and nothing for those that
-    are gone, however long a run is.
+    Which rows are live takes about a bit a row of its file, a few bits where many between them are gone, and 4 bytes at
+    most in one that covers less than 2^32 numbers; it is known without the file, which may come late or be gone.
 
     Args:
         first: The first number that it covers.
         last: The last one; no other segment covers numbers between.
         num_rows: Number of rows in its file.
         num_bytes: Their size, about.
-        live: int64 `[num_live]`, ascending: the rows that were not dropped.
+        live: The rows that were not dropped.
         held: Rows that are not known to be in a file yet.
     """
 
@@ -32,7 +31,7 @@ class Segment:
     last: int
     num_rows: int
     num_bytes: int
-    live: Int64Array
+    live: NumberSet
     held: dict[int, bytes] = field(default_factory=dict)
 
     @property
@@ -43,36 +42,21 @@ class Segment:
     @property
     def num_dropped(self) -> int:
         """Number of rows in its file that are not wanted any more."""
-        return self.num_rows - self.live.size
+        return self.num_rows - len(self.live)
 
     @property
     def num_live_bytes(self) -> int:
         """Size of the live rows, about."""
-        return self.num_bytes * self.live.size // self.num_rows
-
-    def has(self, number: int) -> bool:
-        """Says whether a row can be read.
-
-        Args:
-            number: Its number.
-
-        Returns:
-            Whether it is one of the live rows.
-        """
-        index = int(np.searchsorted(self.live, number))
-        return index < self.live.size and bool(self.live[index] == number)
+        return self.num_bytes * len(self.live) // self.num_rows
 
     def drop(self, numbers: Int64Array) -> None:
         """Lets go of rows.
 
         Args:
-            numbers: int64 `[count]`, ascending: which ones, if they are here.
+            numbers: int64 `[count]`, ascending, all different: which ones, if they are here.
         """
         here = numbers[np.searchsorted(numbers, self.first) : np.searchsorted(numbers, self.last, side="right")]
-        places = np.searchsorted(self.live, here)
-        are_here = places < self.live.size
-        are_here[are_here] = self.live[places[are_here]] == here[are_here]
-        self.live = np.delete(self.live, places[are_here])
+        self.live.remove(here)
         if self.held:
             for number in here.tolist():
                 self.held.pop(number, None)
@@ -87,10 +71,10 @@ def merge(parts: Sequence[Segment]) -> Segment:
     Returns:
         The segment, whose file has still to be written.
     """
-    live = np.concatenate([part.live for part in parts])
+    live = NumberSet(np.concatenate([part.live.numbers() for part in parts]))
     num_bytes = sum(part.num_live_bytes for part in parts)
     held = {number: row for part in parts for number, row in part.held.items()}
-    return Segment(parts[0].first, parts[-1].last, live.size, num_bytes, live, held)
+    return Segment(parts[0].first, parts[-1].last, len(live), num_bytes, live, held)
 
 
 def neighbourhood(segments: Sequence[Segment], index: int, most_rows: int, most_bytes: int) -> slice:
@@ -109,13 +93,13 @@ def neighbourhood(segments: Sequence[Segment], index: int, most_rows: int, most_
         The place of this one and of the neighbours that fit into a segment with it.
     """
     start, stop, chosen = index, index + 1, segments[index]
-    credit, num_rows, num_bytes = chosen.num_dropped, chosen.live.size, chosen.num_live_bytes
+    credit, num_rows, num_bytes = chosen.num_dropped, len(chosen.live), chosen.num_live_bytes
 
     def takes(other: int) -> bool:
         nonlocal credit, num_rows, num_bytes
         if not 0 <= other < len(segments):
             return False
-        size, other_bytes = segments[other].live.size, segments[other].num_live_bytes
+        size, other_bytes = len(segments[other].live), segments[other].num_live_bytes
         if size > credit or num_rows + size > most_rows or num_bytes + other_bytes > most_bytes:
             return False
         credit, num_rows, num_bytes = credit - size, num_rows + size, num_bytes + other_bytes

@@ -78,9 +78,9 @@ class SegmentFiles:
         """
         if not self.is_writer:
             return
-        if merged.live.size:
-            rows = [self.read(part, number) for part in parts for number in part.live.tolist()]
-            write_rows(self.folder / merged.name, merged.live, rows)
+        if merged.live:
+            rows = [self.read(part, number) for part in parts for number in part.live.numbers().tolist()]
+            write_rows(self.folder / merged.name, merged.live.numbers(), rows)
             merged.held = {}
         self._replaced += [self.folder / part.name for part in parts if part.name != merged.name]
 

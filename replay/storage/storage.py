@@ -19,6 +19,11 @@ class Storage(ABC):
 
     keeps_contents: ClassVar[bool]
 
+    @property
+    def working_folder(self) -> Path | None:
+        """A folder on the disk where a buffer is to lie, or `None` for memory."""
+        return None
+
     @abstractmethod
     def open(self, is_writer: bool) -> Rows:
         """Opens the rows.
@@ -73,6 +78,11 @@ class OnDisk(Storage):
     def __post_init__(self) -> None:
         if self.rows_per_segment < 1:
             raise ValueError(f"rows_per_segment has to be at least 1, not {self.rows_per_segment}.")
+
+    @property
+    def working_folder(self) -> Path:
+        """See the base class."""
+        return Path(self.folder)
 
     def open(self, is_writer: bool) -> Rows:
         """See the base class."""

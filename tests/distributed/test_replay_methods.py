@@ -82,9 +82,12 @@ def test_features_of_all_on_each_rank(results: list[dict[str, Any]]) -> None:
     ("name", "message"),
     [
         ("tokens", "AGEM: with max_tokens_per_micro_batch some rank may have samples of memory alone"),
-        ("sparse", "AGEM holds the gradient of memory against that of new samples, which cannot be told apart: table"),
+        (
+            "sparse",
+            "AGEM holds the gradient of memory against that of new samples, which cannot be told apart: module.table",
+        ),
         ("each_batch", "AGEM averages the gradients of memory and of new samples once each, and sync_each_batch=True"),
-        ("mir", "retrieval=MIR takes a gradient of new samples by itself, which cannot be done here: table"),
+        ("mir", "retrieval=MIR takes a gradient of new samples by itself, which cannot be done here: module.table"),
     ],
 )
 def test_what_cannot_be_done_is_refused_at_the_start(name: str, message: str, results: list[dict[str, Any]]) -> None:

@@ -9,7 +9,16 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from replay.methods import AGEM, DER, DERPlusPlus
-from tests.replay.methods.runs import Classifier, Spy, assert_same_weights, gradient_of, mean_loss, spied, step
+from tests.replay.methods.runs import (
+    Classifier,
+    Spy,
+    assert_same_weights,
+    gradient_of,
+    make_trainer,
+    mean_loss,
+    spied,
+    step,
+)
 
 
 def _key(x: torch.Tensor) -> bytes:
@@ -107,3 +116,35 @@ def test_memory_goes_first_and_micro_batches_are_of_one_stream(tmp_path: Path) -
     assert spy.orders[1][0] == 1
     assert spy.orders[1] == sorted(spy.orders[1], reverse=True)
     assert spy.orders[1].count(1) > 1
+
+
+@pytest.mark.parametrize("name", ["DER", "A-GEM"])
+def test_a_gradient_scaler_scales_terms_and_references_alike(tmp_path: Path, name: str) -> None:
+    method, gradient, changes = CASES[name]
+    spy = Spy()
+    trainer = make_trainer(tmp_path, [method(), spy], **changes)
+    scaler = trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    trainer.train()
+    assert scaler.get_scale() == 2.0**12
+    assert_same_weights(trainer.model, follow(spy, gradient()))
+
+
+def test_an_update_whose_memory_overflows_is_left_to_the_scaler(tmp_path: Path) -> None:
+    spy = Spy()
+    trainer = make_trainer(tmp_path, [AGEM(), spy], learning_rate=0.5)
+    forward, num_memory = trainer.model.forward, [0]
+
+    def overflowing(x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        output: dict[str, torch.Tensor] = forward(x, labels)
+        memory = spy.updates[-1].get("memory", {"x": x[:0]})["x"] if spy.updates else x[:0]
+        if len(spy.updates) == 3 and any(torch.equal(x[0], row) for row in memory):
+            num_memory[0] += 1
+            output["logits"].register_hook(lambda gradient: gradient * float("inf"))
+        return output
+
+    trainer.model.forward = overflowing
+    trainer.train()
+    assert num_memory[0] > 0
+    # Without a scaler the step is taken as if there had been no memory, and nothing is spoilt.
+    assert all(bool(parameter.isfinite().all()) for parameter in trainer.model.parameters())
+    assert trainer.state.log_history[2]["projected/memory"] == 0.0

@@ -3,15 +3,17 @@
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from mixer import MixingTrainer
 from mixer.loader import Update
-from replay import ReplayBuffer
+from replay import InMemory, ReplayBuffer, ReplayRatio
 from replay.retrieval import MIR, Uniform
-from tests.helpers import Tokens, build_model, weights_of
+from tests.helpers import Tokens, arguments, build_model, weights_of
 from tests.replay.methods.runs import Classifier, Points, Spy, assert_same_weights, gradient_of, make_trainer, step
 
 
@@ -127,6 +129,39 @@ def test_language_models_run_by_name(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, model=build_model("llama"), new=Tokens(40, 1), buffer=buffer)
     trainer.train()
     assert bool(weights_of(trainer.model).isfinite().all())
+
+
+def test_workers_load_ahead_what_is_drawn_after_all(tmp_path: Path) -> None:
+    weights = []
+    for workers in (0, 2):
+        buffer = ReplayBuffer(20, retrieval=MIR(candidates=9, learning_rate=1.0))
+        trainer = make_trainer(tmp_path / str(workers), buffer=buffer, dataloader_num_workers=workers)
+        trainer.train()
+        weights.append(weights_of(trainer.model))
+    assert torch.equal(*weights)
+
+
+def test_rows_of_iterable_streams_are_those_of_an_even_draw(tmp_path: Path) -> None:
+    rows = [{"x": row["x"].tolist(), "labels": int(row["labels"])} for row in Points()]
+
+    def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        x = torch.tensor([sample["x"] for sample in samples], dtype=torch.float64)
+        return {"x": x, "labels": torch.tensor([sample["labels"] for sample in samples])}
+
+    def new_rows(retrieval: Any) -> torch.Tensor:
+        spy, buffer = Spy(), ReplayBuffer(20, retrieval=retrieval, storage=InMemory())
+        MixingTrainer(
+            Classifier(),
+            arguments(tmp_path, max_steps=5),
+            collate,
+            {"new": datasets.Dataset.from_list(rows).to_iterable_dataset(), "memory": buffer},
+            mixing=ReplayRatio(0.4),
+            batch_size=7,
+            methods=[spy],
+        ).train()
+        return torch.cat([update["new"]["x"] for update in spy.updates])
+
+    assert torch.equal(new_rows(MIR(candidates=9)), new_rows("Uniform"))
 
 
 def test_a_loss_that_is_no_number_comes_last(tmp_path: Path) -> None:

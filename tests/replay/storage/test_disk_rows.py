@@ -243,3 +243,46 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
     done = subprocess.run([sys.executable, "-c", _MUCH, tmp_path], capture_output=True, check=True, text=True)
     assert sum(path.stat().st_size for path in tmp_path.glob("saved/*.arrow")) > 200_000_000
     assert float(done.stdout) < 64  # MiB; there are 8 in rows of no segment yet, and as many on their way
+
+
+_MANY = """
+import sys
+from pathlib import Path
+import numpy as np
+from replay.entries import Entries
+from replay.storage import DiskRows, Row
+
+def anonymous():
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0]) / 1024
+
+folder, capacity = Path(sys.argv[1]), 360_000
+rows, entries, generator = DiskRows(folder), Entries(capacity, folder), np.random.default_rng(0)
+
+def fill(until):
+    for start in range(entries.size, until, 1_000):
+        numbers = rows.append([Row(start)] * 1_000)
+        entries.put(np.arange(start, start + 1_000), address=numbers, row=numbers, number=numbers, task=0, label=-1)
+
+def replace(count):
+    for _ in range(count):
+        slots = generator.choice(entries.size, 250, replace=False)
+        rows.drop(entries["row"][slots])
+        numbers = rows.append([Row(0)] * 250)
+        entries.put(slots, address=numbers, row=numbers, number=numbers, task=0, label=-1)
+        rows.read(entries["row"][slots])
+
+fill(60_000)
+replace(20)
+before = anonymous()
+fill(capacity)
+print(anonymous() - before)
+replace(200)
+print(anonymous() - before)
+"""
+
+
+def test_memory_does_not_grow_with_the_number_of_tiny_rows_either(tmp_path):
+    done = subprocess.run([sys.executable, "-c", _MANY, tmp_path], capture_output=True, check=True, text=True)
+    print(done.stdout)
+    assert max(map(float, done.stdout.split())) < 4  # MiB; 300,000 rows of 40 bytes would be 11

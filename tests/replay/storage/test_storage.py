@@ -22,6 +22,7 @@ def test_each_choice_opens_its_rows(tmp_path):
         opened = choice.open(is_writer=True)
         assert type(opened) is rows
         assert choice.keeps_contents is keeps_contents
+        assert choice.working_folder == (tmp_path / "rows" if rows is DiskRows else None)
         opened.append([Row(None, {"logits": np.arange(3)})] * 2)
         assert opened.read(np.array([1]))[0].payload["logits"].tolist() == [0, 1, 2]
     assert len(list((tmp_path / "rows").iterdir())) == 1

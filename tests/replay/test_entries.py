@@ -1,0 +1,166 @@
+"""What a buffer knows of its entries is the same in memory and on disk, and takes no memory there."""
+
+import copy
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replay import OnDisk, ReplayBuffer
+from replay.entries import Entries
+
+COLUMNS = ("address", "row", "number", "task", "label")
+CAPACITY = 5_000
+
+
+def put(entries: Entries, slots: Any, start: int) -> None:
+    count = len(slots)
+    values = {name: start * 7 + place + np.arange(count) for place, name in enumerate(COLUMNS)}
+    entries.put(np.asarray(slots, dtype=np.int64), **{**values, "task": start})
+
+
+def table(entries: Entries) -> list[tuple[int, ...]]:
+    return list(zip(*(entries[name].tolist() for name in COLUMNS), strict=True))
+
+
+def same(left: Entries, right: Entries) -> bool:
+    dtypes = [left[name].dtype == right[name].dtype for name in COLUMNS]
+    return left.size == right.size and all(dtypes) and table(left) == table(right)
+
+
+CALLS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(0, 2_000)),
+        st.tuples(st.just("replace"), st.lists(st.integers(0, CAPACITY), unique=True, max_size=5)),
+        st.tuples(st.just("remove"), st.integers(0, CAPACITY)),
+        st.tuples(st.just("reload"), st.integers(0, CAPACITY)),
+    ),
+    max_size=20,
+)
+
+
+def call(entries: Entries, kind: str, argument: Any, start: int, folder: Path | None) -> Entries:
+    if kind == "add":
+        put(entries, np.arange(entries.size, min(CAPACITY, entries.size + argument)), start)
+    elif kind == "replace":
+        put(entries, [slot for slot in argument if slot < entries.size], start)
+    elif kind == "remove" and entries.size:
+        entries.remove(argument % entries.size)
+    elif kind == "reload":
+        state = entries.state_dict()
+        if argument % 2:
+            entries = Entries(CAPACITY, folder)
+        entries.load_state_dict(state)
+    return entries
+
+
+@settings(max_examples=100)
+@given(CALLS)
+def test_on_disk_and_in_memory_they_are_what_a_list_would_be(calls):
+    with TemporaryDirectory() as name:
+        folder = Path(name) / "rows"
+        on_disk, in_memory, model = Entries(CAPACITY, folder), Entries(CAPACITY), []
+        for start, (kind, argument) in enumerate(calls):
+            before = in_memory.size
+            in_memory = call(in_memory, kind, argument, start, None)
+            on_disk = call(on_disk, kind, argument, start, folder)
+            assert same(on_disk, in_memory)
+            if kind == "remove" and before:
+                model[argument % before] = model[-1]
+                model.pop()
+                assert table(on_disk) == model
+            model = table(on_disk)
+        assert not folder.exists() or not list(folder.iterdir())
+
+
+def test_state_is_a_copy(tmp_path):
+    for entries in (Entries(10), Entries(10, tmp_path)):
+        put(entries, range(5), 1)
+        state = entries.state_dict()
+        put(entries, range(5), 2)
+        assert state["address"].tolist() == [7, 8, 9, 10, 11]
+        other = Entries(10, tmp_path)
+        other.load_state_dict(state)
+        put(entries, range(5), 1)
+        assert same(other, entries)
+
+
+def test_a_copy_stands_by_itself(tmp_path):
+    entries = Entries(3_000, tmp_path)
+    put(entries, range(10), 1)
+    other = copy.deepcopy(entries)
+    put(other, range(2_000), 2)
+    assert entries.size == 10
+    assert entries["task"].tolist() == [1] * 10
+    assert other["task"].tolist() == [2] * 2_000
+
+
+@pytest.mark.parametrize("change", [lambda entries: put(entries, [0], 2), lambda entries: entries.remove(0)])
+def test_a_forked_process_changes_its_own(tmp_path, change):
+    entries = Entries(10, tmp_path)
+    put(entries, range(4), 1)
+    before = table(entries)
+    child = os.fork()
+    if child == 0:
+        change(entries)
+        os._exit(0 if table(entries) != before else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert table(entries) == before
+
+
+def test_a_full_disk_is_named_and_changes_nothing(tmp_path, monkeypatch):
+    entries = Entries(5_000, tmp_path)
+    put(entries, range(1_000), 1)
+    before = table(entries)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'") as info:
+        put(entries, range(2_000), 2)
+    assert info.value.errno == errno.ENOSPC
+    assert table(entries) == before
+    assert not list(tmp_path.iterdir())
+
+
+def test_buffers_on_disk_and_in_memory_have_the_same_entries(tmp_path):
+    buffers = [ReplayBuffer(50, storage=storage, seed=3) for storage in (OnDisk(tmp_path / "rows", 16), "memory")]
+    for buffer in buffers:
+        buffer.remember("old", [f"old {number}" for number in range(200)])
+        buffer.forget(buffer.find("old", range(0, 200, 7)))
+    buffers[0].save(tmp_path / "saved")
+    buffers.append(ReplayBuffer(50, storage=OnDisk(tmp_path / "rows", 16), seed=3))  # as a run that goes on does
+    buffers[2].sources.add("old", [f"old {number}" for number in range(200)])
+    buffers[2].load(tmp_path / "saved")
+    for buffer in buffers:
+        buffer.remember("new", [f"new {number}" for number in range(300)])
+    for buffer in buffers[1:]:
+        assert same(buffer._entries, buffers[0]._entries)
+        assert [buffer[slot] for slot in range(50)] == [buffers[0][slot] for slot in range(50)]
+    assert all(path.name.startswith("rows-") for path in (tmp_path / "rows").iterdir())
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from replay.entries import Entries
+
+entries = Entries(10**6, Path(sys.argv[1]))
+entries.put(np.arange(10**5), address=1, row=2, number=3, task=4, label=5)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_process_leaves_no_file(tmp_path):
+    assert subprocess.run([sys.executable, "-c", _KILLED, tmp_path / "rows"], check=False).returncode == -9
+    assert list((tmp_path / "rows").iterdir()) == []
