@@ -45,13 +45,17 @@ class ManyOffered:
         self.labels: list[int] = []
         self.losses: list[float] = []
         self.addresses: list[int] = []
+        self.now: dict[int, float] = {}  # the loss of each row that is kept, as it was last told
         offer = buffer.offer
 
         def noting(offers: Any, addresses_of: Any, make_rows: Any = None) -> Any:
             self.labels += [] if offers.labels is None else offers.labels.tolist()
             self.losses += [] if offers.losses is None else offers.losses.tolist()
             self.addresses += addresses_of(np.arange(offers.count)).tolist()
-            return offer(offers, addresses_of, make_rows)
+            first = buffer.rows.next_number
+            kept = offer(offers, addresses_of, make_rows)
+            self.now |= {} if offers.losses is None else dict(enumerate(offers.losses[kept].tolist(), first))
+            return kept
 
         buffer.offer = noting
 
@@ -120,7 +124,7 @@ def test_losses_are_those_of_the_model_when_the_samples_were_trained_on(
     selection: str, micro_batch_size: int, tmp_path: Path
 ) -> None:
     streams = {"a": Tokens(31, 1), "b": Tokens(20, 2)}
-    buffer, watch = ReplayBuffer(9, selection, seed=0), Watch()
+    buffer, watch = ReplayBuffer(9, selection, "memory", seed=0), Watch()
     offered = ManyOffered(buffer)
     expected: list[float] = []
     args = {"per_device_train_batch_size": micro_batch_size, "learning_rate": 0.5}
@@ -131,6 +135,9 @@ def test_losses_are_those_of_the_model_when_the_samples_were_trained_on(
         note(*arguments, **kwargs)
         trainer.model.eval()
         expected.extend(row_losses(trainer.model, streams[name][index]) for name, index in watch.offered[-1])
+        for row in watch.drawn[-1].get("memory", []):
+            (found,) = buffer.rows.read(np.array([row]))
+            offered.now[row] = row_losses(trainer.model, found.sample)
         trainer.model.train()
 
     watch.on_pre_optimizer_step = measure
@@ -143,8 +150,8 @@ def test_losses_are_those_of_the_model_when_the_samples_were_trained_on(
         assert sorted(buffer._entries["address"].tolist()) == sorted(np.array(offered.addresses)[largest].tolist())
         np.testing.assert_array_equal(np.sort(buffer.selection.state_dict()["losses"]), np.sort(offered.losses)[-9:])
     else:
-        weights = np.sort(buffer.selection.state_dict()["weights"])
-        assert np.isin(weights, np.exp(-np.array(offered.losses))).all()
+        now = [offered.now[row] for row in buffer._entries["row"].tolist()]
+        np.testing.assert_allclose(buffer.selection.state_dict()["weights"], np.exp(-np.array(now)), rtol=1e-4)
 
 
 def test_losses_of_a_classifier_and_under_weights_of_losses_are_unweighted(tmp_path: Path) -> None:
