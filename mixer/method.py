@@ -1,6 +1,6 @@
 """What a method is: something that takes part in a run's updates beside the loss of its samples."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -201,6 +201,17 @@ class Method:
     def log_entries(self) -> dict[str, float]:
         """Gives what a log entry says of it."""
         return {}
+
+    def log_state(self) -> dict[str, Any]:
+        """Gives what the next log entry will say of it, as plain data, so that a run that goes on says the same."""
+        return {}
+
+    def load_log_state(self, state: Mapping[str, Any]) -> None:
+        """Takes up what the next log entry will say of it.
+
+        Args:
+            state: What `log_state` gave; empty where a run begins.
+        """
 
     def save(self, folder: Path) -> None:
         """Writes its state; called on the ranks that write checkpoints.

@@ -1,7 +1,7 @@
 """A Trainer in whose updates methods take part: replay buffers among its streams, and what the user gives."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,13 +30,14 @@ class MethodsMixin(SavingMixin):
     _update: Update | None = None  # the one that is being trained
     _term_names: dict[int, str]  # of the methods that add to the loss, by number
     _terms: Tensor  # `[num_methods]`: terms of the present update, this rank's part
-    _terms_since_log: list[Tensor]
+    _term_sums: Tensor  # `[num_methods]`: over the updates since the last log entry
+    _num_terms: int = 0  # those updates
     _num_first: int = 0  # micro-batches of the present update that go first and are to come yet
 
     def _attach_methods(self, methods: tuple[Method, ...], seed: int) -> None:
         """Makes methods of the buffers among the streams and those that the user gives, and shows them the run."""
         own = [stream.dataset.as_method(stream.name) for stream in self.streams if stream.is_memory]
-        self._methods, self._terms_since_log = (*own, *methods), []
+        self._methods = (*own, *methods)
         self._term_names = {number: method.name for number, method in enumerate(self._methods) if method.adds_term}
         self._check_names()
         run = Run(
@@ -100,7 +101,8 @@ class MethodsMixin(SavingMixin):
                 method.end_backward(model)
             self._update = inputs
             if self._term_names:
-                self._terms_since_log.append(self._agreement.add_up(self._terms))
+                self._term_sums = self._term_sums + self._agreement.add_up(self._terms)
+                self._num_terms += 1
         return loss
 
     def _begin_update(self, model: nn.Module, update: Update) -> None:
@@ -188,13 +190,32 @@ class MethodsMixin(SavingMixin):
         self._raise_method_error()
         super()._save_checkpoint(*args, **kwargs)
 
+    def _begin_terms(self, state: Mapping[str, Any]) -> None:
+        """Begins the means that the next log entry gives, or goes on with them."""
+        dtype = torch.float32 if self.args.device.type == "mps" else torch.float64
+        sums = state.get("terms", [0.0] * len(self._methods))
+        self._term_sums = torch.tensor(sums, dtype=dtype, device=self.args.device)
+        self._num_terms = state.get("num_terms", 0)
+
+    def _load_log_state(self, state: Mapping[str, Any]) -> None:
+        """Takes up what the next log entry will say of the methods; nothing where a run begins."""
+        self._begin_terms(state)
+        for method in self._methods:
+            method.load_log_state(state.get("methods", {}).get(method.name, {}))
+
+    def _log_state(self) -> dict[str, Any]:
+        if not self._methods:
+            return {}
+        states = {method.name: method.log_state() for method in self._methods}
+        return {"terms": self._term_sums.tolist(), "num_terms": self._num_terms, "methods": states}
+
     def _method_entries(self) -> dict[str, float]:
         """Gives what a log entry says of the methods (their terms averaged since the last one), and notes it."""
         entries: dict[str, float] = {}
-        if self._terms_since_log:
-            means = torch.stack(self._terms_since_log).mean(dim=0).tolist()
+        if self._num_terms:
+            means = (self._term_sums / self._num_terms).tolist()
             entries = {f"term/{name}": means[number] for number, name in self._term_names.items()}
-            self._terms_since_log.clear()
+            self._begin_terms({})
         for method in self._methods:
             entries |= method.log_entries()
             self.ledger.record_memory(self.state.global_step, method.name, method.contents())

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -24,6 +24,7 @@ class Progress:
         training_stops: Whether a callback has asked for the run's end.
         num_evaluations: Rows of the ledger on evaluations at this very step.
         recorder: What the next log entry will say of the streams; see `Recorder.state_dict`.
+        methods: What it will say of methods; older versions had none.
     """
 
     seconds: float
@@ -38,6 +39,7 @@ class Progress:
     training_stops: bool
     num_evaluations: int
     recorder: dict[str, Any]
+    methods: dict[str, Any] = field(default_factory=dict)
 
     def running_loss(self, rank: int, world_size: int) -> float:
         """Gives a rank its sum of losses.

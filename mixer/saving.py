@@ -97,7 +97,12 @@ class SavingMixin(UpdateMixin):
             training_stops=control.should_training_stop and state.global_step < state.max_steps,
             num_evaluations=self.ledger.num_evaluations(state.global_step),
             recorder=self._recorder.state_dict(),
+            methods=self._log_state(),
         )
+
+    def _log_state(self) -> dict[str, Any]:
+        """Gives what the next log entry will say of the methods."""
+        return {}
 
     def _maybe_log_save_evaluate(self, tr_loss: Tensor, grad_norm: Any, *args: Any, **kwargs: Any) -> None:
         # The loop comes here after every update, and once more at an epoch's end.

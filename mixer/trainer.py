@@ -179,6 +179,7 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
         self._begin_progress(progress)
         self.ledger.begin(resume_step, description, None if progress is None else progress.num_evaluations)
         self._recorder = self._new_recorder(mixing)
+        self._load_log_state({} if progress is None else progress.methods)
         self._convention, self._finished, self._policy_error, self._method_error = None, None, None, None
         self._rows_from = None if resume_from is None else Path(resume_from)
         self._detach_tracker()

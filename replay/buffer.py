@@ -153,7 +153,7 @@ class ReplayBuffer(Memory):
             worst = picked.min() if picked.min() < 0 else picked.max()
             raise ValueError(f"remember {source!r}: indices of its {len(dataset)} samples count from 0, got {worst}.")
         self.start_if_new(0)
-        source_id = self.sources.add(source, dataset)
+        source_id = self.sources.add(source, dataset, is_read=not self.storage.keeps_contents)
         where = addresses(source_id, picked)
         if labels is None and "label" in self.selection.needs:
             labels = self.read_labels(where)

@@ -19,10 +19,17 @@ class Slots(Protocol):
     retrieval: Retrieval
     num_drawn: int
 
+    @property
+    def num_offered(self) -> int:
+        """Number of samples that the buffer was offered so far."""
+
     def __len__(self) -> int: ...
 
     def addresses(self, slots: Int64Array) -> Int64Array:
         """Says where the samples in these slots are read."""
+
+    def numbers(self, slots: Int64Array) -> Int64Array:
+        """Says which entries stand in these slots."""
 
 
 class BufferDrawer:
@@ -40,6 +47,7 @@ class BufferDrawer:
         self._position = buffer.num_drawn
         self._is_ahead = False
         self._last: tuple[int, Int64Array, Int64Array] = (0, np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._numbers: Int64Array = np.zeros(0, np.int64)
         self._coming: dict[int, int] = {}  # positions at which draws are predicted to begin, and their counts
 
     @property
@@ -71,6 +79,7 @@ class BufferDrawer:
             slots: int64 `[count]`: its slots.
         """
         self._last = (start, slots, self._buffer.addresses(slots))
+        self._numbers = self._buffer.numbers(slots)
 
     def slots(self, positions: Int64Array) -> Int64Array:
         """Says in which slots stood what was drawn last.
@@ -80,8 +89,16 @@ class BufferDrawer:
 
         Returns:
             int64 `[count]`.
+
+        Raises:
+            ValueError: If something else stands there by now.
         """
         start, slots, _ = self._last
+        if not np.array_equal(self._buffer.numbers(slots), self._numbers):
+            raise ValueError(
+                "The buffer was changed (forget, remember or load) while an update that draws from it was trained. Do "
+                "so between updates: in a callback's on_step_end, or before train."
+            )
         return slots[positions - start]
 
     def references(self, positions: range | Int64Array) -> Int64Array:
@@ -111,7 +128,7 @@ class BufferDrawer:
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the position; what is drawn is the buffer's own state."""
-        return {"position": self._position, "memory": True}
+        return {"position": self._position, "num_offered": self._buffer.num_offered, "memory": True}
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
         """Takes up the position.
@@ -127,9 +144,13 @@ class BufferDrawer:
             if allow_inexact:
                 return
             raise ValueError("the stream had a data set when the run was saved and is a replay buffer now")
-        if int(state["position"]) != self._buffer.num_drawn and not allow_inexact:
+        buffer = self._buffer
+        saved = int(state["position"]), int(state.get("num_offered", buffer.num_offered))
+        own = buffer.num_drawn, buffer.num_offered
+        if saved != own and not allow_inexact:
             raise ValueError(
-                f"{state['position']} samples had been drawn from the buffer when the run was saved, and "
-                f"{self._buffer.num_drawn} from the one that is there now"
+                f"{saved[0]} samples had been drawn from the buffer and {saved[1]} offered to it when the run was "
+                f"saved, {own[0]} and {own[1]} with the one that is there now (in a loop of one's own, save the buffer "
+                "after state_dict() was called, and load it first)"
             )
-        self._position = self._buffer.num_drawn
+        self._position = buffer.num_drawn

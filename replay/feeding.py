@@ -104,6 +104,7 @@ class BufferFeeding(Method):
         own = [stream.name for stream in run.streams if stream.dataset is buffer]
         if len(own) > 1:
             raise ValueError(f"The streams {own} are the same buffer; give each a buffer of its own.")
+        self._check_folder()
         names = buffer.stream_names
         if names is None:
             names = tuple(stream.name for stream in run.streams if not stream.is_memory)
@@ -143,10 +144,22 @@ class BufferFeeding(Method):
         """Tells the buffer the data sets that it refers to, and notes their ids, which a saved buffer brings along."""
         for stream_id in self._fed:
             stream, sources = self._run.streams[stream_id], self._buffer.sources
-            add = (
-                sources.add_unreadable(stream.name) if stream.is_iterable else sources.add(stream.name, stream.dataset)
+            if stream.is_iterable:
+                self._source_ids[stream_id] = sources.add_unreadable(stream.name)
+            else:
+                is_read = not self._buffer.storage.keeps_contents
+                self._source_ids[stream_id] = sources.add(stream.name, stream.dataset, is_read)
+
+    def _check_folder(self) -> None:
+        """Refuses two buffers in one folder: each would write over what the other has there."""
+        folder = self._buffer.storage.working_folder
+        buffers = {stream.name: getattr(stream.dataset, "storage", None) for stream in self._run.streams}
+        folders = {name: storage.working_folder for name, storage in buffers.items() if isinstance(storage, Storage)}
+        shared = [name for name, own in folders.items() if folder and own and own.resolve() == folder.resolve()]
+        if len(shared) > 1:
+            raise ValueError(
+                f"The buffers {shared} have the same folder, {folder}: give each OnDisk a folder of its own."
             )
-            self._source_ids[stream_id] = add
 
     def _find_labels(self) -> None:
         """Finds out what the ranks have to tell each other; the same on all of them."""

@@ -46,7 +46,7 @@ class Memory:
         self.key: int | None = None
         self._entries = Entries(capacity, storage.working_folder)
         self._rows: Rows | None = None
-        self._forgotten: set[int] = set()  # addresses of samples that must not come back
+        self._forgotten: Int64Array = np.zeros(0, dtype=np.int64)  # addresses of samples that must not come back
         selection.start(capacity, 0)  # what does not fit shows at once
 
     def __len__(self) -> int:
@@ -74,6 +74,13 @@ class Memory:
         """Says where the samples in some slots are read; see `reader`."""
         found: Int64Array = self._entries["row" if self.storage.keeps_contents else "address"][slots]
         return found
+
+    def numbers(self, slots: Int64Array) -> Int64Array:
+        """Says which entries stand in some slots, by their own numbers; -1 where none does."""
+        numbers = np.full(len(slots), -1, dtype=np.int64)
+        are_taken = slots < len(self)
+        numbers[are_taken] = self._entries["number"][slots[are_taken]]
+        return numbers
 
     def payloads(self, slots: Int64Array, name: str) -> list[NDArray[Any]]:
         """Gives what was remembered of some entries beside their samples.
@@ -152,9 +159,9 @@ class Memory:
         return numbers
 
     def _choose(self, offers: Offers, addresses_of: Callable[[Int64Array], Int64Array]) -> Int64Array:
-        if not self._forgotten:
+        if not len(self._forgotten):
             return self.selection.choose(offers)
-        are_new = ~np.isin(addresses_of(np.arange(offers.count)), list(self._forgotten))
+        are_new = ~np.isin(addresses_of(np.arange(offers.count)), self._forgotten)
         slots = np.full(offers.count, -1, dtype=np.int64)
         slots[are_new] = self.selection.choose(offers.part(are_new))
         return slots
@@ -181,8 +188,9 @@ class Memory:
     def forget(self, numbers: Iterable[int]) -> int:
         """Removes entries for good, with all that is kept of them, on disk too.
 
-        They do not come back, either, if their stream offers them again. On several ranks all have to make the same
-        call. Checkpoints that were written before still hold what was kept: delete those as well.
+        They do not come back, either, if their stream offers them again, but for rows of iterable streams, which nobody
+        knows again. On several ranks all have to make the same call, between updates. Checkpoints that were written
+        before still hold what was kept: delete those as well.
 
         Args:
             numbers: The entries' own numbers (`entries["number"]`); see `find`. Others are passed over.
@@ -193,7 +201,7 @@ class Memory:
         slots = np.flatnonzero(np.isin(self._entries["number"], np.fromiter(numbers, dtype=np.int64)))
         rows, where = self._entries["row"][slots], self._entries["address"][slots]
         self.rows.erase(rows[rows >= 0])
-        self._forgotten.update(where[where >= 0].tolist())
+        self._forgotten = np.union1d(self._forgotten, where[where >= 0])
         self._remove(slots)
         return len(slots)
 
@@ -205,7 +213,9 @@ class Memory:
         return {
             "capacity": self.capacity,
             "selection": self.selection.name,
+            "selection_options": _options(self.selection),
             "retrieval": self.retrieval.name,
+            "retrieval_options": _options(self.retrieval),
             "keeps_contents": self.storage.keeps_contents,
         }
 
@@ -223,7 +233,7 @@ class Memory:
             **self.description,
             **{name: getattr(self, name) for name in _COUNTERS},
             "sources": self.sources.state_dict(),
-            "forgotten": sorted(self._forgotten),
+            "forgotten": self._forgotten.tolist(),
         }
         arrays = {
             "entries": self._entries.state_dict(),
@@ -245,8 +255,8 @@ class Memory:
         folder = Path(folder)
         state, arrays = read_state(folder / "buffer")
         check_saved(state, self, FORMAT_VERSION)
-        sources, entries = self.sources.replaced({}), Entries(self.capacity)
-        sources.load_state_dict(state["sources"])
+        sources, entries = self.sources.replaced({}), Entries(self.capacity, self.storage.working_folder)
+        sources.load_state_dict(state["sources"], is_read=not self.storage.keeps_contents)
         entries.load_state_dict(arrays["entries"])
         before = copy.copy(self.selection), copy.copy(self.retrieval)  # to begin makes all that they hold anew
         try:
@@ -262,7 +272,14 @@ class Memory:
         self.sources, self._entries = sources, entries
         for name in _COUNTERS:
             setattr(self, name, state[name])
-        self._forgotten = set(state["forgotten"])
+        self._forgotten = np.array(state["forgotten"], dtype=np.int64)
+
+
+def _options(rule: Selection | Retrieval) -> dict[str, Any]:
+    """Gives what a rule was made with, as JSON gives it back."""
+    plain = (bool, int, float, str, tuple, type(None))
+    values = {name: value for name, value in vars(rule).items() if name[0] != "_" and isinstance(value, plain)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _last_of_each(slots: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -1,13 +1,11 @@
 """A second stream that draws a replay buffer for itself, independently of the first."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.checkpoint import read_json, write_json
 from mixer.method import Method, Run
 from mixer.plan import Plan
 from mixer.planner import Planner
@@ -23,8 +21,13 @@ class Drawn(Protocol):
 
     def __len__(self) -> int: ...
 
+    num_offered: int
+
     def addresses(self, slots: Int64Array) -> Int64Array:
         """Says where the samples in some slots are read."""
+
+    def numbers(self, slots: Int64Array) -> Int64Array:
+        """Says which entries stand in some slots."""
 
     def reader(self, datasets: Mapping[str, Any]) -> Any:
         """Gives what samples are read from, by address."""
@@ -55,11 +58,20 @@ class SecondDraw:
         """Says where the samples in some slots are read; see `reader`."""
         return self.buffer.addresses(slots)
 
+    def numbers(self, slots: Int64Array) -> Int64Array:
+        """Says which entries stand in some slots; see `Memory.numbers`."""
+        return self.buffer.numbers(slots)
+
+    @property
+    def num_offered(self) -> int:
+        """Number of samples that the buffer was offered so far."""
+        return self.buffer.num_offered
+
     def new_drawer(self, key: int) -> BufferDrawer:
         """Gives what draws from the buffer; see `mixer.drawer.GrowingDataset`."""
         if self.key is None:
             self.begin(key)
-        return BufferDrawer(self)
+        return _SecondDrawer(self)
 
     def begin(self, key: int, num_drawn: int = 0) -> None:
         """Begins, or goes on.
@@ -80,12 +92,34 @@ class SecondDraw:
         return lambda plan: None
 
     def as_method(self, name: str) -> Method:
-        """Gives what saves the position; see `mixer.drawer.GrowingDataset`."""
-        return _Keeping(self, name)
+        """Gives what makes sure of the buffer; see `mixer.drawer.GrowingDataset`."""
+        return _Check(self, name)
 
 
-class _Keeping(Method):
-    """Saves where a second draw is.
+class _SecondDrawer(BufferDrawer):
+    """Draws, and knows by itself where a second draw is.
+
+    Args:
+        draw: The draw.
+    """
+
+    def __init__(self, draw: SecondDraw):
+        super().__init__(draw)
+        self._draw = draw
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives position and key; see `mixer.drawer.Drawer.state_dict`."""
+        return {**super().state_dict(), "key": self._draw.key}
+
+    def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
+        """Takes up position and key; see `BufferDrawer.load_state_dict`."""
+        if state.get("key") is not None:
+            self._draw.begin(int(state["key"]), int(state["position"]))
+        super().load_state_dict(state, allow_inexact)
+
+
+class _Check(Method):
+    """Refuses a second draw without its buffer.
 
     Args:
         draw: The draw.
@@ -107,16 +141,3 @@ class _Keeping(Method):
                 f"Stream {self.name!r} is a second draw of a buffer that is no stream of this run, so that nothing "
                 "would fill or save it. Add the buffer: train_dataset={..., 'memory': buffer}."
             )
-
-    def save(self, folder: Path) -> None:
-        """Writes the position; see `Method.save`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "second_draw.json", {"key": self._draw.key, "num_drawn": self._draw.num_drawn})
-
-    def load(self, folder: Path, allow_inexact: bool = False) -> None:
-        """Takes up the saved position; see `Method.load`."""
-        path = folder / "second_draw.json"
-        if allow_inexact and not path.exists():
-            return
-        state = read_json(path)
-        self._draw.begin(int(state["key"]), int(state["num_drawn"]))

@@ -47,12 +47,14 @@ class Sources:
         """
         return {source.name: source.fingerprint for source in self._sources}
 
-    def add(self, name: str, dataset: Any) -> int:
+    def add(self, name: str, dataset: Any, is_read: bool = True) -> int:
         """Adds a data set, or gives one that was saved with the references.
 
         Args:
             name: Its name.
             dataset: A map-style data set, which must not change.
+            is_read: Whether samples are read from it. If not, another data set of a known name is a source of its own,
+                and the known one is called otherwise from then on.
 
         Returns:
             Its id; that of before if it was added already.
@@ -68,9 +70,20 @@ class Sources:
         source_id = self.names.index(name)
         known = self._sources[source_id]
         if known.dataset is not dataset:
-            known.check_same(Source.of(name, dataset))
+            found = Source.of(name, dataset)
+            if not is_read and not known.is_same(found):
+                self._put_by(source_id)
+                return self.add(name, dataset)
+            known.check_same(found)
             self._sources[source_id] = replace(known, dataset=dataset)
         return source_id
+
+    def _put_by(self, source_id: int) -> None:
+        """Gives a source whose name another data set has now a name that nobody has."""
+        known, number = self._sources[source_id], 1
+        while f"{known.name} ({number})" in self.names:
+            number += 1
+        self._sources[source_id] = replace(known, name=f"{known.name} ({number})", dataset=None)
 
     def add_unreadable(self, name: str) -> int:
         """Adds a source whose samples cannot be read by index, for its id.
@@ -174,24 +187,30 @@ class Sources:
         keys = ("name", "length", "fingerprint")
         return {"sources": [{key: getattr(source, key) for key in keys} for source in self._sources]}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], is_read: bool = True) -> None:
         """Takes up a saved state: ids are those of then, so ask `names` or `add` for them again.
 
         Data sets that were added before, or are after, are compared with those of then.
 
         Args:
             state: What `state_dict` gave.
+            is_read: See `add`.
 
         Raises:
             ValueError: If a data set has changed; it is named.
         """
-        added = {source.name: source for source in self._sources}
-        saved = [Source(**entry) for entry in state["sources"]]
-        for source in saved:
-            if source.name in added:
-                source.check_same(added[source.name])
-        known = [added.pop(source.name, source) for source in saved]
-        self._sources = known + list(added.values())
+        added = self._sources
+        self._sources = [Source(**entry) for entry in state["sources"]]
+        for source in added:
+            if source.name in self.names:
+                source_id = self.names.index(source.name)
+                known = self._sources[source_id]
+                if is_read or known.is_same(source):
+                    known.check_same(source)
+                    self._sources[source_id] = source
+                    continue
+                self._put_by(source_id)
+            self._sources.append(source)
 
     def _runs(self, addresses: Int64Array) -> Iterator[tuple[Source, Int64Array, Int64Array]]:
         """Gives each source with the positions of its addresses and their indices."""

@@ -1,6 +1,7 @@
 """Averaged gradient episodic memory: an update must not raise the loss of memory, as far as its gradient tells."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,6 +74,14 @@ class AGEM(Method):
                 f"{self.name} averages the gradients of memory and of new samples once each, and sync_each_batch=True "
                 "does so after each micro-batch. Leave it out of accelerator_config's gradient_accumulation_kwargs."
             )
+
+    def log_state(self) -> dict[str, Any]:
+        """Gives which updates since the last log entry were projected; see `Method.log_state`."""
+        return {"projected": [bool(one) for one in self._were_projected]}
+
+    def load_log_state(self, state: Mapping[str, Any]) -> None:
+        """Takes them up; see `Method.load_log_state`."""
+        self._were_projected = [torch.tensor(one, device=self._run.device) for one in state.get("projected", [])]
 
     def factors(self, plan: Plan, items: Int64Array) -> FloatArray:
         """Takes means over new samples and over those of memory; see `Method.factors`."""

@@ -37,6 +37,10 @@ class Source:
         """
         return cls(name, len(dataset), fingerprint(dataset), dataset)
 
+    def is_same(self, other: "Source") -> bool:
+        """Says whether this is the same data set as what has the same name now."""
+        return (self.length, self.fingerprint) == (other.length, other.fingerprint)
+
     def check_same(self, other: "Source") -> None:
         """Compares with what has the same name now.
 
@@ -46,7 +50,7 @@ class Source:
         Raises:
             ValueError: If it is another data set.
         """
-        if (self.length, self.fingerprint) == (other.length, other.fingerprint):
+        if self.is_same(other):
             return
         what = "some of its samples, or its type, are others"
         if self.length != other.length:

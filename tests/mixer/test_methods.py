@@ -206,3 +206,22 @@ def test_a_backward_that_raises_leaves_the_accelerator_as_it_was(tmp_path: Path)
     with pytest.raises(RuntimeError, match="no term today"):
         trainer.train()
     assert "backward" not in vars(trainer.accelerator)
+
+
+def test_means_of_terms_are_those_of_a_run_that_was_not_cut_off(tmp_path: Path) -> None:
+    changes = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2, "logging_steps": 3}
+    whole = train(tmp_path, [Entropy(0.5)], **changes)
+    trainer = MixingTrainer(
+        model=build_model("bert-classifier"),
+        args=arguments(tmp_path, **changes),
+        train_dataset=three_streams("sequence-classification"),
+        methods=[Entropy(0.5)],
+        mixing="Uniform",
+        batch_size=12,
+    )
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    logged = [[e["term/Entropy"] for e in t.state.log_history if "loss" in e] for t in (whole, trainer)]
+    assert logged[0] == logged[1]
+    assert len(logged[0]) == 2
+    trainer.train()
+    assert len([e for e in trainer.state.log_history if "term/Entropy" in e]) == 2

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer.reader import SampleError
-from replay import InMemory, OnDisk, ReplayBuffer
+from replay import MIR, InMemory, OnDisk, ReplayBuffer
 from replay.random_numbers import RandomNumbers
-from replay.selection import Offers
+from replay.selection import GradientDiversity, Offers
 from replay.sources import addresses
 from tests.replay.buffers import STORAGES, letters, snapshot
 from tests.replay.selection.offering import BY_TASK, MAKERS
@@ -465,3 +465,55 @@ def test_addresses_of_a_source_say_which_sample_it_is() -> None:
     for name in ("a", "b"):
         buffer.remember(name, letters(2, name))
     assert set(buffer._entries["address"].tolist()) <= {*addresses(0, [0, 1]).tolist(), *addresses(1, [0, 1]).tolist()}
+
+
+def test_a_buffer_that_keeps_contents_takes_another_data_set_of_the_same_name() -> None:
+    buffer = ReplayBuffer(20, storage="memory")
+    buffer.remember("new", ["a", "b"])
+    buffer.remember("new", ["c", "d", "e"])
+    assert sorted(buffer[slot] for slot in range(len(buffer))) == list("abcde")
+    assert buffer.num_samples_by_source == {"new (1)": 2, "new": 3}
+    assert len(buffer.find("new", [0])) == len(buffer.find("new (1)", [0])) == 1
+
+
+def test_a_saved_buffer_that_keeps_contents_does_not_mind_a_data_set_that_changed(tmp_path: Path) -> None:
+    buffer = ReplayBuffer(20, storage="memory")
+    buffer.remember("new", ["a", "b"])
+    buffer.save(tmp_path)
+    other = ReplayBuffer(20, storage="memory")
+    other.remember("new", ["x"])
+    other.load(tmp_path)
+    other.remember("new", ["x"])
+    assert sorted(other[slot] for slot in range(len(other))) == ["a", "b", "x"]
+    assert other.num_samples_by_source == {"new (1)": 2, "new": 1}
+
+
+def test_options_of_the_rules_have_to_be_those_of_then(tmp_path: Path) -> None:
+    ReplayBuffer(20, GradientDiversity(num_compared=4), retrieval=MIR(candidates=7)).save(tmp_path)
+    for selection, retrieval, name in (
+        (GradientDiversity(num_compared=5), MIR(candidates=7), "selection_options"),
+        (GradientDiversity(num_compared=4), MIR(candidates=8), "retrieval_options"),
+    ):
+        with pytest.raises(ValueError, match=f"the buffer was saved with {name}"):
+            ReplayBuffer(20, selection, retrieval=retrieval).load(tmp_path)
+
+
+def test_a_loaded_buffer_on_disk_has_its_entries_there(tmp_path: Path) -> None:
+    buffer = ReplayBuffer(20, storage=OnDisk(tmp_path / "one"))
+    buffer.remember("new", ["a", "b"])
+    buffer.save(tmp_path / "saved")
+    other = ReplayBuffer(20, storage=OnDisk(tmp_path / "two"))
+    other.load(tmp_path / "saved")
+    assert other._entries._folder == tmp_path / "two"
+    assert [other[slot] for slot in range(2)] == ["a", "b"]
+
+
+def test_a_draw_knows_that_its_entries_were_forgotten() -> None:
+    buffer = ReplayBuffer(20, seed=0)
+    buffer.remember("new", list("abcdefgh"))
+    drawer = buffer.new_drawer(0)
+    start = drawer.draw(4)
+    slots = drawer.slots(np.arange(start, start + 4))
+    buffer.forget(buffer.entries["number"][slots[:1]].tolist())
+    with pytest.raises(ValueError, match="while an update that draws from it was trained"):
+        drawer.slots(np.arange(start, start + 4))

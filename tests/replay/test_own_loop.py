@@ -59,7 +59,10 @@ def test_a_loop_goes_on_with_its_buffer(tmp_path: Path) -> None:
     state = json.loads(json.dumps(first.state_dict()))
     buffer.save(tmp_path / "buffer")
     second, other = make()
-    with pytest.raises(ValueError, match="samples had been drawn from the buffer when the run was saved"):
+    with pytest.raises(
+        ValueError,
+        match="9 samples had been drawn from the buffer and 31 offered to it when the run was saved, 0 and 0",
+    ):
         second.load_state_dict(state)
     second, other = make()
     other.load(tmp_path / "buffer")
@@ -102,3 +105,32 @@ def test_model_time_is_reported() -> None:
         counts.append(int((loader.stream_ids == 2).sum()))
         loader.observe(update_norm=1.0)
     assert counts[:10] == [0, 0, 5, 0, 0, 0, 0, 5, 0, 0]  # after 2 updates, then 4
+
+
+def test_a_buffer_that_was_saved_too_early_is_refused(tmp_path: Path) -> None:
+    first, buffer = make()
+    for _ in zip(range(4), first, strict=False):
+        pass
+    buffer.save(tmp_path / "buffer")
+    state = first.state_dict()  # counts the last batch, which the saved buffer was not offered
+    second, other = make()
+    other.load(tmp_path / "buffer")
+    with pytest.raises(ValueError, match=r"save the buffer after state_dict\(\) was called"):
+        second.load_state_dict(state)
+
+
+def test_a_second_draw_goes_on(tmp_path: Path) -> None:
+    def begin() -> tuple[MixingDataLoader, ReplayBuffer]:
+        buffer = ReplayBuffer(12)
+        streams = {**DATA, "memory": buffer, "again": buffer.second_draw()}
+        return MixingDataLoader(streams, 10, mixing=ReplayRatio(0.4, "Uniform")), buffer
+
+    batches = [batch.flatten().tolist() for batch in begin()[0]]
+    first, buffer = begin()
+    given = [batch.flatten().tolist() for _, batch in zip(range(4), first, strict=False)]
+    state = json.loads(json.dumps(first.state_dict()))
+    buffer.save(tmp_path / "buffer")
+    second, other = begin()
+    other.load(tmp_path / "buffer")
+    second.load_state_dict(state)
+    assert given + [batch.flatten().tolist() for batch in second] == batches

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mixer import MixingTrainer, PiKE, Proportional, Stream, schedules
-from replay import ReplayBuffer, ReplayRatio
+from replay import OnDisk, ReplayBuffer, ReplayRatio
 from replay.random_numbers import RandomNumbers
 from tests.helpers import MODEL_DATA, Tokens, arguments, build_model
 from tests.replay.buffers import (
@@ -497,3 +497,9 @@ def test_a_subclassed_trainer_and_a_dataset_dict_take_memories(tmp_path: Path) -
     )
     trainer.train()
     assert trainer.mixing.seen[2] == memory_of(trainer).num_drawn > 0
+
+
+def test_two_buffers_in_one_folder_are_refused(tmp_path: Path) -> None:
+    first, second = (ReplayBuffer(5, storage=OnDisk(tmp_path / "rows")) for _ in range(2))
+    with pytest.raises(ValueError, match=r"The buffers \['m', 'n'\] have the same folder"):
+        make(tmp_path / "run", {**two(), "m": first, "n": second})
