@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mixer.report.plot import Plot
-from mixer.report.plots import PLOTS, batch_size, coverage, learning_rate, losses, mixture
+from mixer.report.plots import PLOTS, batch_size, coverage, learning_rate, losses, memory, mixture
 from mixer.report.plots.losses import smoothed
 from mixer.report.plots.mixture import shares
 from mixer.report.run import Run, read_runs
@@ -144,3 +144,21 @@ def test_sample_counts_beyond_32_bits_are_kept_in_binary(runs: list[Run]) -> Non
     (line, _) = batch_size(runs, 100).panels[0].figure.data
     assert line.customdata.dtype == np.float64
     assert line.customdata[-1] == 84e10
+
+
+def test_the_memory_is_stacked_by_source(tmp_path: Path) -> None:
+    ledger = write_run(tmp_path / "run", is_done=False)
+    for step in range(2, 7, 2):
+        ledger.record_memory(step, "memory", {"math": 2 * step, "code": 10 - step})
+    ledger.flush()
+    (run,) = read_runs([tmp_path / "run"])
+    plot = memory([run], 100)
+    assert [panel.title for panel in plot.panels] == ["run: memory"]
+    lines = {line.name: line for line in plot.panels[0].figure.data}
+    assert lines["math"].y.tolist() == [4, 8, 12]
+    assert lines["code"].y.tolist() == [8, 6, 4]
+    assert {line.stackgroup for line in lines.values()} == {"entries"}
+    assert plot.caption.endswith("In run, memory ends with 16 entries, between 4 (code) and 12 (math).")
+    thinned = memory([run], 2).panels[0].figure.data
+    assert [len(line.x) for line in thinned] == [2, 2]
+    assert [line.y[-1] for line in thinned] == [12, 4]
