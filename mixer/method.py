@@ -190,6 +190,9 @@ class Method:
     def close(self, update: Update) -> None:
         """Is called after the optimizer step, before the next update is planned.
 
+        An error on one rank is told to all afterwards. Where ranks talk to each other in here, what may fail before
+        they do goes through `run.agreement.together`.
+
         Args:
             update: The update that was trained.
         """
