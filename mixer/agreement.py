@@ -1,7 +1,8 @@
 """What the ranks tell each other about an update: one small collective before the forward, one after the backward."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from mixer.plan import Plan
 
 Int64Array = NDArray[np.int64]
+Result = TypeVar("Result")
 
 _HALF = 2**24  # fingerprints travel in halves of 24 bits, whose squares still add up in 64 bits over 2^15 ranks
 
@@ -182,6 +184,27 @@ class Agreement:
         if self._world_size > 1:
             dist.all_reduce(values)
         return values
+
+    def together(self, work: Callable[[], Result]) -> Result:
+        """Does what may fail on one rank before ranks talk on, and ends all of them if it did; all have to call it.
+
+        Args:
+            work: This rank's part, in which ranks do not talk to each other.
+
+        Returns:
+            What it gave.
+
+        Raises:
+            RemoteError: With the other ranks' errors; a rank with an error raises that.
+        """
+        error: Exception | None = None
+        try:
+            result = work()
+        except Exception as caught:  # goes to all ranks before it is raised
+            error = caught
+        if self.most(int(error is not None)):
+            self.raise_on_all(error)
+        return result
 
     def raise_on_all(self, error: Exception | None) -> None:
         """Ends all ranks once they know that one of them failed; all have to call it.

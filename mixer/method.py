@@ -1,5 +1,6 @@
 """What a method is: something that takes part in a run's updates beside the loss of its samples."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mixer.agreement import Agreement
+from mixer.drawer import GrowingDataset
 from mixer.loader import MicroBatch, Update
 from mixer.plan import Plan
 from mixer.planner import Planner
@@ -98,6 +100,7 @@ class Method:
     adds_term: bool = False
     one_stream_each: bool = False
     needs_samples: bool = False
+    attached_to: Run | None = None  # set by the trainer
 
     @property
     def name(self) -> str:
@@ -106,6 +109,8 @@ class Method:
 
     def attach(self, run: Run) -> None:
         """Is called when the trainer is made, and has to refuse what it cannot work with.
+
+        What it noted in an earlier run has to be forgotten: it goes on with this one alone.
 
         Args:
             run: The run.
@@ -190,6 +195,9 @@ class Method:
     def close(self, update: Update) -> None:
         """Is called after the optimizer step, before the next update is planned.
 
+        An error on one rank is told to all afterwards. Where ranks talk to each other in here, what may fail before
+        they do goes through `run.agreement.together`.
+
         Args:
             update: The update that was trained.
         """
@@ -230,3 +238,35 @@ class Method:
         Raises:
             ValueError: If it does not fit.
         """
+
+
+def as_methods(methods: object) -> tuple[Method, ...]:
+    """Checks what a user gives as `methods`.
+
+    Args:
+        methods: A list or tuple of methods.
+
+    Returns:
+        The methods.
+
+    Raises:
+        TypeError: If it is something else.
+    """
+    if not isinstance(methods, (list, tuple)):
+        raise TypeError(f"methods must be a list of methods, got {_described(methods)}")
+    for place, method in enumerate(methods):
+        if not isinstance(method, Method):
+            raise TypeError(f"methods[{place}] must be a method, got {_described(method)}")
+    return tuple(methods)
+
+
+def _described(given: object) -> str:
+    """Says what was given, and what to give instead."""
+    if isinstance(given, Method):
+        return f"a {type(given).__name__} by itself. Give a list: methods=[{type(given).__name__}(...)]."
+    if inspect.isclass(given) and issubclass(given, Method):
+        return f"the class {given.__name__}. Give an instance: methods=[{given.__name__}(...)]."
+    if isinstance(given, GrowingDataset):
+        return f"a {type(given).__name__}. It is a stream: train_dataset={{..., 'memory': buffer}}."
+    what = repr(given) if isinstance(given, str) else f"a {type(given).__name__}"
+    return f"{what}. Methods are instances, such as DER('memory'); what a buffer keeps and replays is an option of it."

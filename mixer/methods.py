@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mixer.collation import batch_mapping
 from mixer.loader import MicroBatch, Update
 from mixer.losses import items_per_row
-from mixer.method import Method, Run, Trained
+from mixer.method import Method, Run, Trained, as_methods
 from mixer.plan import Plan
 from mixer.saving import SavingMixin
 from mixer.side_runs import SideRuns
@@ -25,6 +25,7 @@ class MethodsMixin(SavingMixin):
     """A Trainer that lets methods take part in its updates."""
 
     _methods: tuple[Method, ...] = ()
+    _method_run: Run  # what methods know of it
     _allow_inexact: bool
     _keeps_samples: bool
     _update: Update | None = None  # the one that is being trained
@@ -34,13 +35,13 @@ class MethodsMixin(SavingMixin):
     _num_terms: int = 0  # those updates
     _num_first: int = 0  # micro-batches of the present update that go first and are to come yet
 
-    def _attach_methods(self, methods: tuple[Method, ...], seed: int) -> None:
+    def _attach_methods(self, methods: object, seed: int) -> None:
         """Makes methods of the buffers among the streams and those that the user gives, and shows them the run."""
         own = [stream.dataset.as_method(stream.name) for stream in self.streams if stream.is_memory]
-        self._methods = (*own, *methods)
+        self._methods = (*own, *as_methods(methods))
         self._term_names = {number: method.name for number, method in enumerate(self._methods) if method.adds_term}
         self._check_names()
-        run = Run(
+        self._method_run = Run(
             streams=tuple(self.streams),
             seed=seed,
             rank=self.args.process_index,
@@ -52,7 +53,8 @@ class MethodsMixin(SavingMixin):
             runs=SideRuns(self),
         )
         for method in self._methods:
-            method.attach(run)
+            method.attach(self._method_run)
+            method.attached_to = self._method_run
         self._keeps_output = bool(self._methods)
         self._keeps_samples = any(method.needs_samples for method in self._methods)
         self._wants_one_stream_each |= any(method.one_stream_each for method in self._methods)
@@ -81,8 +83,16 @@ class MethodsMixin(SavingMixin):
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         prepared = super()._prepare_for_training(*args, **kwargs)  # type: ignore[no-untyped-call]
         for method in self._methods:
+            self._check_attached(method)
             method.prepare(self.model_wrapped)
         return prepared
+
+    def _check_attached(self, method: Method) -> None:
+        if method.attached_to is not self._method_run:
+            raise ValueError(
+                f"methods: {method.name} was given to another trainer after this one, and takes part in its updates. "
+                "Give each trainer a method of its own, or train one before the next one is made."
+            )
 
     # ---- An update ----
 

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -172,17 +173,21 @@ class SideRuns:
 
         Raises:
             ValueError: If the model is sharded.
+            RemoteError: If another rank failed before the gradients were averaged.
         """
         trainer, model = self._trainer, self._trainer.model_wrapped
         with self._aside(training=True), gradients_aside(self.parameters) as parameters:
             settle(model)
             with trainer.accelerator.no_sync(model=model):
-                for micro in update.micro_batches:
-                    own_items = 0 if micro.is_padding else int(self.items(micro).sum())
-                    weight = own_items * trainer.args.world_size / max(num_items, 1)
-                    (self.mean_loss(micro) * weight).backward()
+                trainer._agreement.together(partial(self._backward, update, num_items))
             average_gradients(model, trainer._agreement, trainer.args.world_size)
             return [parameter.grad for parameter in parameters]
+
+    def _backward(self, update: Update, num_items: int) -> None:
+        for micro in update.micro_batches:
+            own_items = 0 if micro.is_padding else int(self.items(micro).sum())
+            weight = own_items * self._trainer.args.world_size / max(num_items, 1)
+            (self.mean_loss(micro) * weight).backward()
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[nn.Module]:

@@ -141,7 +141,7 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
             self._mixing = Mixing(planner, self._policy, clock, size)
             self._agreement = Agreement(self.args.world_size, len(self.streams))
             self._recorder = self._new_recorder(self._mixing)
-            self._attach_methods(tuple(methods), self._data_seed)
+            self._attach_methods(methods, self._data_seed)
             handler = self.callback_handler
             handler.callbacks.insert(
                 0,

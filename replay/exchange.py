@@ -1,6 +1,7 @@
 """Rows that one rank has, brought to all."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from mixer.agreement import Agreement
 from replay.storage import Row
@@ -19,14 +20,14 @@ def gather_rows(agreement: Agreement, own: Mapping[int, Row]) -> tuple[dict[int,
     Returns:
         The rows of all ranks, and the bytes that they took on their way: 0 where there is one rank, which keeps its
         own.
+
+    Raises:
+        TypeError: If something in a row of this rank cannot be kept.
+        RemoteError: If that is so on another rank.
     """
     if agreement.world_size == 1:
         return dict(own), 0
-    parts = []
-    for number, row in own.items():
-        content = encode(row)
-        parts += [number.to_bytes(8, "little"), len(content).to_bytes(8, "little"), content]
-    messages = agreement.gather_bytes(b"".join(parts))
+    messages = agreement.gather_bytes(agreement.together(partial(_message, own)))
     rows: dict[int, Row] = {}
     for message in messages:
         view, place = memoryview(message), 0
@@ -36,3 +37,11 @@ def gather_rows(agreement: Agreement, own: Mapping[int, Row]) -> tuple[dict[int,
             rows[number] = decode(view[place + _HEAD : place + _HEAD + length])
             place += _HEAD + length
     return rows, sum(map(len, messages))
+
+
+def _message(own: Mapping[int, Row]) -> bytes:
+    parts = []
+    for number, row in own.items():
+        content = encode(row)
+        parts += [number.to_bytes(8, "little"), len(content).to_bytes(8, "little"), content]
+    return b"".join(parts)

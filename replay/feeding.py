@@ -229,7 +229,7 @@ class BufferFeeding(Method):
         known = self._facts.gathered(self._run.agreement) if self._asked else {}
         labels = known["label"].astype(np.int64) if "label" in known else None
         if self._labels_are_in_columns:
-            labels = buffer.read_labels(self._addresses(np.arange(offered.count)))
+            labels = self._read_labels()
         scores = None if self.scorer is None else self.scorer(update, offered)
         offers = Offers(
             offered.count,
@@ -242,6 +242,12 @@ class BufferFeeding(Method):
         buffer.offer(offers, self._addresses, partial(self.kept.make, update) if self.kept.are_any else None)
         buffer.num_gathered_bytes += self.kept.num_gathered_bytes
         self.kept.num_gathered_bytes = 0
+
+    def _read_labels(self) -> Int64Array | None:
+        read = partial(self._buffer.read_labels, self._addresses(np.arange(self._offered.count)))
+        # A rank that cannot read must not leave others waiting for it in what comes after.
+        talks_on = self.scorer is not None or self.kept.are_gathered
+        return self._run.agreement.together(read) if talks_on else read()
 
     def _refresh_losses(self) -> None:
         """Tells the selection what the losses of replayed entries were, before any of them makes room."""

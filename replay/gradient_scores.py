@@ -1,6 +1,7 @@
 """How much the gradients of new samples are like those of samples in a buffer."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -84,10 +85,17 @@ class GradientScores:
 
         Returns:
             `[count]`: in [-1, 1]; NaN where there is no entry, or a gradient is 0.
+
+        Raises:
+            RemoteError: If another rank failed; one that failed itself raises that error.
         """
-        slots = self._compared_slots()
+        slots, agreement = self._compared_slots(), self._run.agreement
         if not len(slots):
             return np.full(offered.count, np.nan)
+        facts = agreement.together(partial(self._own_scores, update, offered, slots))
+        return facts.gathered(agreement)["score"]
+
+    def _own_scores(self, update: Update, offered: Offered, slots: Int64Array) -> Facts:
         addresses, runs = self._buffer.addresses(slots), self._run.runs
         entries = list(runs.read(StreamShare(self._stream_id, slots, addresses)))
         own, facts = self._own_samples(update, offered), Facts(("score",), offered.count)
@@ -96,7 +104,7 @@ class GradientScores:
             part = numbers[first : first + _MOST_ROWS]
             cosines = self._cosines(update, [own[number] for number in part.tolist()], entries)
             facts.note("score", part, torch.from_numpy(cosines.max(axis=1)))
-        return facts.gathered(self._run.agreement)["score"]
+        return facts
 
     def _compared_slots(self) -> Int64Array:
         size = len(self._buffer)

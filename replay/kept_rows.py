@@ -42,6 +42,11 @@ class KeptRows:
         """Whether anything is kept at all."""
         return self._keeps_contents or bool(self._extractors)
 
+    @property
+    def are_gathered(self) -> bool:
+        """Whether ranks have to tell each other what is kept."""
+        return bool(self._extractors) or self.has_iterables
+
     def keep(self, payload: str, extract: Extract) -> None:
         """Has something be kept of each sample.
 
@@ -90,7 +95,7 @@ class KeptRows:
             if number in chosen:
                 own[number] = Row(sample, own[number].payload if number in own else {})
         gathered = own
-        if self._extractors or self.has_iterables:
+        if self.are_gathered:
             gathered, num_bytes = gather_rows(self._run.agreement, own)
             self.num_gathered_bytes += num_bytes
         samples = self._read(numbers)  # after the ranks have talked, for it may fail on one of them

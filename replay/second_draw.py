@@ -88,8 +88,25 @@ class SecondDraw:
         return self.buffer.reader(datasets)
 
     def follow(self, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]) -> Callable[[Plan], None]:
-        """Fills nothing; see `mixer.drawer.GrowingDataset`."""
+        """Fills nothing, but refuses a mix without the buffer; see `mixer.drawer.GrowingDataset`."""
+        self.check(name, streams)
         return lambda plan: None
+
+    def check(self, name: str, streams: Sequence[Stream]) -> None:
+        """Makes sure that the buffer is there.
+
+        Args:
+            name: The name of this draw's stream.
+            streams: The streams of the run.
+
+        Raises:
+            ValueError: If it is not among them.
+        """
+        if not any(stream.dataset is self.buffer for stream in streams):
+            raise ValueError(
+                f"Stream {name!r} is a second draw of a buffer that is no stream of this run, so that nothing "
+                "would fill or save it. Add the buffer: {..., 'memory': buffer}."
+            )
 
     def as_method(self, name: str) -> Method:
         """Gives what makes sure of the buffer; see `mixer.drawer.GrowingDataset`."""
@@ -136,8 +153,4 @@ class _Check(Method):
 
     def attach(self, run: Run) -> None:
         """Refuses a run without the buffer; see `Method.attach`."""
-        if not any(stream.dataset is self._draw.buffer for stream in run.streams):
-            raise ValueError(
-                f"Stream {self.name!r} is a second draw of a buffer that is no stream of this run, so that nothing "
-                "would fill or save it. Add the buffer: train_dataset={..., 'memory': buffer}."
-            )
+        self._draw.check(self.name, run.streams)

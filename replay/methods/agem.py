@@ -13,7 +13,7 @@ from mixer.gradients import add_up, obstacle
 from mixer.loader import Update
 from mixer.method import Method, Run, Trained
 from mixer.plan import Plan
-from replay.methods.memories import factors_of_means, find_memory
+from replay.methods.memories import factors_of_means, find_memory, refuse_second_draws
 
 FloatArray = NDArray[np.float64]
 Int64Array = NDArray[np.int64]
@@ -34,8 +34,9 @@ class AGEM(Method):
         memory: Name of the buffer's stream.
 
     Raises:
-        ValueError: When the trainer is made if the memory is no replay buffer, or micro-batches are cut by tokens on
-            several ranks; when it begins to train if no rank has a whole gradient of its own.
+        ValueError: When the trainer is made if the memory is no replay buffer, a stream is a second draw, or
+            micro-batches are cut by tokens on several ranks; when it begins to train if no rank has a whole gradient of
+            its own.
 
     Example:
         >>> trainer = MixingTrainer(  # doctest: +SKIP
@@ -54,7 +55,9 @@ class AGEM(Method):
     def attach(self, run: Run) -> None:
         """Finds the memory; see `Method.attach`."""
         self._run = run
+        self._reference, self._were_projected = None, []
         self._memory_id, _, _ = find_memory(run, self.memory, self.name)
+        refuse_second_draws(run, self.name, f"Leave them out: {self.name} draws {self.memory!r} once.")
         if run.world_size > 1 and run.runs.is_cut_by_tokens:
             raise ValueError(
                 f"{self.name}: with max_tokens_per_micro_batch some rank may have samples of memory alone in an "

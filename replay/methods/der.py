@@ -8,7 +8,7 @@ from mixer.method import Method, Run, Trained
 from mixer.plan import Plan
 from mixer.policies.ranges import check_count, check_range
 from replay.methods.logits import Logits
-from replay.methods.memories import factors_of_means, find_memory
+from replay.methods.memories import factors_of_means, find_memory, refuse_second_draws
 
 FloatArray = NDArray[np.float64]
 Int64Array = NDArray[np.int64]
@@ -34,8 +34,9 @@ class DER(Method):
         top_k: How many of the largest logits are compared; `None` for all of a sample's, or 32 of a token's.
 
     Raises:
-        ValueError: If a value is outside its range; when the trainer is made if the memory is no replay buffer; when it
-            begins to train if samples are in it that came without logits.
+        ValueError: If a value is outside its range; when the trainer is made if the memory is no replay buffer or a
+            stream is a second draw; when it begins to train if samples are in it that came without logits, or the
+            model gives none for each class or token.
 
     Example:
         >>> trainer = MixingTrainer(  # doctest: +SKIP
@@ -57,8 +58,13 @@ class DER(Method):
         """Finds the memory and has the logits of its samples kept; see `Method.attach`."""
         self._run = run
         self._memory_id, self._buffer, feeding = find_memory(run, self.memory, self.name)
+        self._refuse_second_draws(run)
         self._logits = Logits(run.runs, self.top_k, self.name)
         feeding.kept.keep(_LOGITS, self._logits.to_keep)
+
+    def _refuse_second_draws(self, run: Run) -> None:
+        way_out = f"Learn from their labels, DERPlusPlus({self.memory!r}, second=...), or leave them out."
+        refuse_second_draws(run, self.name, way_out)
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a memory whose oldest or newest place holds a sample without logits; see `Method.prepare`."""

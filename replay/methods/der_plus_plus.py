@@ -4,7 +4,7 @@ from mixer.method import Run
 from mixer.plan import Plan
 from mixer.policies.ranges import check_range
 from replay.methods.der import DER, FloatArray, Int64Array
-from replay.methods.memories import factors_of_means
+from replay.methods.memories import factors_of_means, refuse_second_draws
 from replay.second_draw import SecondDraw
 
 
@@ -24,7 +24,8 @@ class DERPlusPlus(DER):
         top_k: See `DER`.
 
     Raises:
-        ValueError: As for `DER`; when the trainer is made if `second` is no second draw of that memory.
+        ValueError: As for `DER`; when the trainer is made if `second` is no second draw of that memory, or a stream
+            that it does not name is one.
 
     Example:
         >>> memory = ReplayBuffer(1000)  # doctest: +SKIP
@@ -51,16 +52,23 @@ class DERPlusPlus(DER):
         super().attach(run)
         if self.second is None:
             self._factors = {self._memory_id: self.beta}
-            return
-        second_id = run.stream_id(self.second, f"{self.name}(second={self.second!r})")
+        else:
+            self._factors = {self._memory_id: 0.0, self._find_second(run, self.second): self.beta}
+
+    def _refuse_second_draws(self, run: Run) -> None:
+        way_out = f"Name the one of {self.memory!r}, as in second='again', and leave others out."
+        refuse_second_draws(run, self.name, way_out, self.second)
+
+    def _find_second(self, run: Run, name: str) -> int:
+        second_id = run.stream_id(name, f"{self.name}(second={name!r})")
         draw = run.streams[second_id].dataset
         if not isinstance(draw, SecondDraw) or draw.buffer is not self._buffer:
             raise ValueError(
-                f"{self.name}: second must name a second draw of {self.memory!r}, but stream {self.second!r} is a "
-                f"{type(draw).__name__}. Add one: train_dataset={{..., {self.memory!r}: buffer, {self.second!r}: "
+                f"{self.name}: second must name a second draw of {self.memory!r}, but stream {name!r} is a "
+                f"{type(draw).__name__}. Add one: train_dataset={{..., {self.memory!r}: buffer, {name!r}: "
                 "buffer.second_draw()}, or leave second out."
             )
-        self._factors = {self._memory_id: 0.0, second_id: self.beta}
+        return second_id
 
     def factors(self, plan: Plan, items: Int64Array) -> FloatArray:
         """Takes means over new samples, and times β over those whose labels count; see `Method.factors`."""

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from mixer.method import Run
 from replay.buffer import ReplayBuffer
 from replay.feeding import BufferFeeding
+from replay.second_draw import SecondDraw
 
 FloatArray = NDArray[np.float64]
 Int64Array = NDArray[np.int64]
@@ -38,8 +39,30 @@ def find_memory(run: Run, name: str, asked_by: str) -> tuple[int, ReplayBuffer, 
     return stream_id, buffer, buffer.feeding
 
 
+def refuse_second_draws(run: Run, asked_by: str, way_out: str, named: str | None = None) -> None:
+    """Refuses second draws of buffers that a method does not know of: it would take their samples for new ones.
+
+    Args:
+        run: The run.
+        asked_by: The method, for the error.
+        way_out: What to do about it.
+        named: The one that it knows of.
+
+    Raises:
+        ValueError: If there are others.
+    """
+    unknown = [stream.name for stream in run.streams if isinstance(stream.dataset, SecondDraw) and stream.name != named]
+    if unknown:
+        raise ValueError(
+            f"{asked_by}: the streams {unknown} are second draws of a buffer, whose samples would count as new ones. "
+            f"{way_out}"
+        )
+
+
 def factors_of_means(items: Int64Array, weights: Mapping[int, float]) -> FloatArray:
     """Makes the mean over all items of an update a sum of means: of some streams each by itself, of the rest together.
+
+    The rest are new samples and those of other buffers, which are replayed as samples of the batch.
 
     Args:
         items: int64 `[num_streams]`: items of the update.

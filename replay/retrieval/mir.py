@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -115,17 +116,21 @@ class MIR(Uniform):
         return True
 
     def _rises(self, run: Run, plan: Plan, start: int, gradient: Sequence[Tensor | None]) -> FloatArray:
-        candidates = run.runs.load(plan)
-        facts = Facts(("before", "after"), plan.total)
+        agreement = run.agreement
+        candidates = agreement.together(partial(run.runs.load, plan))
+        known = agreement.together(partial(self._losses, run, candidates, start, gradient)).gathered(agreement)
+        rises = known["after"] - known["before"]
+        return np.where(np.isnan(rises), -np.inf, rises)
+
+    def _losses(self, run: Run, candidates: Update, start: int, gradient: Sequence[Tensor | None]) -> Facts:
+        facts = Facts(("before", "after"), candidates.plan.total)
         rate = run.runs.learning_rate if self.learning_rate is None else self.learning_rate
         for name in ("before", "after"):
             with _moved(run.runs.parameters, gradient, rate if name == "after" else 0.0):
                 for micro, losses in run.runs.row_losses(candidates):
                     assert micro.positions is not None, "methods see positions"  # noqa: S101
                     facts.note(name, micro.positions - start, losses)
-        known = facts.gathered(run.agreement)
-        rises = known["after"] - known["before"]
-        return np.where(np.isnan(rises), -np.inf, rises)
+        return facts
 
 
 def _plan_of(plan: Plan, memory_id: int, count: int) -> Plan:

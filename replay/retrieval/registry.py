@@ -1,5 +1,7 @@
 """Retrievals by name."""
 
+import copy
+
 from mixer.choices import choose, refuse_class
 from replay.retrieval.base import Retrieval
 from replay.retrieval.least_recent import LeastRecent
@@ -25,14 +27,14 @@ def as_retrieval(retrieval: object) -> Retrieval:
         retrieval: A retrieval, or the name of one.
 
     Returns:
-        The retrieval.
+        The retrieval: a copy of one that was given, so that buffers never share what it remembers.
 
     Raises:
         ValueError: If there is none of that name.
         TypeError: If it is neither.
     """
     if isinstance(retrieval, Retrieval):
-        return retrieval
+        return copy.deepcopy(retrieval)
     if isinstance(retrieval, str):
         return choose(retrieval, retrieval_classes(), "retrieval", "retrieval")
     refuse_class(retrieval, Retrieval, "retrieval")

@@ -1,5 +1,7 @@
 """Selections by name."""
 
+import copy
+
 from mixer.choices import choose, refuse_class
 from replay.selection.base import Selection
 from replay.selection.class_balanced import ClassBalanced
@@ -41,14 +43,14 @@ def as_selection(selection: object) -> Selection:
         selection: A selection, or the name of one.
 
     Returns:
-        The selection.
+        The selection: a copy of one that was given, so that buffers never share what it remembers.
 
     Raises:
         ValueError: If there is none of that name.
         TypeError: If it is neither.
     """
     if isinstance(selection, Selection):
-        return selection
+        return copy.deepcopy(selection)
     if isinstance(selection, str):
         return choose(selection, selection_classes(), "selection", "selection")
     refuse_class(selection, Selection, "selection")

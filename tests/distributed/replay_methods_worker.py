@@ -7,11 +7,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from mixer.agreement import Agreement
 from replay import InMemory, ReplayBuffer, ReplayRatio
+from replay.exchange import gather_rows
 from replay.features import extract_features
 from replay.methods import AGEM, DER, DERPlusPlus
 from replay.retrieval import MIR
 from replay.selection import GradientDiversity
+from replay.storage import Row
 from tests.distributed.launch import end_with, message_of
 from tests.helpers import Tokens, build_model, weights_of
 from tests.replay.methods.runs import Classifier, Points, TwoHeads, make_trainer
@@ -141,6 +144,53 @@ def refusals(folder: Path) -> dict[str, str]:
     mir = ReplayBuffer(12, retrieval="MIR")
     found["mir"] = message_of(make_trainer(folder / "refused", buffer=mir, model=_Sparse()).train)
     return found
+
+
+def failures(folder: Path) -> dict[str, str]:
+    """What each rank says where rank 1 fails in what ranks do for themselves before they talk to each other."""
+    rank = torch.distributed.get_rank()
+    found = {}
+    for name, (make, owner, part) in FAILING.items():
+        buffer = make()
+        methods = [DER()] if name == "labels" else []  # then ranks talk on about logits
+        trainer = make_trainer(folder / f"failing {name}", methods, buffer=buffer, batch_size=11)
+        if rank == 1:
+            setattr(owner(trainer, buffer), part, _fail)
+        found[name] = message_of(trainer.train)
+    MIR._losses = _LOSSES  # type: ignore[method-assign]
+    odd = {rank: Row({"kept"} if rank else "kept")}
+    found["row"] = message_of(lambda: gather_rows(Agreement(2, 1), odd))
+    return found
+
+
+FAILING: dict[str, Any] = {
+    "scores": (
+        lambda: ReplayBuffer(6, GradientDiversity(3)),
+        lambda trainer, buffer: buffer.feeding.scorer,
+        "_own_samples",
+    ),
+    "labels": (
+        lambda: ReplayBuffer(6, "ClassBalanced", storage=InMemory()),
+        lambda trainer, buffer: buffer,
+        "read_labels",
+    ),
+    "gradient": (
+        lambda: ReplayBuffer(20, retrieval=MIR(9)),
+        lambda trainer, buffer: buffer.feeding._run.runs,
+        "_backward",
+    ),
+    "candidates": (
+        lambda: ReplayBuffer(20, retrieval=MIR(9)),
+        lambda trainer, buffer: buffer.feeding._run.runs,
+        "load",
+    ),
+    "losses": (lambda: ReplayBuffer(20, retrieval=MIR(9)), lambda trainer, buffer: MIR, "_losses"),
+}
+_LOSSES = MIR._losses
+
+
+def _fail(*_: Any) -> None:
+    raise OSError("disk on fire")
 
 
 class _Sparse(Classifier):

@@ -9,10 +9,10 @@ import torch
 
 from replay.features import extract_features
 from tests.distributed.launch import launch_well, results_of
-from tests.distributed.replay_methods_worker import CASES, SMALL, found_in, run
+from tests.distributed.replay_methods_worker import CASES, FAILING, SMALL, found_in, run
 from tests.replay.methods.runs import Classifier, Points
 
-SCENARIOS = ("same", "repeated", "resumed", "by_tokens", "features", "refusals")
+SCENARIOS = ("same", "repeated", "resumed", "by_tokens", "features", "refusals", "failures")
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +93,12 @@ def test_features_of_all_on_each_rank(results: list[dict[str, Any]]) -> None:
 def test_what_cannot_be_done_is_refused_at_the_start(name: str, message: str, results: list[dict[str, Any]]) -> None:
     for result in results:
         assert result["refusals"][name].startswith(f"ValueError: {message}"), result["refusals"][name]
+
+
+def test_an_error_on_one_rank_ends_both(results: list[dict[str, Any]]) -> None:
+    other, failed = (result["failures"] for result in results)
+    assert failed.keys() == other.keys() == {*FAILING, "row"}
+    for name, message in failed.items():
+        assert other[name] == f"RemoteError: rank 1 failed: {message}"
+        assert message == "OSError: disk on fire" or name == "row"
+    assert failed["row"].startswith("TypeError: sample: a builtins.set cannot be kept in a buffer")

@@ -173,6 +173,38 @@ def test_names_have_to_differ(tmp_path: Path) -> None:
         train(tmp_path, [Recorded(), Recorded()])
 
 
+class _Growing:
+    """Nothing but the names of what a replay buffer has."""
+
+    new_drawer = reader = follow = as_method = len
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        (Entropy(0.5), r"methods must be a list of methods, got a Entropy by itself. Give a list: methods=\[Entropy"),
+        (Entropy, r"methods must be a list of methods, got the class Entropy"),
+        ([Entropy(0.5), Entropy], r"methods\[1\] must be a method, got the class Entropy. Give an instance"),
+        (["DER"], r"methods\[0\] must be a method, got 'DER'. Methods are instances, such as DER\('memory'\)"),
+        ("DER", r"methods must be a list of methods, got 'DER'"),
+        (None, r"methods must be a list of methods, got a NoneType"),
+        ([_Growing()], r"methods\[0\] must be a method, got a _Growing. It is a stream: train_dataset="),
+    ],
+)
+def test_what_is_no_method_is_refused(tmp_path: Path, methods: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        train(tmp_path, methods)
+
+
+def test_a_method_goes_from_run_to_run_but_is_in_one_at_a_time(tmp_path: Path) -> None:
+    method = Recorded()
+    first = train(tmp_path, [method], max_steps=1)
+    second = train(tmp_path, [method], max_steps=1)
+    assert method.attached_to is second._method_run
+    with pytest.raises(ValueError, match="methods: recorded was given to another trainer after this one"):
+        first.train()
+
+
 def test_state_goes_with_checkpoints(tmp_path: Path) -> None:
     changes = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
     train(tmp_path, [Recorded()], **changes)

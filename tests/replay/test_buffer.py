@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from mixer.reader import SampleError
 from replay import MIR, InMemory, OnDisk, ReplayBuffer
 from replay.random_numbers import RandomNumbers
-from replay.selection import GradientDiversity, Offers
+from replay.retrieval import LeastRecent
+from replay.selection import GradientDiversity, Offers, Ring
 from replay.sources import addresses
 from tests.replay.buffers import STORAGES, letters, snapshot
 from tests.replay.selection.offering import BY_TASK, MAKERS
@@ -96,6 +97,15 @@ def test_storage_and_the_order_of_calls_change_nothing_of_what_is_kept(selection
         assert contents(buffer) == expected
         found.append((snapshot(buffer), contents(buffer), draw(buffer, 4, 10, 1)))
     assert found[0] == found[1] == found[2]
+
+
+def test_rules_are_copied_so_that_buffers_share_nothing() -> None:
+    selection, retrieval = Ring(by="task"), LeastRecent()
+    first, second = (ReplayBuffer(4, selection, retrieval=retrieval, seed=0) for _ in range(2))
+    first.remember("a", ["a", "b"])
+    second.remember("b", ["c", "d", "e"])
+    assert (first.selection.size, second.selection.size) == (2, 3)
+    assert first.retrieval.slots(0, 2, 2).tolist() == [0, 1]
 
 
 def test_labels_come_from_a_column_unless_they_are_given() -> None:

@@ -93,6 +93,12 @@ def test_a_buffer_that_is_filled_by_hand_may_keep_anything() -> None:
     assert set(batch.flatten()[torch.from_numpy(loader.stream_ids == 2)].tolist()) <= set(range(9))
 
 
+def test_a_second_draw_without_its_buffer_is_refused() -> None:
+    streams = {"math": DATA["math"], "again": ReplayBuffer(5).second_draw()}
+    with pytest.raises(ValueError, match=r"Stream 'again' is a second draw of a buffer that is no stream of this run"):
+        MixingDataLoader(streams, 10, mixing=ReplayRatio(0.3))
+
+
 def test_indices_lead_to_no_memory() -> None:
     with pytest.raises(ValueError, match="use MixingDataLoader"):
         AdaptiveBatchSampler({**DATA, "memory": ReplayBuffer(5)}, 10, mixing=ReplayRatio(0.3))

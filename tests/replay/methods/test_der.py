@@ -121,6 +121,29 @@ def test_the_second_draw_has_to_be_one_of_that_memory(tmp_path: Path) -> None:
         make_trainer(tmp_path, new={"new": Points(), "second": ReplayBuffer(5).second_draw()})
 
 
+@pytest.mark.parametrize(
+    ("method", "way_out"),
+    [
+        (DER(), r"DERPlusPlus\('memory', second=...\), or leave them out"),
+        (DERPlusPlus(), r"Name the one of 'memory', as in second='again'"),
+        (AGEM(), r"AGEM draws 'memory' once"),
+    ],
+)
+def test_a_second_draw_that_nobody_names_is_refused(tmp_path: Path, method: Any, way_out: str) -> None:
+    with pytest.raises(ValueError, match=rf"the streams \['second'\] are second draws of a buffer.*{way_out}"):
+        make_trainer(tmp_path, [method], second=True)
+
+
+def test_samples_of_another_buffer_are_replayed_as_samples_of_the_batch(tmp_path: Path) -> None:
+    other = ReplayBuffer(20, is_online=False)
+    other.remember("other", Points(20, seed=2))
+    factors = []
+    for stream in (other, Points(20, seed=2)):
+        trainer = make_trainer(tmp_path, [DER()], new={"new": Points(), "old": stream})
+        factors.append(trainer._methods[-1].factors(None, np.array([6, 2, 4])).tolist())
+    assert factors[0] == factors[1] == [1.5, 1.5, 0.0]
+
+
 def test_the_same_method_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="names must differ"):
         make_trainer(tmp_path, [AGEM(), AGEM()])

@@ -152,7 +152,9 @@ class TestNames:
 
     def test_by_name_or_as_it_is(self) -> None:
         own = Uniform()
-        assert as_retrieval(own) is own
+        copied = as_retrieval(own)
+        assert type(copied) is Uniform
+        assert copied is not own
         assert type(as_retrieval("least_recent")) is LeastRecent
         assert own.name == "Uniform"
 

@@ -153,7 +153,9 @@ class TestNames:
 
     def test_by_name_or_as_it_is(self) -> None:
         surprise = Surprise()
-        assert as_selection(surprise) is surprise
+        copied = as_selection(surprise)
+        assert type(copied) is Surprise
+        assert copied is not surprise
         assert type(as_selection("reservoir")) is Reservoir
         assert surprise.name == "Surprise"
 
