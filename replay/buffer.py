@@ -11,6 +11,7 @@ from mixer.method import Method
 from mixer.plan import Plan
 from mixer.planner import Planner
 from mixer.streams import Stream
+from replay.arguments import as_column, as_names, as_payloads, as_whole_numbers
 from replay.drawing import BufferDrawer
 from replay.feeding import BufferFeeding
 from replay.following import follow
@@ -40,8 +41,8 @@ class ReplayBuffer(Memory):
         retrieval: Which of them are replayed: a `replay.retrieval` or its name.
         streams: Names of the streams whose samples are offered; `None` for all that are no buffers.
         is_online: Whether samples are offered as they are trained on; else only by `remember`.
-        label_column: Column of the classes, for a selection that goes by class; `None` takes `"label"`, or `"labels"`
-            where it is a whole number a sample.
+        label_column: Column or attribute of the classes, for a selection that goes by class, and no other is taken;
+            `None` takes `"label"`, or `"labels"` or `targets` where it is a whole number a sample.
         seed: Random key of the buffer; `None` derives it from the seed of its first run.
 
     Raises:
@@ -71,13 +72,13 @@ class ReplayBuffer(Memory):
             raise TypeError(f"capacity must be a whole number of samples, got {capacity!r}.")
         if capacity < 1:
             raise ValueError(f"capacity must be 1 or more samples, got {capacity}.")
-        if isinstance(streams, str):
-            raise TypeError(f"streams must be a list of names, such as {[streams]}, got {streams!r}.")
+        if not isinstance(label_column, (str, type(None))):
+            raise TypeError(f"label_column must be the name of a column, such as 'label', got {label_column!r}.")
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer, type(None))):
             raise TypeError(f"seed must be a whole number, got {seed!r}.")
         super().__init__(int(capacity), as_selection(selection), as_storage(storage), as_retrieval(retrieval))
         self.is_online, self.label_column = is_online, label_column
-        self.stream_names = None if streams is None else tuple(dict.fromkeys(streams))
+        self.stream_names = as_names("streams", streams)
         self.feeding: BufferFeeding | None = None  # in the run that the buffer takes part in
         if is_online and self.selection.is_by_task:
             raise ValueError(
@@ -144,11 +145,13 @@ class ReplayBuffer(Memory):
 
         Raises:
             ValueError: If the selection needs what is not given, lengths do not fit, or there is no such sample.
-            TypeError: If the data set cannot be indexed.
+            TypeError: If the data set cannot be indexed, or something is of the wrong kind.
         """
+        if not isinstance(source, str):
+            raise TypeError(f"remember: source must be the name of the data set, such as 'old', got {source!r}.")
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise TypeError(f"remember {source!r}: a data set with __len__ and __getitem__ is needed, got {dataset!r}.")
-        picked = np.arange(len(dataset)) if indices is None else np.fromiter(indices, dtype=np.int64)
+        picked = np.arange(len(dataset)) if indices is None else as_whole_numbers("indices", indices)
         if len(picked) and not (picked.min() >= 0 and picked.max() < len(dataset)):
             worst = picked.min() if picked.min() < 0 else picked.max()
             raise ValueError(f"remember {source!r}: indices of its {len(dataset)} samples count from 0, got {worst}.")
@@ -161,13 +164,11 @@ class ReplayBuffer(Memory):
             count=len(picked),
             first=self.num_offered,
             tasks=np.full(len(picked), source_id, dtype=np.int64),
-            labels=_column("labels", labels, len(picked), np.int64),
-            losses=_column("losses", losses, len(picked), np.float64),
-            features=_column("features", features, len(picked), np.float64),
+            labels=as_column("labels", labels, len(picked)),
+            losses=as_column("losses", losses, len(picked)),
+            features=as_column("features", features, len(picked)),
         )
-        given = {} if payloads is None else dict(payloads)
-        for name, values in given.items():
-            _check_length(f"payloads[{name!r}]", len(values), len(picked))
+        given = as_payloads(payloads, len(picked))
 
         def make_rows(numbers: Int64Array) -> list[Row]:
             samples = self.sources.read(where[numbers]) if self.storage.keeps_contents else [None] * len(numbers)
@@ -187,12 +188,18 @@ class ReplayBuffer(Memory):
 
         Returns:
             int64 `[count]`, or `None` where a data set has no such column that can be read by itself.
+
+        Raises:
+            ValueError: If there is no such column although `label_column` names it.
         """
-        for column in ("label", "labels") if self.label_column is None else (self.label_column,):
-            labels = self.sources.labels(where, column)
-            if labels is not None:
-                return labels
-        return None
+        labels = self.sources.labels(where, self.label_column)
+        if labels is None and self.label_column is not None:
+            raise ValueError(
+                f"label_column={self.label_column!r}: some of the data sets {list(self.sources.names)} have no column "
+                "or attribute of that name with a whole number a sample. Name one that all have, leave label_column "
+                "out to take the labels that are trained on, or give labels= to remember(...)."
+            )
+        return labels
 
     def find(self, source: str, indices: Iterable[int]) -> list[int]:
         """Finds the entries of samples of a data set; those of iterable streams have no index to be found by.
@@ -206,11 +213,12 @@ class ReplayBuffer(Memory):
 
         Raises:
             ValueError: If there is no such source.
+            TypeError: If indices are no list of whole numbers.
         """
         names = self.sources.names
         if source not in names:
             raise ValueError(f"find: there is no source {source!r}; the buffer's are {list(names)}.")
-        wanted = addresses(names.index(source), np.fromiter(indices, dtype=np.int64))
+        wanted = addresses(names.index(source), as_whole_numbers("indices", indices))
         found: list[int] = self._entries["number"][np.isin(self._entries["address"], wanted)].tolist()
         return found
 
@@ -245,21 +253,3 @@ class ReplayBuffer(Memory):
         """Gives what fills the buffer as a run goes on; see `mixer.drawer.GrowingDataset`."""
         self.feeding = BufferFeeding(self, name)
         return self.feeding
-
-
-def _column(name: str, values: Any, count: int, dtype: Any) -> NDArray[Any] | None:
-    if values is None:
-        return None
-    column = np.asarray(values)
-    _check_length(name, len(column), count)
-    num_axes = 2 if name == "features" else 1
-    fits = column.dtype.kind in ("iub" if dtype is np.int64 else "iubf") or not count
-    if not fits or column.ndim != num_axes:
-        kind = "whole numbers" if dtype is np.int64 else "numbers"
-        raise ValueError(f"{name} must be {kind} on {num_axes} axes, got {column.dtype} of shape {list(column.shape)}.")
-    return column.astype(dtype)
-
-
-def _check_length(name: str, length: int, count: int) -> None:
-    if length != count:
-        raise ValueError(f"{name} must have one entry a sample: {count}, got {length}.")

@@ -1,9 +1,9 @@
 """How a buffer is filled as a run goes on: after each update with the samples that were trained on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from replay.sources import Sources, addresses
 from replay.storage import Row, Storage
 
 Int64Array = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
 
 logger = logging.get_logger(__name__)
 
@@ -39,6 +40,7 @@ class Fed(Protocol):
     capacity: int
     is_online: bool
     is_writer: bool
+    label_column: str | None
     stream_names: tuple[str, ...] | None
     num_offered: int
     num_gathered_bytes: int
@@ -166,7 +168,14 @@ class BufferFeeding(Method):
         buffer = self._buffer
         needs = buffer.selection.needs if buffer.is_online else frozenset()
         self._labels_are_in_columns = False
-        if "label" in needs and not any(self._run.streams[stream_id].is_iterable for stream_id in self._fed):
+        fed = [self._run.streams[stream_id] for stream_id in self._fed]
+        iterable = [stream.name for stream in fed if stream.is_iterable]
+        if "label" in needs and iterable and buffer.label_column is not None:
+            raise ValueError(
+                f"Stream {self.name!r}: label_column={buffer.label_column!r} cannot be read of the iterable streams "
+                f"{iterable}. Leave it out to take the labels that are trained on, or those streams, by streams=[...]."
+            )
+        if "label" in needs and not iterable:
             firsts = [addresses(int(self._source_ids[stream_id]), np.zeros(1, np.int64)) for stream_id in self._fed]
             self._labels_are_in_columns = buffer.read_labels(np.concatenate(firsts)) is not None
         self._follows_losses = buffer.is_online and buffer.selection.follows_losses
@@ -193,6 +202,7 @@ class BufferFeeding(Method):
         self._replayed = Offered(update.plan, [self._memory_id] if self._follows_losses else [])
         self._replayed_facts = Facts(("loss",), self._replayed.count)
         self.kept.begin(self._offered)
+        self._no_classes = "another rank found none"
 
     def term(self, trained: Trained) -> None:
         """Notes what is kept of the model's output; adds nothing to the loss."""
@@ -206,8 +216,15 @@ class BufferFeeding(Method):
             if (numbers >= 0).any():
                 facts.note("loss", numbers, self._losses(trained))
         numbers = self._offered.of_micro_batch(micro) if "label" in self._asked else _NOTHING
-        labels = micro.inputs.get("labels")
-        if (numbers >= 0).any() and isinstance(labels, Tensor) and labels.shape == numbers.shape:
+        if (numbers >= 0).any():
+            self._note_labels(numbers, micro.inputs.get("labels"))
+
+    def _note_labels(self, numbers: Int64Array, labels: Any) -> None:
+        if not isinstance(labels, Tensor):
+            self._no_classes = "there are no 'labels'"
+        elif labels.shape != numbers.shape or labels.is_floating_point():
+            self._no_classes = f"'labels' are {labels.dtype} of shape {list(labels.shape)}"
+        else:
             self._facts.note("label", numbers, labels)
 
     def _losses(self, trained: Trained) -> Tensor:
@@ -227,7 +244,7 @@ class BufferFeeding(Method):
         if not offered.count:
             return
         known = self._facts.gathered(self._run.agreement) if self._asked else {}
-        labels = known["label"].astype(np.int64) if "label" in known else None
+        labels = self._noted_labels(known) if "label" in self._asked else None
         if self._labels_are_in_columns:
             labels = self._read_labels()
         scores = None if self.scorer is None else self.scorer(update, offered)
@@ -242,6 +259,15 @@ class BufferFeeding(Method):
         buffer.offer(offers, self._addresses, partial(self.kept.make, update) if self.kept.are_any else None)
         buffer.num_gathered_bytes += self.kept.num_gathered_bytes
         self.kept.num_gathered_bytes = 0
+
+    def _noted_labels(self, known: Mapping[str, FloatArray]) -> Int64Array:
+        if "label" not in known:
+            raise ValueError(
+                f"Stream {self.name!r}: selection={self._buffer.selection.name} needs the 'label' of each sample, one "
+                f"class as a whole number, and in the batches {self._no_classes}. Name a column of the data sets that "
+                "has it, label_column=..., or take a selection that goes by no class."
+            )
+        return known["label"].astype(np.int64)
 
     def _read_labels(self) -> Int64Array | None:
         read = partial(self._buffer.read_labels, self._addresses(np.arange(self._offered.count)))

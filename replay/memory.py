@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from replay.arguments import as_whole_numbers
 from replay.entries import Entries
 from replay.retrieval import Retrieval
 from replay.saved_state import begin_writing, check_saved, read_state, write_state
@@ -128,9 +129,11 @@ class Memory:
         """
         missing = sorted(need for need in self.selection.needs if getattr(offers, _FIELDS[need]) is None)
         if missing and offers.count:
+            given = ", ".join(f"{_FIELDS[need]}=..." for need in missing)
+            column = ", or name the label_column of ReplayBuffer" if "label" in missing else ""
             raise ValueError(
                 f"selection={self.selection.name} needs the {missing} of the samples that it is offered, which nobody "
-                "knows here. Give them to remember(...), or name the label_column."
+                f"knows here. Give remember(..., {given}){column}."
             )
         if not offers.count:
             return np.zeros(0, dtype=np.int64)
@@ -198,7 +201,7 @@ class Memory:
         Returns:
             How many entries were removed.
         """
-        slots = np.flatnonzero(np.isin(self._entries["number"], np.fromiter(numbers, dtype=np.int64)))
+        slots = np.flatnonzero(np.isin(self._entries["number"], as_whole_numbers("numbers", numbers)))
         rows, where = self._entries["row"][slots], self._entries["address"][slots]
         self.rows.erase(rows[rows >= 0])
         self._forgotten = np.union1d(self._forgotten, where[where >= 0])

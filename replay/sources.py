@@ -157,12 +157,12 @@ class Sources:
         places = torch.from_numpy(np.argsort(np.concatenate([positions for _, positions, _ in runs])))
         return {name: torch.cat([part[name] for part in parts])[places] for name in parts[0]}
 
-    def labels(self, addresses: Int64Array, column: str) -> Int64Array | None:
+    def labels(self, addresses: Int64Array, column: str | None = None) -> Int64Array | None:
         """Reads labels without reading whole samples.
 
         Args:
             addresses: int64 `[count]`.
-            column: Name of the column.
+            column: Name of the column or attribute; `None` looks for one, see `replay.storage.labels.read_labels`.
 
         Returns:
             int64 `[count]`, or `None` if a data set does not offer them so.

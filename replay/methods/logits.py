@@ -105,6 +105,12 @@ class Logits:
                 "any. Let it return a mapping with 'logits': leave out losses that are fused with the head (such as "
                 "use_liger_kernel=True) and return_dict=False, or replay by labels alone, without this method."
             )
+        if logits.dim() == 1:
+            raise ValueError(
+                f"{self._asked_by} compares a vector of logits for each sample, but the model gives 'logits' of shape "
+                f"{list(logits.shape)}. Let its forward return [num_samples, num_outputs], such as "
+                "logits.unsqueeze(-1)."
+            )
         if len(logits) != num_samples:
             raise ValueError(
                 f"{self._asked_by} needs logits for each sample, but the model gives {len(logits)} rows of "

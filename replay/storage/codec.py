@@ -7,7 +7,7 @@ with a tag. Bytes of tagged nodes follow the header in the order in which the no
 import json
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,8 @@ _Buffers = list[bytes]
 
 _KEPT = (
     "dicts, lists and tuples of torch tensors (dense), numpy arrays and scalars (without objects or fields), PIL "
-    "images, and Python's bool, int, float, str, bytes and None can be kept, of just these types: subclasses cannot"
+    "images, and Python's bool, int, float, str, bytes and None can be kept, of just these types (of subclasses only "
+    "mappings with names for keys, which come back as dicts)"
 )
 _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _from_json = json.JSONDecoder().decode
@@ -33,7 +34,8 @@ def encode(row: Row) -> bytes:
     """Encodes a row.
 
     Args:
-        row: The row; nothing of it is shared with the result. Tensors lose their device and gradients.
+        row: The row; nothing of it is shared with the result. Tensors lose their device and gradients, and mappings
+            with names for keys (`OrderedDict`, `BatchEncoding`) become dicts.
 
     Returns:
         The bytes.
@@ -72,6 +74,8 @@ def _encode(value: Any, place: _Place, buffers: _Buffers) -> Any:
     if is_image(value):
         about, content = encode_image(value)
         return ["image", about, _add(content, buffers)]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return _encode_dict(value, place, buffers)
     raise _error(f"a {type(value).__module__}.{type(value).__qualname__}", place)
 
 
@@ -104,7 +108,7 @@ def _encode_tuple(value: tuple[Any, ...], place: _Place, buffers: _Buffers) -> A
     return ["tuple", *(_encode(item, (place, f"[{index}]"), buffers) for index, item in enumerate(value))]
 
 
-def _encode_dict(value: dict[Any, Any], place: _Place, buffers: _Buffers) -> Any:
+def _encode_dict(value: Mapping[Any, Any], place: _Place, buffers: _Buffers) -> Any:
     node: list[Any] = ["dict"]
     for key, item in value.items():
         inner = (place, f"[{key!r}]")

@@ -105,8 +105,8 @@ def test_an_error_on_one_rank_ends_both_before_anything_is_saved(two: list[dict[
         for message in failing[::2]:
             assert message == ("RemoteError: rank 1 failed: OSError: disk on fire", "OSError: disk on fire")[rank]
         assert failing[1::2] == ["False"] * 3
-        assert balanced.startswith("ValueError: selection=ClassBalanced needs the ['label']")
-        assert ring.startswith("ValueError: selection=Ring needs the ['label']")
+        assert balanced.startswith("ValueError: Stream 'memory': selection=ClassBalanced needs the 'label'")
+        assert ring.startswith("ValueError: Stream 'memory': selection=Ring needs the 'label'")
 
 
 def test_a_buffer_that_all_ranks_fill_by_hand_has_one_writer(two: list[dict[str, Any]]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -119,7 +120,7 @@ def test_labels_come_from_a_column_unless_they_are_given() -> None:
         buffer.remember("a", data, labels=given_labels)
         assert buffer.entries["label"].tolist() == expected
     buffer = ReplayBuffer(6, "ClassBalanced", label_column="sort")
-    with pytest.raises(ValueError, match=r"ClassBalanced needs the \['label'\].*label_column"):
+    with pytest.raises(ValueError, match=r"label_column='sort': some of the data sets \['a'\] have no column"):
         buffer.remember("a", data)
 
 
@@ -527,3 +528,50 @@ def test_a_draw_knows_that_its_entries_were_forgotten() -> None:
     buffer.forget(buffer.entries["number"][slots[:1]].tolist())
     with pytest.raises(ValueError, match="while an update that draws from it was trained"):
         drawer.slots(np.arange(start, start + 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"streams": 5}, TypeError, r"streams must be a list of names, such as \['new'\], got 5"),
+        ({"streams": [5]}, TypeError, r"streams must be a list of names.* got \[5\]"),
+        ({"streams": []}, ValueError, r"streams must name a stream, got \[\]; None takes all"),
+        ({"label_column": 3}, TypeError, "label_column must be the name of a column, such as 'label', got 3"),
+    ],
+)
+def test_options_of_the_wrong_kind_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ReplayBuffer(5, **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda buffer: buffer.find("o", 1), r"indices must be a list of whole numbers, such as \[1\], got 1"),
+        (lambda buffer: buffer.find("o", [0.5]), r"indices must be a list of whole numbers.* got \[0.5\]"),
+        (lambda buffer: buffer.forget(3), r"numbers must be a list of whole numbers, such as \[3\], got 3"),
+        (lambda buffer: buffer.remember("o", letters(3), 1), r"indices must be a list .* such as \[1\], got 1"),
+        (lambda buffer: buffer.remember(["a"], ["a"]), r"source must be the name of the data set.* got \['a'\]"),
+        (lambda buffer: buffer.remember("o", letters(3), labels=3), "labels must be a list or array .* got 3"),
+        (lambda buffer: buffer.remember("o", letters(3), payloads=[1, 2]), "payloads must be a mapping.* got a list"),
+        (lambda buffer: buffer.remember("o", letters(3), payloads={"z": 1}), r"payloads\['z'\] must be a list"),
+    ],
+)
+def test_arguments_of_the_wrong_kind_are_named(call: Any, message: str) -> None:
+    buffer = ReplayBuffer(5)
+    buffer.remember("o", letters(3))
+    with pytest.raises(TypeError, match=message):
+        call(buffer)
+
+
+def test_features_may_come_with_a_gradient_and_what_is_missing_is_named() -> None:
+    buffer, features = ReplayBuffer(2, "Herding", is_online=False), torch.eye(3, requires_grad=True)
+    for known, missing in (
+        ({}, r"remember\(..., features=..., labels=...\), or name the label_column"),
+        ({"features": features}, r"remember\(..., labels=...\), or name the label_column"),
+        ({"labels": [0, 0, 1]}, r"remember\(..., features=...\)\.$"),
+    ):
+        with pytest.raises(ValueError, match=missing):
+            buffer.remember("o", letters(3), **known)
+    buffer.remember("o", letters(3), labels=torch.tensor([0, 0, 1]), features=features)
+    assert len(buffer) == 2

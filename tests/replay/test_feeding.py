@@ -14,7 +14,7 @@ from mixer.method import Method
 from replay import InMemory, OnDisk, ReplayBuffer, ReplayRatio
 from replay.selection import ClassBalanced, Ring
 from replay.sources import split
-from tests.helpers import Tokens, build_model
+from tests.helpers import MODEL_DATA, Tokens, build_model
 from tests.replay.buffers import Classes, Rows, Watch, arrow, hexadecimal, make, snapshot, train
 
 
@@ -105,6 +105,29 @@ def test_labels_that_are_no_classes_are_refused_at_the_first_update(tmp_path: Pa
         buffer = ReplayBuffer(10, selection)
         with pytest.raises(ValueError, match=rf"selection={selection} needs the .*'label'.*label_column"):
             train(tmp_path, {"a": Tokens(20, 1), "memory": buffer})
+
+
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        ("bert-regression", r"'labels' are torch.float32 of shape \[5\]"),
+        ("bert-multi-label", r"'labels' are torch.float32 of shape \[5, 3\]"),
+    ],
+)
+def test_labels_that_are_not_one_class_are_named(tmp_path: Path, model: str, found: str) -> None:
+    streams = {"a": Tokens(20, 1, MODEL_DATA[model]), "memory": ReplayBuffer(10, "ClassBalanced")}
+    with pytest.raises(ValueError, match=rf"needs the 'label' of each sample, one class as a whole number.*{found}"):
+        train(tmp_path, streams, model=build_model(model))
+
+
+def test_a_named_column_that_is_not_there_is_refused_when_the_trainer_is_made(tmp_path: Path) -> None:
+    for data in (classes_as_arrow(1, "label"), Classes(20, 1)):
+        with pytest.raises(ValueError, match=r"label_column='lable': some of the data sets \['a'\] have no column"):
+            make(tmp_path, {"a": data, "memory": ReplayBuffer(10, "ClassBalanced", label_column="lable")})
+    rows = datasets.IterableDataset.from_generator(lambda: iter(()))
+    buffer = ReplayBuffer(10, "ClassBalanced", "memory", label_column="label")
+    with pytest.raises(ValueError, match=r"label_column='label' cannot be read of the iterable streams \['rows'\]"):
+        make(tmp_path, {"a": Classes(20, 1), "rows": rows, "memory": buffer}, mixing=ReplayRatio(0.3, "Uniform"))
 
 
 # ---- Losses ----

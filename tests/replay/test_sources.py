@@ -131,7 +131,7 @@ def _table():
 def test_labels_are_read_without_reading_samples(dataset):
     from replay.storage.labels import read_labels
 
-    labels = read_labels(dataset, np.array([4, 0, 0]), "label")
+    labels = read_labels(dataset, np.array([4, 0, 0]))
     assert labels.dtype == np.int64
     assert labels.tolist() == [14, 10, 10]
 
@@ -152,9 +152,10 @@ def test_labels_of_several_sources_come_in_order():
         (_table(), "other"),
         (_table(), "text"),
         (_table(), "score"),
-        (WithAttribute("targets", [1, 2]), "label"),
-        (WithAttribute("targets", torch.zeros(6, 2, dtype=torch.int64)), "label"),
-        (TensorDataset(torch.zeros(3)), "label"),
+        (WithAttribute("targets", [1] * 6), "label"),
+        (WithAttribute("targets", [1, 2]), None),
+        (WithAttribute("targets", torch.zeros(6, 2, dtype=torch.int64)), None),
+        (TensorDataset(torch.zeros(3)), None),
     ],
 )
 def test_where_there_are_no_labels_there_are_none(dataset, column):

@@ -168,6 +168,19 @@ def test_a_model_without_logits_is_refused(tmp_path: Path) -> None:
         trainer.train()
 
 
+class _Flat(Classifier):
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        output = super().forward(x, labels)
+        return {**output, "logits": output["logits"][:, 0]}
+
+
+@pytest.mark.parametrize("top_k", [None, 1])
+def test_a_number_for_each_sample_is_refused(tmp_path: Path, top_k: int | None) -> None:
+    trainer = make_trainer(tmp_path, [DER(top_k=top_k)], model=_Flat())
+    with pytest.raises(ValueError, match=r"DER compares a vector of logits .* of shape \[3\].*unsqueeze\(-1\)"):
+        trainer.train()
+
+
 def test_logits_of_another_shape_are_refused(tmp_path: Path) -> None:
     buffer = ReplayBuffer(12, is_online=False)
     buffer.remember("old", Points(8, seed=2), payloads={"logits": np.zeros((8, 4))})

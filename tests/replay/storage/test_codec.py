@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, UserDict
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from PIL import Image
+from transformers import BatchEncoding
 
 from replay.storage import Row
 from replay.storage.codec import decode, encode
@@ -80,6 +81,13 @@ def test_an_image_without_pixels_comes_back():
     assert decode(encode(Row(Image.new("RGB", (0, 4))))).sample.size == (0, 4)
 
 
+def test_mappings_come_back_as_dicts():
+    for kind in (OrderedDict, UserDict, BatchEncoding):
+        back = decode(encode(Row(kind({"input_ids": [1, 2], "meta": OrderedDict(a=1)})))).sample
+        assert back == {"input_ids": [1, 2], "meta": {"a": 1}}
+        assert type(back) is type(back["meta"]) is dict
+
+
 def test_without_images_pil_is_not_imported():
     code = (
         "import sys; from replay.storage.codec import *\n"
@@ -93,7 +101,7 @@ def test_without_images_pil_is_not_imported():
     ("value", "found"),
     [
         ({1, 2}, "a builtins.set"),
-        (OrderedDict(), "a collections.OrderedDict"),
+        (OrderedDict({1: 2}), "a collections.OrderedDict"),
         (np.array([object()]), "numpy's object"),
         (np.zeros(2, dtype=[("a", "i4")]), "numpy's"),
         (torch.zeros(2).to_sparse(), "a sparse"),
