@@ -84,7 +84,7 @@ def compare(runs: list[Path]) -> Table:
         for summary in summaries:
             first, last = reduce(summary.streams["first_loss"]), reduce(summary.streams["last_loss"])
             samples = f"{summary.streams['samples'].sum():,}" if label == "average" else ""
-            cells += [f"{first:.3f} → {last:.3f}", samples and f"({samples})", "", ""]
+            cells += [_course(first, last), samples and f"({samples})", "", ""]
         table.add_row(label, *cells)
     return table
 
@@ -93,6 +93,11 @@ def _cells(summary: RunSummary, name: str) -> tuple[str, str, str, str]:
     if name not in summary.streams.index:
         return "-", "-", "-", "-"
     row = summary.streams.loc[name].to_dict()
-    losses = f"{row['first_loss']:.3f} → {row['last_loss']:.3f}"
+    losses = _course(row["first_loss"], row["last_loss"])
     coverage = "-" if pd.isna(row["coverage"]) else f"{row['coverage']:.0%}"
     return losses, f"{int(row['samples']):,}", coverage, f"{row['weight']:.3f}"
+
+
+def _course(first: float, last: float) -> str:
+    """Writes losses; streams without an evaluation, such as memories, have none."""
+    return "-" if pd.isna(first) and pd.isna(last) else f"{first:.3f} → {last:.3f}"
