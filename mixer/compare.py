@@ -1,5 +1,6 @@
 """Runs side by side, from their ledgers."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,4 +101,4 @@ def _cells(summary: RunSummary, name: str) -> tuple[str, str, str, str]:
 
 def _course(first: float, last: float) -> str:
     """Writes losses; streams without an evaluation, such as memories, have none."""
-    return "-" if pd.isna(first) and pd.isna(last) else f"{first:.3f} → {last:.3f}"
+    return "-" if math.isnan(first) and math.isnan(last) else f"{first:.3f} → {last:.3f}"
