@@ -2,8 +2,8 @@
 
 Samples have 1 KB: 128 int64. *Inserting* is what `benchmarks.replay_rates` does, hot, of a reservoir, with the contents
 of what is accepted, half of the samples, kept in memory or on disk. As files are written once 16 MiB are there, about
-14,000 rows, and anew once half of a file is dropped, a turn has as many blocks of updates as that takes, with new random
-numbers each. 1,000 slots on disk lie in memory as yet: compare 100,000 and 1,000,000.
+14,000 rows, and anew once half of a file is dropped, a turn has as many blocks of updates as that takes, with new
+random numbers each. 1,000 slots on disk lie in memory as yet: compare 100,000 and 1,000,000.
 
 *Drawing* is the next 32 entries of a full buffer and their addresses, under each retrieval. `LeastRecent` closes its
 line up once in capacity/32 draws, at O(capacity): the median leaves that out. *Reading* draws 32 and reads them too,
