@@ -119,7 +119,8 @@ def forgetting_first_minus_last(scores: FloatArray, after: int | None = None) ->
     Raises:
         ValueError: If R has another shape or there is no such task.
     """
-    return -backward_transfer(scores, after)
+    first = _first_tasks(scores, after)
+    return _mean((np.diagonal(first[1:]) - first[-1])[:-1])
 
 
 def learning_curve_area(curves: FloatArray, after: int | None = None) -> float:
@@ -198,7 +199,8 @@ def all_metrics(matrix: ScoreMatrix, after: int | None = None, beta: int = 10) -
     Raises:
         ValueError: If there is no such task or number of batches.
     """
-    return {name: metric.measure(_table(metric, matrix, beta), after) for name, metric in METRICS.items()}
+    with np.errstate(invalid="ignore"):  # the difference of two infinite losses is NaN, and explained as such
+        return {name: metric.measure(_table(metric, matrix, beta), after) for name, metric in METRICS.items()}
 
 
 def explain(matrix: ScoreMatrix, after: int | None = None, beta: int = 10) -> dict[str, str]:
@@ -256,7 +258,7 @@ def _table(metric: Metric, matrix: ScoreMatrix, beta: int) -> FloatArray:
 
 def _reason(matrix: ScoreMatrix, metric: Metric, places: list[tuple[int, int]], last: int) -> str:
     if not places:
-        return "it needs two tasks" if last == 1 else "scores are infinite"
+        return "it needs two tasks" if metric.is_difference and last == 1 else "scores are infinite"
     parts = [_named(matrix, metric, row, column) for row, column in places[:_MOST_NAMED]]
     more = len(places) - len(parts)
     return f"missing: {'; '.join(parts)}{f'; and {more} more' if more else ''}"

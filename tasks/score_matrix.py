@@ -211,7 +211,7 @@ def _check_within(name: str, number: int, least: int, most: int | None) -> None:
         raise ValueError(f"{name} must be {bound}, but is {number}.")
 
 
-def _number(name: str, score: float) -> float:
+def _number(name: str, score: object) -> float:
     if not isinstance(score, Real):
         raise ValueError(f"the score of {name!r} must be a number, but is {score!r}.")
     return float(score)
