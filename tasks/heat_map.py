@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from mixer.report.words import between
+from mixer.report.words import between, known, listed
 from tasks.metrics import all_metrics, explain
-from tasks.score_matrix import ScoreMatrix
+from tasks.score_matrix import NOT_RECORDED, ScoreMatrix
 
 try:
     import plotly.graph_objects as go
@@ -88,7 +88,7 @@ def heat_map(matrix: ScoreMatrix, least: float, greatest: float) -> go.Figure:
         zmax=greatest,
         xgap=1,
         ygap=1,
-        colorbar={"thickness": 10, "outlinewidth": 0, "title": {"text": html.escape(matrix.metric)}},
+        colorbar={"thickness": 10, "outlinewidth": 0, "title": {"text": html.escape(matrix.metric), "side": "right"}},
     )
     layout = {
         "template": "none",  # the page's style rules: colours of text come from there, on light and on dark
@@ -99,7 +99,7 @@ def heat_map(matrix: ScoreMatrix, least: float, greatest: float) -> go.Figure:
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#888888", "activecolor": "#3b82c4"},
         "xaxis": _axis(names, "score on"),
         "yaxis": {**_axis(rows, ""), "autorange": "reversed"},
-        "shapes": [_frame(task) for task in range(matrix.num_tasks)],
+        "shapes": [_frame(task) for task in matrix.recorded if task],
         "annotations": _crosses(matrix),
     }
     return go.Figure([trace], layout)
@@ -114,7 +114,7 @@ def _page(matrices: Mapping[str, ScoreMatrix]) -> str:
     caption = (
         f"The {first.metric} on each task, a column, before the first and after each, from top to bottom; "
         f"{'higher' if first.higher_is_better else 'lower'} is better and brighter. Framed: right after its own "
-        "training. A cross: the evaluation failed. "
+        "training; a cross: the evaluation failed. "
     ) + " ".join(_in_words(name, matrix) for name, matrix in matrices.items())
     plot = Plot("Scores on the tasks", caption, panels, columns=1 if is_wide else min(len(panels), 3))
     templates = Environment(
@@ -133,27 +133,32 @@ def _page(matrices: Mapping[str, ScoreMatrix]) -> str:
 
 
 def _metric_rows(matrices: Sequence[ScoreMatrix]) -> list[tuple[str, list[str]]]:
-    columns = [all_metrics(matrix) for matrix in matrices]
-    return [(name.replace("_", " ").capitalize(), [_known(column[name]) for column in columns]) for name in columns[0]]
-
-
-def _known(value: float) -> str:
-    return "not known" if np.isnan(value) else f"{value:.4g}"
+    columns = [all_metrics(matrix, _last_task(matrix)) for matrix in matrices]
+    done = [f"{max([0, *matrix.recorded])} of {matrix.num_tasks}" for matrix in matrices]
+    rows = [("Tasks done", done)]
+    for name in columns[0]:
+        title = name.replace("accuracy", matrices[0].metric).replace("_", " ").capitalize()
+        rows.append((title, ["not known" if np.isnan(one[name]) else f"{one[name]:.3f}" for one in columns]))
+    return rows
 
 
 def _in_words(name: str, matrix: ScoreMatrix) -> str:
     if not matrix.recorded:
-        return f"In {name} nothing was evaluated yet."
+        return f"{name}: nothing was evaluated yet."
     last = matrix.recorded[-1]
-    row = dict(zip(matrix.task_names, matrix.scores[last].tolist(), strict=True))
-    scores = {task: score for task, score in row.items() if not np.isnan(score)}
+    row = known(dict(zip(matrix.task_names, matrix.scores[last].tolist(), strict=True)))
     when = f"after {matrix.task_names[last - 1]}" if last else "before the first task"
-    words = f"{when} it is {between(scores, '{:.3g}'.format)}" if scores else f"{when} no evaluation succeeded"
+    words = f"{when} it is {between(row, '{:.2f}'.format)}" if row else f"{when} no evaluation succeeded"
     reasons: dict[str, list[str]] = {}
-    for metric, reason in explain(matrix).items():
-        reasons.setdefault(reason, []).append(metric.replace("_", " "))
-    unknown = [f"{', '.join(metrics)} not known: {reason}" for reason, metrics in reasons.items()]
-    return f"In {name}, {'; '.join([words, *unknown])}."
+    for metric, reason in explain(matrix, _last_task(matrix)).items():
+        reasons.setdefault(reason, []).append(metric.replace("accuracy", matrix.metric).replace("_", " "))
+    unknown = [f"not known: {listed(metrics)} ({reason})" for reason, metrics in reasons.items()]
+    return f"{name}: {'; '.join([words, *unknown])}."
+
+
+def _last_task(matrix: ScoreMatrix) -> int:
+    """Gives the task that the metrics of a run that still goes on end with."""
+    return max([1, *matrix.recorded])
 
 
 def _axis(labels: Sequence[str], title: str) -> dict[str, Any]:
@@ -168,7 +173,7 @@ def _axis(labels: Sequence[str], title: str) -> dict[str, Any]:
 
 
 def _frame(task: int) -> dict[str, Any]:
-    edges = {"x0": task - 0.5, "x1": task + 0.5, "y0": task + 0.5, "y1": task + 1.5}
+    edges = {"x0": task - 1.5, "x1": task - 0.5, "y0": task - 0.5, "y1": task + 0.5}
     return {"type": "rect", **edges, "line": {"color": "#e07b39", "width": 2}}
 
 
@@ -177,11 +182,12 @@ def _crosses(matrix: ScoreMatrix) -> list[dict[str, Any]]:
         {
             "x": matrix.task_names.index(name),
             "y": after,
-            "text": "×",
+            "text": "\N{MULTIPLICATION SIGN}",
             "showarrow": False,
             "hovertext": html.escape(reason),
         }
         for (after, name), reason in matrix.failures.items()
+        if reason != NOT_RECORDED
     ]
 
 
@@ -190,4 +196,4 @@ def _short(name: str) -> str:
 
 
 def _written(score: float, least: float, greatest: float) -> str:
-    return f"{score:.2f}" if max(abs(least), abs(greatest)) < 10 else f"{score:.3g}"
+    return "" if np.isnan(score) else f"{score:.2f}" if max(abs(least), abs(greatest)) < 10 else f"{score:.3g}"

@@ -220,9 +220,7 @@ def explain(matrix: ScoreMatrix, after: int | None = None, beta: int = 10) -> di
     reasons = {}
     for name, value in all_metrics(matrix, after, beta).items():
         if np.isnan(value):
-            metric = METRICS[name]
-            places = missing_entries(metric.measure, _table(metric, matrix, beta), after)
-            reasons[name] = _reason(matrix, metric, places, after or matrix.num_tasks)
+            reasons[name] = _reason(matrix, METRICS[name], _table(METRICS[name], matrix, beta), after)
     return reasons
 
 
@@ -256,9 +254,14 @@ def _table(metric: Metric, matrix: ScoreMatrix, beta: int) -> FloatArray:
     return -matrix.scores if metric.is_difference and not matrix.higher_is_better else matrix.scores
 
 
-def _reason(matrix: ScoreMatrix, metric: Metric, places: list[tuple[int, int]], last: int) -> str:
+def _reason(matrix: ScoreMatrix, metric: Metric, table: FloatArray, after: int | None) -> str:
+    places = missing_entries(metric.measure, table, after)
     if not places:
-        return "it needs two tasks" if metric.is_difference and last == 1 else "scores are infinite"
+        return (
+            "scores are infinite" if np.isfinite(metric.measure(np.zeros_like(table), after)) else "it needs two tasks"
+        )
+    if metric.is_of_curves and np.isnan(table).all():
+        return "no learning curve was recorded"
     parts = [_named(matrix, metric, row, column) for row, column in places[:_MOST_NAMED]]
     more = len(places) - len(parts)
     return f"missing: {'; '.join(parts)}{f'; and {more} more' if more else ''}"
