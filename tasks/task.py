@@ -60,8 +60,8 @@ class Task:
         if not reads_the_same_twice(dataset):
             raise ValueError(
                 f"{where}: sample 0 was another when it was read again. What makes a task (a permutation, an angle) "
-                "must be drawn once and kept in it, such as Permutation(seed, num_features); random augmentation belongs "
-                "in the data_collator."
+                "must be drawn once and kept in it, such as Permutation(seed, num_features); random augmentation "
+                "belongs in the data_collator."
             )
 
     def _check_promise(self, promised: tuple[int, ...]) -> None:
@@ -89,8 +89,8 @@ class TaskSequence:
     Args:
         tasks: The tasks.
         scenario: What the model is told. `"class"`: new classes come, and it tells apart all seen so far. `"task"`: it
-            knows which task a sample is of, so only that task's classes compete. `"domain"`: the same classes throughout,
-            inputs change. `"free"`: tasks flow into each other and classes may come back.
+            knows which task a sample is of, so only that task's classes compete. `"domain"`: the same classes in
+            all tasks, inputs change. `"free"`: tasks flow into each other and classes may come back.
 
     Raises:
         ValueError: If there are no tasks, two have one name, classes do not fit the scenario, or the scenario is not
@@ -170,8 +170,8 @@ class TaskSequence:
         if differing:
             shown = ", ".join(f"{task.name!r} {_shown(task.classes)}" for task in (first, *differing[:3]))
             raise ValueError(
-                f"scenario='domain' needs the same classes in all tasks, but they differ: {shown}. Say scenario='class' "
-                "(one head that grows) or scenario='task' (a head a task), or number the classes alike."
+                f"scenario='domain' needs the same classes in all tasks, but they differ: {shown}. Say "
+                "scenario='class' (one head that grows) or scenario='task' (a head each), or number the classes alike."
             )
 
     def _check_labels(self) -> None:

@@ -29,7 +29,7 @@ def by_class(
         classes_per_task: Number of classes of a task; the last takes what is left.
         groups: Or the classes of each task, by name too: `{"animals": [2, 3], "cars": [0, 1]}`.
         seed: Seed of the order of classes; `None` goes by their numbers. Not with `groups`.
-        scenario: `"class"` and `"task"` keep the labels; `"domain"` numbers those of each task 0, 1, ... in their order.
+        scenario: `"class"` and `"task"` keep the labels; `"domain"` numbers those of each task 0, 1, ... in order.
 
     Returns:
         The sequence.
@@ -38,14 +38,21 @@ def by_class(
         ValueError: If data have no labels, groups are not a partition of the classes, or the scenario does not fit.
     """
     labels, evaluated, classes = class_labels(train, evaluation)
-    tasks = []
-    for name, group in _partition(classes, classes_per_task, groups, seed).items():
-        parts = [pick_where(train, np.isin(labels, group)), pick_where(evaluation, np.isin(evaluated, group))]
-        description = "classes " + ", ".join(map(str, group))
-        if scenario == "domain":
-            numbers = {label: number for number, label in enumerate(group)}
-            parts, group = [relabel(part, numbers) for part in parts], list(numbers.values())
-        tasks.append(Task(name, parts[0], parts[1], tuple(group), description))
+    partition = _partition(classes, classes_per_task, groups, seed)
+    new_numbers = {label: label for label in classes}
+    if scenario == "domain":
+        new_numbers = {label: number for group in partition.values() for number, label in enumerate(group)}
+        train, evaluation = relabel(train, new_numbers), relabel(evaluation, new_numbers)
+    tasks = (
+        Task(
+            name,
+            pick_where(train, np.isin(labels, group)),
+            pick_where(evaluation, np.isin(evaluated, group)),
+            tuple(new_numbers[label] for label in group),
+            f"classes {', '.join(map(str, group))}",
+        )
+        for name, group in partition.items()
+    )
     return TaskSequence(tuple(tasks), scenario)
 
 
@@ -79,6 +86,6 @@ def _check_partition(classes: list[int], given: list[int]) -> None:
     for fault, found in faults.items():
         if found:
             raise ValueError(
-                f"by_class: groups {fault} {found}. Each class of the data belongs into one group; samples that no task "
+                f"by_class: groups {fault} {found}. Each class of the data belongs in one group; samples that no task "
                 "shall have are left out of the data beforehand: tasks.sequences.pick(data, indices)."
             )

@@ -78,8 +78,8 @@ def check_known(what: str, train: Iterable[Any], evaluation: Iterable[Any]) -> N
     strange = sorted(set(evaluation) - set(train))
     if strange:
         raise ValueError(
-            f"evaluation has samples of {what} {strange[:10]}, of which train has none: they would be in no task. Leave "
-            "them out of evaluation, or add some to train."
+            f"evaluation has samples of {what} {strange[:10]}, of which train has none: they would be in no task. "
+            "Leave them out of evaluation, or add some to train."
         )
 
 

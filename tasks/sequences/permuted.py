@@ -48,7 +48,7 @@ def permuted(
         if number == 0 and first_is_identity:
             return Task(name, own, evaluation, description=f"{column} as they are")
         permutation = Permutation((seed, number, 0), num_features)
-        parts = (Transformed(part, permutation, column) for part in (own, evaluation))
-        return Task(name, *parts, description=description)
+        parts = [Transformed(part, permutation, column) for part in (own, evaluation)]
+        return Task(name, parts[0], parts[1], description=description)
 
     return TaskSequence(tuple(make(number) for number in range(num_tasks)), "domain")

@@ -44,8 +44,8 @@ def rotated(
     def make(number: int, angle: float) -> Task:
         rotation = Rotation(angle, height, width)
         own = pick_some(train, samples_per_task, (seed, number, 1))
-        parts = (Transformed(part, rotation, column) for part in (own, evaluation))
-        return Task(f"rotated_{angle:g}", *parts, description=f"{column} turned by {angle:g} degrees")
+        turned = [Transformed(part, rotation, column) for part in (own, evaluation)]
+        return Task(f"rotated_{angle:g}", turned[0], turned[1], description=f"{column} turned by {angle:g} degrees")
 
     return TaskSequence(tuple(make(number, angle) for number, angle in enumerate(degrees)), "domain")
 

@@ -46,7 +46,7 @@ class Rotation:
             raise TypeError(f"Rotation: pixels must be floating, scaled to [0, 1] say, got {inputs.dtype}.")
         is_image = inputs.ndim > 2 and inputs.shape[-2:] == (self.height, self.width)
         if not is_image and inputs.shape[1:] != (num_pixels,):
-            size = f"{self.height}×{self.width}"
+            size = f"{self.height} by {self.width}"
             raise ValueError(f"Rotation: images must be {size} or {num_pixels} pixels, got {list(inputs.shape[1:])}.")
         pixels, shares = inputs.reshape(-1, num_pixels), self.shares.to(inputs.dtype)
         turned = torch.zeros_like(pixels)

@@ -52,9 +52,9 @@ def require_labels(dataset: Any, called: str) -> Int64Array:
     labels = labels_of(dataset)
     if labels is None:
         raise ValueError(
-            f"{called}: a {type(dataset).__name__} without classes. They are looked for in a column 'label' or 'labels' "
-            "and in an attribute 'label', 'labels' or 'targets', a whole number a sample: rename the column, number "
-            "classes that are words, or use tasks.sources.Arrays(inputs, labels)."
+            f"{called}: a {type(dataset).__name__} without classes. They are looked for in a column 'label' or "
+            "'labels' and in an attribute 'label', 'labels' or 'targets', a whole number a sample: rename the column, "
+            "number classes that are words, or use tasks.sources.Arrays(inputs, labels)."
         )
     return labels
 

@@ -36,5 +36,5 @@ def _are_equal(one: Any, two: Any) -> bool:
     if isinstance(one, torch.Tensor):
         return one.dtype == two.dtype and _are_equal(one.detach().cpu().numpy(), two.detach().cpu().numpy())
     if isinstance(one, (np.ndarray, np.generic)):
-        return one.dtype == two.dtype and one.shape == two.shape and one.tobytes() == two.tobytes()
+        return (one.dtype, one.shape, one.tobytes()) == (two.dtype, two.shape, two.tobytes())
     return bool(pickle.dumps(one) == pickle.dumps(two))
