@@ -1,8 +1,7 @@
 """A continual run: one task after the other, a Trainer run each, with a score of every task after every task."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,7 +73,9 @@ class ContinualRun:
         if optimizer not in ("fresh", "kept"):
             raise ValueError(f"optimizer must be 'fresh' or 'kept', got {optimizer!r}.")
         if memory is None and (mixing is not None or methods is not None):
-            raise ValueError("mixing and methods say what is done with a memory, but memory is None: give a ReplayBuffer.")
+            raise ValueError(
+                "mixing and methods say what is done with a memory, but memory is None: give a ReplayBuffer."
+            )
         if _MEMORY in sequence.names:
             raise ValueError(f"A task is called {_MEMORY!r}, which is the name of the memory's stream; rename it.")
         self.model, self.sequence, self.args, self.memory = model, sequence, args, memory
@@ -83,7 +84,8 @@ class ContinualRun:
         self._batch_size, self._optimizer_kind, self._score = batch_size, optimizer, score or self._accuracy
         self._scores_before, self._trainer_class, self._options = scores_before, trainer_class, options
         self._optimizer: torch.optim.Optimizer | None = None
-        self.scores = ScoreMatrix(list(sequence.names))
+        self._saved_optimizer: Any = None
+        self.scores = ScoreMatrix(sequence.names)
 
     def run(self, resume: bool = False) -> ScoreMatrix:
         """Trains on all tasks.
@@ -126,7 +128,9 @@ class ContinualRun:
             streams.append(Stream(_MEMORY, self.memory))
             mixing = ReplayRatio(0.5, additional=True) if self._mixing is None else copy.deepcopy(self._mixing)
         kept = self._optimizer if self._optimizer_kind == "kept" else None
-        return self._trainer_class(
+        for group in () if kept is None else kept.param_groups:  # a schedule has left them where the last task ended
+            group["lr"] = group["initial_lr"] = self.args.learning_rate
+        trainer = self._trainer_class(
             model=self.model,
             args=args,
             train_dataset=streams,
@@ -136,6 +140,10 @@ class ContinualRun:
             optimizers=(kept, None),
             **self._options,
         )
+        if self._saved_optimizer is not None:
+            trainer.create_optimizer().load_state_dict(self._saved_optimizer)
+            self._saved_optimizer = None
+        return trainer
 
     def _remember(self, trainer: MixingTrainer, task: Task) -> None:
         """Offers a whole task to a memory that is filled at a task's end."""
@@ -166,16 +174,25 @@ class ContinualRun:
 
     def _begin(self, resume: bool) -> int:
         """Gives the number of tasks that are done, and takes up what they left."""
-        path = self.folder / _STATE
+        path, scores_path = self.folder / _STATE, self.folder / _SCORES
         if not path.exists():
+            if self.args.should_save:
+                self.scores.path = scores_path
             return 0
         if not resume:
-            raise ValueError(f"{self.folder} holds a continual run already: go on with it (resume=True), or take another.")
+            raise ValueError(
+                f"{self.folder} holds a continual run already: go on with it (resume=True), or take another."
+            )
         state = read_json(path)
         if state["tasks"] != list(self.sequence.names):
-            raise ValueError(f"The run in {self.folder} is of the tasks {state['tasks']}, not {list(self.sequence.names)}.")
+            raise ValueError(
+                f"The run in {self.folder} is of the tasks {state['tasks']}, not {list(self.sequence.names)}."
+            )
         num_done = int(state["num_done"])
-        self.scores = ScoreMatrix.from_file(self.folder / _SCORES)
+        self.scores = ScoreMatrix.from_file(scores_path)
+        if not self.args.should_save:
+            self.scores.path = None
+        self.scores.truncate(num_done)
         if num_done:
             self._take_up(num_done - 1)
         return num_done
@@ -199,7 +216,6 @@ class ContinualRun:
                 torch.save(self._optimizer.state_dict(), end / "optimizer.pt")
             if self.memory is not None:
                 self.memory.save(end / _MEMORY)
-            self.scores.save(self.folder / _SCORES)
             state = {"format": FORMAT_VERSION, "tasks": list(self.sequence.names), "num_done": number + 1}
             write_json(self.folder / _STATE, state)
         trainer.accelerator.wait_for_everyone()
