@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from mixer.report.words import between, known, listed
 from tasks.metrics import all_metrics, explain
 from tasks.score_matrix import NOT_RECORDED, ScoreMatrix
 
@@ -20,6 +19,7 @@ try:
 
     import mixer.report
     from mixer.report.plot import Panel, Plot
+    from mixer.report.words import between, known, listed
 except ModuleNotFoundError as error:
     if error.name is None or error.name.split(".")[0] not in ("plotly", "jinja2"):
         raise
