@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from mixer.report.words import between, known, listed
 from tasks.metrics import all_metrics, explain
 from tasks.score_matrix import NOT_RECORDED, ScoreMatrix
 
@@ -20,6 +19,7 @@ try:
 
     import mixer.report
     from mixer.report.plot import Panel, Plot
+    from mixer.report.words import between, known, listed
 except ModuleNotFoundError as error:
     if error.name is None or error.name.split(".")[0] not in ("plotly", "jinja2"):
         raise
@@ -90,19 +90,7 @@ def heat_map(matrix: ScoreMatrix, least: float, greatest: float) -> go.Figure:
         ygap=1,
         colorbar={"thickness": 10, "outlinewidth": 0, "title": {"text": html.escape(matrix.metric), "side": "right"}},
     )
-    layout = {
-        "template": "none",  # the page's style rules: colours of text come from there, on light and on dark
-        "height": 160 + 30 * len(rows),
-        "margin": {"l": 10, "r": 10, "t": 30, "b": 40},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#888888", "activecolor": "#3b82c4"},
-        "xaxis": _axis(names, "score on"),
-        "yaxis": {**_axis(rows, ""), "autorange": "reversed"},
-        "shapes": [_frame(task) for task in matrix.recorded if task],
-        "annotations": _crosses(matrix),
-    }
-    return go.Figure([trace], layout)
+    return go.Figure([trace], _layout(matrix, names, rows))
 
 
 def _page(matrices: Mapping[str, ScoreMatrix]) -> str:
@@ -110,17 +98,11 @@ def _page(matrices: Mapping[str, ScoreMatrix]) -> str:
     least, greatest = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     panels = [Panel(name, heat_map(matrix, least, greatest)) for name, matrix in matrices.items()]
     is_wide = len(panels) == 1 or max(matrix.num_tasks for matrix in matrices.values()) > _MOST_TASKS_BESIDE
-    first = next(iter(matrices.values()))
-    caption = (
-        f"The {first.metric} on each task, a column, before the first and after each, from top to bottom; "
-        f"{'higher' if first.higher_is_better else 'lower'} is better and brighter. Framed: right after its own "
-        "training; a cross: the evaluation failed. "
-    ) + " ".join(_in_words(name, matrix) for name, matrix in matrices.items())
-    plot = Plot("Scores on the tasks", caption, panels, columns=1 if is_wide else min(len(panels), 3))
+    plot = Plot("Scores on the tasks", _caption(matrices), panels, columns=1 if is_wide else min(len(panels), 3))
+    folder = Path(mixer.report.__file__).parent
     templates = Environment(
-        loader=FileSystemLoader(Path(mixer.report.__file__).parent), autoescape=True, undefined=StrictUndefined
+        loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    templates.trim_blocks = True
     figures = ",\n".join(panel.figure.to_json() for panel in panels)
     return templates.get_template("template.html").render(
         names=list(matrices),
@@ -142,6 +124,15 @@ def _metric_rows(matrices: Sequence[ScoreMatrix]) -> list[tuple[str, list[str]]]
     return rows
 
 
+def _caption(matrices: Mapping[str, ScoreMatrix]) -> str:
+    first = next(iter(matrices.values()))
+    return (
+        f"The {first.metric} on each task, a column, before the first and after each, from top to bottom; "
+        f"{'higher' if first.higher_is_better else 'lower'} is better and brighter. Framed: right after its own "
+        "training; a cross: the evaluation failed. "
+    ) + " ".join(_in_words(name, matrix) for name, matrix in matrices.items())
+
+
 def _in_words(name: str, matrix: ScoreMatrix) -> str:
     if not matrix.recorded:
         return f"{name}: nothing was evaluated yet."
@@ -159,6 +150,21 @@ def _in_words(name: str, matrix: ScoreMatrix) -> str:
 def _last_task(matrix: ScoreMatrix) -> int:
     """Gives the task that the metrics of a run that still goes on end with."""
     return max([1, *matrix.recorded])
+
+
+def _layout(matrix: ScoreMatrix, names: Sequence[str], rows: Sequence[str]) -> dict[str, Any]:
+    return {
+        "template": "none",  # the page's style rules: colours of text come from there, on light and on dark
+        "height": 160 + 30 * len(rows),
+        "margin": {"l": 10, "r": 10, "t": 30, "b": 40},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#888888", "activecolor": "#3b82c4"},
+        "xaxis": _axis(names, "score on"),
+        "yaxis": {**_axis(rows, ""), "autorange": "reversed"},
+        "shapes": [_frame(task) for task in matrix.recorded if task],
+        "annotations": _crosses(matrix),
+    }
 
 
 def _axis(labels: Sequence[str], title: str) -> dict[str, Any]:

@@ -257,9 +257,7 @@ def _table(metric: Metric, matrix: ScoreMatrix, beta: int) -> FloatArray:
 def _reason(matrix: ScoreMatrix, metric: Metric, table: FloatArray, after: int | None) -> str:
     places = missing_entries(metric.measure, table, after)
     if not places:
-        return (
-            "scores are infinite" if np.isfinite(metric.measure(np.zeros_like(table), after)) else "it needs two tasks"
-        )
+        return "scores are infinite" if np.isfinite(metric.measure(np.zeros_like(table), after)) else "needs two tasks"
     if metric.is_of_curves and np.isnan(table).all():
         return "no learning curve was recorded"
     parts = [_named(matrix, metric, row, column) for row, column in places[:_MOST_NAMED]]
