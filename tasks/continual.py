@@ -186,7 +186,7 @@ class ContinualRun:
         state = read_json(path)
         if state["tasks"] != list(self.sequence.names):
             raise ValueError(
-                f"The run in {self.folder} is of the tasks {state['tasks']}, not {list(self.sequence.names)}."
+                f"The run in {self.folder} is of the tasks {state['tasks']}, not {[*self.sequence.names]}."
             )
         num_done = int(state["num_done"])
         self.scores = ScoreMatrix.from_file(scores_path)

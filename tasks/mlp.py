@@ -1,5 +1,6 @@
 """A small multi-layer perceptron for images or features, as the published protocols of continual learning train it."""
 
+import itertools
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 
-class MLPConfig(PretrainedConfig):
+class MLPConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
     """What a perceptron is like.
 
     Args:
@@ -34,7 +35,7 @@ class MLPConfig(PretrainedConfig):
     ):
         self.num_features, self.hidden_sizes = num_features, list(hidden_sizes)
         self.initial_deviation, self.initial_bias = initial_deviation, initial_bias
-        super().__init__(num_labels=num_labels, **kwargs)
+        super().__init__(**{**kwargs, "num_labels": num_labels})
 
 
 class MLPForImageClassification(PreTrainedModel):
@@ -51,10 +52,10 @@ class MLPForImageClassification(PreTrainedModel):
     def __init__(self, config: MLPConfig):
         super().__init__(config)
         sizes = [config.num_features, *config.hidden_sizes]
-        layers = [nn.Linear(size, following) for size, following in zip(sizes, sizes[1:], strict=False)]
+        layers = [nn.Linear(size, following) for size, following in itertools.pairwise(sizes)]
         self.layers = nn.ModuleList(layers)
-        self.head = nn.Linear(sizes[-1], config.num_labels)
-        self.post_init()
+        self.head = nn.Linear(sizes[-1], int(config.num_labels or 0))
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
         config = self.config

@@ -61,8 +61,8 @@ def _num_right(model: nn.Module, inputs: dict[str, Any], classes: Sequence[int] 
     logits = model(**inputs).logits
     if logits.dim() != 2:
         raise ValueError(
-            f"accuracy: the model gives logits of shape {list(logits.shape)}, not [num_rows, num_classes]; give a score "
-            "function of your own."
+            f"accuracy: the model gives logits of shape {list(logits.shape)}, not [num_rows, num_classes]; give a "
+            "score function of your own."
         )
     if classes is not None:
         allowed = torch.full_like(logits, float("-inf"))
