@@ -1,9 +1,9 @@
 """Rates by storage and retrieval: inserting contents, drawing, and reading what was drawn.
 
 Samples have 1 KB: 128 int64. *Inserting* is what `benchmarks.replay_rates` does, hot, of a reservoir, with the contents
-of what is accepted, half of the samples, kept in memory or on disk. As files are written once 8 MiB are there, about
-7,000 rows, and anew once half of a file is dropped, a turn has as many blocks of updates as that takes, with new random
-numbers each. 1,000 slots on disk lie in memory as yet: compare 100,000 and 1,000,000.
+of what is accepted, half of the samples, kept in memory or on disk. As files are written once 16 MiB are there, about
+14,000 rows, and anew once half of a file is dropped, a turn has as many blocks of updates as that takes, with new
+random numbers each. 1,000 slots on disk lie in memory as yet: compare 100,000 and 1,000,000.
 
 *Drawing* is the next 32 entries of a full buffer and their addresses, under each retrieval. `LeastRecent` closes its
 line up once in capacity/32 draws, at O(capacity): the median leaves that out. *Reading* draws 32 and reads them too,
@@ -28,7 +28,7 @@ from replay.storage import OnDisk, Storage
 
 STORAGES = ("references", "memory", "disk")
 RETRIEVALS = ("Uniform", "LeastRecent")
-_BLOCKS = 128  # a turn of inserting contents: 16,384 rows are accepted
+_BLOCKS = 256  # a turn of inserting contents: 32,768 rows are accepted
 _DRAWS = 20
 
 

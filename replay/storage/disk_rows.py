@@ -15,8 +15,8 @@ from replay.storage.rows import Row, Rows
 from replay.storage.segment import Segment, merge, neighbourhood
 from replay.storage.segment_files import SegmentFiles
 
-ROWS_PER_SEGMENT = 16_384
-_BYTES_PER_SEGMENT = 8 * 2**20
+ROWS_PER_SEGMENT = 65_536
+_BYTES_PER_SEGMENT = 16 * 2**20
 
 
 class DiskRows(Rows):
@@ -29,7 +29,7 @@ class DiskRows(Rows):
     Args:
         folder: Where the files lie while the run lasts; empty, unless a checkpoint is loaded next.
         is_writer: Whether this rank writes; others read its files, and keep rows in memory until they see them.
-        rows_per_segment: Number of rows of a full segment; one of 8 MiB is full too.
+        rows_per_segment: Number of rows of a full segment; one of 16 MiB is full too.
 
     Raises:
         ValueError: If `rows_per_segment` is less than 1.

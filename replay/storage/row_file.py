@@ -85,7 +85,7 @@ class OpenFiles:
         most: How many at most.
     """
 
-    def __init__(self, most: int = 128):
+    def __init__(self, most: int = 256):
         self._most = most
         self._files: OrderedDict[str, RowFile] = OrderedDict()
 

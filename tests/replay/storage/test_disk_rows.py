@@ -242,7 +242,7 @@ print(anonymous() - before)
 def test_memory_does_not_grow_with_the_rows(tmp_path):
     done = subprocess.run([sys.executable, "-c", _MUCH, tmp_path], capture_output=True, check=True, text=True)
     assert sum(path.stat().st_size for path in tmp_path.glob("saved/*.arrow")) > 200_000_000
-    assert float(done.stdout) < 64  # MiB; there are 8 in rows of no segment yet, and as many on their way
+    assert float(done.stdout) < 96  # MiB; there are 16 in rows of no segment yet, and some copies of them on their way
 
 
 _MANY = """
