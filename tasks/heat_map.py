@@ -119,7 +119,7 @@ def _metric_rows(matrices: Sequence[ScoreMatrix]) -> list[tuple[str, list[str]]]
     done = [f"{max([0, *matrix.recorded])} of {matrix.num_tasks}" for matrix in matrices]
     rows = [("Tasks done", done)]
     for name in columns[0]:
-        title = name.replace("accuracy", matrices[0].metric).replace("_", " ").capitalize()
+        title = name.capitalize().replace("_", " ").replace("accuracy", matrices[0].metric)
         rows.append((title, ["not known" if np.isnan(one[name]) else f"{one[name]:.3f}" for one in columns]))
     return rows
 
@@ -142,7 +142,7 @@ def _in_words(name: str, matrix: ScoreMatrix) -> str:
     words = f"{when} it is {between(row, '{:.2f}'.format)}" if row else f"{when} no evaluation succeeded"
     reasons: dict[str, list[str]] = {}
     for metric, reason in explain(matrix, _last_task(matrix)).items():
-        reasons.setdefault(reason, []).append(metric.replace("accuracy", matrix.metric).replace("_", " "))
+        reasons.setdefault(reason, []).append(metric.replace("_", " ").replace("accuracy", matrix.metric))
     unknown = [f"not known: {listed(metrics)} ({reason})" for reason, metrics in reasons.items()]
     return f"{name}: {'; '.join([words, *unknown])}."
 
