@@ -125,7 +125,7 @@ def test_classes_that_one_part_lacks_are_named() -> None:
 
 def test_data_without_labels_are_refused() -> None:
     words = numbered_table(["yes", "no"])
-    with pytest.raises(ValueError, match="train: a Dataset without classes.*number classes that are words"):
+    with pytest.raises(ValueError, match=r"train: a Dataset without classes.*number classes that are words"):
         by_class(words, words, 1)
 
 
@@ -158,7 +158,7 @@ def test_columns_that_cannot_part_data() -> None:
     table = numbered_table([0, 1], language=["de", "en"], score=[1.0, None])
     with pytest.raises(ValueError, match=r"train: there is no column 'lang' .* its columns are \['number'"):
         by_column(table, table, "lang")
-    with pytest.raises(ValueError, match="train: there is no column 'lang' .* a Arrays would hold it as an attribute"):
+    with pytest.raises(ValueError, match=r"train: there is no column 'lang' .* in Arrays it would be an attribute"):
         by_column(numbered_arrays([0]), numbered_arrays([0]), "lang")
     with pytest.raises(ValueError, match="train: 1 samples have no 'score'"):
         by_column(table, table, "score")
@@ -268,7 +268,7 @@ def test_inputs_that_cannot_be_transformed(pictures: Arrays) -> None:
         permuted(pictures, pictures, 0, seed=0)
     with pytest.raises(ValueError, match="samples_per_task must be between 1 and the 30 there are, got 31"):
         permuted(pictures, pictures, 2, seed=0, samples_per_task=31)
-    with pytest.raises(TypeError, match="put them into memory, tasks.sources.Arrays"):
+    with pytest.raises(TypeError, match=r"put them into memory, tasks\.sources\.Arrays"):
         permuted(numbered_table([0, 1]), numbered_table([0, 1]), 2, seed=0)
     with pytest.raises(ValueError, match=r"Names of tasks must be unique.*rotated_30"):
         rotated(pictures, pictures, [30, 30])
@@ -313,7 +313,7 @@ def test_data_sets_are_tasks() -> None:
     pairs = {"a": (numbered_arrays([0, 1]), numbered_arrays([1])), "b": (numbered_table([1, 0]), numbered_table([0]))}
     sequence = from_data_sets(pairs, "domain")
     assert (sequence.names, sequence[1].train) == (("a", "b"), pairs["b"][0])
-    with pytest.raises(TypeError, match=r"'a': give a pair \(train, evaluation\), got a Arrays"):
+    with pytest.raises(TypeError, match=r"'a': give a pair \(train, evaluation\), got Arrays"):
         from_data_sets({"a": numbered_arrays([0])}, "class")  # type: ignore[dict-item]
 
 
