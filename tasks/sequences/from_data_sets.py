@@ -22,5 +22,5 @@ def from_data_sets(data_sets: Mapping[str, tuple[Any, Any]], scenario: Scenario)
     """
     for name, pair in data_sets.items():
         if not isinstance(pair, tuple) or len(pair) != 2:
-            raise TypeError(f"from_data_sets {name!r}: give a pair (train, evaluation), got a {type(pair).__name__}.")
+            raise TypeError(f"from_data_sets {name!r}: give a pair (train, evaluation), got {type(pair).__name__}.")
     return TaskSequence(tuple(Task(name, *pair) for name, pair in data_sets.items()), scenario)

@@ -31,10 +31,6 @@ def hub(
     Raises:
         ValueError: If there is no such split or column.
     """
-    splits = Splits(
-        *(
-            datasets.load_dataset(name, config, split=split, revision=revision)
-            for split in (train_split, evaluation_split)
-        )
-    )
+    wanted = [train_split, evaluation_split]
+    splits = Splits(*datasets.load_dataset(name, config, split=wanted, revision=revision))
     return with_numbered_labels(splits, label_column)

@@ -79,7 +79,7 @@ def require_column(dataset: Any, column: str, called: str) -> NDArray[Any]:
         others = f"its columns are {dataset.column_names}"
     else:
         held = getattr(dataset, column, None)
-        others = f"a {type(dataset).__name__} would hold it as an attribute with one entry a sample"
+        others = f"in {type(dataset).__name__} it would be an attribute with one entry a sample"
     values = np.asarray(held)
     if values.ndim != 1 or len(values) != len(dataset):
         raise ValueError(f"{called}: there is no column {column!r} with one value a sample; {others}.")
