@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args, overload
 import numpy as np
 
 from tasks.sources.labels import labels_of
+from tasks.sources.map_style import check_map_style
 from tasks.sources.repeatable import reads_the_same_twice
 
 Scenario = Literal["class", "domain", "task", "free"]
@@ -53,8 +54,7 @@ class Task:
 
     def _check_data(self, part: str, dataset: Any) -> None:
         where = f"Task {self.name!r}: {part}"
-        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-            raise TypeError(f"{where} must be a data set with __len__ and __getitem__, got a {type(dataset).__name__}.")
+        check_map_style(dataset, where)
         if len(dataset) == 0:
             raise ValueError(f"{where} is empty. Leave the task out, or give it at least one sample.")
         if not reads_the_same_twice(dataset):

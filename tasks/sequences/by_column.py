@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from numpy.typing import NDArray
+
 from tasks.sequences.parts import check_known, pick_where
 from tasks.sources.labels import require_column
 from tasks.task import Scenario, Task, TaskSequence
@@ -31,8 +33,7 @@ def by_column(
     Raises:
         ValueError: If the column is missing, order does not name each value once, or the scenario does not fit.
     """
-    values = require_column(train, column, "train")
-    evaluated = require_column(evaluation, column, "evaluation")
+    values, evaluated = _values(train, column, "train"), _values(evaluation, column, "evaluation")
     check_known(column, values.tolist(), evaluated.tolist())
     found = sorted(set(values.tolist()))
     ordered = found if order is None else list(order)
@@ -48,6 +49,11 @@ def by_column(
         for value in ordered
     )
     return TaskSequence(tuple(tasks), scenario)
+
+
+def _values(dataset: Any, column: str, called: str) -> NDArray[Any]:
+    values = require_column(dataset, column, called)
+    return values.astype(str) if values.dtype.kind == "M" else values  # moments have no names of their own
 
 
 by_domain = by_column

@@ -39,7 +39,7 @@ def by_time(
     if (boundaries is None) == (num_tasks is None):
         raise ValueError(f"by_time: give boundaries or num_tasks, one of them, got {boundaries} and {num_tasks}.")
     moments = require_column(train, column, "train")
-    starts = _even_starts(moments, num_tasks) if boundaries is None else np.asarray(boundaries)
+    starts = _even_starts(moments, num_tasks) if boundaries is None else _as_moments(boundaries, moments)
     if np.any(starts[1:] <= starts[:-1]):
         hint = " Too few different moments for so many tasks: lower num_tasks." if boundaries is None else ""
         raise ValueError(f"by_time: boundaries must ascend, got {starts.tolist()}.{hint}")
@@ -63,6 +63,11 @@ def _even_starts(moments: NDArray[Any], num_tasks: int | None) -> NDArray[Any]:
     cuts = np.arange(1, num_tasks) * len(moments) // num_tasks
     starts: NDArray[Any] = np.sort(moments)[cuts]
     return starts
+
+
+def _as_moments(boundaries: Sequence[Any], moments: NDArray[Any]) -> NDArray[Any]:
+    is_date = moments.dtype.kind == "M"  # dates may be given as text
+    return np.asarray(boundaries, dtype=moments.dtype if is_date or len(boundaries) == 0 else None)
 
 
 def _describe(column: str, starts: NDArray[Any], number: int) -> str:

@@ -5,10 +5,11 @@ from typing import Any
 
 import datasets
 import numpy as np
+import torch
 
 from mixer.reader import ColumnReader
 from tasks.sources.by_columns import ByColumns, Int64Array, Sample
-from tasks.sources.labels import require_labels
+from tasks.sources.labels import label_column, require_labels
 
 
 class Relabelled(ByColumns):
@@ -20,7 +21,7 @@ class Relabelled(ByColumns):
     """
 
     def __init__(self, base: Any, labels: Int64Array):
-        self.base, self._labels = base, labels
+        self.base, self._labels, self._column = base, labels, label_column(base)
 
     def __len__(self) -> int:
         return len(self.base)
@@ -33,8 +34,7 @@ class Relabelled(ByColumns):
     def read_columns(self, indices: Int64Array) -> Sample:
         """Reads several samples at once; see `ByColumns.read_columns`."""
         columns = dict(self.base.read_columns(indices))
-        name = "label" if "label" in columns else "labels"
-        columns[name] = columns[name].new_tensor(self._labels[indices])
+        columns[self._column] = torch.from_numpy(self._labels[indices])
         return columns
 
 
@@ -58,7 +58,7 @@ def relabel(dataset: Any, numbers: Mapping[int, int]) -> Any:
         raise ValueError(f"relabel: numbers must have a new one for every class, but lacks {missing}.")
     renumbered = np.array([numbers[label] for label in labels.tolist()], dtype=np.int64)
     if isinstance(dataset, datasets.Dataset):
-        name = "label" if "label" in dataset.column_names else "labels"
+        name = label_column(dataset)
         return dataset.remove_columns(name).add_column(name, renumbered)
     if isinstance(dataset, ColumnReader):
         return Relabelled(dataset, renumbered)

@@ -4,11 +4,13 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from mixer.reader import ColumnReader
 from replay.storage.labels import read_labels
 from tasks.sources.by_columns import ByColumns, Int64Array
+from tasks.sources.map_style import check_map_style
 
 _MOST_AT_ONCE = 4_096
 
@@ -48,7 +50,9 @@ def require_labels(dataset: Any, called: str) -> Int64Array:
 
     Raises:
         ValueError: If samples have no whole number as their label.
+        TypeError: If the data set cannot be indexed.
     """
+    check_map_style(dataset, called)
     labels = labels_of(dataset)
     if labels is None:
         raise ValueError(
@@ -57,6 +61,19 @@ def require_labels(dataset: Any, called: str) -> Int64Array:
             "number classes that are words, or use tasks.sources.Arrays(inputs, labels)."
         )
     return labels
+
+
+def label_column(dataset: Any) -> str:
+    """Finds the column that holds the classes.
+
+    Args:
+        dataset: A data set that has some, and at least one sample.
+
+    Returns:
+        `"label"` or `"labels"`: the first of whole numbers.
+    """
+    first = np.zeros(1, dtype=np.int64)
+    return "labels" if read_labels(dataset, first, "label") is None else "label"
 
 
 def require_column(dataset: Any, column: str, called: str) -> NDArray[Any]:
@@ -72,7 +89,9 @@ def require_column(dataset: Any, column: str, called: str) -> NDArray[Any]:
 
     Raises:
         ValueError: If there is no such column, it has not one value a sample, or some are missing.
+        TypeError: If the data set cannot be indexed.
     """
+    check_map_style(dataset, called)
     if isinstance(dataset, datasets.Dataset):
         known = column in dataset.column_names
         held = dataset.with_format("numpy", columns=[column])[:][column] if known else None
@@ -83,7 +102,7 @@ def require_column(dataset: Any, column: str, called: str) -> NDArray[Any]:
     values = np.asarray(held)
     if values.ndim != 1 or len(values) != len(dataset):
         raise ValueError(f"{called}: there is no column {column!r} with one value a sample; {others}.")
-    missing = sum(1 for value in values.tolist() if value is None or value != value)  # NaN is not itself
+    missing = int(pd.isna(values).sum())
     if missing:
         raise ValueError(f"{called}: {missing} samples have no {column!r}. Fill it in, or leave those samples out.")
     return values

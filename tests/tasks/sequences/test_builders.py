@@ -1,3 +1,4 @@
+import datetime
 import json
 import subprocess
 import sys
@@ -123,6 +124,13 @@ def test_classes_that_one_part_lacks_are_named() -> None:
         by_class(more, some, 3)
 
 
+def test_rows_that_cannot_be_indexed_are_refused() -> None:
+    rows = numbered_table([0, 1]).to_iterable_dataset()
+    for build in (lambda: by_class(rows, rows, 1), lambda: by_column(rows, rows, "number")):
+        with pytest.raises(TypeError, match="train must be a data set with __len__ and __getitem__, got a Iterable"):
+            build()
+
+
 def test_data_without_labels_are_refused() -> None:
     words = numbered_table(["yes", "no"])
     with pytest.raises(ValueError, match=r"train: a Dataset without classes.*number classes that are words"):
@@ -201,11 +209,15 @@ def test_a_boundary_is_the_first_moment_of_its_task(moments: list[Any], boundary
 
 
 def test_dates_part_data() -> None:
-    import datetime
-
     days = [datetime.datetime(2020 + year, 1, 1) for year in (0, 3, 1, 2)]
     table = numbered_table([0, 0, 0, 0], when=days)
-    assert [numbers_in(task.train) for task in by_time(table, table, "when", num_tasks=2)] == [[0, 2], [1, 3]]
+    expected = [[0, 2], [1, 3]]
+    assert [numbers_in(task.train) for task in by_time(table, table, "when", num_tasks=2)] == expected
+    for boundary in (days[3], "2022-01-01"):
+        assert [numbers_in(task.train) for task in by_time(table, table, "when", boundaries=[boundary])] == expected
+    assert [numbers_in(task.train) for task in by_column(table, table, "when")] == [[0], [2], [3], [1]]
+    with pytest.raises(ValueError, match="train: 1 samples have no 'when'"):
+        by_time(numbered_table([0, 0], when=[days[0], None]), table, "when", num_tasks=1)
 
 
 def test_periods_that_cannot_be() -> None:
@@ -218,6 +230,8 @@ def test_periods_that_cannot_be() -> None:
         by_time(table, table, "when", boundaries=[3])
     with pytest.raises(ValueError, match="give boundaries or num_tasks, one of them"):
         by_time(table, table, "when")
+    words = numbered_table([0, 0], when=["a", "b"])
+    assert len(by_time(words, words, "when", boundaries=[])) == 1
 
 
 # ---- Transformed inputs ----
@@ -320,6 +334,7 @@ def test_data_sets_are_tasks() -> None:
 # ---- The same everywhere ----
 
 _SAME = """
+import datetime
 import json
 import numpy as np
 from tasks.sequences import *

@@ -137,6 +137,8 @@ def test_a_table_is_numbered_anew_and_stays_a_table() -> None:
     assert isinstance(table, datasets.Dataset)
     assert list(table["label"]) == [0, 1, 1]
     assert list(table["number"]) == [1, 0, 2]
+    scored = datasets.Dataset.from_dict({"label": [0.5, 0.1], "labels": [4, 2]})
+    assert relabel(scored, {4: 0, 2: 1})[:] == {"label": [0.5, 0.1], "labels": [0, 1]}
 
 
 def test_what_cannot_be_numbered_anew() -> None:
