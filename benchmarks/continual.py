@@ -1,7 +1,8 @@
-"""Continual learning by published protocols: `python -m benchmarks.continual --protocol NAME --method NAME --data-dir DIR`.
+"""Continual learning by published protocols.
 
-One row a call: a method with a memory on all seeds, its average accuracy, forgetting and time. What each protocol is, and
-what was published, is said in `benchmarks.continual_protocols`.
+`python -m benchmarks.continual --protocol NAME --method NAME [--memory-per-class M | --buffer N] --data-dir DIR` gives one
+row: a method with a memory on all seeds, its average accuracy, forgetting and time. What each protocol is, and what was
+published, is said in `benchmarks.continual_protocols`.
 """
 
 import argparse
@@ -43,8 +44,7 @@ def run_once(protocol: Protocol, method: str, memory: int, seed: int, data_dir: 
         data_dir: Folder of the data.
 
     Returns:
-        All metrics in per cent, `seconds`, and `rate_first` and `rate_last`: new samples a second in the first and the
-        last task, of training alone.
+        All metrics in per cent, and `seconds`, evaluation included.
     """
     torch.manual_seed(seed)
     sequence = protocol.sequence(data_dir, seed)
