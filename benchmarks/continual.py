@@ -1,8 +1,8 @@
 """Continual learning by published protocols.
 
-`python -m benchmarks.continual --protocol NAME --method NAME [--memory-per-class M | --buffer N] --data-dir DIR` gives one
-row: a method with a memory on all seeds, its average accuracy, forgetting and time. What each protocol is, and what was
-published, is said in `benchmarks.continual_protocols`.
+`python -m benchmarks.continual --protocol NAME --method NAME [--memory-per-class M | --buffer N] --data-dir DIR`
+gives one row: a method with a memory on all seeds, its average accuracy, forgetting and time. What each protocol is,
+and what was published, is said in `benchmarks.continual_protocols`.
 """
 
 import argparse

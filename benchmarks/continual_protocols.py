@@ -1,14 +1,16 @@
 """Published protocols of continual learning, exactly as far as they are known, and what was published with them.
 
-*tiny-episodic* (Chaudhry et al. 2019, arXiv:1902.10486): 17 tasks of permuted MNIST of 1,000 training examples each and
-the whole test set; MLP 784-256-256-10, weights from a truncated normal of deviation 0.1, biases 0.1; SGD 0.1, batches of
-10 new samples and 10 of memory in one mean loss, one pass; memory of m a class and task. A-GEM takes up to 256 of memory.
+*tiny-episodic* (Chaudhry et al. 2019, arXiv:1902.10486): 17 tasks of permuted MNIST of 1,000 training examples each
+and the whole test set; MLP 784-256-256-10, weights from a truncated normal of deviation 0.1, biases 0.1; SGD 0.1,
+batches of 10 new samples and 10 of memory in one mean loss, one pass; memory of m a class and task. A-GEM takes up to
+256 of memory.
 
-*split-mnist* (Hsu et al. 2018, arXiv:1810.12488): 5 tasks of 2 classes, class-incremental; MLP of two hidden layers of
-400, Adam 1e-3, batches of 128 new samples and as many old ones, 4 epochs a task; memory is filled at each task's end.
+*split-mnist* (Hsu et al. 2018, arXiv:1810.12488): 5 tasks of 2 classes, class-incremental; MLP of two hidden layers
+of 400, Adam 1e-3, batches of 128 new samples and as many old ones, 4 epochs a task; memory is filled at each task's
+end.
 
-*permuted-mnist-20* (Buzzega et al. 2020, arXiv:2004.07211): 20 tasks of permuted MNIST of 60,000; MLP of two hidden layers
-of 100, SGD, batches of 128 and 128 of memory, one epoch; learning rate 0.2, and 0.1 for DER++; α = 1, β = 1.
+*permuted-mnist-20* (Buzzega et al. 2020, arXiv:2004.07211): 20 tasks of permuted MNIST of 60,000; MLP of two hidden
+layers of 100, SGD, batches of 128 and 128 of memory, one epoch; learning rate 0.2, and 0.1 for DER++; α = 1, β = 1.
 """
 
 from collections.abc import Callable, Mapping, Sequence
