@@ -1,0 +1,119 @@
+"""Continual learning by published protocols.
+
+`python -m benchmarks.continual --protocol NAME --method NAME [--memory-per-class M | --buffer N] --data-dir DIR`
+gives one row: a method with a memory on all seeds, its average accuracy, forgetting and time. What each protocol is,
+and what was published, is said in `benchmarks.continual_protocols`.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PrinterCallback, ProgressCallback
+from transformers.utils import logging
+
+from benchmarks.common import show, write_json
+from benchmarks.continual_protocols import METHODS, PROTOCOLS, Protocol
+from mixer import MixingTrainer
+from tasks.continual import ContinualRun
+from tasks.metrics import all_metrics
+
+
+class QuietTrainer(MixingTrainer):
+    """A trainer that prints nothing."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        for callback in (PrinterCallback, ProgressCallback):
+            self.remove_callback(callback)
+
+
+def run_once(protocol: Protocol, method: str, memory: int, seed: int, data_dir: Path) -> dict[str, float]:
+    """Trains on the protocol's tasks once.
+
+    Args:
+        protocol: The protocol.
+        method: The method.
+        memory: Entries of the memory: a class, or in all, as the protocol counts them.
+        seed: Seed of the weights, of the tasks and of every order.
+        data_dir: Folder of the data.
+
+    Returns:
+        All metrics in per cent, and `seconds`, evaluation included.
+    """
+    torch.manual_seed(seed)
+    sequence = protocol.sequence(data_dir, seed)
+    setting = METHODS[method](protocol, memory, len(sequence))
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        run = ContinualRun(
+            protocol.model(),
+            sequence,
+            protocol.arguments(folder, seed, method),
+            memory=setting.memory,
+            mixing=setting.mixing,
+            methods=setting.methods,
+            batch_size=protocol.batch_size,
+            trainer_class=QuietTrainer,
+            **setting.options,
+        )
+        scores = run.run()
+    metrics = {name: 100 * value for name, value in all_metrics(scores).items()}
+    return {**metrics, "seconds": time.perf_counter() - started}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs a row and prints it.
+
+    Args:
+        argv: Command line; `None` takes the process's own.
+    """
+    args = _arguments(argv)
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    torch.set_num_threads(args.threads)
+    protocol = PROTOCOLS[args.protocol]
+    runs = [run_once(protocol, args.method, args.memory, seed, args.data_dir) for seed in range(1, args.seeds + 1)]
+    accuracies = [run["average_accuracy"] for run in runs]
+    figures = {
+        "protocol": args.protocol,
+        "method": args.method,
+        "memory": args.memory,
+        "seeds": args.seeds,
+        "acc_mean": float(np.mean(accuracies)),
+        "acc_std": float(np.std(accuracies, ddof=1)) if args.seeds > 1 else float("nan"),
+        "forgetting_mean": float(np.mean([run["forgetting"] for run in runs])),
+        "seconds": float(np.sum([run["seconds"] for run in runs])),
+    }
+    published = protocol.published.get((args.method, args.memory), "-")
+    row = [args.method, str(args.memory), f"{figures['acc_mean']:.1f} ± {figures['acc_std']:.1f}", published]
+    show(args.protocol, ["method", "memory", "ACC", "published", "forgetting", "s"], [[*row, *_rest(figures)]])
+    write_json(args.json, {**figures, "runs": runs})
+
+
+def _rest(figures: dict[str, Any]) -> list[str]:
+    return [f"{figures['forgetting_mean']:.1f}", f"{figures['seconds']:.0f}"]
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--protocol", choices=list(PROTOCOLS), required=True)
+    parser.add_argument("--method", choices=list(METHODS), required=True)
+    memory = parser.add_mutually_exclusive_group()
+    memory.add_argument("--memory-per-class", dest="memory", type=int, help="entries a class (and task, if domains)")
+    memory.add_argument("--buffer", dest="memory", type=int, help="entries in all")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args(argv)
+    args.memory = args.memory or 0
+    return args
+
+
+if __name__ == "__main__":
+    main()

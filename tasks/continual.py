@@ -1,0 +1,226 @@
+"""A continual run: one task after the other, a Trainer run each, with a score of every task after every task."""
+
+import copy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import load_model, save_model
+from torch import nn
+from transformers import TrainingArguments, set_seed
+from transformers.utils import logging
+
+from mixer import MixingTrainer, Stream
+from mixer.checkpoint import read_json, write_json
+from mixer.method import Method
+from mixer.policies import Policy
+from replay import ReplayBuffer, ReplayRatio, extract_features
+from tasks.score_matrix import ScoreMatrix
+from tasks.scoring import accuracy
+from tasks.task import Task, TaskSequence
+
+logger = logging.get_logger(__name__)
+
+FORMAT_VERSION = 1
+_STATE, _SCORES, _MEMORY = "continual.json", "scores.json", "memory"
+
+Optimizer = Literal["fresh", "kept"]
+Score = Callable[[MixingTrainer, Task], float]
+
+
+class ContinualRun:
+    """Trains a model on a sequence of tasks, fills a memory, and scores all tasks after each one.
+
+    Each task is a run of a `MixingTrainer` in a folder of its own, on the task's samples and the memory. A run that was
+    killed goes on in the midst of its task and ends as if nobody had killed it.
+
+    Args:
+        model: The model; it is trained in place.
+        sequence: The tasks.
+        args: The training arguments of each task's run; `output_dir` is the whole's.
+        memory: A buffer, which is the stream `"memory"`; `None` trains without.
+        mixing: How much of it is replayed; `None` replays as many samples on top as there are new ones, as in the
+            published protocols.
+        methods: What else takes part, such as `DER("memory")`; made anew for each task by a function of no arguments.
+        batch_size: New samples of an update over all ranks; `None` takes that of the arguments.
+        optimizer: Whether each task begins with a fresh optimizer or goes on with the one before.
+        scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
+        score: Scores a task; `None` takes the accuracy, among the task's own classes in a task-incremental sequence.
+        trainer_class: The trainer.
+        **options: Further arguments of the trainer.
+
+    Raises:
+        ValueError: If something does not fit together.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sequence: TaskSequence,
+        args: TrainingArguments,
+        *,
+        memory: ReplayBuffer | None = None,
+        mixing: Policy | None = None,
+        methods: Callable[[], Sequence[Method]] | None = None,
+        batch_size: int | None = None,
+        optimizer: Optimizer = "fresh",
+        scores_before: bool = True,
+        score: Score | None = None,
+        trainer_class: type[MixingTrainer] = MixingTrainer,
+        **options: Any,
+    ):
+        if optimizer not in ("fresh", "kept"):
+            raise ValueError(f"optimizer must be 'fresh' or 'kept', got {optimizer!r}.")
+        if memory is None and (mixing is not None or methods is not None):
+            raise ValueError(
+                "mixing and methods say what is done with a memory, but memory is None: give a ReplayBuffer."
+            )
+        if _MEMORY in sequence.names:
+            raise ValueError(f"A task is called {_MEMORY!r}, which is the name of the memory's stream; rename it.")
+        self.model, self.sequence, self.args, self.memory = model, sequence, args, memory
+        self.folder = Path(str(args.output_dir))
+        self._mixing, self._methods = mixing, methods
+        self._batch_size, self._optimizer_kind, self._score = batch_size, optimizer, score or self._accuracy
+        self._scores_before, self._trainer_class, self._options = scores_before, trainer_class, options
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._saved_optimizer: Any = None
+        self.scores = ScoreMatrix(sequence.names)
+
+    def run(self, resume: bool = False) -> ScoreMatrix:
+        """Trains on all tasks.
+
+        Args:
+            resume: Whether to go on with a run in the output folder, if there is one.
+
+        Returns:
+            The scores.
+
+        Raises:
+            ValueError: If there is a run already and it is not to be gone on with, or it is of other tasks.
+        """
+        num_done = self._begin(resume)
+        for number in range(num_done, len(self.sequence)):
+            self._train_task(number, resume and number == num_done)
+        return self.scores
+
+    # ---- One task ----
+
+    def _train_task(self, number: int, resume: bool) -> None:
+        task = self.sequence[number]
+        set_seed(self.args.seed + number)  # whatever was drawn before, by evaluation or by an earlier process
+        trainer = self._new_trainer(number, task)
+        if number == 0 and self._scores_before:
+            self._record(trainer, 0)
+        checkpoint = trainer.newest_checkpoint() if resume else None
+        trainer.train(resume_from_checkpoint=checkpoint)
+        self._optimizer = _bare(trainer.optimizer)
+        self._remember(trainer, task)
+        self._record(trainer, number + 1)
+        self._save_end(trainer, number)
+
+    def _new_trainer(self, number: int, task: Task) -> MixingTrainer:
+        args = copy.copy(self.args)
+        args.output_dir = str(self._folder_of(number))
+        streams = [Stream(task.name, task.train)]
+        mixing = None
+        if self.memory is not None:
+            streams.append(Stream(_MEMORY, self.memory))
+            mixing = ReplayRatio(0.5, additional=True) if self._mixing is None else copy.deepcopy(self._mixing)
+        kept = self._optimizer if self._optimizer_kind == "kept" else None
+        for group in () if kept is None else kept.param_groups:  # a schedule has left them where the last task ended
+            group["lr"] = group["initial_lr"] = self.args.learning_rate
+        trainer = self._trainer_class(
+            model=self.model,
+            args=args,
+            train_dataset=streams,
+            mixing=mixing,
+            methods=() if self._methods is None else list(self._methods()),
+            batch_size=self._batch_size,
+            optimizers=(kept, None),
+            **self._options,
+        )
+        if self._saved_optimizer is not None:
+            trainer.create_optimizer().load_state_dict(self._saved_optimizer)
+            self._saved_optimizer = None
+        return trainer
+
+    def _remember(self, trainer: MixingTrainer, task: Task) -> None:
+        """Offers a whole task to a memory that is filled at a task's end."""
+        if self.memory is not None and not self.memory.is_online:
+            needs = self.memory.selection.needs
+            features = extract_features(trainer, task.train) if "features" in needs else None
+            self.memory.remember(task.name, task.train, features=features)
+
+    def _record(self, trainer: MixingTrainer, after: int) -> None:
+        scores: dict[str, float] = {}
+        failures: dict[str, str] = {}
+        for task in self.sequence:
+            try:
+                scores[task.name] = self._score(trainer, task)
+            except Exception as error:  # one task's evaluation must not end the run
+                logger.warning("The evaluation of task %r after %d tasks failed: %r", task.name, after, error)
+                scores[task.name], failures[task.name] = float("nan"), f"{type(error).__name__}: {error}"
+        self.scores.record(after, scores, failures)
+
+    def _accuracy(self, trainer: MixingTrainer, task: Task) -> float:
+        classes = task.classes if self.sequence.scenario == "task" else None
+        return accuracy(trainer, task.evaluation, classes)
+
+    # ---- State ----
+
+    def _folder_of(self, number: int) -> Path:
+        return self.folder / f"{number + 1:02d}-{self.sequence[number].name}"
+
+    def _begin(self, resume: bool) -> int:
+        """Gives the number of tasks that are done, and takes up what they left."""
+        path, scores_path = self.folder / _STATE, self.folder / _SCORES
+        if not path.exists():
+            if self.args.should_save:
+                self.scores.path = scores_path
+            return 0
+        if not resume:
+            raise ValueError(
+                f"{self.folder} holds a continual run already: go on with it (resume=True), or take another."
+            )
+        state = read_json(path)
+        if state["tasks"] != list(self.sequence.names):
+            raise ValueError(
+                f"The run in {self.folder} is of the tasks {state['tasks']}, not {[*self.sequence.names]}."
+            )
+        num_done = int(state["num_done"])
+        self.scores = ScoreMatrix.from_file(scores_path)
+        if not self.args.should_save:
+            self.scores.path = None
+        self.scores.truncate(num_done)
+        if num_done:
+            self._take_up(num_done - 1)
+        return num_done
+
+    def _take_up(self, number: int) -> None:
+        end = self._folder_of(number) / "end"
+        load_model(self.model, end / "model.safetensors")
+        if self.memory is not None:
+            self.memory.load(end / _MEMORY)
+            for task in self.sequence[: number + 1]:
+                self.memory.remember(task.name, task.train, [])
+        if self._optimizer_kind == "kept":
+            self._saved_optimizer = torch.load(end / "optimizer.pt", weights_only=True)
+
+    def _save_end(self, trainer: MixingTrainer, number: int) -> None:
+        end = self._folder_of(number) / "end"
+        if trainer.args.should_save:
+            end.mkdir(parents=True, exist_ok=True)
+            save_model(self.model, str(end / "model.safetensors"))
+            if self._optimizer is not None:
+                torch.save(self._optimizer.state_dict(), end / "optimizer.pt")
+            if self.memory is not None:
+                self.memory.save(end / _MEMORY)
+            state = {"format": FORMAT_VERSION, "tasks": list(self.sequence.names), "num_done": number + 1}
+            write_json(self.folder / _STATE, state)
+        trainer.accelerator.wait_for_everyone()
+
+
+def _bare(optimizer: Any) -> Any:
+    """Takes what accelerate has put around an optimizer away."""
+    return getattr(optimizer, "optimizer", optimizer)

@@ -1,0 +1,205 @@
+"""Score matrices as one page that needs nothing else: heat maps with the numbers in the cells, and their metrics."""
+
+import base64
+import gzip
+import html
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.metrics import all_metrics, explain
+from tasks.score_matrix import NOT_RECORDED, ScoreMatrix
+
+try:
+    import plotly.graph_objects as go
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from plotly.offline import get_plotlyjs
+
+    import mixer.report
+    from mixer.report.plot import Panel, Plot
+    from mixer.report.words import between, known, listed
+except ModuleNotFoundError as error:
+    if error.name is None or error.name.split(".")[0] not in ("plotly", "jinja2"):
+        raise
+    raise ModuleNotFoundError(
+        f"a heat map needs {error.name}, which is not installed: pip install 'adaptive-mixer[report]'.",
+        name=error.name,
+    ) from None
+
+_MOST_TASKS_BESIDE = 10  # of more the cells would be too narrow for their numbers
+_LONGEST_NAME = 24
+_COLOURS = "Cividis"  # the same to those who do not tell red from green; its lightness alone shows the order
+
+
+def write_heat_map(matrices: ScoreMatrix | Mapping[str, ScoreMatrix], path: str | Path) -> Path:
+    """Writes the page about one matrix or several, one a method.
+
+    Args:
+        matrices: The matrix, or matrices of the same metric by name of the method.
+        path: Where the page goes.
+
+    Returns:
+        Path of the page.
+
+    Raises:
+        ValueError: If there is no matrix, they are of different metrics, or the path is a folder.
+    """
+    by_name = {matrices.metric: matrices} if isinstance(matrices, ScoreMatrix) else dict(matrices)
+    if len({(matrix.metric, matrix.higher_is_better) for matrix in by_name.values()}) != 1:
+        raise ValueError(
+            "matrices must be of one metric, to be shown in the same colours, but are of "
+            f"{[matrix.metric for matrix in by_name.values()]}."
+        )
+    target = Path(path)
+    if target.is_dir():
+        raise ValueError(f"path must be a file, but {target} is a folder: give {target / 'heat_map.html'}, say.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.tmp")  # so that a page that is open is never half of one
+    temporary.write_text(_page(by_name), encoding="utf-8")
+    temporary.replace(target)
+    return target
+
+
+def heat_map(matrix: ScoreMatrix, least: float, greatest: float) -> go.Figure:
+    """Draws a matrix: a row before the first task and one after each, a column a task.
+
+    Args:
+        matrix: The matrix.
+        least: Score at one end of the colours.
+        greatest: Score at the other: the same in all matrices that are compared.
+
+    Returns:
+        The figure; a task that was just learned is framed, a score that failed is a cross.
+    """
+    scores, names = matrix.scores, [_short(name) for name in matrix.task_names]
+    rows = ["before", *(f"after {name}" for name in names)]
+    trace = go.Heatmap(
+        z=scores,
+        text=[[_written(score, least, greatest) for score in row] for row in scores],
+        texttemplate="%{text}",
+        customdata=[[f"{row}: {name}" for name in names] for row in rows],
+        hovertemplate="%{customdata}<br>%{z:.6g}<extra></extra>",
+        hoverongaps=False,
+        colorscale=_COLOURS,
+        reversescale=not matrix.higher_is_better,
+        zmin=least,
+        zmax=greatest,
+        xgap=1,
+        ygap=1,
+        colorbar={"thickness": 10, "outlinewidth": 0, "title": {"text": html.escape(matrix.metric), "side": "right"}},
+    )
+    return go.Figure([trace], _layout(matrix, names, rows))
+
+
+def _page(matrices: Mapping[str, ScoreMatrix]) -> str:
+    finite = np.concatenate([matrix.scores[np.isfinite(matrix.scores)] for matrix in matrices.values()])
+    least, greatest = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    panels = [Panel(name, heat_map(matrix, least, greatest)) for name, matrix in matrices.items()]
+    is_wide = len(panels) == 1 or max(matrix.num_tasks for matrix in matrices.values()) > _MOST_TASKS_BESIDE
+    plot = Plot("Scores on the tasks", _caption(matrices), panels, columns=1 if is_wide else min(len(panels), 3))
+    folder = Path(mixer.report.__file__).parent
+    templates = Environment(
+        loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    figures = ",\n".join(panel.figure.to_json() for panel in panels)
+    return templates.get_template("template.html").render(
+        names=list(matrices),
+        rows=_metric_rows(list(matrices.values())),
+        differing="",
+        plots=[plot],
+        figures=f"[{figures}]".replace("<", "\\u003c"),
+        plotly=base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode(),
+    )
+
+
+def _metric_rows(matrices: Sequence[ScoreMatrix]) -> list[tuple[str, list[str]]]:
+    columns = [all_metrics(matrix, _last_task(matrix)) for matrix in matrices]
+    done = [f"{max([0, *matrix.recorded])} of {matrix.num_tasks}" for matrix in matrices]
+    rows = [("Tasks done", done)]
+    for name in columns[0]:
+        title = name.capitalize().replace("_", " ").replace("accuracy", matrices[0].metric)
+        rows.append((title, ["not known" if np.isnan(one[name]) else f"{one[name]:.3f}" for one in columns]))
+    return rows
+
+
+def _caption(matrices: Mapping[str, ScoreMatrix]) -> str:
+    first = next(iter(matrices.values()))
+    return (
+        f"The {first.metric} on each task, a column, before the first and after each, from top to bottom; "
+        f"{'higher' if first.higher_is_better else 'lower'} is better and brighter. Framed: right after its own "
+        "training; a cross: the evaluation failed. "
+    ) + " ".join(_in_words(name, matrix) for name, matrix in matrices.items())
+
+
+def _in_words(name: str, matrix: ScoreMatrix) -> str:
+    if not matrix.recorded:
+        return f"{name}: nothing was evaluated yet."
+    last = matrix.recorded[-1]
+    row = known(dict(zip(matrix.task_names, matrix.scores[last].tolist(), strict=True)))
+    when = f"after {matrix.task_names[last - 1]}" if last else "before the first task"
+    words = f"{when} it is {between(row, '{:.2f}'.format)}" if row else f"{when} no evaluation succeeded"
+    reasons: dict[str, list[str]] = {}
+    for metric, reason in explain(matrix, _last_task(matrix)).items():
+        reasons.setdefault(reason, []).append(metric.replace("_", " ").replace("accuracy", matrix.metric))
+    unknown = [f"not known: {listed(metrics)} ({reason})" for reason, metrics in reasons.items()]
+    return f"{name}: {'; '.join([words, *unknown])}."
+
+
+def _last_task(matrix: ScoreMatrix) -> int:
+    """Gives the task that the metrics of a run that still goes on end with."""
+    return max([1, *matrix.recorded])
+
+
+def _layout(matrix: ScoreMatrix, names: Sequence[str], rows: Sequence[str]) -> dict[str, Any]:
+    return {
+        "template": "none",  # the page's style rules: colours of text come from there, on light and on dark
+        "height": 160 + 30 * len(rows),
+        "margin": {"l": 10, "r": 10, "t": 30, "b": 40},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#888888", "activecolor": "#3b82c4"},
+        "xaxis": _axis(names, "score on"),
+        "yaxis": {**_axis(rows, ""), "autorange": "reversed"},
+        "shapes": [_frame(task) for task in matrix.recorded if task],
+        "annotations": _crosses(matrix),
+    }
+
+
+def _axis(labels: Sequence[str], title: str) -> dict[str, Any]:
+    return {
+        "title": {"text": title, "standoff": 8},
+        "tickvals": list(range(len(labels))),
+        "ticktext": list(labels),
+        "automargin": True,
+        "showgrid": False,
+        "zeroline": False,
+    }
+
+
+def _frame(task: int) -> dict[str, Any]:
+    edges = {"x0": task - 1.5, "x1": task - 0.5, "y0": task - 0.5, "y1": task + 0.5}
+    return {"type": "rect", **edges, "line": {"color": "#e07b39", "width": 2}}
+
+
+def _crosses(matrix: ScoreMatrix) -> list[dict[str, Any]]:
+    return [
+        {
+            "x": matrix.task_names.index(name),
+            "y": after,
+            "text": "\N{MULTIPLICATION SIGN}",
+            "showarrow": False,
+            "hovertext": html.escape(reason),
+        }
+        for (after, name), reason in matrix.failures.items()
+        if reason != NOT_RECORDED
+    ]
+
+
+def _short(name: str) -> str:
+    return html.escape(name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…")
+
+
+def _written(score: float, least: float, greatest: float) -> str:
+    return "" if np.isnan(score) else f"{score:.2f}" if max(abs(least), abs(greatest)) < 10 else f"{score:.3g}"

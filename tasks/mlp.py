@@ -1,0 +1,86 @@
+"""A small multi-layer perceptron for images or features, as the published protocols of continual learning train it."""
+
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+
+class MLPConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
+    """What a perceptron is like.
+
+    Args:
+        num_features: Numbers of an input; pixels of an image are taken row by row.
+        hidden_sizes: Width of each hidden layer.
+        num_labels: Number of classes.
+        initial_deviation: Standard deviation of the truncated normal that weights are drawn from; `None` takes torch's
+            own initialisation.
+        initial_bias: What biases begin with, where `initial_deviation` is given.
+        **kwargs: As for any configuration.
+    """
+
+    model_type = "tasks-mlp"
+
+    def __init__(
+        self,
+        num_features: int = 784,
+        hidden_sizes: list[int] | tuple[int, ...] = (256, 256),
+        num_labels: int = 10,
+        initial_deviation: float | None = None,
+        initial_bias: float = 0.0,
+        **kwargs: Any,
+    ):
+        self.num_features, self.hidden_sizes = num_features, list(hidden_sizes)
+        self.initial_deviation, self.initial_bias = initial_deviation, initial_bias
+        super().__init__(**{**kwargs, "num_labels": num_labels})
+
+
+class MLPForImageClassification(PreTrainedModel):
+    """Linear layers with ReLU between them, and a mean cross entropy.
+
+    Args:
+        config: What it is like.
+    """
+
+    config_class = MLPConfig
+    base_model_prefix = "layers"
+    main_input_name = "pixel_values"
+
+    def __init__(self, config: MLPConfig):
+        super().__init__(config)
+        sizes = [config.num_features, *config.hidden_sizes]
+        layers = [nn.Linear(size, following) for size, following in itertools.pairwise(sizes)]
+        self.layers = nn.ModuleList(layers)
+        self.head = nn.Linear(sizes[-1], int(config.num_labels or 0))
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def _init_weights(self, module: nn.Module) -> None:
+        config = self.config
+        if not isinstance(module, nn.Linear):
+            return
+        if config.initial_deviation is None:
+            module.reset_parameters()
+            return
+        deviation = config.initial_deviation
+        nn.init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+        nn.init.constant_(module.bias, config.initial_bias)
+
+    def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> SequenceClassifierOutput:
+        """Classifies.
+
+        Args:
+            pixel_values: `[num_rows, ...]`, float.
+            labels: int64 `[num_rows]`, or `None`.
+
+        Returns:
+            The logits `[num_rows, num_labels]`, and the mean loss if there are labels.
+        """
+        hidden = pixel_values.flatten(start_dim=1)
+        for layer in self.layers:
+            hidden = torch.relu(layer(hidden))
+        logits = self.head(hidden)
+        loss = None if labels is None else self.loss_function(labels, logits, self.config)
+        return SequenceClassifierOutput(loss=loss, logits=logits)

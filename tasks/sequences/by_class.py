@@ -1,0 +1,91 @@
+"""Tasks of some classes each (split MNIST: Zenke et al. 2017, Hsu et al. 2018)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.sequences.parts import class_labels, in_order, named, pick_where
+from tasks.sequences.relabelled import relabel
+from tasks.task import Scenario, Task, TaskSequence
+
+Groups = Mapping[str, Sequence[int]] | Sequence[Sequence[int]]
+
+
+def by_class(
+    train: Any,
+    evaluation: Any,
+    classes_per_task: int | None = None,
+    *,
+    groups: Groups | None = None,
+    seed: int | None = None,
+    scenario: Scenario = "class",
+) -> TaskSequence:
+    """Gives each task classes of its own; every sample is in exactly one task.
+
+    Args:
+        train: A labelled data set.
+        evaluation: Another, of the same classes.
+        classes_per_task: Number of classes of a task; the last takes what is left.
+        groups: Or the classes of each task, by name too: `{"animals": [2, 3], "cars": [0, 1]}`.
+        seed: Seed of the order of classes; `None` goes by their numbers. Not with `groups`.
+        scenario: `"class"` and `"task"` keep the labels; `"domain"` numbers those of each task 0, 1, ... in order.
+
+    Returns:
+        The sequence.
+
+    Raises:
+        ValueError: If data have no labels, groups are not a partition of the classes, or the scenario does not fit.
+    """
+    labels, evaluated, classes = class_labels(train, evaluation)
+    partition = _partition(classes, classes_per_task, groups, seed)
+    new_numbers = {label: label for label in classes}
+    if scenario == "domain":
+        new_numbers = {label: number for group in partition.values() for number, label in enumerate(group)}
+        train, evaluation = relabel(train, new_numbers), relabel(evaluation, new_numbers)
+    tasks = (
+        Task(
+            name,
+            pick_where(train, np.isin(labels, group)),
+            pick_where(evaluation, np.isin(evaluated, group)),
+            tuple(new_numbers[label] for label in group),
+            f"classes {', '.join(map(str, group))}",
+        )
+        for name, group in partition.items()
+    )
+    return TaskSequence(tuple(tasks), scenario)
+
+
+def _partition(
+    classes: list[int], classes_per_task: int | None, groups: Groups | None, seed: int | None
+) -> dict[str, list[int]]:
+    if (classes_per_task is None) == (groups is None):
+        raise ValueError(
+            f"by_class: give classes_per_task or groups, one of them, got {classes_per_task} and {groups}."
+        )
+    if classes_per_task is not None:
+        if not 1 <= classes_per_task <= len(classes):
+            most = f"the {len(classes)} classes there are"
+            raise ValueError(f"by_class: classes_per_task must be between 1 and {most}, got {classes_per_task}.")
+        ordered = in_order(classes, seed).tolist()
+        starts = range(0, len(ordered), classes_per_task)
+        return named(ordered[start : start + classes_per_task] for start in starts)
+    if seed is not None:
+        raise ValueError(f"by_class: groups have an order already; leave out seed={seed}.")
+    found = named(groups or ())
+    _check_partition(classes, [label for group in found.values() for label in group])
+    return found
+
+
+def _check_partition(classes: list[int], given: list[int]) -> None:
+    faults = {
+        "name classes without samples": sorted(set(given) - set(classes)),
+        "leave out the classes": sorted(set(classes) - set(given)),
+        "name more than once": sorted({label for label in given if given.count(label) > 1}),
+    }
+    for fault, found in faults.items():
+        if found:
+            raise ValueError(
+                f"by_class: groups {fault} {found}. Each class of the data belongs in one group; samples that no task "
+                "shall have are left out of the data beforehand: tasks.sequences.pick(data, indices)."
+            )

@@ -1,0 +1,59 @@
+"""Tasks by a column of the data: a domain, a language, an author."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from tasks.sequences.parts import check_known, pick_where
+from tasks.sources.labels import require_column
+from tasks.task import Scenario, Task, TaskSequence
+
+
+def by_column(
+    train: Any,
+    evaluation: Any,
+    column: str,
+    *,
+    order: Sequence[Any] | None = None,
+    scenario: Scenario = "domain",
+) -> TaskSequence:
+    """Makes one task of each value of a column; every sample is in exactly one task.
+
+    Args:
+        train: A Hugging Face data set, or one with an attribute of one value a sample.
+        evaluation: Another, with the same column.
+        column: Name of the column or attribute.
+        order: The values in the order of the tasks; `None` sorts them.
+        scenario: `"domain"` if every task has all classes, `"class"` or `"task"` if each has its own.
+
+    Returns:
+        The sequence; tasks are named by their values.
+
+    Raises:
+        ValueError: If the column is missing, order does not name each value once, or the scenario does not fit.
+    """
+    values, evaluated = _values(train, column, "train"), _values(evaluation, column, "evaluation")
+    check_known(column, values.tolist(), evaluated.tolist())
+    found = sorted(set(values.tolist()))
+    ordered = found if order is None else list(order)
+    if len(ordered) != len(found) or set(ordered) != set(found):
+        raise ValueError(f"by_column: order must name each value of {column!r} once, {found}, got {ordered}.")
+    tasks = (
+        Task(
+            str(value),
+            pick_where(train, values == value),
+            pick_where(evaluation, evaluated == value),
+            description=f"{column} = {value}",
+        )
+        for value in ordered
+    )
+    return TaskSequence(tuple(tasks), scenario)
+
+
+def _values(dataset: Any, column: str, called: str) -> NDArray[Any]:
+    values = require_column(dataset, column, called)
+    return values.astype(str) if values.dtype.kind == "M" else values  # moments have no names of their own
+
+
+by_domain = by_column

@@ -1,0 +1,26 @@
+"""Tasks that are data sets of their own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.task import Scenario, Task, TaskSequence
+
+
+def from_data_sets(data_sets: Mapping[str, tuple[Any, Any]], scenario: Scenario) -> TaskSequence:
+    """Makes one task of each pair of data sets.
+
+    Args:
+        data_sets: For each task, by its name, what is trained on and what is evaluated on.
+        scenario: See `TaskSequence`.
+
+    Returns:
+        The sequence, in the given order.
+
+    Raises:
+        ValueError: If a data set is empty, or classes do not fit the scenario.
+        TypeError: If something is no pair of data sets.
+    """
+    for name, pair in data_sets.items():
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise TypeError(f"from_data_sets {name!r}: give a pair (train, evaluation), got {type(pair).__name__}.")
+    return TaskSequence(tuple(Task(name, *pair) for name, pair in data_sets.items()), scenario)

@@ -1,0 +1,54 @@
+"""Tasks with permuted inputs (Goodfellow et al. 2013; Chaudhry et al. 2019; Buzzega et al. 2020)."""
+
+import math
+from typing import Any
+
+from tasks.sequences.parts import pick_some
+from tasks.sequences.permutation import Permutation
+from tasks.sequences.transformed import Transformed, find_inputs, first_row
+from tasks.task import Task, TaskSequence
+
+
+def permuted(
+    train: Any,
+    evaluation: Any,
+    num_tasks: int,
+    seed: int,
+    *,
+    samples_per_task: int | None = None,
+    first_is_identity: bool = True,
+    input_name: str | None = None,
+) -> TaskSequence:
+    """Gives each task the same data with its features in an order of its own.
+
+    Args:
+        train: A data set that is read by columns.
+        evaluation: Another.
+        num_tasks: Number of tasks.
+        seed: Seed of the orders and of what is drawn.
+        samples_per_task: Number of training samples of a task, drawn for each anew; `None` takes all.
+        first_is_identity: Whether the first task has the data as they are.
+        input_name: Column of the inputs; `None` takes the only one beside the labels.
+
+    Returns:
+        The sequence, domain-incremental.
+
+    Raises:
+        ValueError: If there is no task, fewer samples than asked for, or no such column.
+        TypeError: If data are not read by columns.
+    """
+    if num_tasks < 1:
+        raise ValueError(f"permuted: num_tasks must be 1 or more, got {num_tasks}.")
+    column = find_inputs(train, input_name)
+    num_features = math.prod(first_row(train)[column].shape[1:])
+
+    def make(number: int) -> Task:
+        own = pick_some(train, samples_per_task, (seed, number, 1))
+        name, description = f"task_{number + 1}", f"{column} permuted by seed {seed}, {number}"
+        if number == 0 and first_is_identity:
+            return Task(name, own, evaluation, description=f"{column} as they are")
+        permutation = Permutation((seed, number, 0), num_features)
+        parts = [Transformed(part, permutation, column) for part in (own, evaluation)]
+        return Task(name, parts[0], parts[1], description=description)
+
+    return TaskSequence(tuple(make(number) for number in range(num_tasks)), "domain")

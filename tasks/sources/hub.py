@@ -1,0 +1,36 @@
+"""Data sets of the Hugging Face hub, by name."""
+
+import datasets
+
+from tasks.sources.numbered import with_numbered_labels
+from tasks.sources.splits import Splits
+
+
+def hub(
+    name: str,
+    config: str | None = None,
+    *,
+    train_split: str = "train",
+    evaluation_split: str = "test",
+    label_column: str | None = None,
+    revision: str | None = None,
+) -> Splits:
+    """Loads a data set by its name on the hub, or from a folder that is laid out like one.
+
+    Args:
+        name: `"owner/name"`, or the folder.
+        config: Which of its configurations.
+        train_split: What is trained on; slices such as `"train[:80%]"` too.
+        evaluation_split: What is evaluated on.
+        label_column: Column of the classes, which becomes `label` and is numbered if they are words.
+        revision: Commit or tag, so that the data stay the same.
+
+    Returns:
+        Two `datasets.Dataset`.
+
+    Raises:
+        ValueError: If there is no such split or column.
+    """
+    wanted = [train_split, evaluation_split]
+    splits = Splits(*datasets.load_dataset(name, config, split=wanted, revision=revision))
+    return with_numbered_labels(splits, label_column)

@@ -1,0 +1,108 @@
+"""Labels and other columns of a whole data set, read without reading its samples where that can be had."""
+
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mixer.reader import ColumnReader
+from replay.storage.labels import read_labels
+from tasks.sources.by_columns import ByColumns, Int64Array
+from tasks.sources.map_style import check_map_style
+
+_MOST_AT_ONCE = 4_096
+
+
+def labels_of(dataset: Any, indices: Int64Array | None = None) -> Int64Array | None:
+    """Reads classes.
+
+    Args:
+        dataset: A map-style data set; for where its classes are looked for see `replay.storage.labels.read_labels`.
+        indices: int64 `[count]`: the samples; `None` for all.
+
+    Returns:
+        int64 `[count]`, or `None` if samples have no whole number as their label.
+    """
+    if isinstance(dataset, ByColumns):
+        return dataset.labels if dataset.labels is None or indices is None else dataset.labels[indices]
+    wanted = np.arange(len(dataset), dtype=np.int64) if indices is None else indices
+    if not isinstance(dataset, ColumnReader) or not len(wanted):
+        return read_labels(dataset, wanted)
+    # Whole columns are read for them: in parts, and none but the first sample where there are no labels to be had.
+    if read_labels(dataset, wanted[:1]) is None:
+        return None
+    starts = range(0, len(wanted), _MOST_AT_ONCE)
+    parts = [read_labels(dataset, wanted[start : start + _MOST_AT_ONCE]) for start in starts]
+    return np.concatenate([part for part in parts if part is not None])
+
+
+def require_labels(dataset: Any, called: str) -> Int64Array:
+    """Reads the classes of all samples of a data set that has to have them.
+
+    Args:
+        dataset: A map-style data set.
+        called: What to call it in an error.
+
+    Returns:
+        int64 `[num_samples]`.
+
+    Raises:
+        ValueError: If samples have no whole number as their label.
+        TypeError: If the data set cannot be indexed.
+    """
+    check_map_style(dataset, called)
+    labels = labels_of(dataset)
+    if labels is None:
+        raise ValueError(
+            f"{called}: a {type(dataset).__name__} without classes. They are looked for in a column 'label' or "
+            "'labels' and in an attribute 'label', 'labels' or 'targets', a whole number a sample: rename the column, "
+            "number classes that are words, or use tasks.sources.Arrays(inputs, labels)."
+        )
+    return labels
+
+
+def label_column(dataset: Any) -> str:
+    """Finds the column that holds the classes.
+
+    Args:
+        dataset: A data set that has some, and at least one sample.
+
+    Returns:
+        `"label"` or `"labels"`: the first of whole numbers.
+    """
+    first = np.zeros(1, dtype=np.int64)
+    return "labels" if read_labels(dataset, first, "label") is None else "label"
+
+
+def require_column(dataset: Any, column: str, called: str) -> NDArray[Any]:
+    """Reads a column of all samples.
+
+    Args:
+        dataset: A Hugging Face data set, or one with an attribute of that name.
+        column: Name of the column or attribute.
+        called: What to call the data set in an error.
+
+    Returns:
+        `[num_samples]`, of any dtype.
+
+    Raises:
+        ValueError: If there is no such column, it has not one value a sample, or some are missing.
+        TypeError: If the data set cannot be indexed.
+    """
+    check_map_style(dataset, called)
+    if isinstance(dataset, datasets.Dataset):
+        known = column in dataset.column_names
+        held = dataset.with_format("numpy", columns=[column])[:][column] if known else None
+        others = f"its columns are {dataset.column_names}"
+    else:
+        held = getattr(dataset, column, None)
+        others = f"in {type(dataset).__name__} it would be an attribute with one entry a sample"
+    values = np.asarray(held)
+    if values.ndim != 1 or len(values) != len(dataset):
+        raise ValueError(f"{called}: there is no column {column!r} with one value a sample; {others}.")
+    missing = int(pd.isna(values).sum())
+    if missing:
+        raise ValueError(f"{called}: {missing} samples have no {column!r}. Fill it in, or leave those samples out.")
+    return values

@@ -1,0 +1,63 @@
+"""Data in files: CSV, JSON lines, Parquet."""
+
+from pathlib import Path
+
+import datasets
+
+from tasks.sources.numbered import with_numbered_labels
+from tasks.sources.splits import Splits, hold_out
+
+_FORMATS = {".csv": "csv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
+
+
+def local_files(
+    path: Path | str,
+    evaluation: Path | str | None = None,
+    *,
+    label_column: str | None = None,
+    evaluation_share: float = 0.2,
+    seed: int = 0,
+) -> Splits:
+    """Loads files through `datasets.load_dataset`.
+
+    Args:
+        path: A file, or a folder with files of one format, which are read in the order of their names.
+        evaluation: The same for evaluation; `None` holds a share of the data out.
+        label_column: Column of the classes, which becomes `label` and is numbered if they are words.
+        evaluation_share: Which share is held out if `evaluation` is `None`.
+        seed: Seed of that draw.
+
+    Returns:
+        Two `datasets.Dataset`.
+
+    Raises:
+        FileNotFoundError: If there is nothing at a path.
+        ValueError: If a format is not known, a folder mixes formats, or there is no such column.
+    """
+    loaded = _load(Path(path))
+    if evaluation is None:
+        parts = hold_out(len(loaded), evaluation_share, seed)
+        splits = Splits(*(loaded.select(indices) for indices in parts))
+    else:
+        splits = Splits(loaded, _load(Path(evaluation)))
+    return with_numbered_labels(splits, label_column)
+
+
+def _load(path: Path) -> datasets.Dataset:
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix in _FORMATS)
+    else:
+        files = [path] if path.is_file() else []
+    if not files:
+        raise FileNotFoundError(
+            f"local_files: there is no file at {str(path)!r}. Give a file or a folder of files {', '.join(_FORMATS)}."
+        )
+    formats = {_FORMATS.get(file.suffix, file.suffix) for file in files}
+    if not formats <= set(_FORMATS.values()):
+        raise ValueError(f"local_files: {path.name!r} is of no known format: it must end in {', '.join(_FORMATS)}.")
+    if len(formats) > 1:
+        raise ValueError(
+            f"local_files: the folder {str(path)!r} mixes the formats {sorted(formats)}. Give one file, or a folder "
+            "with files of one format."
+        )
+    return datasets.load_dataset(formats.pop(), data_files=[str(file) for file in files], split="train")

@@ -1,0 +1,193 @@
+"""Tasks, and sequences of tasks that one model learns one after the other."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args, overload
+
+import numpy as np
+
+from tasks.sources.labels import labels_of
+from tasks.sources.map_style import check_map_style
+from tasks.sources.repeatable import reads_the_same_twice
+
+Scenario = Literal["class", "domain", "task", "free"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained on for a while, and what shows how well that was learnt.
+
+    Args:
+        name: Name in logs, and of the task's stream.
+        train: A map-style data set.
+        evaluation: Another.
+        classes: Labels that the task promises; `None` takes those of the training data, and stays `None` where samples
+            have none, as in language modelling.
+        description: A sentence for reports.
+
+    Raises:
+        ValueError: If a data set is empty, has no example of a promised class or reads the same sample differently the
+            second time; or the name cannot be a stream's.
+        TypeError: If a data set cannot be indexed.
+    """
+
+    name: str
+    train: Any = field(repr=False)
+    evaluation: Any = field(repr=False)
+    classes: tuple[int, ...] | None = None
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip() or "/" in self.name:
+            raise ValueError(f"A task needs a name that is not empty and without '/', got {self.name!r}.")
+        for part in ("train", "evaluation"):
+            self._check_data(part, getattr(self, part))
+        if self.classes is None:
+            labels = labels_of(self.train)
+            found = None if labels is None else tuple(np.unique(labels).tolist())
+        else:
+            found = tuple(int(label) for label in self.classes)
+            self._check_promise(found)
+        object.__setattr__(self, "classes", found)
+        if found and min(found) < 0:
+            raise ValueError(f"Task {self.name!r}: classes are numbered from 0, got {min(found)}.")
+
+    def _check_data(self, part: str, dataset: Any) -> None:
+        where = f"Task {self.name!r}: {part}"
+        check_map_style(dataset, where)
+        if len(dataset) == 0:
+            raise ValueError(f"{where} is empty. Leave the task out, or give it at least one sample.")
+        if not reads_the_same_twice(dataset):
+            raise ValueError(
+                f"{where}: sample 0 was another when it was read again. What makes a task (a permutation, an angle) "
+                "must be drawn once and kept in it, such as Permutation(seed, num_features); random augmentation "
+                "belongs in the data_collator."
+            )
+
+    def _check_promise(self, promised: tuple[int, ...]) -> None:
+        if not promised or len(set(promised)) < len(promised):
+            raise ValueError(f"Task {self.name!r}: classes must name each label once, at least one, got {promised}.")
+        for part in ("train", "evaluation"):
+            labels = labels_of(getattr(self, part))
+            if labels is None:
+                raise ValueError(
+                    f"Task {self.name!r}: classes={promised} are promised, but {part} has no whole number as a label. "
+                    "Name the column 'label' or 'labels', or leave classes out."
+                )
+            missing = sorted(set(promised) - set(np.unique(labels).tolist()))
+            if missing:
+                raise ValueError(
+                    f"Task {self.name!r}: {part} has no example of the promised classes {missing}. Add some, or leave "
+                    "those classes out of the task."
+                )
+
+
+@dataclass(frozen=True)
+class TaskSequence:
+    """Tasks in the order in which they are learnt.
+
+    Args:
+        tasks: The tasks.
+        scenario: What the model is told. `"class"`: new classes come, and it tells apart all seen so far. `"task"`: it
+            knows which task a sample is of, so only that task's classes compete. `"domain"`: the same classes in
+            all tasks, inputs change. `"free"`: tasks flow into each other and classes may come back.
+
+    Raises:
+        ValueError: If there are no tasks, two have one name, classes do not fit the scenario, or the scenario is not
+            known.
+    """
+
+    tasks: tuple[Task, ...]
+    scenario: Scenario = "class"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tasks", tuple(self.tasks))
+        if self.scenario not in get_args(Scenario):
+            raise ValueError(f"scenario must be one of {list(get_args(Scenario))}, got {self.scenario!r}.")
+        if not self.tasks:
+            raise ValueError("A sequence needs at least one task, got none.")
+        twice = sorted({name for name in self.names if self.names.count(name) > 1})
+        if twice:
+            raise ValueError(f"Names of tasks must be unique, these come twice: {twice}.")
+        if self.scenario == "domain":
+            self._check_same_classes()
+        if self.scenario != "free":
+            self._check_labels()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tasks."""
+        return tuple(task.name for task in self.tasks)
+
+    @property
+    def num_classes(self) -> int:
+        """Outputs that a head for all tasks needs: the highest label and one."""
+        return max(self.classes_seen(len(self) - 1)) + 1
+
+    def classes_seen(self, after: int) -> tuple[int, ...]:
+        """Gives the labels known after a task.
+
+        Args:
+            after: Number of the last task learnt, from 0.
+
+        Returns:
+            The classes of all tasks up to this one, ascending.
+
+        Raises:
+            IndexError: If there is no such task.
+            ValueError: If none of the tasks has classes.
+        """
+        if not 0 <= after < len(self):
+            raise IndexError(f"after must be the number of one of {len(self)} tasks, counted from 0, got {after}.")
+        if all(task.classes is None for task in self.tasks):
+            raise ValueError(
+                f"The tasks {list(self.names)} have no classes: their samples have no whole number as label."
+            )
+        return tuple(sorted({label for task in self.tasks[: after + 1] for label in task.classes or ()}))
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.tasks)
+
+    @overload
+    def __getitem__(self, key: int | str) -> Task: ...
+    @overload
+    def __getitem__(self, key: slice) -> "TaskSequence": ...
+    def __getitem__(self, key: int | str | slice) -> "Task | TaskSequence":
+        if isinstance(key, slice):
+            return TaskSequence(self.tasks[key], self.scenario)
+        if not isinstance(key, str):
+            return self.tasks[key]
+        if key not in self.names:
+            raise KeyError(f"There is no task {key!r}; the tasks are {list(self.names)}.")
+        return self.tasks[self.names.index(key)]
+
+    def _check_same_classes(self) -> None:
+        first, *others = self.tasks
+        differing = [task for task in others if set(task.classes or ()) != set(first.classes or ())]
+        if differing:
+            shown = ", ".join(f"{task.name!r} {_shown(task.classes)}" for task in (first, *differing[:3]))
+            raise ValueError(
+                f"scenario='domain' needs the same classes in all tasks, but they differ: {shown}. Say "
+                "scenario='class' (one head that grows) or scenario='task' (a head each), or number the classes alike."
+            )
+
+    def _check_labels(self) -> None:
+        for task in self.tasks:
+            for part in ("train", "evaluation"):
+                labels = None if task.classes is None else labels_of(getattr(task, part))
+                strange = set() if labels is None else set(np.unique(labels).tolist()) - set(task.classes or ())
+                if strange:
+                    raise ValueError(
+                        f"Task {task.name!r}: {part} has the labels {_shown(strange)} beside its classes "
+                        f"{_shown(task.classes)}. Add them to classes, leave those samples out, or say scenario='free'."
+                    )
+
+
+def _shown(classes: Iterable[int] | None) -> str:
+    if classes is None:
+        return "without classes"
+    ordered = sorted(classes)
+    return f"[{', '.join(map(str, ordered[:10]))}{', ...' if len(ordered) > 10 else ''}]"

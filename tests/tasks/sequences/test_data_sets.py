@@ -1,0 +1,157 @@
+import pickle
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import Subset
+
+from mixer.reader import ColumnReader
+from replay import ReplayBuffer
+from replay.storage.labels import read_labels
+from tasks.sequences import Permutation, Picked, Relabelled, Rotation, Transformed, pick, relabel
+from tasks.sources import Arrays, labels_of
+from tasks.text_domains import python_source
+from tests.tasks.data import (
+    Images,
+    assert_columns_are_samples,
+    data_of,
+    numbered_arrays,
+    numbered_table,
+    numbers_in,
+)
+
+LABELS = [0, 2, 1, 1, 0, 2, 2, 0, 1]
+DATA_SETS = {
+    "arrays": numbered_arrays(LABELS),
+    "picked": Picked(numbered_arrays(LABELS), [5, 0, 3, 3]),
+    "permuted": Transformed(numbered_arrays(LABELS), Permutation(3, 4)),
+    "rotated": Transformed(Picked(numbered_arrays(LABELS), [8, 1, 2]), Rotation(33.0, 2, 2)),
+    "relabelled": relabel(Picked(numbered_arrays(LABELS), [1, 5, 2]), {1: 0, 2: 1}),
+}
+
+
+@pytest.mark.parametrize("name", DATA_SETS)
+def test_columns_are_stacked_samples(name: str) -> None:
+    assert_columns_are_samples(DATA_SETS[name])
+
+
+@pytest.mark.parametrize("name", DATA_SETS)
+def test_a_worker_gets_the_same_data(name: str) -> None:
+    data = DATA_SETS[name]
+    sent = pickle.loads(pickle.dumps(data))  # noqa: S301
+    everything = np.arange(len(data))
+    for column, values in data.read_columns(everything).items():
+        assert torch.equal(sent.read_columns(everything)[column], values)
+
+
+@pytest.mark.parametrize("name", DATA_SETS)
+def test_mixer_and_replay_know_them(name: str) -> None:
+    data = DATA_SETS[name]
+    assert isinstance(data, ColumnReader)
+    assert read_labels(data, np.arange(len(data))).tolist() == data.labels.tolist()
+    buffer = ReplayBuffer(3, "ClassBalanced", seed=0)
+    buffer.remember("old", data)
+    assert set(buffer.entries["label"].tolist()) <= set(data.labels.tolist())
+
+
+@pytest.mark.parametrize("name", DATA_SETS)
+def test_indices_end(name: str) -> None:
+    data = DATA_SETS[name]
+    assert len(list(data)) == len(data)  # a loop ends by IndexError
+    assert data[-1]["labels"] == data[len(data) - 1]["labels"]
+    with pytest.raises(IndexError, match=f"There are {len(data)} samples"):
+        data[len(data)]
+
+
+def test_what_is_read_has_memory_of_its_own() -> None:
+    data = numbered_arrays([0, 1])
+    data.read_columns(np.array([0, 1]))["pixel_values"].zero_()
+    assert data[1]["pixel_values"].tolist() == [4, 5, 6, 7]
+
+
+@given(st.lists(st.lists(st.integers(0, 10**6), min_size=1, max_size=20), min_size=1, max_size=5))
+def test_picking_again_and_again_stays_flat(rounds: list[list[int]]) -> None:
+    base = numbered_arrays(np.arange(30))
+    expected, data = np.arange(30), base
+    for wanted in rounds:
+        indices = np.array(wanted) % len(data)
+        expected, data = expected[indices], pick(data, indices)
+    assert data.base is base
+    assert data.indices.tolist() == data.labels.tolist() == numbers_in(data) == expected.tolist()
+    assert Picked(data, [0]).base is base
+
+
+def test_picking_goes_below_transforms_and_new_labels() -> None:
+    transformed = Transformed(pick(numbered_arrays(LABELS), [1, 3, 5, 7]), Permutation(0, 4))
+    picked = pick(pick(transformed, [3, 2, 1]), [2, 0])
+    assert isinstance(picked, Transformed)
+    assert (type(picked.base), type(picked.base.base)) == (Picked, Arrays)
+    assert torch.equal(picked[1]["pixel_values"], transformed[3]["pixel_values"])
+    relabelled = pick(relabel(transformed, {0: 5, 1: 6, 2: 7}), [0, 3])
+    assert isinstance(relabelled, Relabelled)
+    assert relabelled.labels.tolist() == [7, 5]
+
+
+@pytest.mark.parametrize("kind", ["table", "images"])
+def test_other_data_sets_are_picked_flat_too(kind: str) -> None:
+    picked = pick(pick(data_of(kind, list(range(10))), [8, 6, 4, 2]), [3, 1])
+    assert numbers_in(picked) == labels_of(picked).tolist() == [2, 6]
+    if kind == "images":
+        assert type(picked) is Subset
+        assert type(picked.dataset) is Images
+
+
+def test_text_is_picked_without_reading_it_for_labels() -> None:
+    blocks = python_source(20, 5, 16)["train"]
+    picked = pick(blocks, [3, 1])
+    assert picked.labels is None
+    assert torch.equal(picked[0]["input_ids"], blocks[3]["input_ids"])
+
+
+@pytest.mark.parametrize("indices", [[3], [-1], [0, 10**12]])
+def test_indices_outside_are_refused(indices: list[int]) -> None:
+    with pytest.raises(IndexError, match="indices of 3 samples count from 0, got"):
+        pick(numbered_arrays([0, 1, 2]), indices)
+
+
+@pytest.mark.parametrize("indices", [[0.5], [[0]], [True, False]])
+def test_indices_are_whole_numbers(indices: list[object]) -> None:
+    with pytest.raises(TypeError, match="indices must be whole numbers on one axis"):
+        pick(numbered_arrays([0, 1, 2]), indices)
+
+
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="inputs need one row a label, got shape"):
+        Arrays(np.zeros((3, 2)), [0, 1])
+    with pytest.raises(ValueError, match="labels must be whole numbers on one axis, got float64"):
+        Arrays(np.zeros((2, 2)), [0.0, 1.5])
+    with pytest.raises(ValueError, match="input_name='labels'"):
+        Arrays(np.zeros((2, 2)), [0, 1], "labels")
+
+
+def test_a_table_is_numbered_anew_and_stays_a_table() -> None:
+    table = relabel(pick(numbered_table([3, 9, 3, 5]), [1, 0, 2]), {3: 1, 9: 0})
+    assert isinstance(table, datasets.Dataset)
+    assert list(table["label"]) == [0, 1, 1]
+    assert list(table["number"]) == [1, 0, 2]
+    scored = datasets.Dataset.from_dict({"label": [0.5, 0.1], "labels": [4, 2]})
+    assert relabel(scored, {4: 0, 2: 1})[:] == {"label": [0.5, 0.1], "labels": [0, 1]}
+
+
+def test_what_cannot_be_numbered_anew() -> None:
+    with pytest.raises(ValueError, match=r"every class, but lacks \[2\]"):
+        relabel(numbered_arrays(LABELS), {0: 0, 1: 1})
+    with pytest.raises(TypeError, match=r"Images cannot be numbered anew.*tasks\.sources\.Arrays"):
+        relabel(Images([0, 1]), {0: 0, 1: 1})
+    with pytest.raises(ValueError, match="relabel: a ByteBlocks without classes"):
+        relabel(python_source(5, 5, 8)["train"], {})
+
+
+def test_what_cannot_be_transformed() -> None:
+    with pytest.raises(TypeError, match="by columns, which a Dataset does not give"):
+        Transformed(numbered_table([0, 1]), Permutation(0, 4))
+    with pytest.raises(ValueError, match=r"one of \['pixel_values'\], got 'pixels'"):
+        Transformed(numbered_arrays([0]), Permutation(0, 4), "pixels")

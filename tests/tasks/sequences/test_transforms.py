@@ -1,0 +1,95 @@
+import cmath
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.sequences import Permutation, Rotation
+
+
+def images(count: int, height: int, width: int) -> torch.Tensor:
+    return torch.rand(count, height, width, generator=torch.Generator().manual_seed(0))
+
+
+@given(st.integers(0, 2**40), st.integers(1, 200))
+def test_a_permutation_is_a_bijection(seed: int, num_features: int) -> None:
+    row = torch.arange(num_features).reshape(1, -1)
+    permuted = Permutation(seed, num_features)(row)
+    assert torch.equal(permuted.sort().values, row)
+    assert torch.equal(permuted, Permutation(seed, num_features)(row))
+
+
+def test_a_permutation_keeps_shape_and_depends_on_its_seed() -> None:
+    pixels = images(3, 5, 4)
+    one, two = Permutation((0, 1), 20)(pixels), Permutation((0, 2), 20)(pixels)
+    assert one.shape == pixels.shape
+    assert not torch.equal(one, two)
+    assert torch.equal(one.flatten(1), Permutation((0, 1), 20)(pixels.flatten(1)))
+
+
+def test_a_permutation_of_another_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="This Permutation is of 9 features, got inputs with 20"):
+        Permutation(0, 9)(images(1, 5, 4))
+    with pytest.raises(ValueError, match="num_features must be 1 or more"):
+        Permutation(0, 0)
+
+
+@pytest.mark.parametrize(("height", "width"), [(7, 7), (8, 8), (1, 1), (5, 8)])
+def test_no_turn_is_the_identity(height: int, width: int) -> None:
+    pixels = images(3, height, width)
+    assert torch.equal(Rotation(0, height, width)(pixels), pixels)
+    torch.testing.assert_close(Rotation(360, height, width)(pixels), pixels)
+    torch.testing.assert_close(Rotation(-720, height, width)(pixels), pixels)
+
+
+@pytest.mark.parametrize("size", [7, 8])
+@pytest.mark.parametrize("quarters", [1, 2, 3, -1])
+def test_quarter_turns_are_those_of_torch(size: int, quarters: int) -> None:
+    pixels = images(3, size, size)
+    torch.testing.assert_close(Rotation(90 * quarters, size, size)(pixels), torch.rot90(pixels, quarters, (1, 2)))
+
+
+@given(st.floats(-400, 400))
+def test_a_turn_mixes_pixels_and_adds_none(degrees: float) -> None:
+    turned = Rotation(degrees, 9, 9)(torch.ones(1, 9, 9))
+    assert turned.min() >= -1e-6
+    assert turned.max() <= 1 + 1e-6
+    inside = (torch.arange(9) - 4.0).square()
+    assert torch.allclose(turned[0][inside[:, None] + inside[None] < 9], torch.ones(()))
+
+
+@given(st.floats(-400, 400))
+def test_a_turn_of_a_smooth_image_is_its_formula(degrees: float) -> None:
+    distance, width = torch.arange(15) - 7.0, 3.0
+    places = distance[None] - 1j * distance[:, None]  # to the right, and up
+    turned_places = places * cmath.exp(-1j * math.radians(degrees))
+
+    def blob(where: torch.Tensor) -> torch.Tensor:
+        return torch.exp(-(where - (1 - 2j)).abs().square() / (2 * width**2))
+
+    turned = Rotation(degrees, 15, 15)(blob(places)[None])[0]
+    most = 1 / (4 * width**2)  # bilinear interpolation is off by an eighth of the second derivatives at most
+    assert (turned - blob(turned_places))[places.abs() < 6].abs().max() < most
+
+
+def test_rows_images_and_channels_turn_alike() -> None:
+    rotation, pixels = Rotation(25, 6, 6), images(4, 6, 6)
+    turned = rotation(pixels)
+    assert torch.equal(rotation(pixels.flatten(1)), turned.flatten(1))
+    assert torch.equal(rotation(pixels.reshape(2, 2, 6, 6)), turned.reshape(2, 2, 6, 6))
+    assert torch.equal(rotation(pixels[1:2]), turned[1:2])
+
+
+def test_what_cannot_be_turned() -> None:
+    with pytest.raises(ValueError, match=r"images must be 6 by 6 or 36 pixels, got \[5, 6\]"):
+        Rotation(10, 6, 6)(images(2, 5, 6))
+    with pytest.raises(ValueError, match=r"images must be 6 by 6 or 36 pixels, got \[6\]"):
+        Rotation(10, 6, 6)(torch.zeros(6, 6))
+    with pytest.raises(TypeError, match=r"pixels must be floating.*torch\.uint8"):
+        Rotation(10, 6, 6)(torch.zeros(1, 36, dtype=torch.uint8))
+    with pytest.raises(ValueError, match="degrees must be a finite number, got nan"):
+        Rotation(float("nan"), 6, 6)
+    with pytest.raises(ValueError, match="height and width must be 1 or more"):
+        Rotation(0, 0, 6)
