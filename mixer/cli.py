@@ -31,10 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Command and arguments; `None` takes those of the process.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    more = (
-        {} if given[:1] and given[0] in _OWN_COMMANDS else plugged_in_commands()
-    )  # they are not needed, so not loaded
-    parser, train_parser = _parsers({name: command for name, command in more.items() if name not in _OWN_COMMANDS})
+    is_own = bool(given) and given[0] in _OWN_COMMANDS  # the others are not needed then, and not loaded
+    more = {} if is_own else plugged_in_commands(_OWN_COMMANDS)
+    parser, train_parser = _parsers(more)
     config = parser.parse_args(_with_recipe_option(given, more))
     command = config[config.command]
     try:

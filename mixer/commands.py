@@ -33,8 +33,11 @@ class Command:
     takes_recipe: bool = False
 
 
-def plugged_in_commands() -> dict[str, Command]:
+def plugged_in_commands(taken: Sequence[str]) -> dict[str, Command]:
     """Loads the commands of other packages.
+
+    Args:
+        taken: Names that no other package can have.
 
     Returns:
         Commands by name; what cannot be loaded is left out with a warning that names it.
@@ -42,6 +45,8 @@ def plugged_in_commands() -> dict[str, Command]:
     commands: dict[str, Command] = {}
     for entry in entry_points(group=PLUG_IN_GROUP):
         try:
+            if entry.name in (*taken, *commands):
+                raise ValueError(f"there already is a command {entry.name}; give it another name")
             commands[entry.name] = _load(entry)
         except Exception as error:  # a package that is broken must not take the other commands with it
             package = "an unknown package" if entry.dist is None else entry.dist.name
