@@ -1,4 +1,7 @@
-"""The command line: `mixer train RECIPE.yaml`, `mixer policies`, `mixer schedules`, `mixer compare`, `mixer report`."""
+"""The command line: `mixer train RECIPE.yaml`, `mixer policies`, `mixer schedules`, `mixer compare`, `mixer report`.
+
+Other packages add commands; see `mixer.commands`.
+"""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,12 +12,16 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.table import Table
 
+from mixer.commands import Command, build_recipe, plugged_in_commands
 from mixer.compare import compare
 from mixer.costs import cost_of
 from mixer.policies import Policy, Wrapper, policy_classes
 from mixer.recipe import Recipe
 from mixer.schedules import Schedule, schedule_classes
 from mixer.trainer import MixingTrainer
+
+_OWN_COMMANDS = ("train", "policies", "schedules", "compare", "report")
+_FIELDS = ("mixing", "batch_size", "budget", "probe", "methods", "groupings", "streams", "model")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -24,11 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Command and arguments; `None` takes those of the process.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parser, train_parser = _parsers()
-    config = parser.parse_args(_with_recipe_option(given))
+    is_own = bool(given) and given[0] in _OWN_COMMANDS  # the others are not needed then, and not loaded
+    more = {} if is_own else plugged_in_commands(_OWN_COMMANDS)
+    parser, train_parser = _parsers(more)
+    config = parser.parse_args(_with_recipe_option(given, more))
     command = config[config.command]
     try:
-        if config.command == "train":
+        if config.command in more:
+            more[config.command].run(command)
+        elif config.command == "train":
             _train(train_parser, command)
         elif config.command == "policies":
             _print_rules("Mixing policies", policy_classes())
@@ -43,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2)
 
 
-def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
+def _parsers(more: Mapping[str, Command]) -> tuple[ArgumentParser, ArgumentParser]:
     policy_classes()  # imports those of other packages: the parser finds classes that are imported by their names
     parser = ArgumentParser(
         prog="mixer", description="Trains one model on a mixture of data streams.", allow_abbrev=False
@@ -67,6 +78,8 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     train.add_class_arguments(Recipe)
     commands.add_subcommand("train", train, help="train by a recipe")
     _add_reading_commands(commands)
+    for name, command in more.items():
+        commands.add_subcommand(name, command.parser, help=command.summary)
     return parser, train
 
 
@@ -103,15 +116,16 @@ def _report(runs: list[str], output: str | None) -> None:
     print(write_report(runs, output))  # noqa: T201
 
 
-def _with_recipe_option(arguments: list[str]) -> list[str]:
-    if len(arguments) > 1 and arguments[0] == "train" and not arguments[1].startswith("-"):
-        return ["train", "--recipe", *arguments[1:]]
+def _with_recipe_option(arguments: list[str], more: Mapping[str, Command]) -> list[str]:
+    with_recipe = {"train", *(name for name, command in more.items() if command.takes_recipe)}
+    if len(arguments) > 1 and arguments[0] in with_recipe and not arguments[1].startswith("-"):
+        return [arguments[0], "--recipe", *arguments[1:]]
     return arguments
 
 
 def _train(parser: ArgumentParser, config: Namespace) -> None:
     resume = config.pop("resume")  # how it was launched is no part of what is trained
-    trainer = _recipe(parser, config).build()
+    trainer = build_recipe(Recipe, parser, config, _FIELDS, otherwise="training").build()
     if trainer.is_world_process_zero():
         path = Path(str(trainer.args.output_dir)) / "recipe.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,31 +155,6 @@ def _checkpoint(trainer: MixingTrainer, resume: str | None) -> str | bool | None
         found = "No whole checkpoint yet: starts anew" if checkpoint is None else f"Goes on from {checkpoint}"
         print(f"mixer train: {found} (--resume auto, {trainer.args.output_dir}).", file=sys.stderr)  # noqa: T201
     return checkpoint
-
-
-def _recipe(parser: ArgumentParser, config: Namespace) -> Recipe:
-    try:
-        built = parser.instantiate(config)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{_failing_field(parser, config)}: {_cause(error)}") from None
-    return Recipe(**{name: value for name, value in vars(built).items() if name != "recipe"})
-
-
-def _cause(error: Exception) -> str:
-    """Picks what went wrong out of a list of everything that a value might have been instead."""
-    lines = [line.strip().removeprefix("- ") for line in str(error).splitlines() if line.strip().startswith("- ")]
-    causes = [line for line in lines if not line.startswith("Expected a")]
-    return "; ".join(causes) if causes else str(error)
-
-
-def _failing_field(parser: ArgumentParser, config: Namespace) -> str:
-    """Finds the field that an error was about by building the others one at a time."""
-    for name in ("mixing", "batch_size", "budget", "probe", "methods", "groupings", "streams", "model"):
-        try:
-            parser.instantiate(Namespace({name: config[name]}))  # type: ignore[no-untyped-call]
-        except (ValueError, TypeError):
-            return name
-    return "training"
 
 
 def _print_rules(title: str, rules: Mapping[str, type[Policy] | type[Schedule]]) -> None:

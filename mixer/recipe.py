@@ -1,5 +1,6 @@
 """A recipe: a whole training run as typed data, from which model, streams and trainer are built."""
 
+import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -106,7 +107,7 @@ class StreamRecipe:
         Raises:
             ValueError: If the function cannot be found or called, or does not give the split; the stream is named.
         """
-        splits = _call(f"streams.{name}.factory", self.factory, self.arguments)
+        splits = call_by_name(f"streams.{name}.factory", self.factory, self.arguments)
         validation = None
         if isinstance(splits, Mapping):
             if self.train_split not in splits:
@@ -200,16 +201,33 @@ def _load(field_name: str, build: Callable[[], Any]) -> Any:
         raise ValueError(f"{field_name}: {error}") from error
 
 
-def _call(field_name: str, dotted_name: str, arguments: Mapping[str, Any]) -> Any:
+def call_by_name(field_name: str, dotted_name: str, arguments: Mapping[str, Any], *positional: Any) -> Any:
+    """Calls a function that a recipe names.
+
+    Args:
+        field_name: The recipe's field, for errors.
+        dotted_name: The function: `package.module.function`.
+        arguments: What to call it with, by name.
+        *positional: What to call it with before.
+
+    Returns:
+        What the function gives.
+
+    Raises:
+        ValueError: If it cannot be found, or fails; the field is named.
+    """
     try:
         function = pkgutil.resolve_name(dotted_name)
+        if inspect.ismodule(function):  # of a package's function that is called like the file that it stands in
+            package, _, name = dotted_name.rpartition(".")
+            function = getattr(pkgutil.resolve_name(package), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
             f"{field_name}: {dotted_name!r} cannot be found ({error}). Is its package installed?"
         ) from None
     try:
-        return function(**arguments)
-    except (TypeError, ValueError) as error:
+        return function(*positional, **arguments)
+    except (TypeError, ValueError, OSError, ImportError) as error:
         raise ValueError(f"{field_name}: {dotted_name}({_written(arguments)}) failed: {error}") from error
 
 

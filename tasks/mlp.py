@@ -84,3 +84,21 @@ class MLPForImageClassification(PreTrainedModel):
         logits = self.head(hidden)
         loss = None if labels is None else self.loss_function(labels, logits, self.config)
         return SequenceClassifierOutput(loss=loss, logits=logits)
+
+
+def mlp(**arguments: Any) -> MLPForImageClassification:
+    """Makes a new perceptron; recipes name this function.
+
+    Args:
+        **arguments: Those of `MLPConfig`.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If there is no such argument.
+    """
+    known = ("num_features", "hidden_sizes", "num_labels", "initial_deviation", "initial_bias")
+    if unknown := sorted(set(arguments) - set(known)):
+        raise ValueError(f"mlp has no arguments {unknown}; there are {list(known)}.")
+    return MLPForImageClassification(MLPConfig(**arguments))

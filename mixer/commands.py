@@ -1,0 +1,106 @@
+"""Commands of other packages, and what they share with those of this one."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar
+
+from jsonargparse import ArgumentParser, Namespace
+
+PLUG_IN_GROUP = "adaptive_mixer.commands"
+
+_Recipe = TypeVar("_Recipe")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the command line: `mixer NAME ...`.
+
+    A package adds its own by entry points of the group `adaptive_mixer.commands`: `name = "package.module:function"`,
+    where the function takes nothing and gives a `Command`.
+
+    Args:
+        parser: The arguments.
+        run: What is done with them; input is refused by a `ValueError`, which ends the process with status 2.
+        summary: A few words for `mixer --help`.
+        takes_recipe: Whether the first argument may be the path of a recipe; the parser has an option `--recipe`.
+    """
+
+    parser: ArgumentParser
+    run: Callable[[Namespace], None]
+    summary: str
+    takes_recipe: bool = False
+
+
+def plugged_in_commands(taken: Sequence[str]) -> dict[str, Command]:
+    """Loads the commands of other packages.
+
+    Args:
+        taken: Names that no other package can have.
+
+    Returns:
+        Commands by name; what cannot be loaded is left out with a warning that names it.
+    """
+    commands: dict[str, Command] = {}
+    for entry in entry_points(group=PLUG_IN_GROUP):
+        try:
+            if entry.name in (*taken, *commands):
+                raise ValueError(f"there already is a command {entry.name}; give it another name")
+            commands[entry.name] = _load(entry)
+        except Exception as error:  # a package that is broken must not take the other commands with it
+            package = "an unknown package" if entry.dist is None else entry.dist.name
+            reason = f"{type(error).__name__}: {error}"
+            warnings.warn(f"command {entry.name} of {package} is left out ({reason}).", stacklevel=2)
+    return commands
+
+
+def _load(entry: EntryPoint) -> Command:
+    command = entry.load()()
+    if not isinstance(command, Command):
+        raise TypeError(f"{entry.value} gives a {type(command).__name__}, not a mixer.commands.Command")
+    return command
+
+
+def build_recipe(
+    recipe_class: type[_Recipe], parser: ArgumentParser, config: Namespace, fields: Sequence[str], otherwise: str
+) -> _Recipe:
+    """Makes a recipe of what was parsed.
+
+    Args:
+        recipe_class: A dataclass.
+        parser: The parser with its fields as arguments.
+        config: What was parsed, `recipe` beside the fields.
+        fields: Fields that are tried one at a time when something is wrong, to name the one that is.
+        otherwise: The field that it was where it was none of these.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        ValueError: If a field is wrong; it is named.
+    """
+    try:
+        built = parser.instantiate(config)
+    except (ValueError, TypeError) as error:
+        field = _failing_field(parser, config, fields, otherwise)
+        raise ValueError(f"{field}: {_cause(error)}") from None
+    return recipe_class(**{name: value for name, value in vars(built).items() if name != "recipe"})
+
+
+def _cause(error: Exception) -> str:
+    """Picks what went wrong out of a list of everything that a value might have been instead."""
+    lines = [line.strip().removeprefix("- ") for line in str(error).splitlines() if line.strip().startswith("- ")]
+    causes = [line for line in lines if not line.startswith("Expected a")]
+    return "; ".join(causes) if causes else str(error)
+
+
+def _failing_field(parser: ArgumentParser, config: Namespace, fields: Sequence[str], otherwise: str) -> str:
+    """Finds the field that an error was about by building the others one at a time."""
+    for name in fields:
+        one: Any = {name: config[name]}
+        try:
+            parser.instantiate(Namespace(one))  # type: ignore[no-untyped-call]
+        except (ValueError, TypeError):
+            return name
+    return otherwise
