@@ -12,7 +12,8 @@ from transformers import TrainingArguments, set_seed
 from transformers.utils import logging
 
 from mixer import MixingTrainer, Stream
-from mixer.checkpoint import read_json, write_json
+from mixer.agreement import Agreement
+from mixer.checkpoint import begin_writing, complete, read_json, read_marker, write_json
 from mixer.method import Method
 from mixer.policies import Policy
 from replay import ReplayBuffer, ReplayRatio, extract_features
@@ -33,7 +34,7 @@ class ContinualRun:
     """Trains a model on a sequence of tasks, fills a memory, and scores all tasks after each one.
 
     Each task is a run of a `MixingTrainer` in a folder of its own, on the task's samples and the memory. A run that was
-    killed goes on in the midst of its task and ends as if nobody had killed it.
+    killed goes on in the midst of its task and ends as if nobody had killed it; all ranks have to see its folder.
 
     Args:
         model: The model; it is trained in place.
@@ -108,16 +109,17 @@ class ContinualRun:
 
     def _train_task(self, number: int, resume: bool) -> None:
         task = self.sequence[number]
-        set_seed(self.args.seed + number)  # whatever was drawn before, by evaluation or by an earlier process
         trainer = self._new_trainer(number, task)
-        if number == 0 and self._scores_before:
+        if number == 0 and self._scores_before and 0 not in self.scores.recorded:
             self._record(trainer, 0)
         checkpoint = trainer.newest_checkpoint() if resume else None
+        set_seed(self.args.seed + number)  # whatever was drawn before, by evaluation or by an earlier process
         trainer.train(resume_from_checkpoint=checkpoint)
         self._optimizer = _bare(trainer.optimizer)
         self._remember(trainer, task)
         self._record(trainer, number + 1)
-        self._save_end(trainer, number)
+        self._save_end(number + 1)
+        trainer.accelerator.wait_for_everyone()
 
     def _new_trainer(self, number: int, task: Task) -> MixingTrainer:
         args = copy.copy(self.args)
@@ -127,9 +129,6 @@ class ContinualRun:
         if self.memory is not None:
             streams.append(Stream(_MEMORY, self.memory))
             mixing = ReplayRatio(0.5, additional=True) if self._mixing is None else copy.deepcopy(self._mixing)
-        kept = self._optimizer if self._optimizer_kind == "kept" else None
-        for group in () if kept is None else kept.param_groups:  # a schedule has left them where the last task ended
-            group["lr"] = group["initial_lr"] = self.args.learning_rate
         trainer = self._trainer_class(
             model=self.model,
             args=args,
@@ -137,13 +136,20 @@ class ContinualRun:
             mixing=mixing,
             methods=() if self._methods is None else list(self._methods()),
             batch_size=self._batch_size,
-            optimizers=(kept, None),
             **self._options,
         )
-        if self._saved_optimizer is not None:
-            trainer.create_optimizer().load_state_dict(self._saved_optimizer)
-            self._saved_optimizer = None
+        if self._optimizer_kind == "kept" and number:
+            self._keep_optimizer(trainer)
         return trainer
+
+    def _keep_optimizer(self, trainer: MixingTrainer) -> None:
+        """Goes on with the optimizer of the task before."""
+        if self._optimizer is None:
+            self._optimizer = trainer.create_optimizer()
+            self._optimizer.load_state_dict(self._saved_optimizer)
+        for group in self._optimizer.param_groups:  # a schedule has left them where the last task ended
+            group["lr"] = group.get("initial_lr", group["lr"])
+        trainer.optimizer = self._optimizer
 
     def _remember(self, trainer: MixingTrainer, task: Task) -> None:
         """Offers a whole task to a memory that is filled at a task's end."""
@@ -172,53 +178,91 @@ class ContinualRun:
     def _folder_of(self, number: int) -> Path:
         return self.folder / f"{number + 1:02d}-{self.sequence[number].name}"
 
+    def _end_of(self, num_done: int) -> Path:
+        return self._folder_of(num_done - 1) / "end" if num_done else self.folder / "start"
+
+    @property
+    def _description(self) -> dict[str, Any]:
+        """What has to be the same for a run to be gone on with."""
+        return {
+            "format": FORMAT_VERSION,
+            "tasks": list(self.sequence.names),
+            "optimizer": self._optimizer_kind,
+            "has_memory": self.memory is not None,
+        }
+
     def _begin(self, resume: bool) -> int:
         """Gives the number of tasks that are done, and takes up what they left."""
-        path, scores_path = self.folder / _STATE, self.folder / _SCORES
-        if not path.exists():
-            if self.args.should_save:
-                self.scores.path = scores_path
+        agreement, writes = Agreement(self.args.world_size, 0), self.args.process_index == 0
+        num_done = agreement.most(agreement.together(lambda: self._find(resume) if writes else -1))
+        path = self.folder / _SCORES
+        if num_done < 0:
+            self.scores.path = path if writes else None
+            self.scores.truncate(0)
+            agreement.together(lambda: self._save_end(0))
             return 0
+        self.scores = ScoreMatrix.from_file(path)
+        self.scores.path = path if writes else None
+        self.scores.truncate(num_done)
+        agreement.together(lambda: self._take_up(num_done))
+        return num_done
+
+    def _find(self, resume: bool) -> int:
+        """Gives the number of tasks that a run in the folder is done with, -1 if there is none."""
+        path = self.folder / _STATE
+        if not path.exists():
+            return -1
         if not resume:
             raise ValueError(
                 f"{self.folder} holds a continual run already: go on with it (resume=True), or take another."
             )
         state = read_json(path)
-        if state["tasks"] != list(self.sequence.names):
-            raise ValueError(
-                f"The run in {self.folder} is of the tasks {state['tasks']}, not {[*self.sequence.names]}."
-            )
-        num_done = int(state["num_done"])
-        self.scores = ScoreMatrix.from_file(scores_path)
-        if not self.args.should_save:
-            self.scores.path = None
-        self.scores.truncate(num_done)
-        if num_done:
-            self._take_up(num_done - 1)
-        return num_done
+        for name, own in self._description.items():
+            if state.get(name) != own:
+                raise ValueError(
+                    f"The run in {self.folder} cannot be gone on with: its {name} is {state.get(name)}, not {own}."
+                )
+        for num_done in range(int(state["num_done"]), -1, -1):
+            problem = _find_problem(self._end_of(num_done))
+            if problem is None:
+                return num_done
+            logger.warning("What task %d left cannot be taken up, so the run goes on before it: %s", num_done, problem)
+        raise ValueError(f"The run in {self.folder} cannot be gone on with: {problem}. Begin anew in another folder.")
 
-    def _take_up(self, number: int) -> None:
-        end = self._folder_of(number) / "end"
+    def _take_up(self, num_done: int) -> None:
+        end = self._end_of(num_done)
         load_model(self.model, end / "model.safetensors")
         if self.memory is not None:
             self.memory.load(end / _MEMORY)
-            for task in self.sequence[: number + 1]:
-                self.memory.remember(task.name, task.train, [])
-        if self._optimizer_kind == "kept":
-            self._saved_optimizer = torch.load(end / "optimizer.pt", weights_only=True)
+            for task in self.sequence[:num_done] if num_done else ():
+                if task.name in self.memory.sources.names:
+                    self.memory.remember(task.name, task.train, [])
+        if self._optimizer_kind == "kept" and num_done:
+            self._saved_optimizer = torch.load(end / "optimizer.pt", map_location="cpu", weights_only=True)
 
-    def _save_end(self, trainer: MixingTrainer, number: int) -> None:
-        end = self._folder_of(number) / "end"
-        if trainer.args.should_save:
-            end.mkdir(parents=True, exist_ok=True)
-            save_model(self.model, str(end / "model.safetensors"))
-            if self._optimizer is not None:
-                torch.save(self._optimizer.state_dict(), end / "optimizer.pt")
-            if self.memory is not None:
-                self.memory.save(end / _MEMORY)
-            state = {"format": FORMAT_VERSION, "tasks": list(self.sequence.names), "num_done": number + 1}
-            write_json(self.folder / _STATE, state)
-        trainer.accelerator.wait_for_everyone()
+    def _save_end(self, num_done: int) -> None:
+        if self.args.process_index != 0:
+            return
+        end = self._end_of(num_done)
+        begin_writing(end)
+        end.mkdir(parents=True, exist_ok=True)
+        save_model(self.model, str(end / "model.safetensors"))
+        if self._optimizer_kind == "kept" and self._optimizer is not None:
+            torch.save(self._optimizer.state_dict(), end / "optimizer.pt")
+        if self.memory is not None:
+            self.memory.save(end / _MEMORY)
+        complete(end)
+        write_json(self.folder / _STATE, {**self._description, "num_done": num_done})
+
+
+def _find_problem(end: Path) -> str | None:
+    """Says what is wrong with what was saved at a task's end, if anything."""
+    marker = read_marker(end)
+    if marker is None:
+        return f"{end} is missing or was not written to its end"
+    sizes = {name: (end / name).stat().st_size if (end / name).is_file() else None for name in marker["files"]}
+    wrong = [name for name, size in marker["files"].items() if sizes[name] != size]
+    return f"{end / wrong[0]} is missing or torn" if wrong else None
 
 
 def _bare(optimizer: Any) -> Any:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer import MixingTrainer
+from mixer.agreement import RemoteError
 from mixer.reader import ColumnReader
 
 Collator = Callable[[list[Any]], Mapping[str, Any]]
@@ -29,21 +30,29 @@ def accuracy(
 
     Raises:
         ValueError: If the samples have no labels, or the model gives no logits of classes.
+        RemoteError: If another rank could not do its part.
     """
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model_wrapped)
     own = np.arange(args.process_index, len(dataset), args.world_size)
     was_training = model.training
     model.eval()
     num_right = torch.zeros((), dtype=torch.float64)
+    error: Exception | None = None
     try:
         with torch.no_grad():
             for start in range(0, len(own), batch_size):
                 batch = _read(dataset, own[start : start + batch_size], trainer.data_collator)
                 num_right += _num_right(model, trainer._prepare_inputs(dict(batch)), classes)
+    except Exception as caught:  # the other ranks wait for this one's part
+        num_right, error = torch.full_like(num_right, float("nan")), caught
     finally:
         model.train(was_training)
-    total = trainer.accelerator.reduce(num_right.to(args.device), "sum")
-    return float(total) / len(dataset)
+    total = float(trainer.accelerator.reduce(num_right.to(args.device), "sum"))
+    if error is not None:
+        raise error
+    if total != total:
+        raise RemoteError("another rank could not score its part of the samples")
+    return total / len(dataset)
 
 
 def _read(dataset: Any, indices: Any, collator: Collator) -> Mapping[str, Any]:

@@ -1,0 +1,338 @@
+"""Continual runs: all scores are there and right, and a killed run ends as one that was not, to the bit."""
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from replay import DERPlusPlus, ReplayBuffer
+from replay.storage import OnDisk
+from tasks.continual import ContinualRun
+from tasks.mlp import MLPConfig, MLPForImageClassification
+from tasks.score_matrix import ScoreMatrix
+from tasks.scoring import accuracy
+from tasks.sequences import by_class, permuted
+from tasks.sources import Arrays
+from tasks.task import Task, TaskSequence
+from tests.helpers import arguments, weights_of
+from tests.mixer.test_resume import Instants, Killed
+
+MEMORIES: dict[str, Callable[[Path], ReplayBuffer | None]] = {
+    "none": lambda _: None,
+    "reservoir": lambda _: ReplayBuffer(13),
+    "in memory": lambda _: ReplayBuffer(13, storage="memory"),
+    "herding": lambda _: ReplayBuffer(12, "Herding", is_online=False),
+    "disk": lambda folder: ReplayBuffer(13, storage=OnDisk(folder / "rows", rows_per_segment=4)),
+    "payloads": lambda folder: ReplayBuffer(13, storage=OnDisk(folder / "rows", rows_per_segment=4)),
+}
+RUNS: dict[str, dict[str, Any]] = {
+    "none, fresh": {"memory": "none"},
+    "none, kept": {"memory": "none", "optimizer": "kept"},
+    "reservoir, fresh": {"memory": "reservoir", "optim": "adamw_torch", "learning_rate": 0.01},
+    "reservoir, kept": {"memory": "reservoir", "optimizer": "kept", "optim": "adamw_torch", "learning_rate": 0.01},
+    "in memory, kept": {"memory": "in memory", "optimizer": "kept"},
+    "herding, kept": {"memory": "herding", "optimizer": "kept"},
+    "disk, fresh": {"memory": "disk"},
+    "payloads, kept": {"memory": "payloads", "optimizer": "kept"},
+    "no checkpoints": {"memory": "disk", "optimizer": "kept", "save_strategy": "no"},
+}
+
+
+MOMENTUM = {"lr": 0.1, "momentum": 0.9}
+WHERE = ["before end 0", "score task_1", "step 2", "step 7", "score task_3", "before end 1", "after end 1", "step 6"]
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves out the garbage collection at each run's beginning, which takes longer than these runs."""
+    monkeypatch.setattr("gc.collect", lambda *_: 0)
+
+
+@cache
+def data(seed: int = 0) -> Arrays:
+    random = np.random.default_rng(seed)
+    return Arrays(random.normal(size=(40, 6)).astype(np.float32), np.arange(40) % 3)
+
+
+def sequence() -> TaskSequence:
+    return permuted(data(0), data(1), 3, seed=5)
+
+
+def new_model(seed: int = 0, **changes: Any) -> MLPForImageClassification:
+    torch.manual_seed(seed)
+    return MLPForImageClassification(MLPConfig(6, [8], **{"num_labels": 3, **changes}))
+
+
+class Recorder(TrainerCallback):
+    """Passes by an instant at each update, and keeps the learning rates."""
+
+    def __init__(self, instants: Instants):
+        self.instants, self.rates = instants, list[float]()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.rates.append(kwargs["optimizer"].param_groups[0]["lr"])
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.instants.pass_by(f"step {state.global_step}")
+
+
+def build(folder: Path, name: str = "reservoir, fresh", instants: Instants | None = None, **changes: Any) -> Any:
+    instants = instants or Instants()
+    options = {**RUNS[name], **changes}
+    kind, scores = options.pop("memory"), {"score": options.pop("score")} if "score" in options else {}
+    tasks, model = options.pop("sequence", None) or sequence(), options.pop("model", None) or new_model()
+    own = {"optimizer": options.pop("optimizer", "fresh"), **scores}
+    defaults = {"max_steps": -1, "num_train_epochs": 1, "save_strategy": "steps", "save_steps": 4}
+    defaults |= {"lr_scheduler_type": "linear", "per_device_train_batch_size": 4, "logging_steps": 5}
+    momentum = {} if "optim" in options else {"optimizer_cls_and_kwargs": (torch.optim.SGD, dict(MOMENTUM))}
+    run = ContinualRun(
+        model,
+        tasks,
+        arguments(folder / "run", **{**defaults, **options}),
+        memory=MEMORIES[kind](folder),
+        methods=(lambda: [DERPlusPlus("memory", alpha=0.2, beta=0.5)]) if kind == "payloads" else None,
+        batch_size=4,
+        callbacks=[recorder := Recorder(instants)],
+        **momentum,
+        **own,
+    )
+    run.recorder = recorder  # type: ignore[attr-defined]
+    score, save_end = run._score, run._save_end
+
+    def passing_score(trainer: Any, task: Task) -> float:
+        instants.pass_by(f"score {task.name}")
+        return score(trainer, task)
+
+    def passing_save(num_done: int) -> None:
+        instants.pass_by(f"before end {num_done}")
+        save_end(num_done)
+        instants.pass_by(f"after end {num_done}")
+
+    run._score, run._save_end = passing_score, passing_save  # type: ignore[method-assign]
+    return run
+
+
+def end_of(run: ContinualRun) -> dict[str, Any]:
+    """Everything that has to be the same, in a form that `==` compares to the bit."""
+    end: dict[str, Any] = {"weights": weights_of(run.model).tolist(), "scores": run.scores.scores.tolist()}
+    if run.memory is not None:
+        held = [run.memory[slot] for slot in range(len(run.memory))]
+        end["entries"] = {name: column.tolist() for name, column in run.memory.entries.items()}
+        end["held"] = [(sample["pixel_values"].tolist(), int(sample["labels"])) for sample in held]
+        end["sources"] = run.memory.sources.names, run.memory.key, run.memory.num_offered
+    if run._optimizer is not None:
+        states = run._optimizer.state_dict()["state"].values()
+        end["optimizer"] = [{key: torch.as_tensor(value).tolist() for key, value in s.items()} for s in states]
+    return end
+
+
+@cache
+def whole(name: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """Gives the end of a run that nobody killed, and its instants."""
+    instants = Instants()
+    run = build(folder / name, name, instants)
+    run.run()
+    return end_of(run), instants.names
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("whole")
+
+
+def kill(folder: Path, name: str, instant: int, resume: bool = False) -> None:
+    with pytest.raises(Killed):
+        build(folder, name, Instants(instant)).run(resume=resume)
+
+
+def assert_same(end: dict[str, Any], expected: dict[str, Any]) -> None:
+    different = [part for part in end if end[part] != expected[part]]
+    assert not different, {part: (end[part], expected[part]) for part in different}
+
+
+# ---- Killed at any instant ----
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_killed_at_many_instants_ends_as_one_that_was_not(name: str, folder: Path, tmp_path: Path) -> None:
+    end, instants = whole(name, folder)
+    first = list(RUNS).index(name)
+    for number, place in list(enumerate(WHERE))[first % 3 :: 3]:  # each instant in every third run
+        places = [instant for instant, found in enumerate(instants) if found == place]
+        kill(tmp_path / str(number), name, places[number % len(places)])
+        run = build(tmp_path / str(number), name, model=new_model(seed=number))
+        run.run(resume=True)
+        assert_same(end_of(run), end)
+        written = ScoreMatrix.from_file(run.folder / "scores.json")
+        assert written.scores.tolist() == end["scores"]
+
+
+def test_a_run_killed_many_times_ends_as_one_that_was_not(folder: Path, tmp_path: Path) -> None:
+    end, _ = whole("herding, kept", folder)
+    for instant in (9, 17, 11, 12, 3, 6):
+        kill(tmp_path, "herding, kept", instant, resume=True)
+    run = build(tmp_path, "herding, kept")
+    run.run(resume=True)
+    assert_same(end_of(run), end)
+
+
+def test_a_finished_run_has_nothing_left_to_do(folder: Path) -> None:
+    end, _ = whole("reservoir, kept", folder)
+    instants = Instants()
+    run = build(folder / "reservoir, kept", "reservoir, kept", instants)
+    run.run(resume=True)
+    assert instants.names == []
+    assert_same(end_of(run), end)
+
+
+@pytest.mark.parametrize("torn", ["model.safetensors", "complete.json", "memory/buffer/*.json", "optimizer.pt", "."])
+def test_a_task_whose_end_is_torn_is_gone_on_with_from_its_checkpoint(
+    torn: str, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end, instants = whole("reservoir, kept", folder)
+    kill(tmp_path, "reservoir, kept", instants.index("after end 2"))
+    last = tmp_path / "run" / "02-task_2" / "end"
+    if torn == ".":
+        shutil.rmtree(last)
+    for path in last.glob(torn) if torn != "." else ():
+        path.write_bytes(path.read_bytes()[:-3])
+    monkeypatch.setattr("tasks.continual.logger.warning", lambda text, *values: caplog.records.append(text % values))
+    again = Instants()
+    run = build(tmp_path, "reservoir, kept", again)
+    run.run(resume=True)
+    assert_same(end_of(run), end)
+    assert again.names[0] in ("step 9", "score task_1")
+    assert "What task 2 left cannot be taken up" in str(caplog.records)
+
+
+def test_a_run_of_which_nothing_is_left_says_so(tmp_path: Path) -> None:
+    kill(tmp_path, "none, fresh", 8)
+    shutil.rmtree(tmp_path / "run" / "start")
+    with pytest.raises(ValueError, match=r"cannot be gone on with: .*start is missing.*another folder"):
+        build(tmp_path, "none, fresh").run(resume=True)
+
+
+# ---- What is trained and scored ----
+
+
+def test_all_rows_are_scored(folder: Path) -> None:
+    end, _ = whole("reservoir, fresh", folder)
+    scores = np.array(end["scores"])
+    assert scores.shape == (4, 3)
+    assert np.isfinite(scores).all()
+    model = new_model()
+    for number, task in enumerate(sequence()):
+        inputs = torch.stack([sample["pixel_values"] for sample in (task.evaluation[k] for k in range(40))])
+        right = model(inputs).logits.argmax(-1).numpy() == np.arange(40) % 3
+        assert scores[0, number] == right.mean()
+
+
+def test_scores_before_the_first_task_can_be_left_out(tmp_path: Path) -> None:
+    instants = Instants()
+    run = build(tmp_path, "none, fresh", instants)
+    run._scores_before = False
+    assert np.isnan(run.run().scores[0]).all()
+    assert run.scores.recorded == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["none, fresh", "none, kept", "reservoir, kept"])
+def test_the_learning_rate_is_warmed_again_in_each_task(name: str, folder: Path) -> None:
+    run = build(folder / f"rates of {name}", name, warmup_steps=2)
+    run.run()
+    rates = np.array(run.recorder.rates).reshape(3, 10)
+    assert (rates == rates[0]).all()
+    assert rates[0, 0] == 0.0
+    assert rates[0].max() == run.args.learning_rate
+
+
+def test_a_kept_optimizer_goes_on_and_a_fresh_one_does_not(folder: Path) -> None:
+    steps = {}
+    for name in ("reservoir, kept", "reservoir, fresh"):
+        end, _ = whole(name, folder)
+        steps[name] = end["optimizer"][0]["step"]
+    assert steps == {"reservoir, kept": 30.0, "reservoir, fresh": 10.0}
+
+
+def test_as_many_samples_are_replayed_on_top_as_are_new(tmp_path: Path) -> None:
+    run = build(tmp_path)
+    run.run()
+    ledger = run._new_trainer(1, run.sequence[1]).ledger.to_pandas()
+    counts = ledger.pivot_table(index="step", columns="stream", values="samples", aggfunc="sum")
+    assert counts["task_2"].tolist() == [4] * 10
+    assert counts["memory"].tolist() == [4] * 10
+
+
+@pytest.mark.parametrize("scenario", ["class", "task"])
+def test_accuracy_is_that_among_the_classes_that_compete(scenario: Any, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    images = Arrays(torch.randn(40, 6), torch.arange(40) % 4)
+    tasks = by_class(images, images, 2, scenario=scenario)
+    run = build(tmp_path, "none, fresh", sequence=tasks, model=new_model(num_labels=4))
+    run.run()
+    for number, classes in enumerate(([0, 1], [2, 3])):
+        own = [sample for sample in (images[k] for k in range(40)) if int(sample["labels"]) in classes]
+        logits = run.model(torch.stack([sample["pixel_values"] for sample in own])).logits
+        if scenario == "task":
+            predicted = [classes[int(row[classes].argmax())] for row in logits]
+        else:
+            predicted = logits.argmax(-1).tolist()
+        expected = np.mean([label == int(sample["labels"]) for label, sample in zip(predicted, own, strict=True)])
+        assert run.scores.scores[2, number] == expected
+
+
+# ---- What goes wrong ----
+
+
+def test_an_evaluation_that_fails_for_one_task_keeps_the_run_and_the_matrix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("tasks.continual.logger.warning", lambda text, *values: said.append(text % values))
+
+    def score(trainer: Any, task: Task) -> float:
+        if task.name == "task_2":
+            raise OSError("disk on fire")
+        return accuracy(trainer, task.evaluation)
+
+    matrix = build(tmp_path, score=score).run()
+    assert np.isnan(matrix.scores[:, 1]).all()
+    assert np.isfinite(matrix.scores[:, [0, 2]]).all()
+    assert matrix.failures == {(row, "task_2"): "OSError: disk on fire" for row in range(4)}
+    assert "The evaluation of task 'task_2' after 0 tasks failed: OSError('disk on fire')" in said
+    written = ScoreMatrix.from_file(tmp_path / "run" / "scores.json")
+    assert written.failures == matrix.failures
+
+
+def test_bad_arguments_are_refused(tmp_path: Path) -> None:
+    args, tasks = arguments(tmp_path), sequence()
+    with pytest.raises(ValueError, match="optimizer must be 'fresh' or 'kept', got 'both'"):
+        ContinualRun(new_model(), tasks, args, optimizer="both")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="memory is None: give a ReplayBuffer"):
+        ContinualRun(new_model(), tasks, args, methods=list)
+    called = TaskSequence((Task("memory", data(), data()),), "domain")
+    with pytest.raises(ValueError, match=r"A task is called 'memory'.*rename it"):
+        ContinualRun(new_model(), called, args)
+
+
+def test_a_folder_that_holds_another_run_is_refused(tmp_path: Path) -> None:
+    kill(tmp_path, "none, fresh", 4)
+    with pytest.raises(ValueError, match=r"holds a continual run already: go on with it \(resume=True\)"):
+        build(tmp_path, "none, fresh").run()
+    with pytest.raises(ValueError, match=r"its tasks is \['task_1', 'task_2', 'task_3'\], not \['task_1', 'task_2'\]"):
+        build(tmp_path, "none, fresh", sequence=sequence()[:2]).run(resume=True)
+    with pytest.raises(ValueError, match="its optimizer is fresh, not kept"):
+        build(tmp_path, "none, kept").run(resume=True)
+    with pytest.raises(ValueError, match="its has_memory is False, not True"):
+        build(tmp_path, "reservoir, fresh").run(resume=True)
+    state = tmp_path / "run" / "continual.json"
+    assert json.loads(state.read_text())["num_done"] == 0
+    state.write_text("{torn")
+    with pytest.raises(ValueError, match=r"continual\.json is torn"):
+        build(tmp_path, "none, fresh").run(resume=True)
