@@ -184,12 +184,8 @@ class ContinualRun:
     @property
     def _description(self) -> dict[str, Any]:
         """What has to be the same for a run to be gone on with."""
-        return {
-            "format": FORMAT_VERSION,
-            "tasks": list(self.sequence.names),
-            "optimizer": self._optimizer_kind,
-            "has_memory": self.memory is not None,
-        }
+        own = {"tasks": list(self.sequence.names), "optimizer": self._optimizer_kind}
+        return {"format": FORMAT_VERSION, **own, "has_memory": self.memory is not None}
 
     def _begin(self, resume: bool) -> int:
         """Gives the number of tasks that are done, and takes up what they left."""
@@ -234,9 +230,9 @@ class ContinualRun:
         load_model(self.model, end / "model.safetensors")
         if self.memory is not None:
             self.memory.load(end / _MEMORY)
-            for task in self.sequence[:num_done] if num_done else ():
-                if task.name in self.memory.sources.names:
-                    self.memory.remember(task.name, task.train, [])
+            known = self.memory.sources.names
+            for task in (task for task in self.sequence.tasks[:num_done] if task.name in known):
+                self.memory.remember(task.name, task.train, [])  # tells the buffer where it reads
         if self._optimizer_kind == "kept" and num_done:
             self._saved_optimizer = torch.load(end / "optimizer.pt", map_location="cpu", weights_only=True)
 
@@ -260,9 +256,10 @@ def _find_problem(end: Path) -> str | None:
     marker = read_marker(end)
     if marker is None:
         return f"{end} is missing or was not written to its end"
-    sizes = {name: (end / name).stat().st_size if (end / name).is_file() else None for name in marker["files"]}
-    wrong = [name for name, size in marker["files"].items() if sizes[name] != size]
-    return f"{end / wrong[0]} is missing or torn" if wrong else None
+    for name, size in marker["files"].items():
+        if not (end / name).is_file() or (end / name).stat().st_size != size:
+            return f"{end / name} is missing or torn"
+    return None
 
 
 def _bare(optimizer: Any) -> Any:

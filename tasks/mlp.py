@@ -15,7 +15,7 @@ class MLPConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
     Args:
         num_features: Numbers of an input; pixels of an image are taken row by row.
         hidden_sizes: Width of each hidden layer.
-        num_labels: Number of classes.
+        num_labels: Number of classes; `None` takes that of `id2label`, as a saved configuration has it, else 10.
         initial_deviation: Standard deviation of the truncated normal that weights are drawn from; `None` takes torch's
             own initialisation.
         initial_bias: What biases begin with, where `initial_deviation` is given.
@@ -28,14 +28,16 @@ class MLPConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
         self,
         num_features: int = 784,
         hidden_sizes: list[int] | tuple[int, ...] = (256, 256),
-        num_labels: int = 10,
+        num_labels: int | None = None,
         initial_deviation: float | None = None,
         initial_bias: float = 0.0,
         **kwargs: Any,
     ):
         self.num_features, self.hidden_sizes = num_features, list(hidden_sizes)
         self.initial_deviation, self.initial_bias = initial_deviation, initial_bias
-        super().__init__(**{**kwargs, "num_labels": num_labels})
+        if num_labels is None and kwargs.get("id2label") is None:
+            num_labels = 10
+        super().__init__(**kwargs, **({} if num_labels is None else {"num_labels": num_labels}))
 
 
 class MLPForImageClassification(PreTrainedModel):

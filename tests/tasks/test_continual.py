@@ -176,7 +176,7 @@ def test_a_run_killed_at_many_instants_ends_as_one_that_was_not(name: str, folde
 
 def test_a_run_killed_many_times_ends_as_one_that_was_not(folder: Path, tmp_path: Path) -> None:
     end, _ = whole("herding, kept", folder)
-    for instant in (9, 17, 11, 12, 3, 6):
+    for instant in (9, 17, 11, 3, 9):
         kill(tmp_path, "herding, kept", instant, resume=True)
     run = build(tmp_path, "herding, kept")
     run.run(resume=True)
@@ -192,7 +192,7 @@ def test_a_finished_run_has_nothing_left_to_do(folder: Path) -> None:
     assert_same(end_of(run), end)
 
 
-@pytest.mark.parametrize("torn", ["model.safetensors", "complete.json", "memory/buffer/*.json", "optimizer.pt", "."])
+@pytest.mark.parametrize("torn", ["model.safetensors", "complete.json", "memory/buffer.npz", "optimizer.pt", "."])
 def test_a_task_whose_end_is_torn_is_gone_on_with_from_its_checkpoint(
     torn: str, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,8 +201,8 @@ def test_a_task_whose_end_is_torn_is_gone_on_with_from_its_checkpoint(
     last = tmp_path / "run" / "02-task_2" / "end"
     if torn == ".":
         shutil.rmtree(last)
-    for path in last.glob(torn) if torn != "." else ():
-        path.write_bytes(path.read_bytes()[:-3])
+    else:
+        (last / torn).write_bytes((last / torn).read_bytes()[:-3])
     monkeypatch.setattr("tasks.continual.logger.warning", lambda text, *values: caplog.records.append(text % values))
     again = Instants()
     run = build(tmp_path, "reservoir, kept", again)
@@ -264,7 +264,7 @@ def test_as_many_samples_are_replayed_on_top_as_are_new(tmp_path: Path) -> None:
     run = build(tmp_path)
     run.run()
     ledger = run._new_trainer(1, run.sequence[1]).ledger.to_pandas()
-    counts = ledger.pivot_table(index="step", columns="stream", values="samples", aggfunc="sum")
+    counts = ledger.pivot_table(index="step", columns="stream", values="count", aggfunc="sum")
     assert counts["task_2"].tolist() == [4] * 10
     assert counts["memory"].tolist() == [4] * 10
 

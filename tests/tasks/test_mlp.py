@@ -1,0 +1,76 @@
+"""The perceptron of the published protocols."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from mixer import MixingTrainer
+from tasks.mlp import MLPConfig, MLPForImageClassification
+from tests.helpers import arguments
+from tests.tasks.test_continual import data, new_model
+
+
+def test_weights_and_biases_begin_as_asked_for() -> None:
+    torch.manual_seed(0)
+    model = MLPForImageClassification(MLPConfig(400, [300], 10, initial_deviation=0.1, initial_bias=0.1))
+    for layer in (*model.layers, model.head):
+        assert layer.weight.abs().max() <= 0.2
+        assert float(layer.weight.std()) == pytest.approx(0.1 * 0.8796, rel=0.05)  # cut at two deviations
+        assert (layer.bias == 0.1).all()
+
+
+def test_without_a_deviation_they_begin_as_torch_begins_them() -> None:
+    layer = MLPForImageClassification(MLPConfig(400, [300], 10)).layers[0]
+    bound = 400**-0.5
+    assert 0.99 * bound < layer.weight.abs().max() <= bound
+    assert float(layer.weight.std()) == pytest.approx(bound / 3**0.5, rel=0.02)
+    assert 0.9 * bound < layer.bias.abs().max() <= bound
+
+
+@pytest.mark.parametrize("deviation", [None, 0.1])
+def test_it_comes_back_as_it_was_saved(deviation: float | None, tmp_path: Path) -> None:
+    model = new_model(initial_deviation=deviation, initial_bias=0.2)
+    with torch.no_grad():
+        model.head.bias += 1
+    model.save_pretrained(tmp_path)
+    loaded = MLPForImageClassification.from_pretrained(tmp_path)
+    assert loaded.config.hidden_sizes == [8]
+    assert (loaded.config.num_features, loaded.config.num_labels) == (6, 3)
+    assert (loaded.config.initial_deviation, loaded.config.initial_bias) == (deviation, 0.2)
+    for name, value in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value)
+
+
+def test_the_loss_is_the_mean_cross_entropy_of_layers_with_relu_between() -> None:
+    model, images, labels = new_model(), data().inputs.reshape(40, 2, 3), torch.from_numpy(data().labels)
+    hidden = torch.relu(images.flatten(1) @ model.layers[0].weight.T + model.layers[0].bias)
+    logits = hidden @ model.head.weight.T + model.head.bias
+    output = model(images, labels)
+    torch.testing.assert_close(output.logits, logits)
+    torch.testing.assert_close(output.loss, nn.functional.cross_entropy(logits, labels))
+    assert model(images).loss is None
+
+
+def test_the_trainer_tells_the_streams_losses_apart(tmp_path: Path) -> None:
+    model, streams = new_model(), {"a": data(0), "b": data(1)}
+    expected = {
+        name: float(model(stream.inputs, torch.from_numpy(stream.labels)).loss) for name, stream in streams.items()
+    }
+    args = arguments(tmp_path, learning_rate=0.0, max_steps=1)
+    trainer = MixingTrainer(model, args, train_dataset=streams, batch_size=80)
+    trainer.train()
+    rows = trainer.ledger.to_pandas()
+    assert rows["count"].tolist() == [40, 40]
+    assert dict(zip(rows["stream"], rows["loss"], strict=True)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_model_without_hidden_layers_is_linear() -> None:
+    model = MLPForImageClassification(MLPConfig(6, [], 3))
+    torch.testing.assert_close(model(data().inputs).logits, model.head(data().inputs))
+
+
+def test_there_are_ten_classes_unless_it_is_said_otherwise() -> None:
+    assert MLPForImageClassification(MLPConfig()).head.out_features == 10
+    assert MLPConfig(id2label={0: "no", 1: "yes"}).num_labels == 2
