@@ -35,9 +35,9 @@ class MLPConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
     ):
         self.num_features, self.hidden_sizes = num_features, list(hidden_sizes)
         self.initial_deviation, self.initial_bias = initial_deviation, initial_bias
-        if num_labels is None and kwargs.get("id2label") is None:
-            num_labels = 10
-        super().__init__(**kwargs, **({} if num_labels is None else {"num_labels": num_labels}))
+        if num_labels is not None or kwargs.get("id2label") is None:
+            kwargs = {**kwargs, "num_labels": 10 if num_labels is None else num_labels}
+        super().__init__(**kwargs)
 
 
 class MLPForImageClassification(PreTrainedModel):
