@@ -207,9 +207,7 @@ class ContinualRun:
         if not path.exists():
             return -1
         if not resume:
-            raise ValueError(
-                f"{self.folder} holds a continual run already: go on with it (resume=True), or take another."
-            )
+            raise ValueError(f"{self.folder} holds a continual run already: go on with it (resume=True) or move it.")
         state = read_json(path)
         for name, own in self._description.items():
             if state.get(name) != own:

@@ -56,7 +56,7 @@ def test_the_loss_is_the_mean_cross_entropy_of_layers_with_relu_between() -> Non
 def test_the_trainer_tells_the_streams_losses_apart(tmp_path: Path) -> None:
     model, streams = new_model(), {"a": data(0), "b": data(1)}
     expected = {
-        name: float(model(stream.inputs, torch.from_numpy(stream.labels)).loss) for name, stream in streams.items()
+        name: model(stream.inputs, torch.from_numpy(stream.labels)).loss.item() for name, stream in streams.items()
     }
     args = arguments(tmp_path, learning_rate=0.0, max_steps=1)
     trainer = MixingTrainer(model, args, train_dataset=streams, batch_size=80)
