@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 from mixer import MixingTrainer, Stream
 from mixer.agreement import Agreement
-from mixer.checkpoint import begin_writing, complete, read_json, read_marker, write_json
+from mixer.checkpoint import STATE_FILE, begin_writing, complete, find_problem, read_json, write_json
 from mixer.method import Method
 from mixer.policies import Policy
 from replay import ReplayBuffer, ReplayRatio, extract_features
@@ -74,9 +74,7 @@ class ContinualRun:
         if optimizer not in ("fresh", "kept"):
             raise ValueError(f"optimizer must be 'fresh' or 'kept', got {optimizer!r}.")
         if memory is None and (mixing is not None or methods is not None):
-            raise ValueError(
-                "mixing and methods say what is done with a memory, but memory is None: give a ReplayBuffer."
-            )
+            raise ValueError("mixing and methods say what a memory is for, but memory is None: give a ReplayBuffer.")
         if _MEMORY in sequence.names:
             raise ValueError(f"A task is called {_MEMORY!r}, which is the name of the memory's stream; rename it.")
         self.model, self.sequence, self.args, self.memory = model, sequence, args, memory
@@ -115,7 +113,7 @@ class ContinualRun:
         checkpoint = trainer.newest_checkpoint() if resume else None
         set_seed(self.args.seed + number)  # whatever was drawn before, by evaluation or by an earlier process
         trainer.train(resume_from_checkpoint=checkpoint)
-        self._optimizer = _bare(trainer.optimizer)
+        self._optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # without accelerate's wrapper
         self._remember(trainer, task)
         self._record(trainer, number + 1)
         self._save_end(number + 1)
@@ -190,8 +188,8 @@ class ContinualRun:
     def _begin(self, resume: bool) -> int:
         """Gives the number of tasks that are done, and takes up what they left."""
         agreement, writes = Agreement(self.args.world_size, 0), self.args.process_index == 0
-        num_done = agreement.most(agreement.together(lambda: self._find(resume) if writes else -1))
         path = self.folder / _SCORES
+        num_done = agreement.most(agreement.together(lambda: self._find(resume) if writes else -1))
         if num_done < 0:
             self.scores.path = path if writes else None
             self.scores.truncate(0)
@@ -209,30 +207,27 @@ class ContinualRun:
         if not path.exists():
             return -1
         if not resume:
-            raise ValueError(
-                f"{self.folder} holds a continual run already: go on with it (resume=True), or take another."
-            )
+            raise ValueError(f"{self.folder} holds a continual run already: go on with it (resume=True) or move it.")
         state = read_json(path)
         for name, own in self._description.items():
             if state.get(name) != own:
-                raise ValueError(
-                    f"The run in {self.folder} cannot be gone on with: its {name} is {state.get(name)}, not {own}."
-                )
+                raise ValueError(f"The run in {self.folder} is another: its {name} is {state.get(name)}, not {own}.")
         for num_done in range(int(state["num_done"]), -1, -1):
-            problem = _find_problem(self._end_of(num_done))
+            end = self._end_of(num_done)
+            problem = find_problem(end)
             if problem is None:
                 return num_done
-            logger.warning("What task %d left cannot be taken up, so the run goes on before it: %s", num_done, problem)
-        raise ValueError(f"The run in {self.folder} cannot be gone on with: {problem}. Begin anew in another folder.")
+            logger.warning("The run goes on before the end of task %d, as %s is damaged: %s", num_done, end, problem)
+        raise ValueError(f"The run cannot be gone on with, as {end} is damaged: {problem}. Take another folder.")
 
     def _take_up(self, num_done: int) -> None:
-        end = self._end_of(num_done)
+        end, self._optimizer = self._end_of(num_done), None
         load_model(self.model, end / "model.safetensors")
         if self.memory is not None:
             self.memory.load(end / _MEMORY)
-            known = self.memory.sources.names
-            for task in (task for task in self.sequence.tasks[:num_done] if task.name in known):
-                self.memory.remember(task.name, task.train, [])  # tells the buffer where it reads
+            for task in self.sequence.tasks[:num_done]:  # tells the buffer where it reads
+                if task.name in self.memory.sources.names:
+                    self.memory.remember(task.name, task.train, [])
         if self._optimizer_kind == "kept" and num_done:
             self._saved_optimizer = torch.load(end / "optimizer.pt", map_location="cpu", weights_only=True)
 
@@ -247,21 +242,7 @@ class ContinualRun:
             torch.save(self._optimizer.state_dict(), end / "optimizer.pt")
         if self.memory is not None:
             self.memory.save(end / _MEMORY)
+        state = {**self._description, "num_done": num_done}
+        write_json(end / STATE_FILE, state)  # as whatever can be gone on from has
         complete(end)
-        write_json(self.folder / _STATE, {**self._description, "num_done": num_done})
-
-
-def _find_problem(end: Path) -> str | None:
-    """Says what is wrong with what was saved at a task's end, if anything."""
-    marker = read_marker(end)
-    if marker is None:
-        return f"{end} is missing or was not written to its end"
-    for name, size in marker["files"].items():
-        if not (end / name).is_file() or (end / name).stat().st_size != size:
-            return f"{end / name} is missing or torn"
-    return None
-
-
-def _bare(optimizer: Any) -> Any:
-    """Takes what accelerate has put around an optimizer away."""
-    return getattr(optimizer, "optimizer", optimizer)
+        write_json(self.folder / _STATE, state)

@@ -209,13 +209,13 @@ def test_a_task_whose_end_is_torn_is_gone_on_with_from_its_checkpoint(
     run.run(resume=True)
     assert_same(end_of(run), end)
     assert again.names[0] in ("step 9", "score task_1")
-    assert "What task 2 left cannot be taken up" in str(caplog.records)
+    assert "The run goes on before the end of task 2" in str(caplog.records)
 
 
 def test_a_run_of_which_nothing_is_left_says_so(tmp_path: Path) -> None:
     kill(tmp_path, "none, fresh", 8)
     shutil.rmtree(tmp_path / "run" / "start")
-    with pytest.raises(ValueError, match=r"cannot be gone on with: .*start is missing.*another folder"):
+    with pytest.raises(ValueError, match=r"start is damaged: there is no such folder\. Take another"):
         build(tmp_path, "none, fresh").run(resume=True)
 
 

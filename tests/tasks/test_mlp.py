@@ -17,7 +17,7 @@ def test_weights_and_biases_begin_as_asked_for() -> None:
     model = MLPForImageClassification(MLPConfig(400, [300], 10, initial_deviation=0.1, initial_bias=0.1))
     for layer in (*model.layers, model.head):
         assert layer.weight.abs().max() <= 0.2
-        assert float(layer.weight.std()) == pytest.approx(0.1 * 0.8796, rel=0.05)  # cut at two deviations
+        assert layer.weight.std().item() == pytest.approx(0.1 * 0.8796, rel=0.05)  # cut at two deviations
         assert (layer.bias == 0.1).all()
 
 
@@ -25,7 +25,7 @@ def test_without_a_deviation_they_begin_as_torch_begins_them() -> None:
     layer = MLPForImageClassification(MLPConfig(400, [300], 10)).layers[0]
     bound = 400**-0.5
     assert 0.99 * bound < layer.weight.abs().max() <= bound
-    assert float(layer.weight.std()) == pytest.approx(bound / 3**0.5, rel=0.02)
+    assert layer.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.02)
     assert 0.9 * bound < layer.bias.abs().max() <= bound
 
 
@@ -56,7 +56,7 @@ def test_the_loss_is_the_mean_cross_entropy_of_layers_with_relu_between() -> Non
 def test_the_trainer_tells_the_streams_losses_apart(tmp_path: Path) -> None:
     model, streams = new_model(), {"a": data(0), "b": data(1)}
     expected = {
-        name: float(model(stream.inputs, torch.from_numpy(stream.labels)).loss) for name, stream in streams.items()
+        name: model(stream.inputs, torch.from_numpy(stream.labels)).loss.item() for name, stream in streams.items()
     }
     args = arguments(tmp_path, learning_rate=0.0, max_steps=1)
     trainer = MixingTrainer(model, args, train_dataset=streams, batch_size=80)
