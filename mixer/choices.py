@@ -3,7 +3,7 @@
 import difflib
 import inspect
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Rule = TypeVar("Rule")
 
@@ -38,6 +38,31 @@ def choose(name: str, classes: Mapping[str, type[Rule]], option: str, kind: str)
     if required:
         raise ValueError(f"{option}: {rule.__name__} needs {required}; give an instance: {rule.__name__}(...).")
     return rule()
+
+
+def as_rule(given: Any, base: Any, classes: Mapping[str, type[Rule]], option: str) -> Rule:
+    """Makes a rule of what a user gives as an option that is called after its kind.
+
+    Args:
+        given: A rule, or the name of one.
+        base: The class that the rules derive from, an abstract one too.
+        classes: Classes by name.
+        option: The option, and what the rules are, for errors.
+
+    Returns:
+        The rule.
+
+    Raises:
+        ValueError: If there is none of that name, or it needs arguments.
+        TypeError: If it is neither.
+    """
+    if isinstance(given, base):
+        rule: Rule = given
+        return rule
+    if isinstance(given, str):
+        return choose(given, classes, option, option)
+    refuse_class(given, base, option)
+    raise TypeError(f"{option} must be a {option} or the name of one, got {type(given).__name__}.")
 
 
 def refuse_class(given: object, base: type, option: str) -> None:

@@ -10,9 +10,7 @@ from torch import Tensor, nn
 
 from mixer.assembly import MixtureOptions
 from mixer.batch_size import BatchSize
-from mixer.collation import batch_mapping
 from mixer.loader import MicroBatch, Update
-from mixer.losses import items_per_row
 from mixer.plan import Plan
 from mixer.policies import Policy
 from mixer.probing import Probing, check_exact, resolve_probing
@@ -100,9 +98,6 @@ class MeasuringMixin(RecoveryMixin):
             return False
         own = any(len(self._items_per_row(micro)) != len(micro.stream_ids) for micro in update.micro_batches)
         return bool(self._agreement.most(int(own)))
-
-    def _items_per_row(self, micro: MicroBatch) -> Tensor:
-        return items_per_row(batch_mapping(micro.inputs), self._loss_shifts_labels)
 
     def _train_micro_batch(
         self, model: nn.Module, micro: MicroBatch, own_items: int, plan: Plan, num_items: Any, sums: Tensor

@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mixer.collation import batch_mapping
 from mixer.loader import MicroBatch, Update
-from mixer.losses import items_per_row
 from mixer.method import Method, Run, Trained, as_methods
 from mixer.plan import Plan
 from mixer.saving import SavingMixin
@@ -117,6 +115,8 @@ class MethodsMixin(SavingMixin):
 
     def _begin_update(self, model: nn.Module, update: Update) -> None:
         super()._begin_update(model, update)
+        if not self._methods:
+            return
         self._terms = torch.zeros(len(self._methods), dtype=torch.float32, device=self.args.device)
         self._num_first = sum(map(self._goes_first, update.micro_batches))
         for method in self._methods:
@@ -124,6 +124,8 @@ class MethodsMixin(SavingMixin):
 
     def _order(self, update: Update) -> list[int]:
         numbers = super()._order(update)
+        if not self._methods:
+            return numbers
         return sorted(numbers, key=lambda number: not self._goes_first(update.micro_batches[number]))
 
     def _goes_first(self, micro: MicroBatch) -> bool:
@@ -141,7 +143,7 @@ class MethodsMixin(SavingMixin):
     ) -> Tensor:
         if not self._methods:
             return super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
-        trained = Trained(plan, micro, None, items_per_row(batch_mapping(micro.inputs), self._loss_shifts_labels))
+        trained = Trained(plan, micro, None, self._items_per_row(micro))
         with self._terms_added(trained):
             loss = super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
         trained = replace(trained, row_losses=self._last_rows)

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mixer.aside import gradients_aside, model_aside
-from mixer.collation import Loaded, batch_mapping
+from mixer.collation import Loaded
 from mixer.drawers import StreamShare
 from mixer.gradients import average_gradients, settle
 from mixer.loader import MicroBatch, Update
-from mixer.losses import items_per_row
 from mixer.plan import Plan
 from mixer.updates import UpdateMixin
 
@@ -112,7 +111,7 @@ class SideRuns:
         Returns:
             int64 `[num_rows]`.
         """
-        return items_per_row(batch_mapping(micro.inputs), self.shifts_labels)
+        return self._trainer._items_per_row(micro)
 
     def mean_loss(self, micro: MicroBatch, model: nn.Module | None = None) -> Tensor:
         """Gives the mean loss per item of a micro-batch, with its graph, whatever the model divides by.

@@ -135,12 +135,15 @@ class UpdateMixin(Trainer):
         items, tokens = np.zeros(num_streams), np.zeros(num_streams)
         self._micro_items = []
         for micro in update.micro_batches:
-            per_row = items_per_row(batch_mapping(micro.inputs), self._loss_shifts_labels)
+            per_row = self._items_per_row(micro)
             self._micro_items.append(0 if micro.is_padding else int(per_row.sum()))
             if not micro.is_padding:
                 items += _by_stream(per_row, micro, num_streams)
                 tokens += _by_stream(tokens_per_row(micro.inputs), micro, num_streams)
         return UpdateContents(items.astype(np.int64), tokens.astype(np.int64))
+
+    def _items_per_row(self, micro: MicroBatch) -> Tensor:
+        return items_per_row(batch_mapping(micro.inputs), self._loss_shifts_labels)
 
     def _learn_convention(self, update: Update) -> Update:
         """Finds out how the loss is normalised; loads the update anew, by stream, if its rows cannot be told apart."""

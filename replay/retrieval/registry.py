@@ -2,7 +2,7 @@
 
 import copy
 
-from mixer.choices import choose, refuse_class
+from mixer.choices import as_rule
 from replay.retrieval.base import Retrieval
 from replay.retrieval.least_recent import LeastRecent
 from replay.retrieval.mir import MIR
@@ -33,9 +33,4 @@ def as_retrieval(retrieval: object) -> Retrieval:
         ValueError: If there is none of that name.
         TypeError: If it is neither.
     """
-    if isinstance(retrieval, Retrieval):
-        return copy.deepcopy(retrieval)
-    if isinstance(retrieval, str):
-        return choose(retrieval, retrieval_classes(), "retrieval", "retrieval")
-    refuse_class(retrieval, Retrieval, "retrieval")
-    raise TypeError(f"retrieval must be a retrieval or the name of one, got {type(retrieval).__name__}.")
+    return copy.deepcopy(as_rule(retrieval, Retrieval, retrieval_classes(), "retrieval"))

@@ -2,7 +2,7 @@
 
 import copy
 
-from mixer.choices import choose, refuse_class
+from mixer.choices import as_rule
 from replay.selection.base import Selection
 from replay.selection.class_balanced import ClassBalanced
 from replay.selection.gradient_diversity import GradientDiversity
@@ -49,9 +49,4 @@ def as_selection(selection: object) -> Selection:
         ValueError: If there is none of that name.
         TypeError: If it is neither.
     """
-    if isinstance(selection, Selection):
-        return copy.deepcopy(selection)
-    if isinstance(selection, str):
-        return choose(selection, selection_classes(), "selection", "selection")
-    refuse_class(selection, Selection, "selection")
-    raise TypeError(f"selection must be a selection or the name of one, got {type(selection).__name__}.")
+    return copy.deepcopy(as_rule(selection, Selection, selection_classes(), "selection"))
