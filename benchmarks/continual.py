@@ -1,20 +1,25 @@
 """Continual learning by published protocols.
 
 `python -m benchmarks.continual --protocol NAME --method NAME [--memory-per-class M | --buffer N] --data-dir DIR`
-gives one row: a method with a memory on all seeds, its average accuracy, forgetting and time. What each protocol is,
-and what was published, is said in `benchmarks.continual_protocols`.
+gives one row: a method with a memory on all seeds, its average accuracy, forgetting, time, and how fast the last task
+is trained compared with the first. `torchrun --nproc_per_node 2 -m benchmarks.continual ...` does it on two ranks. What
+each protocol is, and what was published, is said in `benchmarks.continual_protocols`.
 """
 
 import argparse
+import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import PrinterCallback, ProgressCallback
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+from transformers import PrinterCallback, ProgressCallback, set_seed
 from transformers.utils import logging
 
 from benchmarks.common import show, write_json
@@ -22,6 +27,9 @@ from benchmarks.continual_protocols import METHODS, PROTOCOLS, Protocol
 from mixer import MixingTrainer
 from tasks.continual import ContinualRun
 from tasks.metrics import all_metrics
+from tasks.pace import read_pace
+
+_COLUMNS = ["method", "memory", "ACC", "published", "forgetting", "s a seed", "samples/s at first", "last / first"]
 
 
 class QuietTrainer(MixingTrainer):
@@ -44,13 +52,14 @@ def run_once(protocol: Protocol, method: str, memory: int, seed: int, data_dir: 
         data_dir: Folder of the data.
 
     Returns:
-        All metrics in per cent, and `seconds`, evaluation included.
+        All metrics in per cent, the samples a second of the first task that replays and of the last one and their ratio
+        (`first_rate`, `last_rate`, `last_over_first`), and `seconds`, evaluation included.
     """
-    torch.manual_seed(seed)
+    set_seed(seed)
     sequence = protocol.sequence(data_dir, seed)
     setting = METHODS[method](protocol, memory, len(sequence))
     started = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
+    with _shared_folder() as folder:
         run = ContinualRun(
             protocol.model(),
             sequence,
@@ -63,8 +72,26 @@ def run_once(protocol: Protocol, method: str, memory: int, seed: int, data_dir: 
             **setting.options,
         )
         scores = run.run()
+        rates = read_pace(folder, sequence.names).samples_per_second
     metrics = {name: 100 * value for name, value in all_metrics(scores).items()}
-    return {**metrics, "seconds": time.perf_counter() - started}
+    # Updates without replay are half as large: the first task that compares with the last is the first that replays.
+    first = rates.iloc[0 if memory == 0 or protocol.is_online else 1]
+    pace = {"first_rate": first, "last_rate": rates.iloc[-1], "last_over_first": rates.iloc[-1] / first}
+    return {**metrics, **pace, "seconds": time.perf_counter() - started}
+
+
+@contextmanager
+def _shared_folder() -> Iterator[str]:
+    """Makes a folder for a while, the same for all ranks."""
+    state = PartialState()
+    folder = [tempfile.mkdtemp() if state.is_main_process else ""]
+    broadcast_object_list(folder)
+    try:
+        yield folder[0]
+    finally:
+        state.wait_for_everyone()
+        if state.is_main_process:
+            shutil.rmtree(folder[0])
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -76,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = _arguments(argv)
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     torch.set_num_threads(args.threads)
-    protocol = PROTOCOLS[args.protocol]
+    protocol, state = PROTOCOLS[args.protocol], PartialState(cpu=True)
     runs = [run_once(protocol, args.method, args.memory, seed, args.data_dir) for seed in range(1, args.seeds + 1)]
     accuracies = [run["average_accuracy"] for run in runs]
     figures = {
@@ -88,15 +115,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         "acc_std": float(np.std(accuracies, ddof=1)) if args.seeds > 1 else float("nan"),
         "forgetting_mean": float(np.mean([run["forgetting"] for run in runs])),
         "seconds": float(np.sum([run["seconds"] for run in runs])),
+        "ranks": state.num_processes,
+        "threads": args.threads,
+        **{
+            name: float(np.median([run[name] for run in runs]))
+            for name in ("first_rate", "last_rate", "last_over_first")
+        },
     }
+    if not state.is_main_process:
+        return
     published = protocol.published.get((args.method, args.memory), "-")
     row = [args.method, str(args.memory), f"{figures['acc_mean']:.1f} ± {figures['acc_std']:.1f}", published]
-    show(args.protocol, ["method", "memory", "ACC", "published", "forgetting", "s"], [[*row, *_rest(figures)]])
+    rest = [f"{figures['forgetting_mean']:.1f}", f"{figures['seconds'] / args.seeds:.0f}"]
+    rates = [f"{figures['first_rate']:,.0f}", f"{figures['last_over_first']:.2f}"]
+    show(args.protocol, _COLUMNS, [[*row, *rest, *rates]])
     write_json(args.json, {**figures, "runs": runs})
-
-
-def _rest(figures: dict[str, Any]) -> list[str]:
-    return [f"{figures['forgetting_mean']:.1f}", f"{figures['seconds']:.0f}"]
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -133,7 +133,11 @@ def _der(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
 
 
 def _der_plus_plus(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    return Setting(_buffer(protocol, memory, num_tasks), methods=lambda: [DERPlusPlus(alpha=1.0, beta=1.0)])
+    return Setting(
+        _buffer(protocol, memory, num_tasks),
+        methods=lambda: [DERPlusPlus(alpha=1.0, beta=1.0, second="again")],
+        options={"second_draw": "again"},
+    )
 
 
 METHODS: dict[str, Callable[[Protocol, int, int], Setting]] = {

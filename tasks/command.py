@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from accelerate import PartialState
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
@@ -16,9 +17,13 @@ from mixer.checkpoint import write_json
 from mixer.commands import Command, build_recipe
 from tasks.continual_recipe import ContinualRecipe
 from tasks.metrics import all_metrics, explain
+from tasks.pace import read_pace
 from tasks.score_matrix import ScoreMatrix
 
-_FIELDS = ("model", "source", "sequence", "memory", "mixing", "methods", "batch_size", "optimizer")
+_FIELDS = (
+    *("model", "source", "sequence", "head", "memory", "second_draw", "mixing", "methods", "batch_size", "optimizer"),
+    "curve_updates",
+)
 _RESUME = ("auto", "must", "never")
 _STATE, _SCORES, _METRICS, _PAGE = "continual.json", "scores.json", "metrics.json", "scores.html"
 
@@ -82,9 +87,10 @@ def _train(parser: ArgumentParser, config: Namespace) -> None:
         parser.save(config, str(folder / "recipe.yaml"), overwrite=True, skip_validation=True)
     matrix = run.run(resume=resume in ("auto", "must"))
     if args.should_save:
-        _write_metrics(matrix, folder / _METRICS)
+        pace = read_pace(folder, matrix.task_names)
+        _write_metrics(matrix, pace, folder / _METRICS)
         console = _console()
-        console.print(_scores_table(matrix))
+        console.print(_scores_table(matrix, pace))
         console.print(_metrics_table({folder.name: matrix}))
         _write_page({folder.name: matrix}, folder / _PAGE)
     # A rank that ends while another still writes can take it down: they end together, and end their group.
@@ -129,10 +135,11 @@ def _last_task(matrix: ScoreMatrix) -> int:
     return max([1, *matrix.recorded])
 
 
-def _write_metrics(matrix: ScoreMatrix, path: Path) -> None:
+def _write_metrics(matrix: ScoreMatrix, pace: pd.DataFrame, path: Path) -> None:
     last = _last_task(matrix)
     metrics = {name: value if np.isfinite(value) else None for name, value in all_metrics(matrix, last).items()}
-    write_json(path, {"metric": matrix.metric, "metrics": metrics, "not_known": explain(matrix, last)})
+    known = {"metric": matrix.metric, "metrics": metrics, "not_known": explain(matrix, last)}
+    write_json(path, {**known, "pace": pace.to_dict("index")})
 
 
 def _write_page(matrices: Mapping[str, ScoreMatrix], path: Path) -> None:
@@ -150,11 +157,13 @@ def _console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 120)
 
 
-def _scores_table(matrix: ScoreMatrix) -> Table:
-    table = Table("", *matrix.task_names, title=f"{matrix.metric.capitalize()} on each task")
+def _scores_table(matrix: ScoreMatrix, pace: pd.DataFrame) -> Table:
+    table = Table("", *matrix.task_names, "samples/s", title=f"{matrix.metric.capitalize()} on each task")
     for after in matrix.recorded:
-        row = f"after {matrix.task_names[after - 1]}" if after else "before"
-        table.add_row(row, *(_written(score) for score in matrix.scores[after]))
+        name = matrix.task_names[after - 1] if after else None
+        rate = f"{pace.samples_per_second[name]:,.0f}" if name in pace.index else "-"
+        scores = (_written(score) for score in matrix.scores[after])
+        table.add_row(f"after {name}" if after else "before", *scores, rate)
     return table
 
 

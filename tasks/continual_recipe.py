@@ -11,9 +11,10 @@ from mixer.method import Method
 from mixer.policies import Policy
 from mixer.policies.registry import as_policy
 from mixer.recipe import ModelRecipe, call_by_name
-from mixer.recipe import Task as Head
+from mixer.recipe import Task as HeadTask
 from replay import ReplayBuffer
 from tasks.continual import ContinualRun, Optimizer
+from tasks.heads import HeadKind
 from tasks.task import TaskSequence
 
 
@@ -42,7 +43,7 @@ class ClassifierRecipe(ModelRecipe):
         arguments: What to call it with.
     """
 
-    task: Head = "sequence-classification"
+    task: HeadTask = "sequence-classification"
     factory: str | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
 
@@ -79,24 +80,30 @@ class ContinualRecipe:
         training: Arguments of the Trainer, for each task.
         source: The function that gives the data, for training and for evaluation, such as `tasks.sources.digits`;
             `None` where the sequence's function needs none.
+        head: What becomes of the output layer: `whole`, `growing` or `masked`; see `ContinualRun`.
         memory: The buffer: `replay.ReplayBuffer` and its arguments; `None` trains without.
+        second_draw: Name of a stream that draws from it once more; see `ContinualRun`.
         mixing: How much of it is replayed; `None` replays as many samples on top as there are new ones.
         methods: What else takes part in updates: classes with their arguments, such as `replay.DER`.
         batch_size: New samples of an update over all ranks.
         optimizer: Whether each task begins with a `fresh` optimizer or goes on with the one `kept`.
         scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
+        curve_updates: After how many of its first updates each task is scored, for the area under the learning curves.
     """
 
     model: ClassifierRecipe
     sequence: Factory
     training: TrainingArguments
     source: Factory | None = None
+    head: HeadKind | None = None
     memory: Factory | None = None
+    second_draw: str | None = None
     mixing: Policy | str | None = None
     methods: list[Method] = field(default_factory=list)
     batch_size: int | None = None
     optimizer: Optimizer = "fresh"
     scores_before: bool = True
+    curve_updates: int | None = None
 
     def build(self) -> ContinualRun:
         """Builds the tasks, the model, the memory and the run.
@@ -110,18 +117,20 @@ class ContinualRecipe:
         sequence = self._tasks()
         set_seed(self.training.seed)
         model = self.model.make()
-        _check_outputs(model, sequence)
         methods = self.methods
         return ContinualRun(
             model,
             sequence,
             self.training,
+            head=self.head,
             memory=self._buffer(),
+            second_draw=self.second_draw,
             mixing=None if self.mixing is None else as_policy(self.mixing),
             methods=(lambda: copy.deepcopy(methods)) if methods else None,
             batch_size=self.batch_size,
             optimizer=self.optimizer,
             scores_before=self.scores_before,
+            curve_updates=self.curve_updates,
         )
 
     def _tasks(self) -> TaskSequence:
@@ -149,14 +158,3 @@ class ContinualRecipe:
         if not isinstance(memory, ReplayBuffer):
             raise ValueError(f"memory.factory: {self.memory.factory} gives a {type(memory).__name__}, no ReplayBuffer.")
         return memory
-
-
-def _check_outputs(model: nn.Module, sequence: TaskSequence) -> None:
-    num_labels = getattr(getattr(model, "config", None), "num_labels", None)
-    if num_labels is None or any(task.classes is None for task in sequence):
-        return
-    if num_labels < sequence.num_classes:
-        raise ValueError(
-            f"model: it has {num_labels} outputs, but the tasks have classes up to {sequence.num_classes - 1}: set its "
-            f"num_labels to {sequence.num_classes} or more."
-        )

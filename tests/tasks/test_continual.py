@@ -15,7 +15,9 @@ from transformers import TrainerCallback
 from replay import DERPlusPlus, ReplayBuffer
 from replay.storage import OnDisk
 from tasks.continual import ContinualRun
+from tasks.metrics import learning_curve_area
 from tasks.mlp import MLPConfig, MLPForImageClassification
+from tasks.pace import read_pace
 from tasks.score_matrix import ScoreMatrix
 from tasks.scoring import accuracy
 from tasks.sequences import by_class, permuted
@@ -89,17 +91,20 @@ def build(folder: Path, name: str = "reservoir, fresh", instants: Instants | Non
     kind, scores = options.pop("memory"), {"score": options.pop("score")} if "score" in options else {}
     tasks, model = options.pop("sequence", None) or sequence(), options.pop("model", None) or new_model()
     own = {"optimizer": options.pop("optimizer", "fresh"), **scores}
+    own |= {key: options.pop(key) for key in ("curve_updates", "head", "second_draw", "methods") if key in options}
+    callbacks = options.pop("callbacks", [])
     defaults = {"max_steps": -1, "num_train_epochs": 1, "save_strategy": "steps", "save_steps": 4}
     defaults |= {"lr_scheduler_type": "linear", "per_device_train_batch_size": 4, "logging_steps": 5}
+    if kind == "payloads":
+        own.setdefault("methods", lambda: [DERPlusPlus("memory", alpha=0.2, beta=0.5)])
     momentum = {} if "optim" in options else {"optimizer_cls_and_kwargs": (torch.optim.SGD, dict(MOMENTUM))}
     run = ContinualRun(
         model,
         tasks,
         arguments(folder / "run", **{**defaults, **options}),
         memory=MEMORIES[kind](folder),
-        methods=(lambda: [DERPlusPlus("memory", alpha=0.2, beta=0.5)]) if kind == "payloads" else None,
         batch_size=4,
-        callbacks=[recorder := Recorder(instants)],
+        callbacks=[recorder := Recorder(instants), *callbacks],
         **momentum,
         **own,
     )
@@ -203,7 +208,7 @@ def test_a_task_whose_end_is_torn_is_gone_on_with_from_its_checkpoint(
         shutil.rmtree(last)
     else:
         (last / torn).write_bytes((last / torn).read_bytes()[:-3])
-    monkeypatch.setattr("tasks.continual.logger.warning", lambda text, *values: caplog.records.append(text % values))
+    monkeypatch.setattr("tasks.ends.logger.warning", lambda text, *values: caplog.records.append(text % values))
     again = Instants()
     run = build(tmp_path, "reservoir, kept", again)
     run.run(resume=True)
@@ -287,6 +292,79 @@ def test_accuracy_is_that_among_the_classes_that_compete(scenario: Any, tmp_path
         assert run.scores.scores[2, number] == expected
 
 
+# ---- Learning curves, pace, second draws ----
+
+
+def test_learning_curves_are_those_of_the_model_after_each_update_and_change_nothing(tmp_path: Path) -> None:
+    plain = build(tmp_path / "plain")
+    plain.run()
+
+    def score(trainer: Any, task: Task) -> float:
+        torch.rand(3)  # what scoring draws must not be missed by training
+        return accuracy(trainer, task.evaluation)
+
+    run = build(tmp_path / "curves", curve_updates=3, score=score)
+    run.run()
+    assert_same(end_of(run), end_of(plain))
+    curves = run.scores.learning_curves(3)
+    assert np.isfinite(curves).all()
+    assert np.isnan(run.scores.learning_curves(4)[:, 4]).all()
+    assert curves[0, 0] == run.scores.scores[0, 0]
+    assert curves[1, 0] == run.scores.scores[1, 1]
+    assert learning_curve_area(curves) == pytest.approx(curves.mean(), abs=1e-15)
+    seen = []
+
+    class Snapshots(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            model, task = kwargs["model"], run.sequence[1]
+            images = torch.stack([task.evaluation[k]["pixel_values"] for k in range(40)])
+            seen.append((model(images).logits.argmax(-1).numpy() == np.arange(40) % 3).mean())
+
+    again = build(tmp_path / "again", callbacks=[Snapshots()])
+    again.run()
+    assert curves[1, 1:].tolist() == seen[10:13]
+
+
+@pytest.mark.parametrize("place", ["step 2", "step 7", "before end 1"])
+def test_learning_curves_of_a_killed_run_are_those_of_one_that_was_not(place: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"curve_updates": 6}
+    whole_run = build(tmp_path / "whole", instants=(instants := Instants()), **options)
+    expected = whole_run.run().learning_curves(6)
+    places = [number for number, name in enumerate(instants.names) if name == place]
+    for number in places:
+        folder = tmp_path / str(number)
+        with pytest.raises(Killed):
+            build(folder, instants=Instants(number), **options).run()
+        resumed = build(folder, model=new_model(seed=9), **options)
+        assert resumed.run(resume=True).learning_curves(6).tolist() == expected.tolist()
+        written = ScoreMatrix.from_file(folder / "run" / "scores.json")
+        assert written.learning_curves(6).tolist() == expected.tolist()
+
+
+def test_the_pace_counts_all_samples_of_the_tasks_that_were_trained(tmp_path: Path) -> None:
+    run = build(tmp_path)
+    run.run()
+    pace = read_pace(run.folder, run.sequence.names)
+    # 10 updates of 4 new samples and, but for the first of all, 4 of memory
+    assert pace["num_samples"].to_dict() == {"task_1": 76, "task_2": 80, "task_3": 80}
+    assert (pace[["seconds", "samples_per_second"]] > 0).all(axis=None)
+    updates = run._new_trainer(1, run.sequence[1]).ledger.updates()
+    rates = updates["total"] / (updates["load_seconds"] + updates["train_seconds"])
+    assert pace["samples_per_second"]["task_2"] == np.median(rates)
+    shutil.rmtree(run.folder / "02-task_2")
+    assert read_pace(run.folder, run.sequence.names).index.tolist() == ["task_1", "task_3"]
+    assert read_pace(tmp_path / "nothing", ["a"]).empty
+
+
+def test_a_second_draw_of_the_memory_is_a_stream_of_its_own(tmp_path: Path) -> None:
+    methods: Any = lambda: [DERPlusPlus("memory", alpha=0.2, beta=0.5, second="again")]  # noqa: E731
+    run = build(tmp_path, second_draw="again", methods=methods)
+    run.run()
+    ledger = run._new_trainer(1, run.sequence[1]).ledger.to_pandas()
+    counts = ledger.pivot_table(index="step", columns="stream", values="count", aggfunc="sum")
+    assert counts.to_dict("list") == {"task_2": [4] * 10, "memory": [4] * 10, "again": [4] * 10}
+
+
 # ---- What goes wrong ----
 
 
@@ -316,6 +394,17 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
         ContinualRun(new_model(), tasks, args, optimizer="both")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="memory is None: give a ReplayBuffer"):
         ContinualRun(new_model(), tasks, args, methods=list)
+    for given in ({"second_draw": "again"}, {"mixing": "uniform"}):
+        with pytest.raises(ValueError, match="memory is None: give a ReplayBuffer"):
+            ContinualRun(new_model(), tasks, args, **given)  # type: ignore[arg-type]
+    for name in ("memory", "task_2"):
+        with pytest.raises(ValueError, match=f"second_draw must be a name that no other stream has, got '{name}'"):
+            ContinualRun(new_model(), tasks, args, memory=ReplayBuffer(3), second_draw=name)
+    with pytest.raises(ValueError, match="curve_updates must be 0 or more, or None for no curves, got -1"):
+        ContinualRun(new_model(), tasks, args, curve_updates=-1)
+    optimizer = torch.optim.SGD(new_model().parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="optimizers are made for each task"):
+        ContinualRun(new_model(), tasks, args, optimizers=(optimizer, None))
     called = TaskSequence((Task("memory", data(), data()),), "domain")
     with pytest.raises(ValueError, match=r"A task is called 'memory'.*rename it"):
         ContinualRun(new_model(), called, args)

@@ -1,0 +1,40 @@
+"""How fast each task of a continual run was trained: whether a task costs more the more there were before it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from mixer.ledger import Ledger
+from tasks.ends import Ends
+
+
+def read_pace(folder: str | Path, task_names: Sequence[str]) -> pd.DataFrame:
+    """Reads from the ledgers how long the tasks of a run took, evaluation left out.
+
+    Args:
+        folder: The run's folder.
+        task_names: Names of its tasks.
+
+    Returns:
+        One row a task that was trained (the index `task`): `num_samples` (those of memory too), `seconds` (of loading
+        and training, on the main rank; of a run that was killed and went on, what counts in the end), and
+        `samples_per_second`, the samples of all ranks over the seconds of an update, as the median over the updates,
+        so that the first ones, which warm up, do not rule it.
+    """
+    ends = Ends(Path(folder), task_names, {})
+    rows = {}
+    for number, name in enumerate(task_names):
+        ledger_folder = ends.folder_of(number) / "ledger"
+        updates = Ledger(ledger_folder).updates() if ledger_folder.exists() else pd.DataFrame()
+        if len(updates):
+            seconds = updates["load_seconds"] + updates["train_seconds"]
+            rate = float(np.median(updates["total"] / seconds))
+            rows[name] = {
+                "num_samples": int(updates["total"].sum()),
+                "seconds": float(seconds.sum()),
+                "samples_per_second": rate,
+            }
+    columns = ["num_samples", "seconds", "samples_per_second"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("task")
