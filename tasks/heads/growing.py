@@ -72,11 +72,11 @@ class Growing(Head):
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             # torch.manual_seed would seed the accelerators as well, which nothing forks here.
             state = np.random.SeedSequence((self._seed, task)).generate_state(1, np.uint64)
-            torch.random.default_generator.manual_seed(int(state[0] >> np.uint64(1)))
+            torch.default_generator.manual_seed(int(state[0] >> np.uint64(1)))
             fresh = nn.Linear(layer.in_features, size, layer.bias is not None, device="cpu", dtype=dtype)
             initialisers = [owner for owner in owners(model, name) if isinstance(owner, PreTrainedModel)]
             if initialisers:
-                initialisers[-1]._init_weights(fresh)
+                initialisers[-1]._init_weights(fresh)  # type: ignore[no-untyped-call]
         return fresh
 
     def widen(self, state_dict: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:

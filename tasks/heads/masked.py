@@ -116,7 +116,7 @@ class _Mask:
         strange = labels[(labels != _IGNORED) & ~torch.isin(labels, self._known)]
         if len(strange):
             raise ValueError(
-                f"head='masked': the labels {strange.unique().tolist()[:10]} are of no task, whose classes are "
+                f"head='masked': the labels {sorted(set(strange.tolist()))[:10]} are of no task, whose classes are "
                 f"{self._known.tolist()}. Add them to a task, leave those samples out, or say head='whole'."
             )
         self._labels = labels.reshape(-1)

@@ -106,7 +106,7 @@ def set_num_labels(model: nn.Module, name: str, count: int) -> None:
         if isinstance(getattr(config, "num_labels", None), int):
             configs[id(config)] = config
         if isinstance(vars(module).get("num_labels"), int):
-            module.num_labels = count
+            vars(module)["num_labels"] = count
     for config in configs.values():
         names = {number: f"LABEL_{number}" for number in range(count)} | dict(getattr(config, "id2label", None) or {})
         config.num_labels = count  # names all classes anew
