@@ -5,6 +5,7 @@ from tasks.sequences.by_class import by_class
 from tasks.sequences.by_column import by_column, by_domain
 from tasks.sequences.by_time import by_time
 from tasks.sequences.from_data_sets import from_data_sets
+from tasks.sequences.number_apart import number_apart
 from tasks.sequences.permutation import Permutation
 from tasks.sequences.permuted import permuted
 from tasks.sequences.picked import Picked, pick
@@ -26,6 +27,7 @@ __all__ = [
     "by_domain",
     "by_time",
     "from_data_sets",
+    "number_apart",
     "permuted",
     "pick",
     "relabel",

@@ -5,6 +5,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from tasks.sequences.number_apart import number_apart
 from tasks.sequences.parts import check_known, pick_where
 from tasks.sources.labels import require_column
 from tasks.task import Scenario, Task, TaskSequence
@@ -17,6 +18,7 @@ def by_column(
     *,
     order: Sequence[Any] | None = None,
     scenario: Scenario = "domain",
+    apart: bool = False,
 ) -> TaskSequence:
     """Makes one task of each value of a column; every sample is in exactly one task.
 
@@ -26,6 +28,7 @@ def by_column(
         column: Name of the column or attribute.
         order: The values in the order of the tasks; `None` sorts them.
         scenario: `"domain"` if every task has all classes, `"class"` or `"task"` if each has its own.
+        apart: Whether classes are numbered anew so that no two tasks share one; see `number_apart`.
 
     Returns:
         The sequence; tasks are named by their values.
@@ -48,7 +51,7 @@ def by_column(
         )
         for value in ordered
     )
-    return TaskSequence(tuple(tasks), scenario)
+    return number_apart(TaskSequence(tuple(tasks), "free"), scenario) if apart else TaskSequence(tuple(tasks), scenario)
 
 
 def _values(dataset: Any, column: str, called: str) -> NDArray[Any]:

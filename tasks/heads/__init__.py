@@ -1,0 +1,39 @@
+"""What a continual run does with the output layer of a classifier, one file a kind."""
+
+from typing import get_args
+
+from tasks.heads.growing import Growing
+from tasks.heads.head import Head, HeadKind
+from tasks.heads.masked import Masked
+from tasks.heads.output_layer import find_output_layer
+from tasks.task import TaskSequence
+
+
+def as_head(head: HeadKind | None, sequence: TaskSequence, seed: int) -> Head:
+    """Makes what a kind stands for.
+
+    Args:
+        head: The kind. `None` takes `"masked"` where the model knows which task a sample is of and all tasks have
+            classes, else `"whole"`.
+        sequence: The tasks.
+        seed: Seed of what is drawn for new outputs.
+
+    Returns:
+        The head, for one run.
+
+    Raises:
+        ValueError: If there is no such kind.
+    """
+    if head is None:
+        has_classes = all(task.classes is not None for task in sequence)
+        head = "masked" if sequence.scenario == "task" and has_classes else "whole"
+    if head == "growing":
+        return Growing(sequence, seed)
+    if head == "masked":
+        return Masked(sequence)
+    if head != "whole":
+        raise ValueError(f"head must be one of {list(get_args(HeadKind))}, or None for the scenario's, got {head!r}.")
+    return Head()
+
+
+__all__ = ["Growing", "Head", "HeadKind", "Masked", "as_head", "find_output_layer"]

@@ -1,0 +1,84 @@
+"""What all kinds of heads have in common, and the simplest: all outputs are there from the start."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from transformers import TrainingArguments
+
+from tasks.heads.output_layer import output_layers
+from tasks.task import TaskSequence
+
+HeadKind = Literal["whole", "growing", "masked"]
+
+
+class Head:
+    """The whole head: outputs for all classes of all tasks are there before the first, and all of them compete."""
+
+    kind: HeadKind = "whole"
+
+    def check(
+        self,
+        model: nn.Module,
+        sequence: TaskSequence,
+        args: TrainingArguments,
+        options: Mapping[str, Any],
+        keeps_logits: bool = False,
+    ) -> None:
+        """Makes sure that a run can be made with it; changes nothing.
+
+        Tasks without classes, as in language modelling, and models whose output layer is not to be told fit anyway.
+
+        Args:
+            model: The model, not wrapped.
+            sequence: The tasks.
+            args: The training arguments.
+            options: Further arguments of the trainer, by name.
+            keeps_logits: Whether a method compares logits with those of earlier tasks.
+
+        Raises:
+            ValueError: If something does not fit.
+        """
+        found = output_layers(model)
+        if not found or any(task.classes is None for task in sequence):
+            return
+        num_outputs = found[-1][1].out_features
+        if num_outputs < sequence.num_classes:
+            raise ValueError(
+                f"head={self.kind!r}: the model has {num_outputs} outputs, but the tasks have classes up to "
+                f"{sequence.num_classes - 1}: set its num_labels to {sequence.num_classes} or more, or say "
+                "head='growing', which adds outputs before each task."
+            )
+
+    def begin(self, model: nn.Module, number: int) -> None:
+        """Makes the model ready for a task; a second call for the same task changes nothing.
+
+        Args:
+            model: The model, not wrapped; its trainer is made afterwards.
+            number: The task's number, from 0.
+        """
+
+    def widen(self, state_dict: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Makes the state of an earlier optimizer fit a model that was changed since.
+
+        Args:
+            state_dict: What `state_dict` of the earlier optimizer gave.
+            optimizer: One over the model as it is now, with its parameters in the same order.
+
+        Returns:
+            A state that `optimizer` can load; what was given if nothing changed.
+
+        Raises:
+            ValueError: If the state cannot be made to fit.
+        """
+        return state_dict
+
+    def training(self) -> AbstractContextManager[None]:
+        """Gives a context in which a task is trained on.
+
+        Returns:
+            The context; what it changes in the model is put back at its end.
+        """
+        return nullcontext()

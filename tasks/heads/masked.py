@@ -1,0 +1,152 @@
+"""A head for each task, as outputs of one layer: in training the classes of a row's own task compete, and no others."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import TrainingArguments
+
+from tasks.heads.head import Head, HeadKind
+from tasks.heads.output_layer import find_output_layer
+from tasks.task import TaskSequence
+
+_IGNORED = -100
+
+
+class Masked(Head):
+    """Takes the softmax of a row over the classes of its own task, as task-incremental learning does.
+
+    van de Ven and Tolias 2019, "Three scenarios for continual learning", arXiv:1904.07734: a multi-headed output
+    layer. Which task a row is of follows from its label, so that rows of a memory have their own task's mask. In the
+    model's training forward, logits of other tasks are the lowest finite number; finite, so that the difference of two
+    is 0. No gradient comes from them. Evaluation sees all logits as they are.
+
+    Args:
+        sequence: The tasks.
+    """
+
+    kind: HeadKind = "masked"
+
+    def __init__(self, sequence: TaskSequence):
+        self._groups = {label: tuple(task.classes or ()) for task in sequence for label in task.classes or ()}
+        self._model: nn.Module | None = None
+
+    def check(
+        self,
+        model: nn.Module,
+        sequence: TaskSequence,
+        args: TrainingArguments,
+        options: Mapping[str, Any],
+        keeps_logits: bool = False,
+    ) -> None:
+        """Refuses tasks that a label does not tell apart, and losses that take labels away; see `Head.check`."""
+        without = [task.name for task in sequence if task.classes is None]
+        if without:
+            raise ValueError(
+                f"head='masked' masks by the classes of tasks, but the tasks {without} have none. Say head='whole'."
+            )
+        _check_apart(sequence)
+        find_output_layer(model, "head='masked'")
+        super().check(model, sequence, args, options, keeps_logits)
+        taken = {
+            "label_smoothing_factor": args.label_smoothing_factor > 0,
+            "compute_loss_func": options.get("compute_loss_func") is not None,
+        }
+        for name in (name for name, is_given in taken.items() if is_given):
+            raise ValueError(
+                f"head='masked' reads the labels that the model is called with, but with {name} the Trainer keeps them "
+                f"from it. Leave {name} out, or say head='whole'."
+            )
+
+    def begin(self, model: nn.Module, number: int) -> None:
+        """Takes note of the model; see `Head.begin`."""
+        self._model = model
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Masks while the model is trained; see `Head.training`."""
+        if self._model is None:
+            raise ValueError("head='masked': call begin(model, number) before training().")
+        _, layer = find_output_layer(self._model, "head='masked'")
+        mask = _Mask(self._model, self._groups, layer.out_features)
+        handles = (
+            self._model.register_forward_pre_hook(mask.take_labels, with_kwargs=True),
+            layer.register_forward_hook(mask.apply),
+        )
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+class _Mask:
+    """The hooks.
+
+    Labels are kept after the forward: with gradient checkpointing the layer may run again in the backward.
+    """
+
+    def __init__(self, model: nn.Module, groups: Mapping[int, tuple[int, ...]], num_outputs: int):
+        self._model, self._labels = model, torch.empty(0, dtype=torch.int64)
+        self._known = torch.tensor(sorted(groups))
+        self._competes = torch.zeros(num_outputs + 1, num_outputs, dtype=torch.bool)
+        self._competes[-1] = True  # rows whose label is ignored
+        for label, group in groups.items():
+            self._competes[label, list(group)] = True
+
+    def take_labels(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Takes note of the labels of a micro-batch that is trained on."""
+        if not self._model.training:
+            return
+        labels = kwargs.get("labels")
+        if labels is None and args:
+            labels = inspect.signature(model.forward).bind_partial(*args).arguments.get("labels")
+        if not isinstance(labels, Tensor):
+            raise ValueError(
+                "head='masked': the model is called in training without labels, which tell what task a row is of. The "
+                "samples have none, or the trainer keeps them for a loss of its own: compute the loss in the model's "
+                "forward, or say head='whole'."
+            )
+        if labels.is_floating_point():
+            raise ValueError(f"head='masked': labels must be whole numbers, one a row, got {labels.dtype}.")
+        self._known, self._competes = self._known.to(labels.device), self._competes.to(labels.device)
+        strange = labels[(labels != _IGNORED) & ~torch.isin(labels, self._known)]
+        if len(strange):
+            raise ValueError(
+                f"head='masked': the labels {sorted(set(strange.tolist()))[:10]} are of no task, whose classes are "
+                f"{self._known.tolist()}. Add them to a task, leave those samples out, or say head='whole'."
+            )
+        self._labels = labels.reshape(-1)
+
+    def apply(self, layer: nn.Module, args: Any, logits: Tensor) -> Tensor | None:
+        """Masks logits, `[num_rows, ..., num_outputs]`."""
+        if not self._model.training:
+            return None
+        labels = self._labels.to(logits.device)
+        if logits.shape[:1] != labels.shape:
+            raise ValueError(
+                f"head='masked' needs one label and one row of logits a sample, got {len(labels)} labels and logits of "
+                f"shape {list(logits.shape)}. Say head='whole' for labels of tokens."
+            )
+        rows = self._competes.to(logits.device)[labels.masked_fill(labels == _IGNORED, len(self._competes) - 1)]
+        competes = rows.view(len(labels), *[1] * (logits.dim() - 2), -1)
+        # Of float64 that of float32, which memories keep logits in.
+        lowest = max(torch.finfo(logits.dtype).min, torch.finfo(torch.float32).min)
+        return logits.masked_fill(~competes, lowest)
+
+
+def _check_apart(sequence: TaskSequence) -> None:
+    """Makes sure that the classes of two tasks are the same, or have none in common."""
+    for number, task in enumerate(sequence):
+        for earlier in sequence.tasks[:number]:
+            own, other = set(task.classes or ()), set(earlier.classes or ())
+            if own != other and own & other:
+                raise ValueError(
+                    f"head='masked' tells the task of a row by its label, but the tasks {earlier.name!r}, of classes "
+                    f"{sorted(other)}, and {task.name!r}, of {sorted(own)}, have {sorted(own & other)} in common. "
+                    "Number the classes of each task apart, tasks.sequences.number_apart(sequence), or say "
+                    "head='whole'."
+                )

@@ -1,0 +1,120 @@
+"""Which head a run has, what it is checked for, and which layer it is about."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tasks.heads import Growing, Head, Masked, as_head, find_output_layer
+from tasks.sources import Arrays
+from tasks.task import Task, TaskSequence
+from tests.helpers import arguments, build_model
+from tests.tasks.heads.models import CLASSIFIERS, LAYERS, Plain, classifier, tasks_of
+
+PAIRS = ((0, 1), (2, 3))
+
+
+def without_classes(scenario: Any = "free") -> TaskSequence:
+    data = [{"input_ids": torch.arange(4), "labels": torch.arange(4)}] * 3
+    return TaskSequence((Task("text", data, data),), scenario)
+
+
+def test_the_scenario_chooses_the_head() -> None:
+    assert type(as_head(None, tasks_of(*PAIRS, scenario="task"), 0)) is Masked
+    for scenario in ("class", "free"):
+        assert type(as_head(None, tasks_of(*PAIRS, scenario=scenario), 0)) is Head  # type: ignore[arg-type]
+    assert type(as_head(None, without_classes("task"), 0)) is Head
+
+
+def test_a_kind_given_is_taken() -> None:
+    for kind, expected in (("whole", Head), ("growing", Growing), ("masked", Masked)):
+        head = as_head(kind, tasks_of(*PAIRS, scenario="task"), 0)  # type: ignore[arg-type]
+        assert type(head) is expected
+        assert head.kind == kind
+    with pytest.raises(ValueError, match=r"head must be one of \['whole', 'growing', 'masked'\], or None .* got 'all'"):
+        as_head("all", tasks_of(*PAIRS), 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_the_whole_head_needs_an_output_for_every_class(kind: str, tmp_path: Path) -> None:
+    args, head = arguments(tmp_path), as_head("whole", tasks_of(*PAIRS), 0)
+    head.check(classifier(kind, 4), tasks_of(*PAIRS), args, {})
+    head.check(classifier(kind, 5), tasks_of(*PAIRS), args, {}, keeps_logits=True)
+    message = r"head='whole': the model has 3 outputs, but the tasks have classes up to 3: set its num_labels to 4 or"
+    with pytest.raises(ValueError, match=message):
+        head.check(classifier(kind, 3), tasks_of(*PAIRS), args, {})
+
+
+def test_what_has_no_classes_is_not_checked(tmp_path: Path) -> None:
+    as_head(None, without_classes(), 0).check(build_model("llama"), without_classes(), arguments(tmp_path), {})
+    as_head(None, without_classes(), 0).check(classifier("mlp", 2), without_classes(), arguments(tmp_path), {})
+    language_model = build_model("llama")  # its configuration has two labels, as all have, but no layer for them
+    as_head(None, tasks_of(*PAIRS), 0).check(language_model, tasks_of(*PAIRS), arguments(tmp_path), {})
+
+
+def test_the_whole_head_changes_nothing() -> None:
+    head, model = as_head("whole", tasks_of(*PAIRS), 0), classifier("bert", 4)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    optimizer = torch.optim.SGD(model.parameters())
+    head.begin(model, 0)
+    with head.training():
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    state = optimizer.state_dict()
+    assert head.widen(state, optimizer) is state
+
+
+# ---- The output layer ----
+
+
+@pytest.mark.parametrize("num_labels", [3, 8])  # 8 outputs have other layers too
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_the_output_layer_is_found(kind: str, num_labels: int) -> None:
+    model = classifier(kind, num_labels)
+    name, layer = find_output_layer(model, "a test")
+    assert name == LAYERS[kind]
+    assert layer is model.get_submodule(name)
+
+
+def test_of_a_module_of_its_own_it_has_to_be_clear() -> None:
+    model: Any = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 4))
+    with pytest.raises(ValueError, match=r"a test needs .* one linear layer, but Sequential has \{'0': 4, '2': 4\}"):
+        find_output_layer(model, "a test")
+    model.num_labels = 4
+    with pytest.raises(ValueError, match=r"with num_labels=4 outputs.*model\.output_layer = 'classifier'"):
+        find_output_layer(model, "a test")
+    model.output_layer = "2"
+    assert find_output_layer(model, "a test") == ("2", model[2])
+    model.output_layer = model[0]
+    assert find_output_layer(model, "a test") == ("0", model[0])
+    model.output_layer = model[1]
+    with pytest.raises(ValueError, match=r"must be the name of a linear layer, one of \['0', '2'\], got 'ReLU'"):
+        find_output_layer(model, "a test")
+    other: Any = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3))
+    other.num_labels = 3
+    assert find_output_layer(other, "a test")[0] == "1"
+    with pytest.raises(ValueError, match="has no linear layer at all"):
+        find_output_layer(nn.ReLU(), "a test")
+
+
+def test_a_layer_of_a_size_that_the_model_does_not_have_is_none() -> None:
+    with pytest.raises(ValueError, match=r"a linear layer with num_labels=2 outputs, but LlamaForCausalLM has \{"):
+        find_output_layer(build_model("llama"), "head='masked'")
+
+
+def test_adapters_do_not_hide_it() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    model = get_peft_model(classifier("bert", 8), LoraConfig(task_type="SEQ_CLS", target_modules=["query"]))
+    name, layer = find_output_layer(model, "a test")
+    assert name.endswith("classifier.modules_to_save.default")
+    assert layer.weight.requires_grad
+
+
+@pytest.mark.parametrize("kind", ["growing", "masked"])
+def test_what_has_no_classes_has_no_such_head(kind: Any, tmp_path: Path) -> None:
+    data = Arrays(torch.randn(6, 6), torch.arange(6) % 2)
+    mixed = TaskSequence((Task("images", data, data), *without_classes()), "free")
+    with pytest.raises(ValueError, match=rf"head='{kind}' .* the tasks \['text'\] have none\. Say head='whole'"):
+        as_head(kind, mixed, 0).check(Plain(), mixed, arguments(tmp_path), {})

@@ -1,0 +1,307 @@
+"""A head for each task: the loss is the cross entropy among the classes of a row's own task, and nothing else moves."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
+
+from mixer import MixingTrainer
+from mixer.policies import Proportional
+from replay import DERPlusPlus, ReplayBuffer, ReplayRatio
+from tasks.heads import Masked
+from tasks.scoring import accuracy
+from tasks.task import TaskSequence
+from tests.helpers import arguments
+from tests.tasks.heads.models import CLASSIFIERS, LAYERS, Plain, classifier, inputs_of, tasks_of
+
+GROUPS = ((0, 3), (1, 2, 5), (6,))
+LABELS = torch.tensor([0, 2, 3, 5, 1, 3])
+
+
+def tasks(*groups: tuple[int, ...]) -> TaskSequence:
+    return tasks_of(*(groups or GROUPS), scenario="task")
+
+
+def expected_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Row by row, among the logits of the row's own task alone."""
+    losses = []
+    for row, label in zip(logits, labels.tolist(), strict=True):
+        group = next(group for group in GROUPS if label in group)
+        losses.append(row[list(group)].logsumexp(0) - row[label])
+    return torch.stack(losses).mean()
+
+
+@contextmanager
+def training(model: nn.Module, sequence: TaskSequence | None = None) -> Iterator[None]:
+    head = Masked(sequence or tasks())
+    head.begin(model, 0)
+    with head.training():
+        yield
+
+
+# ---- The loss and its gradient ----
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_the_loss_is_among_the_tasks_own_classes(kind: str) -> None:
+    model, inputs = classifier(kind, 8).double(), inputs_of(kind, 6)
+    inputs = {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
+    model.train()
+    expected = expected_loss(model(**inputs)["logits"], LABELS)
+    gradients = torch.autograd.grad(expected, list(model.parameters()), allow_unused=True)
+    with training(model):
+        loss = model(**inputs, labels=LABELS)["loss"]
+    loss.backward()
+    assert abs(loss.item() - expected.item()) < 1e-12
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        wanted = torch.zeros_like(parameter) if gradient is None else gradient
+        torch.testing.assert_close(own, wanted, rtol=0, atol=1e-12)
+
+
+@given(st.lists(st.sampled_from([0, 1, 2, 3, 5, 6]), min_size=1, max_size=6), st.floats(0.01, 1e4))
+def test_outputs_of_other_tasks_have_a_gradient_of_exactly_0(labels: list[int], scale: float) -> None:
+    model = classifier("plain", 8)
+    with torch.no_grad():
+        model.out.weight *= scale
+    with training(model):
+        model(**inputs_of("plain", len(labels)), labels=torch.tensor(labels))["loss"].backward()
+    competing = {other for label in labels for group in GROUPS if label in group for other in group}
+    for output in set(range(8)) - competing:
+        assert (model.out.weight.grad[output] == 0).all()
+        assert model.out.bias.grad[output] == 0
+    assert torch.isfinite(model.out.weight.grad).all()
+
+
+def test_logits_of_every_position_are_masked() -> None:
+    model, inputs, seen = classifier("gpt2", 8), inputs_of("gpt2", 6), []
+    plain = model(**inputs)["logits"]
+    with training(model):
+        handle = model.score.register_forward_hook(lambda module, args, logits: seen.append(logits))
+        output = model(**inputs, labels=LABELS)
+        handle.remove()
+    assert seen[0].shape == (6, 5, 8)
+    for row, label in enumerate(LABELS.tolist()):
+        group = list(next(group for group in GROUPS if label in group))
+        others = sorted(set(range(8)) - set(group))
+        assert (seen[0][row][:, others] == torch.finfo(torch.float32).min).all()
+        assert torch.equal(output["logits"][row, group], plain[row, group])
+    assert output["loss"].item() == pytest.approx(expected_loss(plain, LABELS).item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_masked_logits_are_finite_also_where_memories_keep_them(dtype: torch.dtype) -> None:
+    model = Plain(8).to(dtype)
+    with training(model):
+        logits = model(inputs_of("plain", 6)["pixel_values"].to(dtype), LABELS)["logits"]
+    assert logits.dtype == dtype
+    kept = logits.detach().float()
+    assert torch.isfinite(kept).all()
+    masked = kept < -1e4
+    assert masked.sum(dim=1).tolist() == [6, 5, 6, 5, 5, 6]
+    assert torch.equal(kept.to(dtype)[masked], logits[masked])  # so that differences are 0
+    assert torch.softmax(kept, -1)[masked].eq(0).all()
+
+
+def test_rows_whose_label_is_ignored_change_nothing() -> None:
+    model, inputs = classifier("mlp", 8).double(), inputs_of("mlp", 6)["pixel_values"].double()
+    labels = LABELS.clone()
+    labels[[1, 4]] = -100
+    with training(model):
+        loss = model(pixel_values=inputs, labels=labels).loss
+    own = [0, 2, 3, 5]
+    assert abs(loss.item() - expected_loss(model(inputs[own]).logits, LABELS[own]).item()) < 1e-12
+
+
+# ---- Where it is called from ----
+
+
+class Checkpointed(Plain):
+    """Computes its output layer once more in the backward."""
+
+    def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        logits = checkpoint(self.out, pixel_values, use_reentrant=False)
+        assert isinstance(logits, Tensor)
+        return {"logits": logits} | ({} if labels is None else {"loss": cross_entropy(logits, labels)})
+
+
+def test_gradient_checkpointing_gives_the_same_gradient() -> None:
+    gradients = []
+    for kind in (Plain, Checkpointed):
+        torch.manual_seed(0)
+        model = kind(8)
+        with training(model):
+            model(**inputs_of("plain", 6), labels=LABELS)["loss"].backward()
+        gradients.append(model.out.weight.grad)
+    assert torch.equal(*gradients)
+    gradients = []
+    for is_checkpointed in (False, True):
+        gpt2 = classifier("gpt2", 8).train()
+        if is_checkpointed:
+            gpt2.gradient_checkpointing_enable()
+        with training(gpt2):
+            gpt2(**inputs_of("gpt2", 6), labels=LABELS)["loss"].backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in gpt2.parameters()]))
+    assert torch.equal(*gradients)
+
+
+@pytest.fixture
+def _process_group() -> Iterator[None]:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("_process_group")
+def test_a_wrapped_model_is_masked() -> None:
+    model = classifier("mlp", 8)
+    expected = expected_loss(model(**inputs_of("mlp", 6)).logits, LABELS)
+    wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+    with training(model):
+        loss = wrapped(**inputs_of("mlp", 6), labels=LABELS).loss
+    loss.backward()
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
+    assert (model.head.weight.grad[[4, 6, 7]] == 0).all()
+
+
+def test_evaluation_sees_logits_as_they_are() -> None:
+    model, inputs = classifier("mlp", 8), inputs_of("mlp", 6)
+    plain = model(**inputs, labels=LABELS)
+    with training(model):
+        model.eval()
+        for labels in (LABELS, None):
+            assert torch.equal(model(**inputs, labels=labels).logits, plain.logits)
+        assert model(**inputs, labels=LABELS).loss == plain.loss
+        model.train()
+        assert not torch.equal(model(**inputs, labels=LABELS).logits, plain.logits)
+    assert torch.equal(model(**inputs, labels=LABELS).logits, plain.logits)
+
+
+def test_hooks_go_also_where_training_fails() -> None:
+    model = classifier("mlp", 8)
+    with suppress(KeyError), training(model):
+        assert (len(model._forward_pre_hooks), len(model.head._forward_hooks)) == (1, 1)
+        raise KeyError
+    assert (len(model._forward_pre_hooks), len(model.head._forward_hooks)) == (0, 0)
+    context = Masked(tasks()).training()
+    with pytest.raises(ValueError, match=r"call begin\(model, number\) before training\(\)"):
+        context.__enter__()
+
+
+# ---- In a Trainer's run ----
+
+
+@pytest.mark.parametrize("per_device", [8, 3])
+def test_a_trainers_run_is_a_loop_of_ones_own(per_device: int, tmp_path: Path) -> None:
+    sequence = tasks()
+    model, other = (classifier("mlp", 8, seed=2) for _ in range(2))
+    args = arguments(tmp_path, per_device_train_batch_size=per_device, max_steps=6, lr_scheduler_type="constant")
+    streams = {task.name: task.train for task in sequence.tasks[:2]}
+    trainer = MixingTrainer(model, args, train_dataset=streams, mixing=Proportional(), batch_size=8)
+    seen: list[dict[str, Tensor]] = []
+
+    def keep(module: nn.Module, args: Any, inputs: dict[str, Tensor]) -> None:
+        if torch.is_grad_enabled():  # how the loss is normalised is found out without
+            seen.append(inputs)
+
+    handle = model.register_forward_pre_hook(keep, with_kwargs=True)
+    with training(model, sequence):
+        trainer.train()
+    handle.remove()
+    assert [len(inputs["labels"]) for inputs in seen] == ([8] if per_device == 8 else [3, 3, 2]) * 6
+    num_parts = len(seen) // 6
+    batches = [seen[first : first + num_parts] for first in range(0, len(seen), num_parts)]
+    for batch in batches:
+        inputs, labels = (torch.cat([s[name] for s in batch]) for name in ("pixel_values", "labels"))
+        gradients = torch.autograd.grad(expected_loss(other(inputs).logits, labels), list(other.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(other.parameters(), gradients, strict=True):
+                parameter -= args.learning_rate * gradient
+    for own, wanted in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(own, wanted, rtol=0, atol=1e-6)
+    untouched = classifier("mlp", 8, seed=2)
+    assert torch.equal(model.head.weight[[4, 6, 7]], untouched.head.weight[[4, 6, 7]])
+    assert not torch.equal(model.head.weight[[0, 1, 2, 3, 5]], untouched.head.weight[[0, 1, 2, 3, 5]])
+
+
+def test_kept_logits_and_evaluation_go_with_it(tmp_path: Path) -> None:
+    sequence, model, memory = tasks(), classifier("mlp", 8), ReplayBuffer(10)
+    before, heads = classifier("mlp", 8), []
+    for number, task in enumerate(sequence):
+        trainer = MixingTrainer(
+            model,
+            arguments(tmp_path / task.name, per_device_train_batch_size=4, max_steps=5),
+            train_dataset={task.name: task.train, "memory": memory},
+            eval_dataset=task.evaluation,
+            mixing=ReplayRatio(0.5, additional=True),
+            methods=[DERPlusPlus("memory", alpha=0.5, beta=0.5)],
+            batch_size=4,
+        )
+        head = Masked(sequence)
+        head.begin(model, number)
+        with head.training():
+            trainer.train()
+        assert torch.isfinite(torch.cat([parameter.flatten() for parameter in model.parameters()])).all()
+        assert accuracy(trainer, task.evaluation, task.classes) >= 0.0
+        heads.append(model.head.weight.detach().clone())
+    assert torch.equal(heads[0][[1, 2, 5, 6]], before.head.weight[[1, 2, 5, 6]])
+    assert not torch.equal(heads[1][[0, 3]], heads[0][[0, 3]])  # learns on from memory
+    assert torch.equal(heads[2][[4, 7]], before.head.weight[[4, 7]])  # of no task
+
+
+# ---- What is refused ----
+
+
+def check(sequence: TaskSequence, folder: Path, options: dict[str, Any] | None = None, **changes: Any) -> None:
+    kept = changes.pop("keeps_logits", False)
+    Masked(sequence).check(classifier("mlp", 8), sequence, arguments(folder, **changes), options or {}, kept)
+
+
+def test_a_label_has_to_tell_the_task(tmp_path: Path) -> None:
+    check(tasks(), tmp_path, keeps_logits=True)
+    check(tasks((0, 1), (1, 0), (2,)), tmp_path)  # the same classes are the same mask
+    message = (
+        r"the tasks 'task_1', of classes \[0, 1, 2\], and 'task_3', of \[1, 2, 5\], have \[1, 2\] in common.*"
+        r"tasks\.sequences\.number_apart\(sequence\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        check(tasks((0, 1, 2), (3,), (1, 2, 5)), tmp_path)
+
+
+def test_losses_that_take_labels_away_are_refused(tmp_path: Path) -> None:
+    check(tasks(), tmp_path, {"compute_loss_func": None, "callbacks": []})
+    with pytest.raises(ValueError, match="with label_smoothing_factor the Trainer keeps them from it"):
+        check(tasks(), tmp_path, label_smoothing_factor=0.1)
+    with pytest.raises(ValueError, match=r"with compute_loss_func .* Leave compute_loss_func out"):
+        check(tasks(), tmp_path, {"compute_loss_func": print})
+    with pytest.raises(ValueError, match="head='masked': the model has 8 outputs, but the tasks have classes up to 8"):
+        check(tasks((0, 1), (2, 8)), tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "plain"])
+def test_labels_that_tell_no_task_are_refused(kind: str) -> None:
+    model, inputs = classifier(kind, 8), inputs_of(kind, 6)
+    with training(model):
+        with pytest.raises(ValueError, match=r"called in training without labels, which tell .* of its own: compute"):
+            model(**inputs)
+        with pytest.raises(ValueError, match=r"the labels \[4, 9\] are of no task, whose classes are \[0, 1, 2, 3, 5"):
+            model(**inputs, labels=torch.tensor([0, 9, 4, 1, 9, -100]))
+        with pytest.raises(ValueError, match=r"labels must be whole numbers, one a row, got torch\.float32"):
+            model(**inputs, labels=LABELS.float())
+        with pytest.raises(ValueError, match=r"got 5 labels and logits of shape \[6, 8\]"):
+            model(**inputs, labels=LABELS[:5])
+        assert torch.isfinite(model(*inputs.values(), LABELS)["loss"])  # by position too
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_every_classifier_can_be_masked(kind: str, tmp_path: Path) -> None:
+    Masked(tasks()).check(classifier(kind, 8), tasks(), arguments(tmp_path), {})
+    assert LAYERS[kind] in dict(classifier(kind, 8).named_modules())
