@@ -160,8 +160,8 @@ def _console() -> Console:
 def _scores_table(matrix: ScoreMatrix, pace: pd.DataFrame) -> Table:
     table = Table("", *matrix.task_names, "samples/s", title=f"{matrix.metric.capitalize()} on each task")
     for after in matrix.recorded:
-        name = matrix.task_names[after - 1] if after else None
-        rate = f"{pace.samples_per_second[name]:,.0f}" if name in pace.index else "-"
+        name = matrix.task_names[after - 1]
+        rate = f"{pace.samples_per_second[name]:,.0f}" if after and name in pace.index else "-"
         scores = (_written(score) for score in matrix.scores[after])
         table.add_row(f"after {name}" if after else "before", *scores, rate)
     return table
