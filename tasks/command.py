@@ -15,7 +15,8 @@ from rich.table import Table
 from mixer.checkpoint import write_json
 from mixer.commands import Command, build_recipe
 from tasks.continual_recipe import ContinualRecipe
-from tasks.metrics import all_metrics, explain
+from tasks.explaining import explain
+from tasks.metrics import all_metrics
 from tasks.score_matrix import ScoreMatrix
 
 _FIELDS = ("model", "source", "sequence", "memory", "mixing", "methods", "batch_size", "optimizer")

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.metrics import all_metrics, explain
+from tasks.explaining import explain
+from tasks.metrics import all_metrics
 from tasks.score_matrix import NOT_RECORDED, ScoreMatrix
 
 try:
