@@ -1,12 +1,13 @@
 """Commands of other packages, and what they share with those of this one."""
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, Namespace
+
+from mixer.plugins import load_plug_ins
 
 PLUG_IN_GROUP = "adaptive_mixer.commands"
 
@@ -42,24 +43,16 @@ def plugged_in_commands(taken: Sequence[str]) -> dict[str, Command]:
     Returns:
         Commands by name; what cannot be loaded is left out with a warning that names it.
     """
-    commands: dict[str, Command] = {}
-    for entry in entry_points(group=PLUG_IN_GROUP):
-        try:
-            if entry.name in (*taken, *commands):
-                raise ValueError(f"there already is a command {entry.name}; give it another name")
-            commands[entry.name] = _load(entry)
-        except Exception as error:  # a package that is broken must not take the other commands with it
-            package = "an unknown package" if entry.dist is None else entry.dist.name
-            reason = f"{type(error).__name__}: {error}"
-            warnings.warn(f"command {entry.name} of {package} is left out ({reason}).", stacklevel=2)
-    return commands
+    return load_plug_ins(PLUG_IN_GROUP, "command", _load, taken, stacklevel=2)
 
 
-def _load(entry: EntryPoint) -> Command:
+def _load(entry: EntryPoint, taken: Collection[str]) -> tuple[str, Command]:
+    if entry.name in taken:
+        raise ValueError(f"there already is a command {entry.name}; give it another name")
     command = entry.load()()
     if not isinstance(command, Command):
         raise TypeError(f"{entry.value} gives a {type(command).__name__}, not a mixer.commands.Command")
-    return command
+    return entry.name, command
 
 
 def build_recipe(

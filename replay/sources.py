@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from mixer.reader import ColumnReader
 from replay.storage.addresses import MAX_SOURCES, addresses, split
-from replay.storage.labels import read_labels
 from replay.storage.source import Source
 
 __all__ = ["Sources", "addresses", "split"]
@@ -162,7 +161,7 @@ class Sources:
 
         Args:
             addresses: int64 `[count]`.
-            column: Name of the column or attribute; `None` looks for one, see `replay.storage.labels.read_labels`.
+            column: Name of the column or attribute; `None` looks for one, see `replay.storage.labels.Labels`.
 
         Returns:
             int64 `[count]`, or `None` if a data set does not offer them so.
@@ -172,7 +171,7 @@ class Sources:
         """
         labels = np.empty(len(addresses), dtype=np.int64)
         for source, positions, indices in self._runs(addresses):
-            part = read_labels(source.dataset, indices, column)
+            part = source.labels(indices, column)
             if part is None:
                 return None
             labels[positions] = part

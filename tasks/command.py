@@ -16,7 +16,8 @@ from rich.table import Table
 from mixer.checkpoint import write_json
 from mixer.commands import Command, build_recipe
 from tasks.continual_recipe import ContinualRecipe
-from tasks.metrics import all_metrics, explain
+from tasks.explaining import explain
+from tasks.metrics import all_metrics
 from tasks.pace import read_pace
 from tasks.score_matrix import ScoreMatrix
 

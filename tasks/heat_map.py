@@ -1,7 +1,5 @@
 """Score matrices as one page that needs nothing else: heat maps with the numbers in the cells, and their metrics."""
 
-import base64
-import gzip
 import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from tasks.metrics import all_metrics, explain
+from tasks.explaining import explain
+from tasks.metrics import all_metrics
 from tasks.score_matrix import NOT_RECORDED, ScoreMatrix
 
 try:
     import plotly.graph_objects as go
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from plotly.offline import get_plotlyjs
 
-    import mixer.report
+    from mixer.report.page import write_page
     from mixer.report.plot import Panel, Plot
     from mixer.report.words import between, known, listed
 except ModuleNotFoundError as error:
@@ -55,11 +52,7 @@ def write_heat_map(matrices: ScoreMatrix | Mapping[str, ScoreMatrix], path: str 
     target = Path(path)
     if target.is_dir():
         raise ValueError(f"path must be a file, but {target} is a folder: give {target / 'heat_map.html'}, say.")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.tmp")  # so that a page that is open is never half of one
-    temporary.write_text(_page(by_name), encoding="utf-8")
-    temporary.replace(target)
-    return target
+    return write_page(target, list(by_name), _metric_rows(list(by_name.values())), [_plot(by_name)])
 
 
 def heat_map(matrix: ScoreMatrix, least: float, greatest: float) -> go.Figure:
@@ -93,25 +86,12 @@ def heat_map(matrix: ScoreMatrix, least: float, greatest: float) -> go.Figure:
     return go.Figure([trace], _layout(matrix, names, rows))
 
 
-def _page(matrices: Mapping[str, ScoreMatrix]) -> str:
+def _plot(matrices: Mapping[str, ScoreMatrix]) -> Plot:
     finite = np.concatenate([matrix.scores[np.isfinite(matrix.scores)] for matrix in matrices.values()])
     least, greatest = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     panels = [Panel(name, heat_map(matrix, least, greatest)) for name, matrix in matrices.items()]
     is_wide = len(panels) == 1 or max(matrix.num_tasks for matrix in matrices.values()) > _MOST_TASKS_BESIDE
-    plot = Plot("Scores on the tasks", _caption(matrices), panels, columns=1 if is_wide else min(len(panels), 3))
-    folder = Path(mixer.report.__file__).parent
-    templates = Environment(
-        loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    figures = ",\n".join(panel.figure.to_json() for panel in panels)
-    return templates.get_template("template.html").render(
-        names=list(matrices),
-        rows=_metric_rows(list(matrices.values())),
-        differing="",
-        plots=[plot],
-        figures=f"[{figures}]".replace("<", "\\u003c"),
-        plotly=base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode(),
-    )
+    return Plot("Scores on the tasks", _caption(matrices), panels, columns=1 if is_wide else min(len(panels), 3))
 
 
 def _metric_rows(matrices: Sequence[ScoreMatrix]) -> list[tuple[str, list[str]]]:

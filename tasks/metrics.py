@@ -1,144 +1,41 @@
-"""Metrics of continual learning, each by its published formula.
+"""Metrics of continual learning by name, each with its published formula.
 
-R [T + 1, T] is a `ScoreMatrix`'s: R[i, j] the score on task j after training on task i, both from 1, and b_j = R[0, j]
-that of the model before the first task. A metric after task k is the metric of the first k tasks: it reads none of the
-rows and columns beyond. A missing score that enters a metric makes it NaN; `explain` says which ones did.
+The formulas are `tasks.formulas`'. A metric that lacks a score is NaN; `tasks.explaining.explain` says which one.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tasks.score_matrix import NOT_RECORDED, ScoreMatrix
+from tasks.formulas import (
+    FloatArray,
+    average_accuracy,
+    backward_transfer,
+    forgetting,
+    forgetting_first_minus_last,
+    forward_transfer,
+    learning_accuracy,
+    learning_curve_area,
+)
+from tasks.score_matrix import ScoreMatrix
 
-FloatArray = NDArray[np.float64]
+__all__ = [
+    "METRICS",
+    "Metric",
+    "all_metrics",
+    "average_accuracy",
+    "backward_transfer",
+    "forgetting",
+    "forgetting_first_minus_last",
+    "forward_transfer",
+    "learning_accuracy",
+    "learning_curve_area",
+]
 
 GEM = "Lopez-Paz and Ranzato 2017 (1706.08840)"
 RIEMANNIAN_WALK = "Chaudhry et al. 2018 (1801.10112)"
 A_GEM = "Chaudhry et al. 2019 (1812.00420), section 3"
-_MOST_NAMED = 4
-
-
-def average_accuracy(scores: FloatArray, after: int | None = None) -> float:
-    """ACC = (1/T) Σ_j R[T, j]: the mean score at the end (Lopez-Paz and Ranzato 2017, equation 2).
-
-    Args:
-        scores: R, `[T + 1, T]`.
-        after: Number of the task to stand for the last one; `None` for T.
-
-    Returns:
-        The metric; NaN if a score is missing.
-
-    Raises:
-        ValueError: If R has another shape or there is no such task.
-    """
-    return _mean(_first_tasks(scores, after)[-1])
-
-
-def learning_accuracy(scores: FloatArray, after: int | None = None) -> float:
-    """LA = (1/T) Σ_j R[j, j]: the mean score on a task that was just learned (Riemer et al. 2019).
-
-    Args:
-        scores: R, `[T + 1, T]`.
-        after: Number of the task to stand for the last one; `None` for T.
-
-    Returns:
-        The metric; NaN if a score is missing.
-
-    Raises:
-        ValueError: If R has another shape or there is no such task.
-    """
-    return _mean(np.diagonal(_first_tasks(scores, after)[1:]))
-
-
-def backward_transfer(scores: FloatArray, after: int | None = None) -> float:
-    """BWT = 1/(T-1) Σ_{j<T} (R[T, j] - R[j, j]): what later tasks added (Lopez-Paz and Ranzato 2017, equation 3).
-
-    Args:
-        scores: R, `[T + 1, T]`, higher scores being better: negate losses.
-        after: Number of the task to stand for the last one; `None` for T.
-
-    Returns:
-        The metric; NaN if a score is missing or there is one task only.
-
-    Raises:
-        ValueError: If R has another shape or there is no such task.
-    """
-    first = _first_tasks(scores, after)
-    return _mean((first[-1] - np.diagonal(first[1:]))[:-1])
-
-
-def forward_transfer(scores: FloatArray, after: int | None = None) -> float:
-    """FWT = 1/(T-1) Σ_{j≥2} (R[j-1, j] - b_j): what earlier tasks gave (Lopez-Paz and Ranzato 2017, equation 4).
-
-    Args:
-        scores: R, `[T + 1, T]`, higher scores being better: negate losses.
-        after: Number of the task to stand for the last one; `None` for T.
-
-    Returns:
-        The metric; NaN if a score is missing, those of row 0 among them, or there is one task only.
-
-    Raises:
-        ValueError: If R has another shape or there is no such task.
-    """
-    first = _first_tasks(scores, after)
-    return _mean((np.diagonal(first) - first[0])[1:])  # row j - 1, since row 0 comes before the first task
-
-
-def forgetting(scores: FloatArray, after: int | None = None) -> float:
-    """FGT = 1/(T-1) Σ_{j<T} (max_{1≤l<T} R[l, j] - R[T, j]): the loss from the best (Chaudhry et al. 2018, equation 3).
-
-    The maximum leaves out row 0 and the last row, so that a task that is best at the end counts below 0.
-
-    Args:
-        scores: R, `[T + 1, T]`, higher scores being better: negate losses.
-        after: Number of the task to stand for the last one; `None` for T.
-
-    Returns:
-        The metric, positive where tasks got worse; NaN if a score is missing or there is one task only.
-
-    Raises:
-        ValueError: If R has another shape or there is no such task.
-    """
-    first = _first_tasks(scores, after)[1:, :-1]
-    return _mean(first[:-1].max(axis=0, initial=-np.inf) - first[-1])
-
-
-def forgetting_first_minus_last(scores: FloatArray, after: int | None = None) -> float:
-    """1/(T-1) Σ_{j<T} (R[j, j] - R[T, j]) = -BWT: what some libraries call forgetting (Avalanche's `Forgetting`).
-
-    Args:
-        scores: R, `[T + 1, T]`, higher scores being better: negate losses.
-        after: Number of the task to stand for the last one; `None` for T.
-
-    Returns:
-        The metric, positive where tasks got worse; NaN if a score is missing or there is one task only.
-
-    Raises:
-        ValueError: If R has another shape or there is no such task.
-    """
-    first = _first_tasks(scores, after)
-    return _mean((np.diagonal(first[1:]) - first[-1])[:-1])
-
-
-def learning_curve_area(curves: FloatArray, after: int | None = None) -> float:
-    """LCA_β = 1/(β+1) Σ_{i≤β} Z_i, Z_i the mean over tasks of the score after i batches of each (Chaudhry et al. 2019).
-
-    Args:
-        curves: `[T, β + 1]`: the score on each task after 0, 1, ... β batches of its own training.
-        after: Number of the task to stand for the last one; `None` for T.
-
-    Returns:
-        The metric; NaN if a score is missing.
-
-    Raises:
-        ValueError: If the curves have another shape or there is no such task.
-    """
-    if curves.ndim != 2 or 0 in curves.shape:
-        raise ValueError(f"curves must have the shape [num_tasks, beta + 1], but have {list(curves.shape)}.")
-    return _mean(curves[: _last_task(len(curves), after)].mean(axis=0))
 
 
 @dataclass(frozen=True)
@@ -158,6 +55,23 @@ class Metric:
     source: str
     is_difference: bool = False
     is_of_curves: bool = False
+
+    def table(self, matrix: ScoreMatrix, beta: int) -> FloatArray:
+        """Gives what it is a function of.
+
+        Args:
+            matrix: The matrix.
+            beta: Last number of batches in the learning curves.
+
+        Returns:
+            R, negated where lower scores are better and signs matter, or the learning curves.
+
+        Raises:
+            ValueError: If there is no such number of batches.
+        """
+        if self.is_of_curves:
+            return matrix.learning_curves(beta)
+        return -matrix.scores if self.is_difference and not matrix.higher_is_better else matrix.scores
 
 
 METRICS: dict[str, Metric] = {
@@ -194,98 +108,10 @@ def all_metrics(matrix: ScoreMatrix, after: int | None = None, beta: int = 10) -
         beta: Last number of batches in the area under the learning curves; 10 is the paper's.
 
     Returns:
-        Metrics by name, as in `METRICS`; NaN where `explain` has a reason.
+        Metrics by name, as in `METRICS`; NaN where `tasks.explaining.explain` has a reason.
 
     Raises:
         ValueError: If there is no such task or number of batches.
     """
     with np.errstate(invalid="ignore"):  # the difference of two infinite losses is NaN, and explained as such
-        return {name: metric.measure(_table(metric, matrix, beta), after) for name, metric in METRICS.items()}
-
-
-def explain(matrix: ScoreMatrix, after: int | None = None, beta: int = 10) -> dict[str, str]:
-    """Says why metrics are not known.
-
-    Args:
-        matrix: The matrix.
-        after: As in `all_metrics`.
-        beta: As in `all_metrics`.
-
-    Returns:
-        By name of each metric that is NaN, the scores it lacks, each with the reason.
-
-    Raises:
-        ValueError: If there is no such task or number of batches.
-    """
-    reasons = {}
-    for name, value in all_metrics(matrix, after, beta).items():
-        if np.isnan(value):
-            reasons[name] = _reason(matrix, METRICS[name], _table(METRICS[name], matrix, beta), after)
-    return reasons
-
-
-def missing_entries(
-    measure: Callable[[FloatArray, int | None], float], table: FloatArray, after: int | None = None
-) -> list[tuple[int, int]]:
-    """Finds which missing scores make a metric NaN: those without which it is NaN even if no other is missing.
-
-    Args:
-        measure: The metric, a function of this module.
-        table: R or the learning curves, whichever it is a function of.
-        after: Number of the task to stand for the last one; `None` for T.
-
-    Returns:
-        Row and column of each; none if it is NaN by itself, as forgetting is with one task.
-    """
-    if np.isnan(measure(np.zeros_like(table), after)):
-        return []
-    found = []
-    for row, column in np.argwhere(np.isnan(table)).tolist():
-        probe = np.zeros_like(table)
-        probe[row, column] = np.nan
-        if np.isnan(measure(probe, after)):
-            found.append((row, column))
-    return found
-
-
-def _table(metric: Metric, matrix: ScoreMatrix, beta: int) -> FloatArray:
-    if metric.is_of_curves:
-        return matrix.learning_curves(beta)
-    return -matrix.scores if metric.is_difference and not matrix.higher_is_better else matrix.scores
-
-
-def _reason(matrix: ScoreMatrix, metric: Metric, table: FloatArray, after: int | None) -> str:
-    places = missing_entries(metric.measure, table, after)
-    if not places:
-        return "scores are infinite" if np.isfinite(metric.measure(np.zeros_like(table), after)) else "needs two tasks"
-    if metric.is_of_curves and np.isnan(table).all():
-        return "no learning curve was recorded"
-    parts = [_named(matrix, metric, row, column) for row, column in places[:_MOST_NAMED]]
-    more = len(places) - len(parts)
-    return f"missing: {'; '.join(parts)}{f'; and {more} more' if more else ''}"
-
-
-def _named(matrix: ScoreMatrix, metric: Metric, row: int, column: int) -> str:
-    if metric.is_of_curves:
-        return f"{matrix.task_names[row]} after {column} of its batches"
-    name = matrix.task_names[column]
-    when = f"after {matrix.task_names[row - 1]}" if row else "before the first task"
-    return f"{name} {when} ({matrix.failures.get((row, name), NOT_RECORDED)})"
-
-
-def _last_task(num_tasks: int, after: int | None) -> int:
-    if after is not None and not 1 <= after <= num_tasks:
-        raise ValueError(f"after must be a task from 1 to {num_tasks}, but is {after}.")
-    return num_tasks if after is None else after
-
-
-def _first_tasks(scores: FloatArray, after: int | None) -> FloatArray:
-    """Cuts R to the first k tasks: `[k + 1, k]`."""
-    if scores.ndim != 2 or scores.shape[0] != scores.shape[1] + 1 or scores.shape[1] == 0:
-        raise ValueError(f"scores must have the shape [num_tasks + 1, num_tasks], but have {list(scores.shape)}.")
-    last = _last_task(scores.shape[1], after)
-    return scores[: last + 1, :last]
-
-
-def _mean(values: FloatArray) -> float:
-    return float(values.mean()) if len(values) else float("nan")
+        return {name: metric.measure(metric.table(matrix, beta), after) for name, metric in METRICS.items()}

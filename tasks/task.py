@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args, overload
 
 import numpy as np
 
-from tasks.sources.labels import labels_of
+from replay.storage.labels import read_labels
 from tasks.sources.map_style import check_map_style
 from tasks.sources.repeatable import reads_the_same_twice
 
@@ -43,7 +43,7 @@ class Task:
         for part in ("train", "evaluation"):
             self._check_data(part, getattr(self, part))
         if self.classes is None:
-            labels = labels_of(self.train)
+            labels = read_labels(self.train)
             found = None if labels is None else tuple(np.unique(labels).tolist())
         else:
             found = tuple(int(label) for label in self.classes)
@@ -68,7 +68,7 @@ class Task:
         if not promised or len(set(promised)) < len(promised):
             raise ValueError(f"Task {self.name!r}: classes must name each label once, at least one, got {promised}.")
         for part in ("train", "evaluation"):
-            labels = labels_of(getattr(self, part))
+            labels = read_labels(getattr(self, part))
             if labels is None:
                 raise ValueError(
                     f"Task {self.name!r}: classes={promised} are promised, but {part} has no whole number as a label. "
@@ -177,7 +177,7 @@ class TaskSequence:
     def _check_labels(self) -> None:
         for task in self.tasks:
             for part in ("train", "evaluation"):
-                labels = None if task.classes is None else labels_of(getattr(task, part))
+                labels = None if task.classes is None else read_labels(getattr(task, part))
                 strange = set() if labels is None else set(np.unique(labels).tolist()) - set(task.classes or ())
                 if strange:
                     raise ValueError(

@@ -1,15 +1,15 @@
 """Policies by name, and from what a trainer is given."""
 
 import inspect
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import numpy as np
 
 from mixer.choices import choose, refuse_class
+from mixer.plugins import load_plug_ins
 from mixer.policies.balanced_pike import BalancedPiKE
 from mixer.policies.base import Policy
 from mixer.policies.fixed import Fixed
@@ -68,26 +68,16 @@ def policy_classes() -> dict[str, type[Policy]]:
 @cache
 def _plugged_in() -> dict[str, type[Policy]]:
     """Loads what other packages add, once: importing them costs time, and a warning need not come again."""
-    classes: dict[str, type[Policy]] = {}
-    for entry in entry_points(group=PLUG_IN_GROUP):
-        try:
-            policy = _load(entry)
-            if policy.__name__ in {**built_in_policies(), **classes}:
-                raise ValueError(f"there already is a policy {policy.__name__}; give the class another name")
-        except Exception as error:  # a package that is broken must not break runs that do not use it
-            package = "an unknown package" if entry.dist is None else entry.dist.name
-            reason = f"{type(error).__name__}: {error}"
-            warnings.warn(f"policy {entry.name} of {package} is left out ({reason}).", stacklevel=3)
-        else:
-            classes[policy.__name__] = policy
-    return classes
+    return load_plug_ins(PLUG_IN_GROUP, "policy", _load, built_in_policies(), stacklevel=3)
 
 
-def _load(entry: EntryPoint) -> type[Policy]:
+def _load(entry: EntryPoint, taken: Collection[str]) -> tuple[str, type[Policy]]:
     policy = entry.load()
     if not (inspect.isclass(policy) and issubclass(policy, Policy)):
         raise TypeError(f"{entry.value} is no class of policies; derive it from mixer.Policy")
-    return policy
+    if policy.__name__ in taken:
+        raise ValueError(f"there already is a policy {policy.__name__}; give the class another name")
+    return policy.__name__, policy
 
 
 def as_policy(mixing: Policy | str | Mapping[str, float] | Sequence[float] | Callable[..., Any]) -> Policy:

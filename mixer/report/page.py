@@ -1,4 +1,4 @@
-"""From runs to one page that needs nothing else."""
+"""From runs, or from a table and plots, to one page that needs nothing else."""
 
 import base64
 import gzip
@@ -39,12 +39,8 @@ def write_report(folders: Sequence[str | Path], output: str | Path | None = None
     if target.is_dir():
         raise ValueError(f"output must be a file, but {target} is a folder: give {target / 'report.html'}, say.")
     plots = [plot(runs, points_per_line(runs)) for plot in PLOTS]
-    page = render(runs, [plot for plot in plots if plot.panels])
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.tmp")  # so that a page that is open is never half of one
-    temporary.write_text(page, encoding="utf-8")
-    temporary.replace(target)
-    return target
+    shown = [plot for plot in plots if plot.panels]
+    return write_page(target, [run.name for run in runs], summary_rows(runs), shown, differing_streams(runs))
 
 
 def points_per_line(runs: Sequence[Run]) -> int:
@@ -63,24 +59,42 @@ def points_per_line(runs: Sequence[Run]) -> int:
     return max(_FEWEST_POINTS_PER_LINE, min(_MOST_POINTS_PER_LINE, _POINTS_PER_PAGE // num_lines))
 
 
-def render(runs: Sequence[Run], plots: Sequence[Plot]) -> str:
-    """Fills the template.
+def write_page(
+    target: Path,
+    names: Sequence[str],
+    rows: Sequence[tuple[str, Sequence[str]]],
+    plots: Sequence[Plot],
+    note: str = "",
+) -> Path:
+    """Writes a page with a table and plots that can be opened without a network or any other file.
 
     Args:
-        runs: The runs.
+        target: Where the page goes; folders that are not there are made.
+        names: What is compared: the page's title and the heads of the table's columns.
+        rows: The table: the name of each row, and its cells, one a column.
         plots: The plots.
+        note: A sentence below the table.
 
     Returns:
-        The page.
+        Path of the page.
     """
+    page = _render(names, rows, plots, note)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.tmp")  # so that a page that is open is never half of one
+    temporary.write_text(page, encoding="utf-8")
+    temporary.replace(target)
+    return target
+
+
+def _render(names: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], plots: Sequence[Plot], note: str) -> str:
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     figures = ",\n".join(panel.figure.to_json() for plot in plots for panel in plot.panels)
     return templates.get_template("template.html").render(
-        names=[run.name for run in runs],
-        rows=summary_rows(runs),
-        differing=differing_streams(runs),
+        names=names,
+        rows=rows,
+        note=note,
         plots=plots,
         figures=f"[{figures}]".replace("<", "\\u003c"),  # a stream may be called </script>
         # Packed it is a third as long; the page unpacks it.

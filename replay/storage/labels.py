@@ -1,6 +1,6 @@
 """Labels of a data set's samples, where they can be had without reading whole samples."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import datasets
@@ -16,33 +16,98 @@ Int64Array = NDArray[np.int64]
 # Where labels are looked for unless a column is named; data sets of images and the like hold them as attributes.
 _COLUMNS = ("label", "labels")
 _ATTRIBUTES = ("label", "targets", "labels")
+_NUM_COMPARED = 8
+_MOST_AT_ONCE = 4_096
 
 
-def read_labels(dataset: Any, indices: Int64Array, column: str | None = None) -> Int64Array | None:
-    """Reads labels.
+class Labels:
+    """Where the labels of a data set come from; what takes reading samples is found out once.
 
-    They are the column of a Hugging Face data set or of a `ColumnReader`, or what an attribute of the data set holds
-    for each sample.
+    The column of a Hugging Face data set is read by itself. A `ColumnReader` gives whole samples only, so an attribute
+    stands for its column where it has a whole number a sample and the same numbers on a few samples spread over the
+    data set. It is called as the column; where none is named and there is one column of labels, `label` and `labels`
+    are the same. Where attribute and column differ the column is read: its numbers are what a model is trained on. For
+    that reason `targets`, often the classes before a transform of theirs, stand for no column but that of their name.
+    That they differ on other samples only is an error of the data set that is not found. Where there is no such
+    column, and of other data sets, the attribute is taken as it is.
+
+    Args:
+        dataset: A map-style data set, which must not change.
+        column: Name of the column or attribute; `None` takes the first that has whole numbers, of the columns `label`
+            and `labels` or the attributes `label`, `targets` and `labels`.
+    """
+
+    def __init__(self, dataset: Any, column: str | None = None):
+        is_part = type(dataset) is Subset
+        self._base = Labels(dataset.dataset, column) if is_part else None
+        self._dataset = dataset
+        self._columns: tuple[str, ...] = _COLUMNS if column is None else (column,)
+        self._attributes: tuple[str, ...] = _ATTRIBUTES if column is None else (column,)
+        self._reads_columns, self._has_none = False, False
+        if isinstance(dataset, ColumnReader) and not is_part:
+            self._compare(dataset)
+
+    def read(self, indices: Int64Array | None = None) -> Int64Array | None:
+        """Reads labels.
+
+        Args:
+            indices: int64 `[count]`: the samples; `None` for all.
+
+        Returns:
+            int64 `[count]`, or `None` if there are no whole numbers to be had so.
+        """
+        wanted = np.arange(len(self._dataset), dtype=np.int64) if indices is None else indices
+        if self._base is not None:
+            return self._base.read(np.asarray(_taken(self._dataset.indices, wanted), dtype=np.int64))
+        if self._has_none:
+            return None
+        if isinstance(self._dataset, datasets.Dataset):
+            return _first(_of_table(self._dataset, wanted, name) for name in self._columns)
+        held = _first(_of_attribute(self._dataset, wanted, name) for name in self._attributes)
+        return self._from_columns(self._dataset, wanted) if held is None and self._reads_columns else held
+
+    def _compare(self, dataset: ColumnReader) -> None:
+        """Finds out whether a column has to be read, or which attribute has the same numbers."""
+        length = len(self._dataset)
+        some = np.unique(np.linspace(0, length - 1, _NUM_COMPARED if length else 0).astype(np.int64))
+        read = dataset.read_columns(some)
+        if not any(name in read for name in self._columns):
+            return
+        trained_on = {name: _as_whole_numbers(read[name]) for name in self._columns if name in read}
+        whole = [(name, numbers) for name, numbers in trained_on.items() if numbers is not None]
+        if not whole:
+            self._has_none = True
+            return
+        column, numbers = whole[0]
+        names = [column, *(name for name in self._columns if name not in read)]
+        held = {name: _of_attribute(dataset, some, name) for name in names}
+        same = [name for name, own in held.items() if own is not None and np.array_equal(own, numbers)]
+        self._reads_columns, self._attributes = True, tuple(same[:1])
+
+    def _from_columns(self, dataset: ColumnReader, indices: Int64Array) -> Int64Array | None:
+        """Reads whole samples for their labels, not all at once."""
+        parts = []
+        for start in range(0, len(indices), _MOST_AT_ONCE):
+            read = dataset.read_columns(indices[start : start + _MOST_AT_ONCE])
+            part = _first(_as_whole_numbers(read[name]) for name in self._columns if name in read)
+            if part is None:
+                return None
+            parts.append(part)
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+
+def read_labels(dataset: Any, indices: Int64Array | None = None, column: str | None = None) -> Int64Array | None:
+    """Reads labels once; see `Labels`, which is for reading them again and again.
 
     Args:
         dataset: A map-style data set.
-        indices: int64 `[count]`: the samples.
-        column: Name of the column or attribute; `None` takes the first that has whole numbers, of the columns `label`
-            and `labels` or the attributes `label`, `targets` and `labels`.
+        indices: int64 `[count]`: the samples; `None` for all.
+        column: Name of the column or attribute; `None` looks for one.
 
     Returns:
         int64 `[count]`, or `None` if there are no whole numbers to be had so.
     """
-    if type(dataset) is Subset:
-        return read_labels(dataset.dataset, np.asarray(dataset.indices, dtype=np.int64)[indices], column)
-    columns, attributes = (_COLUMNS, _ATTRIBUTES) if column is None else ((column,), (column,))
-    if isinstance(dataset, datasets.Dataset):
-        return _first(_of_table(dataset, indices, name) for name in columns)
-    if isinstance(dataset, ColumnReader):
-        read = dataset.read_columns(indices)
-        if any(name in read for name in columns):
-            return _first(_as_whole_numbers(read[name]) for name in columns if name in read)
-    return _first(_of_attribute(dataset, indices, name) for name in attributes)
+    return Labels(dataset, column).read(indices)
 
 
 def _first(found: Iterator[Int64Array | None]) -> Int64Array | None:
@@ -57,10 +122,14 @@ def _of_table(dataset: datasets.Dataset, indices: Int64Array, column: str) -> In
 
 def _of_attribute(dataset: Any, indices: Int64Array, name: str) -> Int64Array | None:
     held = getattr(dataset, name, None)
-    if not isinstance(held, (torch.Tensor, np.ndarray, list, tuple)) or len(held) != len(dataset):
+    if not isinstance(held, (torch.Tensor, np.ndarray, list, tuple)) or getattr(held, "ndim", 1) == 0:
         return None
-    is_list = isinstance(held, (list, tuple))
-    return _as_whole_numbers([held[index] for index in indices.tolist()] if is_list else held[indices])
+    return _as_whole_numbers(_taken(held, indices)) if len(held) == len(dataset) else None
+
+
+def _taken(held: Sequence[Any] | NDArray[Any] | torch.Tensor, indices: Int64Array) -> Any:
+    """Takes some entries without going through all of them."""
+    return held[indices] if isinstance(held, (torch.Tensor, np.ndarray)) else [held[i] for i in indices.tolist()]
 
 
 def _as_whole_numbers(values: Any) -> Int64Array | None:

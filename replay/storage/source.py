@@ -2,10 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mixer.reader import SampleError
 from replay.storage.fingerprint import fingerprint
+from replay.storage.labels import Labels
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,24 @@ class Source:
             f"Source {self.name!r} has changed since a buffer took references into it: {what}. Give the same data set "
             "as before, give the new one another name, or keep contents in the buffer, in memory or on disk."
         )
+
+    def labels(self, indices: NDArray[np.int64], column: str | None = None) -> NDArray[np.int64] | None:
+        """Reads labels without reading whole samples.
+
+        Args:
+            indices: int64 `[count]`: which samples.
+            column: Name of the column or attribute; `None` looks for one, see `replay.storage.labels.Labels`.
+
+        Returns:
+            int64 `[count]`, or `None` if the data set does not offer them so.
+        """
+        if column not in self._labels:
+            self._labels[column] = Labels(self.dataset, column)
+        return self._labels[column].read(indices)
+
+    @cached_property
+    def _labels(self) -> dict[str | None, Labels]:
+        return {}
 
     def read(self, indices: Sequence[int]) -> Sequence[Any]:
         """Reads samples.

@@ -9,10 +9,10 @@ import numpy.typing as npt
 from torch.utils.data import Subset
 
 from mixer.reader import ColumnReader
+from replay.storage.labels import read_labels
 from tasks.sequences.relabelled import Relabelled
 from tasks.sequences.transformed import Transformed
 from tasks.sources.by_columns import ByColumns, Int64Array, Sample
-from tasks.sources.labels import labels_of
 
 
 class Picked(ByColumns):
@@ -38,7 +38,7 @@ class Picked(ByColumns):
     @cached_property
     def labels(self) -> Int64Array | None:
         """The classes, int64 `[num_samples]`; `None` where samples have none."""
-        return labels_of(self.base, self.indices)
+        return read_labels(self.base, self.indices)
 
     def read_columns(self, indices: Int64Array) -> Sample:
         """Reads several samples at once; see `ByColumns.read_columns`."""

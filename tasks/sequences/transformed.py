@@ -1,14 +1,15 @@
 """A data set whose inputs go through a transform that belongs to the task."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
 
 from mixer.reader import ColumnReader
+from replay.storage.labels import read_labels
 from tasks.sources.by_columns import ByColumns, Int64Array, Sample
-from tasks.sources.labels import labels_of
 
 _LABELS = ("label", "labels")
 
@@ -47,10 +48,10 @@ class Transformed(ByColumns):
     def __len__(self) -> int:
         return len(self.base)
 
-    @property
+    @cached_property
     def labels(self) -> Int64Array | None:
         """The classes, int64 `[num_samples]`; `None` where samples have none."""
-        return labels_of(self.base)
+        return read_labels(self.base)
 
     def read_columns(self, indices: Int64Array) -> Sample:
         """Reads several samples at once; see `ByColumns.read_columns`."""

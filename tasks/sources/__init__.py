@@ -1,11 +1,11 @@
 """Data that sequences of tasks are built from: in memory, in files, on the hub."""
 
+from replay.storage.labels import read_labels as labels_of
 from tasks.sources.arrays import Arrays
 from tasks.sources.by_columns import ByColumns
 from tasks.sources.clinc150 import clinc150
 from tasks.sources.digits import digits
 from tasks.sources.hub import hub
-from tasks.sources.labels import labels_of
 from tasks.sources.local_files import local_files
 from tasks.sources.npz import npz
 from tasks.sources.splits import Splits

@@ -7,35 +7,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mixer.reader import ColumnReader
 from replay.storage.labels import read_labels
-from tasks.sources.by_columns import ByColumns, Int64Array
+from tasks.sources.by_columns import Int64Array
 from tasks.sources.map_style import check_map_style
-
-_MOST_AT_ONCE = 4_096
-
-
-def labels_of(dataset: Any, indices: Int64Array | None = None) -> Int64Array | None:
-    """Reads classes.
-
-    Args:
-        dataset: A map-style data set; for where its classes are looked for see `replay.storage.labels.read_labels`.
-        indices: int64 `[count]`: the samples; `None` for all.
-
-    Returns:
-        int64 `[count]`, or `None` if samples have no whole number as their label.
-    """
-    if isinstance(dataset, ByColumns):
-        return dataset.labels if dataset.labels is None or indices is None else dataset.labels[indices]
-    wanted = np.arange(len(dataset), dtype=np.int64) if indices is None else indices
-    if not isinstance(dataset, ColumnReader) or not len(wanted):
-        return read_labels(dataset, wanted)
-    # Whole columns are read for them: in parts, and none but the first sample where there are no labels to be had.
-    if read_labels(dataset, wanted[:1]) is None:
-        return None
-    starts = range(0, len(wanted), _MOST_AT_ONCE)
-    parts = [read_labels(dataset, wanted[start : start + _MOST_AT_ONCE]) for start in starts]
-    return np.concatenate([part for part in parts if part is not None])
 
 
 def require_labels(dataset: Any, called: str) -> Int64Array:
@@ -53,7 +27,7 @@ def require_labels(dataset: Any, called: str) -> Int64Array:
         TypeError: If the data set cannot be indexed.
     """
     check_map_style(dataset, called)
-    labels = labels_of(dataset)
+    labels = read_labels(dataset)
     if labels is None:
         raise ValueError(
             f"{called}: a {type(dataset).__name__} without classes. They are looked for in a column 'label' or "
@@ -72,8 +46,7 @@ def label_column(dataset: Any) -> str:
     Returns:
         `"label"` or `"labels"`: the first of whole numbers.
     """
-    first = np.zeros(1, dtype=np.int64)
-    return "labels" if read_labels(dataset, first, "label") is None else "label"
+    return "labels" if read_labels(dataset, np.zeros(1, dtype=np.int64), "label") is None else "label"
 
 
 def require_column(dataset: Any, column: str, called: str) -> NDArray[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixer import commands
+from mixer import commands, plugins
 from mixer.cli import main
 from tasks.score_matrix import ScoreMatrix
 
@@ -26,10 +26,11 @@ def _plugged_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gives the entry points as they stand in pyproject.toml, whatever was installed last."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     found = [
-        EntryPoint(name, value, commands.PLUG_IN_GROUP)
-        for name, value in project["entry-points"][commands.PLUG_IN_GROUP].items()
+        EntryPoint(name, value, group)
+        for group, entries in project["entry-points"].items()
+        for name, value in entries.items()
     ]
-    monkeypatch.setattr(commands, "entry_points", lambda group: found)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [entry for entry in found if entry.group == group])
     monkeypatch.setattr("gc.collect", lambda *_: 0)
 
 
@@ -151,8 +152,8 @@ def test_a_broken_package_leaves_the_other_commands(
         EntryPoint("none", "builtins:dict", commands.PLUG_IN_GROUP),
         EntryPoint("train", "tasks.command:continual_compare", commands.PLUG_IN_GROUP),
     ]
-    others = commands.entry_points(group=commands.PLUG_IN_GROUP)
-    monkeypatch.setattr(commands, "entry_points", lambda group: [*broken, *others])
+    others = plugins.entry_points(group=commands.PLUG_IN_GROUP)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [*broken, *others])
     with pytest.warns(UserWarning, match="left out") as warned, pytest.raises(SystemExit):
         main(["--help"])
     assert [str(warning.message).split(" (")[0] for warning in warned if "left out" in str(warning.message)] == [

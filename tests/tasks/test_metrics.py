@@ -5,33 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tasks import metrics
-from tasks.metrics import METRICS, all_metrics, explain, missing_entries
-from tasks.score_matrix import ScoreMatrix
-
-R = np.array(
-    [
-        [0.10, 0.20, 0.30],  # before the first task
-        [0.90, 0.25, 0.20],
-        [0.95, 0.80, 0.40],  # the first task is best after the second
-        [0.70, 0.60, 0.85],
-    ]
-)
-CURVES = np.array([[0.1, 0.5, 0.9], [0.2, 0.4, 0.6], [0.3, 0.3, 0.3]])
-NAMES = ("a", "b", "c")
-NAN = float("nan")
-OF_SCORES = [name for name, metric in METRICS.items() if not metric.is_of_curves]
-DIFFERENCES = [name for name, metric in METRICS.items() if metric.is_difference]
-
-
-def matrix_of(scores: np.ndarray, higher_is_better: bool = True, curves: np.ndarray | None = None) -> ScoreMatrix:
-    names = NAMES[: scores.shape[1]]
-    matrix = ScoreMatrix(names, higher_is_better)
-    for after, row in enumerate(scores.tolist()):
-        matrix.record(after, dict(zip(names, row, strict=True)))
-    for task, curve in enumerate([] if curves is None else curves.tolist(), start=1):
-        for num_batches, score in enumerate(curve):
-            matrix.record_batch(task, num_batches, score)
-    return matrix
+from tasks.metrics import METRICS, all_metrics
+from tests.tasks.scores import CURVES, DIFFERENCES, NAN, OF_SCORES, R, matrix_of
 
 
 @st.composite
@@ -145,7 +120,6 @@ class TestWhereLibrariesDisagree:
     def test_of_one_task_nothing_is_claimed(self, name: str) -> None:
         matrix = matrix_of(np.array([[0.1], [0.9]]))
         assert np.isnan(all_metrics(matrix)[name])
-        assert explain(matrix)[name] == "needs two tasks"
         assert all_metrics(matrix)["average_accuracy"] == 0.9
 
 
@@ -190,63 +164,6 @@ class TestProperties:
         np.testing.assert_array_equal(scores, before)
 
 
-NEEDED = {  # rows from 0, before the first task; columns from 0
-    "average_accuracy": {(3, 0), (3, 1), (3, 2)},
-    "learning_accuracy": {(1, 0), (2, 1), (3, 2)},
-    "backward_transfer": {(1, 0), (2, 1), (3, 0), (3, 1)},
-    "forward_transfer": {(1, 1), (2, 2), (0, 1), (0, 2)},
-    "forgetting": {(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)},
-    "forgetting_first_minus_last": {(1, 0), (2, 1), (3, 0), (3, 1)},
-}
-
-
-class TestMissing:
-    @pytest.mark.parametrize("name", OF_SCORES)
-    def test_a_missing_score_is_never_left_out(self, name: str) -> None:
-        assert set(missing_entries(METRICS[name].measure, np.full((4, 3), np.nan))) == NEEDED[name]
-        for place in np.ndindex(4, 3):
-            scores = R.copy()
-            scores[place] = np.nan
-            assert np.isnan(METRICS[name].measure(scores, None)) == (place in NEEDED[name])
-            expected = [place] if place in NEEDED[name] else []
-            assert missing_entries(METRICS[name].measure, scores) == expected
-
-    def test_the_reason_names_the_scores_and_what_failed(self) -> None:
-        matrix = ScoreMatrix(NAMES)
-        matrix.record(1, {"a": 0.9, "b": 0.2, "c": 0.2})
-        matrix.record(2, {"a": 0.9, "c": 0.2}, {"b": "OutOfMemoryError: 2 GiB"})
-        matrix.record(3, {"a": 0.9, "b": NAN, "c": 0.2})
-        reasons = explain(matrix)
-        assert reasons["learning_accuracy"] == "missing: b after b (OutOfMemoryError: 2 GiB)"
-        assert reasons["average_accuracy"] == "missing: b after c (the evaluation gave NaN)"
-        assert reasons["forward_transfer"] == (
-            "missing: b before the first task (not recorded); c before the first task (not recorded)"
-        )
-        assert reasons["learning_curve_area"] == "no learning curve was recorded"
-        assert explain(matrix, after=1).keys() == {*DIFFERENCES, "learning_curve_area"}
-
-    def test_many_are_counted(self) -> None:
-        assert explain(ScoreMatrix(NAMES))["forgetting"].endswith("b after b (not recorded); and 2 more")
-
-    def test_a_learning_curve_that_ends_early_is_named(self) -> None:
-        curves = CURVES.copy()
-        curves[1, 2] = np.nan
-        matrix = matrix_of(R, curves=curves)
-        assert np.isnan(all_metrics(matrix, beta=2)["learning_curve_area"])
-        assert explain(matrix, beta=2) == {"learning_curve_area": "missing: b after 2 of its batches"}
-        assert explain(matrix, beta=1) == {}
-
-    def test_nothing_is_explained_where_nothing_is_missing(self) -> None:
-        assert explain(matrix_of(R, curves=CURVES), beta=2) == {}
-
-    def test_infinite_losses_are_said_to_be_it(self) -> None:
-        losses = 1 - R
-        losses[[1, 3], 0] = np.inf
-        matrix = matrix_of(losses, higher_is_better=False, curves=CURVES)
-        assert all_metrics(matrix, beta=2)["average_accuracy"] == np.inf
-        assert explain(matrix, beta=2)["backward_transfer"] == "scores are infinite"
-
-
 class TestBadInput:
     @pytest.mark.parametrize("name", OF_SCORES)
     @pytest.mark.parametrize("shape", [(3, 3), (3,), (1, 0), (5, 3)])
@@ -266,4 +183,4 @@ class TestBadInput:
         with pytest.raises(ValueError, match=f"from 1 to 3, but is {after}"):
             metrics.learning_curve_area(CURVES, after)
         with pytest.raises(ValueError, match=f"from 1 to 3, but is {after}"):
-            explain(matrix_of(R), after)
+            all_metrics(matrix_of(R), after)

@@ -5,6 +5,7 @@ from importlib.metadata import EntryPoint
 import numpy as np
 import pytest
 
+from mixer import plugins
 from mixer.policies import Fixed, Function, LossChange, Mixture, Policy, Proportional, Uniform, WarmUp, registry
 from mixer.policies import __all__ as exported
 from mixer.policies.registry import PLUG_IN_GROUP, as_policy, built_in_policies, policy_classes
@@ -39,7 +40,7 @@ class TestPlugIns:
     def _installed(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         self.values: dict[str, str] = {}
         self.num_asked = 0
-        monkeypatch.setattr(registry, "entry_points", self.entry_points)
+        monkeypatch.setattr(plugins, "entry_points", self.entry_points)
         registry._plugged_in.cache_clear()
         yield
         registry._plugged_in.cache_clear()

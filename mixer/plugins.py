@@ -1,0 +1,40 @@
+"""What other packages add, by entry points."""
+
+import warnings
+from collections.abc import Callable, Collection
+from importlib.metadata import EntryPoint, entry_points
+from typing import TypeVar
+
+_PlugIn = TypeVar("_PlugIn")
+
+
+def load_plug_ins(
+    group: str,
+    kind: str,
+    load: Callable[[EntryPoint, Collection[str]], tuple[str, _PlugIn]],
+    taken: Collection[str],
+    stacklevel: int = 1,
+) -> dict[str, _PlugIn]:
+    """Loads what other packages add to a group.
+
+    Args:
+        group: Name of the group of entry points.
+        kind: What one is called in warnings.
+        load: Loads an entry point, given the names that are taken, and gives its name with it; it may raise anything.
+        taken: Names that are taken beforehand.
+        stacklevel: Of warnings, counted from the caller.
+
+    Returns:
+        By name; what cannot be loaded is left out with a warning that names it.
+    """
+    found: dict[str, _PlugIn] = {}
+    for entry in entry_points(group=group):
+        try:
+            name, plug_in = load(entry, {*taken, *found})
+        except Exception as error:  # a package that is broken must not break what does not use it
+            package = "an unknown package" if entry.dist is None else entry.dist.name
+            reason = f"{type(error).__name__}: {error}"
+            warnings.warn(f"{kind} {entry.name} of {package} is left out ({reason}).", stacklevel=stacklevel + 1)
+        else:
+            found[name] = plug_in
+    return found

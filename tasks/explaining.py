@@ -1,0 +1,75 @@
+"""Why a metric of continual learning is not known: the scores that it lacks."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tasks.formulas import FloatArray
+from tasks.metrics import METRICS, Metric, all_metrics
+from tasks.score_matrix import NOT_RECORDED, ScoreMatrix
+
+_MOST_NAMED = 4
+
+
+def explain(matrix: ScoreMatrix, after: int | None = None, beta: int = 10) -> dict[str, str]:
+    """Says why metrics are not known.
+
+    Args:
+        matrix: The matrix.
+        after: As in `all_metrics`.
+        beta: As in `all_metrics`.
+
+    Returns:
+        By name of each metric that is NaN, the scores it lacks, each with the reason.
+
+    Raises:
+        ValueError: If there is no such task or number of batches.
+    """
+    reasons = {}
+    for name, value in all_metrics(matrix, after, beta).items():
+        if np.isnan(value):
+            reasons[name] = _reason(matrix, METRICS[name], METRICS[name].table(matrix, beta), after)
+    return reasons
+
+
+def missing_entries(
+    measure: Callable[[FloatArray, int | None], float], table: FloatArray, after: int | None = None
+) -> list[tuple[int, int]]:
+    """Finds which missing scores make a metric NaN: those without which it is NaN even if no other is missing.
+
+    Args:
+        measure: The metric, such as one of `tasks.formulas`.
+        table: R or the learning curves, whichever it is a function of.
+        after: Number of the task to stand for the last one; `None` for T.
+
+    Returns:
+        Row and column of each; none if it is NaN by itself, as forgetting is with one task.
+    """
+    if np.isnan(measure(np.zeros_like(table), after)):
+        return []
+    found = []
+    for row, column in np.argwhere(np.isnan(table)).tolist():
+        probe = np.zeros_like(table)
+        probe[row, column] = np.nan
+        if np.isnan(measure(probe, after)):
+            found.append((row, column))
+    return found
+
+
+def _reason(matrix: ScoreMatrix, metric: Metric, table: FloatArray, after: int | None) -> str:
+    places = missing_entries(metric.measure, table, after)
+    if not places:
+        return "scores are infinite" if np.isfinite(metric.measure(np.zeros_like(table), after)) else "needs two tasks"
+    if metric.is_of_curves and np.isnan(table).all():
+        return "no learning curve was recorded"
+    parts = [_named(matrix, metric, row, column) for row, column in places[:_MOST_NAMED]]
+    more = len(places) - len(parts)
+    return f"missing: {'; '.join(parts)}{f'; and {more} more' if more else ''}"
+
+
+def _named(matrix: ScoreMatrix, metric: Metric, row: int, column: int) -> str:
+    if metric.is_of_curves:
+        return f"{matrix.task_names[row]} after {column} of its batches"
+    name = matrix.task_names[column]
+    when = f"after {matrix.task_names[row - 1]}" if row else "before the first task"
+    return f"{name} {when} ({matrix.failures.get((row, name), NOT_RECORDED)})"
