@@ -13,12 +13,13 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.table import Table
 
-from mixer.checkpoint import write_json
 from mixer.commands import Command, build_recipe
+from tasks.continual import SCORES_FILE
 from tasks.continual_recipe import ContinualRecipe
-from tasks.explaining import explain
+from tasks.ends import RUN_STATE_FILE
 from tasks.metrics import all_metrics
 from tasks.pace import read_pace
+from tasks.results import METRICS_FILE, PAGE_FILE, write_page
 from tasks.score_matrix import ScoreMatrix
 
 _FIELDS = (
@@ -26,7 +27,6 @@ _FIELDS = (
     "curve_updates",
 )
 _RESUME = ("auto", "must", "never")
-_STATE, _SCORES, _METRICS, _PAGE = "continual.json", "scores.json", "metrics.json", "scores.html"
 
 
 def continual() -> Command:
@@ -88,12 +88,11 @@ def _train(parser: ArgumentParser, config: Namespace) -> None:
         parser.save(config, str(folder / "recipe.yaml"), overwrite=True, skip_validation=True)
     matrix = run.run(resume=resume in ("auto", "must"))
     if args.should_save:
-        pace = read_pace(folder, matrix.task_names)
-        _write_metrics(matrix, pace, folder / _METRICS)
         console = _console()
-        console.print(_scores_table(matrix, pace))
+        console.print(_scores_table(matrix, read_pace(folder, matrix.task_names)))
         console.print(_metrics_table({folder.name: matrix}))
-        _write_page({folder.name: matrix}, folder / _PAGE)
+        if (folder / PAGE_FILE).exists():
+            print(folder / PAGE_FILE)  # noqa: T201
     # A rank that ends while another still writes can take it down: they end together, and end their group.
     state = PartialState()
     state.wait_for_everyone()
@@ -105,7 +104,7 @@ def _settle(folder: Path, resume: str | None) -> None:
     if resume not in (None, *_RESUME):
         raise ValueError(f"--resume must be auto, must or never, got {resume!r}.")
     checkpoints = [*folder.glob("[0-9]*-*/checkpoint-*"), *folder.glob("[0-9]*-*/end")]
-    is_there = (folder / _STATE).exists() or bool(checkpoints)
+    is_there = (folder / RUN_STATE_FILE).exists() or bool(checkpoints)
     if resume is None and is_there:
         raise ValueError(
             f"training.output_dir: {folder} holds a continual run already: go on with it (--resume auto), start anew "
@@ -114,7 +113,8 @@ def _settle(folder: Path, resume: str | None) -> None:
     if resume == "must" and not is_there:
         raise ValueError(f"--resume must: there is no continual run in training.output_dir {folder} to go on with.")
     if resume == "never":
-        for name in (_STATE, _SCORES, _METRICS, _PAGE):  # the state goes first: what is left of a run is then none
+        # The state goes first: what is left of a run is then none.
+        for name in (RUN_STATE_FILE, SCORES_FILE, METRICS_FILE, PAGE_FILE):
             (folder / name).unlink(missing_ok=True)
         for checkpoint in checkpoints:
             shutil.rmtree(checkpoint)
@@ -126,32 +126,11 @@ def _compare(runs: list[str], output: str | None) -> None:
     names = names if len(set(names)) == len(names) else runs
     if len(set(names)) < len(names):
         raise ValueError(f"runs: each must be named once, got {runs}.")
-    matrices = {name: ScoreMatrix.from_file(folder / _SCORES) for name, folder in zip(names, folders, strict=True)}
+    matrices = {name: ScoreMatrix.from_file(folder / SCORES_FILE) for name, folder in zip(names, folders, strict=True)}
     _console().print(_metrics_table(matrices))
-    _write_page(matrices, Path(output) if output else folders[0] / "compared.html")
-
-
-def _last_task(matrix: ScoreMatrix) -> int:
-    """Gives the task that the metrics of a run that still goes on end with."""
-    return max([1, *matrix.recorded])
-
-
-def _write_metrics(matrix: ScoreMatrix, pace: pd.DataFrame, path: Path) -> None:
-    last = _last_task(matrix)
-    metrics = {name: value if np.isfinite(value) else None for name, value in all_metrics(matrix, last).items()}
-    known = {"metric": matrix.metric, "metrics": metrics, "not_known": explain(matrix, last)}
-    write_json(path, {**known, "pace": pace.to_dict("index")})
-
-
-def _write_page(matrices: Mapping[str, ScoreMatrix], path: Path) -> None:
-    try:
-        from tasks.heat_map import write_heat_map  # its libraries are an extra that training does without
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] not in ("plotly", "jinja2"):
-            raise
-        print(f"No page: {error}", file=sys.stderr)  # noqa: T201
-    else:
-        print(write_heat_map(matrices, path))  # noqa: T201
+    page = write_page(matrices, Path(output) if output else folders[0] / "compared.html")
+    if page is not None:
+        print(page)  # noqa: T201
 
 
 def _console() -> Console:
@@ -170,7 +149,7 @@ def _scores_table(matrix: ScoreMatrix, pace: pd.DataFrame) -> Table:
 
 def _metrics_table(matrices: Mapping[str, ScoreMatrix]) -> Table:
     table = Table("", *matrices, title="Metrics")
-    columns: list[Mapping[str, Any]] = [all_metrics(matrix, _last_task(matrix)) for matrix in matrices.values()]
+    columns: list[Mapping[str, Any]] = [all_metrics(matrix, matrix.last_task) for matrix in matrices.values()]
     for name in columns[0]:
         table.add_row(name.replace("_", " "), *(_written(column[name]) for column in columns))
     return table

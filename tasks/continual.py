@@ -22,6 +22,7 @@ from tasks.ends import Ends
 from tasks.heads import HeadKind, as_head
 from tasks.learning_curve import LearningCurve
 from tasks.rehearsal import Rehearsal
+from tasks.results import write_metrics, write_page
 from tasks.score_matrix import ScoreMatrix
 from tasks.scoring import accuracy
 from tasks.task import Task, TaskSequence
@@ -38,7 +39,8 @@ class ContinualRun:
     """Trains a model on a sequence of tasks, fills a memory, and scores all tasks after each one.
 
     Each task is a run of a `MixingTrainer` in a folder of its own, on the task's samples and the memory. A run that was
-    killed goes on in the midst of its task and ends as if nobody had killed it; all ranks have to see its folder.
+    killed goes on in the midst of its task and ends as if nobody had killed it; all ranks have to see its folder. There
+    it writes `scores.json`, and after each task `metrics.json`; at the end `scores.html`, a page with heat maps.
 
     Args:
         model: The model; it is trained in place.
@@ -91,7 +93,7 @@ class ContinualRun:
         self.head = as_head(head, sequence, args.seed)
         self.head.check(model, sequence, args, options, self.rehearsal.keeps_logits)
         self.folder = Path(str(args.output_dir))
-        description = {"optimizer": optimizer, "has_memory": memory is not None, "head": head}
+        description = {"optimizer": optimizer, "has_memory": memory is not None, "head": self.head.kind}
         self._ends = Ends(self.folder, sequence.names, description)
         self.scores = ScoreMatrix(sequence.names)
         self._batch_size, self._optimizer_kind, self._score = batch_size, optimizer, score or self._accuracy
@@ -112,9 +114,12 @@ class ContinualRun:
         Raises:
             ValueError: If there is a run already and it is not to be gone on with, or it is of other tasks.
         """
-        num_done = self._begin(resume)
+        agreement = Agreement(self.args.world_size, 0)
+        num_done = self._begin(resume, agreement)
         for number in range(num_done, len(self.sequence)):
             self._train_task(number, resume and number == num_done)
+            agreement.together(partial(self._save_end, number + 1))
+        agreement.together(self._show)
         return self.scores
 
     # ---- One task ----
@@ -133,8 +138,6 @@ class ContinualRun:
         self._optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # without accelerate's wrapper
         self.rehearsal.remember(trainer, task)
         self._record(trainer, number + 1)
-        self._save_end(number + 1)
-        trainer.accelerator.wait_for_everyone()
 
     def _new_trainer(self, number: int, task: Task) -> MixingTrainer:
         args = copy.copy(self.args)
@@ -185,10 +188,9 @@ class ContinualRun:
 
     # ---- State ----
 
-    def _begin(self, resume: bool) -> int:
+    def _begin(self, resume: bool, agreement: Agreement) -> int:
         """Gives the number of tasks that are done, and takes up what they left."""
-        agreement, writes = Agreement(self.args.world_size, 0), self.args.process_index == 0
-        path = self.folder / SCORES_FILE
+        path, writes = self.folder / SCORES_FILE, self.args.process_index == 0
         num_done = agreement.most(agreement.together(lambda: self._ends.find(resume) if writes else -1))
         if num_done < 0:
             self.scores.path = path if writes else None
@@ -212,6 +214,11 @@ class ContinualRun:
     def _save_end(self, num_done: int) -> None:
         if self.args.process_index == 0:
             self._ends.write(num_done, self._write_end)
+            write_metrics(self.scores, self.folder)
+
+    def _show(self) -> None:
+        if self.args.process_index == 0:
+            write_page(self.scores, self.folder)
 
     def _write_end(self, end: Path) -> None:
         save_model(self.model, str(end / "model.safetensors"))

@@ -11,7 +11,7 @@ from tasks.score_matrix import NOT_RECORDED, ScoreMatrix
 _MOST_NAMED = 4
 
 
-def explain(matrix: ScoreMatrix, after: int | None = None, beta: int = 10) -> dict[str, str]:
+def explain(matrix: ScoreMatrix, after: int | None = None, beta: int | None = None) -> dict[str, str]:
     """Says why metrics are not known.
 
     Args:
@@ -25,7 +25,7 @@ def explain(matrix: ScoreMatrix, after: int | None = None, beta: int = 10) -> di
     Raises:
         ValueError: If there is no such task or number of batches.
     """
-    reasons = {}
+    beta, reasons = matrix.beta if beta is None else beta, {}
     for name, value in all_metrics(matrix, after, beta).items():
         if np.isnan(value):
             reasons[name] = _reason(matrix, METRICS[name], METRICS[name].table(matrix, beta), after)

@@ -95,7 +95,7 @@ def _plot(matrices: Mapping[str, ScoreMatrix]) -> Plot:
 
 
 def _metric_rows(matrices: Sequence[ScoreMatrix]) -> list[tuple[str, list[str]]]:
-    columns = [all_metrics(matrix, _last_task(matrix)) for matrix in matrices]
+    columns = [all_metrics(matrix, matrix.last_task) for matrix in matrices]
     done = [f"{max([0, *matrix.recorded])} of {matrix.num_tasks}" for matrix in matrices]
     rows = [("Tasks done", done)]
     for name in columns[0]:
@@ -121,15 +121,10 @@ def _in_words(name: str, matrix: ScoreMatrix) -> str:
     when = f"after {matrix.task_names[last - 1]}" if last else "before the first task"
     words = f"{when} it is {between(row, '{:.2f}'.format)}" if row else f"{when} no evaluation succeeded"
     reasons: dict[str, list[str]] = {}
-    for metric, reason in explain(matrix, _last_task(matrix)).items():
+    for metric, reason in explain(matrix, matrix.last_task).items():
         reasons.setdefault(reason, []).append(metric.replace("_", " ").replace("accuracy", matrix.metric))
     unknown = [f"not known: {listed(metrics)} ({reason})" for reason, metrics in reasons.items()]
     return f"{name}: {'; '.join([words, *unknown])}."
-
-
-def _last_task(matrix: ScoreMatrix) -> int:
-    """Gives the task that the metrics of a run that still goes on end with."""
-    return max([1, *matrix.recorded])
 
 
 def _layout(matrix: ScoreMatrix, names: Sequence[str], rows: Sequence[str]) -> dict[str, Any]:

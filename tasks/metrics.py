@@ -99,13 +99,13 @@ METRICS: dict[str, Metric] = {
 }
 
 
-def all_metrics(matrix: ScoreMatrix, after: int | None = None, beta: int = 10) -> dict[str, float]:
+def all_metrics(matrix: ScoreMatrix, after: int | None = None, beta: int | None = None) -> dict[str, float]:
     """Gives every metric of a matrix, the signs right for losses too: transfer above 0 is good, forgetting is bad.
 
     Args:
         matrix: The matrix.
         after: Number of the task to stand for the last one; `None` for T.
-        beta: Last number of batches in the area under the learning curves; 10 is the paper's.
+        beta: Last number of batches in the area under the learning curves; `None` takes the last that was recorded.
 
     Returns:
         Metrics by name, as in `METRICS`; NaN where `tasks.explaining.explain` has a reason.
@@ -113,5 +113,6 @@ def all_metrics(matrix: ScoreMatrix, after: int | None = None, beta: int = 10) -
     Raises:
         ValueError: If there is no such task or number of batches.
     """
+    beta = matrix.beta if beta is None else beta
     with np.errstate(invalid="ignore"):  # the difference of two infinite losses is NaN, and explained as such
         return {name: metric.measure(metric.table(matrix, beta), after) for name, metric in METRICS.items()}

@@ -93,6 +93,16 @@ class ScoreMatrix:
         return sorted(self._rows)
 
     @property
+    def last_task(self) -> int:
+        """Number of the last task that was trained on, 1 at least: metrics end with it while a run goes on."""
+        return max([1, *self._rows])
+
+    @property
+    def beta(self) -> int:
+        """Largest number of batches after which a learning curve has a score; the paper's 10 where there is none."""
+        return max([10] if not self._curves else [max(curve) for curve in self._curves.values()])
+
+    @property
     def scores(self) -> FloatArray:
         """R, float64 `[num_tasks + 1, num_tasks]`, a copy: NaN where there is no score."""
         empty = [float("nan")] * self.num_tasks

@@ -1,0 +1,51 @@
+"""What a continual run leaves to be read: its metrics as JSON, and a page with its scores as a heat map."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from transformers.utils import logging
+
+from mixer.checkpoint import write_json
+from tasks.explaining import explain
+from tasks.metrics import all_metrics
+from tasks.pace import read_pace
+from tasks.score_matrix import ScoreMatrix
+
+logger = logging.get_logger(__name__)
+
+METRICS_FILE, PAGE_FILE = "metrics.json", "scores.html"
+
+
+def write_metrics(matrix: ScoreMatrix, folder: Path) -> None:
+    """Writes all metrics of the tasks that were trained so far, with the reasons of those that are not known.
+
+    Args:
+        matrix: The scores.
+        folder: The run's folder.
+    """
+    last = matrix.last_task
+    metrics = {name: value if np.isfinite(value) else None for name, value in all_metrics(matrix, last).items()}
+    known = {"metric": matrix.metric, "after": last, "beta": matrix.beta, "metrics": metrics}
+    pace = read_pace(folder, matrix.task_names).to_dict("index")
+    write_json(folder / METRICS_FILE, {**known, "not_known": explain(matrix, last), "pace": pace})
+
+
+def write_page(matrices: Mapping[str, ScoreMatrix], path: Path) -> Path | None:
+    """Writes a page of heat maps, if its libraries are there: they are an extra, and training does without.
+
+    Args:
+        matrices: The scores of runs, by name.
+        path: Where the page goes.
+
+    Returns:
+        The page's path; `None` if a library is missing, which is then said.
+    """
+    try:
+        from tasks.heat_map import write_heat_map
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in ("plotly", "jinja2"):
+            raise
+        logger.warning("No page of the scores was written: %s", error)
+        return None
+    return write_heat_map(matrices, path)
