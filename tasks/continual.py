@@ -22,7 +22,7 @@ from tasks.ends import Ends
 from tasks.heads import HeadKind, as_head
 from tasks.learning_curve import LearningCurve
 from tasks.rehearsal import Rehearsal
-from tasks.results import write_metrics, write_page
+from tasks.results import PAGE_FILE, write_metrics, write_page
 from tasks.score_matrix import ScoreMatrix
 from tasks.scoring import accuracy
 from tasks.task import Task, TaskSequence
@@ -218,7 +218,7 @@ class ContinualRun:
 
     def _show(self) -> None:
         if self.args.process_index == 0:
-            write_page(self.scores, self.folder)
+            write_page({self.folder.name: self.scores}, self.folder / PAGE_FILE)
 
     def _write_end(self, end: Path) -> None:
         save_model(self.model, str(end / "model.safetensors"))
