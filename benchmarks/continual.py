@@ -2,7 +2,7 @@
 
 `python -m benchmarks.continual --protocol NAME --method NAME [--memory-per-class M | --buffer N] --data-dir DIR`
 gives one row: a method with a memory on all seeds, its average accuracy, forgetting and time. What each protocol is,
-and what was published, is said in `benchmarks.continual_protocols`.
+and what was published, is said in `benchmarks.continual_protocols`; methods are in `benchmarks.continual_methods`.
 """
 
 import argparse
@@ -18,7 +18,8 @@ from transformers import PrinterCallback, ProgressCallback
 from transformers.utils import logging
 
 from benchmarks.common import show, write_json
-from benchmarks.continual_protocols import METHODS, PROTOCOLS, Protocol
+from benchmarks.continual_methods import METHODS
+from benchmarks.continual_protocols import PROTOCOLS, Protocol
 from mixer import MixingTrainer
 from tasks.continual import ContinualRun
 from tasks.metrics import all_metrics
@@ -47,8 +48,9 @@ def run_once(protocol: Protocol, method: str, memory: int, seed: int, data_dir: 
         All metrics in per cent, and `seconds`, evaluation included.
     """
     torch.manual_seed(seed)
-    sequence = protocol.sequence(data_dir, seed)
-    setting = METHODS[method](protocol, memory, len(sequence))
+    tasks = protocol.sequence(data_dir, seed)
+    setting = METHODS[method](protocol, memory, len(tasks))
+    sequence, score = setting.arranged(tasks)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         run = ContinualRun(
@@ -59,6 +61,7 @@ def run_once(protocol: Protocol, method: str, memory: int, seed: int, data_dir: 
             mixing=setting.mixing,
             methods=setting.methods,
             batch_size=protocol.batch_size,
+            score=score,
             trainer_class=QuietTrainer,
             **setting.options,
         )

@@ -5,6 +5,7 @@ from tasks.sequences.by_class import by_class
 from tasks.sequences.by_column import by_column, by_domain
 from tasks.sequences.by_time import by_time
 from tasks.sequences.from_data_sets import from_data_sets
+from tasks.sequences.joined import Joined, joined
 from tasks.sequences.permutation import Permutation
 from tasks.sequences.permuted import permuted
 from tasks.sequences.picked import Picked, pick
@@ -14,6 +15,7 @@ from tasks.sequences.rotation import Rotation
 from tasks.sequences.transformed import Transform, Transformed
 
 __all__ = [
+    "Joined",
     "Permutation",
     "Picked",
     "Relabelled",
@@ -26,6 +28,7 @@ __all__ = [
     "by_domain",
     "by_time",
     "from_data_sets",
+    "joined",
     "permuted",
     "pick",
     "relabel",
