@@ -1,6 +1,7 @@
 """All tasks at once: offline training, the upper bound of what learning them one after the other can reach."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import datasets
@@ -28,12 +29,10 @@ class Joined(ByColumns):
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    @property
+    @cached_property
     def labels(self) -> Int64Array | None:
         """The classes, int64 `[num_samples]`; `None` where a part has none."""
-        found = [labels_of(part) for part in self.parts]
-        known = [labels for labels in found if labels is not None]
-        return np.concatenate(known) if len(known) == len(found) else None
+        return _labels_of_all(self.parts)
 
     def read_columns(self, indices: Int64Array) -> Sample:
         """Reads several samples at once; see `ByColumns.read_columns`."""
@@ -47,6 +46,14 @@ class Joined(ByColumns):
     def _read(self, part: int, indices: Int64Array) -> Sample:
         start = self._ends[part - 1] if part else 0
         return dict(self.parts[part].read_columns(indices - start))
+
+
+class _OfAnyKind(ConcatDataset[Any]):
+    """Like torch's, with the classes where it has them."""
+
+    def __init__(self, parts: Sequence[Any]):
+        super().__init__(parts)
+        self.labels = _labels_of_all(parts)
 
 
 def joined(sequence: TaskSequence, name: str = "all") -> TaskSequence:
@@ -73,4 +80,10 @@ def joined(sequence: TaskSequence, name: str = "all") -> TaskSequence:
 def _join(parts: list[Any]) -> Any:
     if all(isinstance(part, datasets.Dataset) for part in parts):
         return datasets.concatenate_datasets(parts)
-    return Joined(parts) if all(isinstance(part, ColumnReader) for part in parts) else ConcatDataset(parts)
+    return Joined(parts) if all(isinstance(part, ColumnReader) for part in parts) else _OfAnyKind(parts)
+
+
+def _labels_of_all(parts: Sequence[Any]) -> Int64Array | None:
+    found = [labels_of(part) for part in parts]
+    known = [labels for labels in found if labels is not None]
+    return np.concatenate(known) if len(known) == len(found) else None

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import datasets
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import WordLevelTrainer
 
+from mixer.policies.ranges import check_count
 from mixer.recipe import call_by_name
 from tasks.sources.by_columns import ByColumns, Int64Array, Sample
 from tasks.sources.labels import require_column, require_labels
@@ -66,7 +68,8 @@ class Words(ByColumns):
 
 
 def words(
-    source: Splits | Mapping[str, Any],
+    source: Splits | str,
+    arguments: Mapping[str, Any] | None = None,
     *,
     max_length: int = 32,
     vocabulary_size: int | None = None,
@@ -80,11 +83,12 @@ def words(
     `[CLS]` (2), for models that pool there, its words (from 3 on, unknown ones 1), and padding (0).
 
     Args:
-        source: Two data sets, or as in a recipe what gives them: `{"factory": "tasks.sources.clinc150", "arguments":
-            {"path": ...}}`.
+        source: Two data sets, or as in a recipe the name of the function that gives them: `"tasks.sources.clinc150"`.
+        arguments: What to call that function with.
         max_length: Numbers of a sample; what is longer is cut.
         vocabulary_size: Most ids that there are, the three special ones among them; `None` for no bound.
-        min_count: How often a word has to come for a number of its own.
+        min_count: How often a word has to come for a number of its own. With 1 training has no unknown words, so that
+            what a model makes of them is never learned.
         text_column: Column of the text.
 
     Returns:
@@ -93,15 +97,11 @@ def words(
     Raises:
         ValueError: If an argument is outside its range, or a column is missing or no text.
     """
-    for name, value, least in (("max_length", max_length, 2), ("min_count", min_count, 1)):
-        if value < least:
-            raise ValueError(f"words: {name} must be {least} or more, got {value}.")
-    if vocabulary_size is not None and vocabulary_size <= len(SPECIAL):
-        raise ValueError(
-            f"words: vocabulary_size must be more than the {len(SPECIAL)} special ids {SPECIAL}, got "
-            f"{vocabulary_size}; None bounds nothing."
-        )
-    splits = _made(source)
+    check_count("words: max_length", max_length, 2, "the first number of a sample is [CLS]")
+    check_count("words: min_count", min_count, 1, "1 gives every word a number")
+    if vocabulary_size is not None:
+        check_count("words: vocabulary_size", vocabulary_size, len(SPECIAL) + 1, f"{SPECIAL} are among the ids")
+    splits = _splits_of(source, arguments or {})
     texts = {called: _texts(part, text_column, called) for called, part in splits._asdict().items()}
     tokenizer = _learned(texts["train"], vocabulary_size, min_count, max_length)
     return Splits(
@@ -109,19 +109,24 @@ def words(
     )
 
 
-def _made(source: Splits | Mapping[str, Any]) -> Splits:
-    if isinstance(source, Mapping):
-        if not {"factory"} <= set(source) <= {"factory", "arguments"}:
-            raise ValueError(f"words: source must have a factory, and its arguments, got {sorted(source)}.")
-        source = call_by_name("source.factory", source["factory"], dict(source.get("arguments") or {}))
-    if not isinstance(source, tuple) or len(source) != 2:
+def _splits_of(source: Splits | str, arguments: Mapping[str, Any]) -> Splits:
+    made = call_by_name("words: source", source, arguments) if isinstance(source, str) else source
+    if arguments and made is source:
+        raise ValueError(f"words: arguments {sorted(arguments)} are for a source that is named, but it is given.")
+    if not isinstance(made, tuple) or len(made) != 2:
         raise ValueError(
-            f"words: source must be two data sets, for training and for evaluation, got a {type(source).__name__}."
+            "words: source must be two data sets, for training and for evaluation, or the name of a function that "
+            f"gives them, got a {type(made).__name__}."
         )
-    return Splits(*source)
+    return Splits(*made)
 
 
 def _texts(dataset: Any, column: str, called: str) -> list[str]:
+    if not isinstance(dataset, datasets.Dataset):
+        raise ValueError(
+            f"words: {called} must be a Hugging Face data set, got a {type(dataset).__name__}. Text in memory becomes "
+            "one by datasets.Dataset.from_dict({'text': TEXTS, 'label': LABELS})."
+        )
     texts = require_column(dataset, column, f"words: {called}").tolist()
     strange = next((text for text in texts if not isinstance(text, str)), None)
     if strange is not None:
@@ -156,6 +161,10 @@ def _encoded(dataset: Any, texts: Sequence[str], text_column: str, called: str, 
         for values in ([one.ids for one in encoded], [one.attention_mask for one in encoded])
     )
     labels = require_labels(dataset, f"words: {called}")
-    table = dataset.with_format("numpy")[:]
-    others = {name: np.asarray(values) for name, values in table.items() if name != text_column}
-    return Words(ids, mask, labels, {name: values for name, values in others.items() if values.ndim == 1}, tokenizer)
+    kept = [
+        name
+        for name, kind in dataset.features.items()
+        if isinstance(kind, (datasets.Value, datasets.ClassLabel)) and name != text_column
+    ]
+    columns = dataset.with_format("numpy", columns=kept)[:] if kept else {}
+    return Words(ids, mask, labels, {name: np.asarray(columns[name]) for name in kept}, tokenizer)
