@@ -127,7 +127,7 @@ def _texts(dataset: Any, column: str, called: str) -> list[str]:
             f"words: {called} must be a Hugging Face data set, got a {type(dataset).__name__}. Text in memory becomes "
             "one by datasets.Dataset.from_dict({'text': TEXTS, 'label': LABELS})."
         )
-    texts = require_column(dataset, column, f"words: {called}").tolist()
+    texts: list[str] = require_column(dataset, column, f"words: {called}").tolist()
     strange = next((text for text in texts if not isinstance(text, str)), None)
     if strange is not None:
         raise ValueError(f"words: {called}: {column!r} must hold text, got {strange!r}. Name another by text_column.")
@@ -155,9 +155,8 @@ def _learned(texts: Sequence[str], vocabulary_size: int | None, min_count: int, 
 
 def _encoded(dataset: Any, texts: Sequence[str], text_column: str, called: str, tokenizer: Tokenizer) -> Words:
     encoded = tokenizer.encode_batch(texts)
-    length = tokenizer.padding["length"]
     ids, mask = (
-        np.array(values, dtype=np.int64).reshape(-1, length)
+        np.array(values, dtype=np.int64)
         for values in ([one.ids for one in encoded], [one.attention_mask for one in encoded])
     )
     labels = require_labels(dataset, f"words: {called}")
@@ -166,5 +165,5 @@ def _encoded(dataset: Any, texts: Sequence[str], text_column: str, called: str, 
         for name, kind in dataset.features.items()
         if isinstance(kind, (datasets.Value, datasets.ClassLabel)) and name != text_column
     ]
-    columns = dataset.with_format("numpy", columns=kept)[:] if kept else {}
-    return Words(ids, mask, labels, {name: np.asarray(columns[name]) for name in kept}, tokenizer)
+    columns = {name: np.asarray(dataset.with_format("numpy", columns=[name])[:][name]) for name in kept}
+    return Words(ids, mask, labels, columns, tokenizer)
