@@ -68,6 +68,10 @@ Method = Callable[[Protocol, int, int], Setting]
 
 
 def _buffer(protocol: Protocol, memory: int, num_tasks: int, kind: type[Selection] = Reservoir) -> ReplayBuffer:
+    if memory < 1:
+        raise ValueError(
+            f"memory must be 1 entry or more for this method, got {memory}: give --memory-per-class or --buffer."
+        )
     capacity = memory * 10 * num_tasks if protocol.is_per_class else memory
     is_fixed = kind is Ring and protocol.is_per_class
     selection = Ring(slots_per_group=memory) if is_fixed else kind()
