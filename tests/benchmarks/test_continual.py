@@ -110,7 +110,7 @@ def test_methods_that_a_protocol_has_no_place_for(protocol: str, method: str, me
 
 def test_a_method_that_replays_needs_a_memory() -> None:
     with pytest.raises(
-        ValueError, match="memory must be 1 entry or more .* got 0: give --memory-per-class or --buffer"
+        ValueError, match=r"memory must be 1 entry or more .* got 0: give --memory-per-class or --buffer"
     ):
         METHODS["er-ring"](PROTOCOL, 0, 10)
 
