@@ -3,7 +3,8 @@
 `python -m benchmarks.continual --protocol NAME --method NAME [--memory-per-class M | --buffer N] --data-dir DIR`
 gives one row: a method with a memory on all seeds, its average accuracy, forgetting, time, and how fast the last task
 is trained compared with the first. `torchrun --nproc_per_node 2 -m benchmarks.continual ...` does it on two ranks. What
-each protocol is, and what was published, is said in `benchmarks.continual_protocols`.
+each protocol is, and what was published, is said in `benchmarks.continual_protocols`; methods are in
+`benchmarks.continual_methods`.
 """
 
 import argparse
@@ -23,7 +24,8 @@ from transformers import PrinterCallback, ProgressCallback, set_seed
 from transformers.utils import logging
 
 from benchmarks.common import show, write_json
-from benchmarks.continual_protocols import METHODS, PROTOCOLS, Protocol
+from benchmarks.continual_methods import METHODS
+from benchmarks.continual_protocols import PROTOCOLS, Protocol
 from mixer import MixingTrainer
 from tasks.continual import ContinualRun
 from tasks.metrics import all_metrics
@@ -56,8 +58,9 @@ def run_once(protocol: Protocol, method: str, memory: int, seed: int, data_dir: 
         (`first_rate`, `last_rate`, `last_over_first`), and `seconds`, evaluation included.
     """
     set_seed(seed)
-    sequence = protocol.sequence(data_dir, seed)
-    setting = METHODS[method](protocol, memory, len(sequence))
+    tasks = protocol.sequence(data_dir, seed)
+    setting = METHODS[method](protocol, memory, len(tasks))
+    sequence, score = setting.arranged(tasks)
     started = time.perf_counter()
     with _shared_folder() as folder:
         run = ContinualRun(
@@ -68,6 +71,7 @@ def run_once(protocol: Protocol, method: str, memory: int, seed: int, data_dir: 
             mixing=setting.mixing,
             methods=setting.methods,
             batch_size=protocol.batch_size,
+            score=score,
             trainer_class=QuietTrainer,
             **setting.options,
         )
@@ -75,7 +79,7 @@ def run_once(protocol: Protocol, method: str, memory: int, seed: int, data_dir: 
         rates = read_pace(folder, sequence.names).samples_per_second
     metrics = {name: 100 * value for name, value in all_metrics(scores).items()}
     # Updates without replay are half as large: the first task that compares with the last is the first that replays.
-    first = rates.iloc[0 if memory == 0 or protocol.is_online else 1]
+    first = rates.iloc[0 if setting.memory is None or setting.memory.is_online else 1]
     pace = {"first_rate": first, "last_rate": rates.iloc[-1], "last_over_first": rates.iloc[-1] / first}
     return {**metrics, **pace, "seconds": time.perf_counter() - started}
 

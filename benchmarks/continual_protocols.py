@@ -11,25 +11,32 @@ end.
 
 *permuted-mnist-20* (Buzzega et al. 2020, arXiv:2004.07211): 20 tasks of permuted MNIST of 60,000; MLP of two hidden
 layers of 100, SGD, batches of 128 and 128 of memory, one epoch; learning rate 0.2, and 0.1 for DER++; α = 1, β = 1.
+
+*clinc150* (ours; data of Larson et al. 2019): ten tasks of 15 intents, the domains in the order of the alphabet,
+class-incremental, 100 training and 30 test requests an intent, none out of scope. Requests are numbered by the 2,800
+words that come at least twice in training, and cut to 20. A ModernBERT from scratch: one layer of width 128, four
+heads, the mean of its tokens, weights of deviation 0.1, dropout 0.1. AdamW 1e-3 without decay, constant, batches of 32
+new requests and as many of memory, 5 epochs a task. These were chosen by offline training and fine-tuning on one seed,
+not by comparing selections. Memory is counted in all: 300 is 2 an intent, 750 is 5. Online selections are offered
+every request in each epoch, the others a task at its end.
+
+Offline, where all tasks are trained on at once for as many epochs, is the upper bound.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainingArguments
+from torch import nn
+from transformers import AutoConfig, AutoModelForSequenceClassification, TrainingArguments
 
-from mixer.method import Method
-from mixer.policies import Policy
-from replay import AGEM, DER, DERPlusPlus, ReplayBuffer, ReplayRatio
-from replay.selection import Ring
-from tasks.mlp import MLPConfig, MLPForImageClassification
-from tasks.sequences import by_class, permuted
-from tasks.sources import npz
+from tasks.mlp import mlp
+from tasks.sequences import by_class, by_column, permuted
+from tasks.sources import clinc150, npz, words
 from tasks.task import TaskSequence
 
-_A_GEM_BATCH = 256
+A_GEM_BATCH = 256
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,7 @@ class Protocol:
 
     Args:
         sequence: Gives the tasks, by the data's folder and a seed.
-        network: Arguments of the perceptron.
+        model: Makes the model.
         training: Training arguments.
         batch_size: New samples of an update.
         is_per_class: Whether the memory is counted a class and task.
@@ -48,17 +55,13 @@ class Protocol:
     """
 
     sequence: Callable[[Path, int], TaskSequence]
-    network: Mapping[str, Any]
+    model: Callable[[], nn.Module]
     training: Mapping[str, Any]
     batch_size: int
     is_per_class: bool
     is_online: bool
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     published: Mapping[tuple[str, int], str] = field(default_factory=dict)
-
-    def model(self) -> MLPForImageClassification:
-        """Makes the model."""
-        return MLPForImageClassification(MLPConfig(**self.network))
 
     def arguments(self, folder: str, seed: int, method: str) -> TrainingArguments:
         """Gives the training arguments.
@@ -75,7 +78,7 @@ class Protocol:
         return TrainingArguments(
             folder,
             seed=seed,
-            per_device_train_batch_size=4 * _A_GEM_BATCH,
+            per_device_train_batch_size=4 * A_GEM_BATCH,
             lr_scheduler_type="constant",
             max_grad_norm=0.0,
             logging_strategy="no",
@@ -85,69 +88,6 @@ class Protocol:
             use_cpu=True,
             **{**self.training, **changes},
         )
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a method adds to a run.
-
-    Args:
-        memory: The buffer, or `None`.
-        mixing: How much of it is replayed.
-        methods: Gives what else takes part.
-        options: Further arguments of the run.
-    """
-
-    memory: ReplayBuffer | None = None
-    mixing: Policy | None = None
-    methods: Callable[[], Sequence[Method]] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-def _buffer(protocol: Protocol, memory: int, num_tasks: int, is_ring: bool = False) -> ReplayBuffer:
-    capacity = memory * 10 * num_tasks if protocol.is_per_class else memory
-    selection = Ring(slots_per_group=memory) if is_ring else "Reservoir"
-    return ReplayBuffer(capacity, selection, is_online=protocol.is_online)
-
-
-def _fine_tune(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    return Setting()
-
-
-def _reservoir(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    return Setting(_buffer(protocol, memory, num_tasks))
-
-
-def _ring(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    return Setting(_buffer(protocol, memory, num_tasks, is_ring=True))
-
-
-def _a_gem(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    ratio = _A_GEM_BATCH / (_A_GEM_BATCH + protocol.batch_size)
-    mixing = ReplayRatio(ratio, additional=True)
-    return Setting(_buffer(protocol, memory, num_tasks, is_ring=protocol.is_per_class), mixing, lambda: [AGEM()])
-
-
-def _der(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    return Setting(_buffer(protocol, memory, num_tasks), methods=lambda: [DER(alpha=1.0)])
-
-
-def _der_plus_plus(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    return Setting(
-        _buffer(protocol, memory, num_tasks),
-        methods=lambda: [DERPlusPlus(alpha=1.0, beta=1.0, second="again")],
-        options={"second_draw": "again"},
-    )
-
-
-METHODS: dict[str, Callable[[Protocol, int, int], Setting]] = {
-    "fine-tune": _fine_tune,
-    "er-reservoir": _reservoir,
-    "er-ring": _ring,
-    "a-gem": _a_gem,
-    "der": _der,
-    "der++": _der_plus_plus,
-}
 
 
 def _permuted(num_tasks: int, samples_per_task: int | None) -> Callable[[Path, int], TaskSequence]:
@@ -163,10 +103,43 @@ def _split(folder: Path, seed: int) -> TaskSequence:
     return by_class(*npz(folder / "mnist.npz"), 2)
 
 
+_NUM_WORDS, _LENGTH = 2_800, 20
+
+
+def _intents(folder: Path, seed: int) -> TaskSequence:
+    source = clinc150(folder / "clinc150")
+    splits = words(source, max_length=_LENGTH, vocabulary_size=_NUM_WORDS, min_count=2)
+    return by_column(*splits, "domain", scenario="class")
+
+
+def _encoder() -> nn.Module:
+    config = AutoConfig.for_model(
+        "modernbert",
+        vocab_size=_NUM_WORDS,
+        hidden_size=128,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=128,
+        max_position_embeddings=_LENGTH,
+        classifier_pooling="mean",
+        initializer_range=0.1,
+        embedding_dropout=0.1,
+        classifier_dropout=0.1,
+        num_labels=150,
+        pad_token_id=0,
+        cls_token_id=2,
+        sep_token_id=None,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    model: nn.Module = AutoModelForSequenceClassification.from_config(config)
+    return model
+
+
 PROTOCOLS = {
     "tiny-episodic": Protocol(
         _permuted(17, 1_000),
-        {"hidden_sizes": (256, 256), "initial_deviation": 0.1, "initial_bias": 0.1},
+        lambda: mlp(hidden_sizes=(256, 256), initial_deviation=0.1, initial_bias=0.1),
         {"optim": "sgd", "learning_rate": 0.1, "num_train_epochs": 1},
         batch_size=10,
         is_per_class=True,
@@ -180,20 +153,21 @@ PROTOCOLS = {
     ),
     "split-mnist": Protocol(
         _split,
-        {"hidden_sizes": (400, 400)},
+        lambda: mlp(hidden_sizes=(400, 400)),
         {"optim": "adamw_torch", "learning_rate": 1e-3, "num_train_epochs": 4},
         batch_size=128,
         is_per_class=False,
         is_online=False,
         published={
             ("fine-tune", 0): "19.71 ± .08",
+            ("offline", 0): "97.53 ± .30",
             ("er-reservoir", 1_100): "90.78 ± .85",
             ("er-reservoir", 4_400): "95.59 ± .49",
         },
     ),
     "permuted-mnist-20": Protocol(
         _permuted(20, None),
-        {"hidden_sizes": (100, 100)},
+        lambda: mlp(hidden_sizes=(100, 100)),
         {"optim": "sgd", "learning_rate": 0.2, "num_train_epochs": 1},
         batch_size=128,
         is_per_class=False,
@@ -209,5 +183,13 @@ PROTOCOLS = {
             ("er-reservoir", 5_120): "89.9",
             ("der++", 5_120): "92.3",
         },
+    ),
+    "clinc150": Protocol(
+        _intents,
+        _encoder,
+        {"optim": "adamw_torch", "learning_rate": 1e-3, "num_train_epochs": 5},
+        batch_size=32,
+        is_per_class=False,
+        is_online=True,
     ),
 }

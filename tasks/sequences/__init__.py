@@ -5,6 +5,7 @@ from tasks.sequences.by_class import by_class
 from tasks.sequences.by_column import by_column, by_domain
 from tasks.sequences.by_time import by_time
 from tasks.sequences.from_data_sets import from_data_sets
+from tasks.sequences.joined import Joined, joined
 from tasks.sequences.number_apart import number_apart
 from tasks.sequences.permutation import Permutation
 from tasks.sequences.permuted import permuted
@@ -15,6 +16,7 @@ from tasks.sequences.rotation import Rotation
 from tasks.sequences.transformed import Transform, Transformed
 
 __all__ = [
+    "Joined",
     "Permutation",
     "Picked",
     "Relabelled",
@@ -27,6 +29,7 @@ __all__ = [
     "by_domain",
     "by_time",
     "from_data_sets",
+    "joined",
     "number_apart",
     "permuted",
     "pick",

@@ -9,5 +9,18 @@ from tasks.sources.hub import hub
 from tasks.sources.local_files import local_files
 from tasks.sources.npz import npz
 from tasks.sources.splits import Splits
+from tasks.sources.words import Words, words
 
-__all__ = ["Arrays", "ByColumns", "Splits", "clinc150", "digits", "hub", "labels_of", "local_files", "npz"]
+__all__ = [
+    "Arrays",
+    "ByColumns",
+    "Splits",
+    "Words",
+    "clinc150",
+    "digits",
+    "hub",
+    "labels_of",
+    "local_files",
+    "npz",
+    "words",
+]

@@ -14,6 +14,7 @@ import pytest
 from mixer import commands, plugins
 from mixer.cli import main
 from tasks.score_matrix import ScoreMatrix
+from tests.tasks.data import write_intents
 
 ROOT = Path(__file__).parents[2]
 RECIPE = str(ROOT / "recipes" / "continual.yaml")
@@ -64,6 +65,20 @@ def test_the_recipe_forgets_less_than_without_its_memory(tmp_path: Path, capsys:
     assert "backward transfer" in (printed := capsys.readouterr().out)
     assert str(page) in printed.replace("\n", "")
     assert "memory" in page.read_text()
+
+
+def test_the_recipe_of_intents_learns_from_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_intents(tmp_path / "data", {"bank": ["pay", "owe"], "trip": ["fly", "stay"]}, num_train=40, num_test=5)
+    recipe = str(ROOT / "recipes" / "continual_intents.yaml")
+    options = ["--source.arguments.arguments.path", str(data), "--training.output_dir", str(tmp_path / "run")]
+    main(["continual", recipe, *options])
+    scores = ScoreMatrix.from_file(tmp_path / "run" / "scores.json")
+    assert scores.task_names == ("bank", "trip")
+    assert np.diag(scores.scores[1:]).min() > 0.9
+    assert "average accuracy" in capsys.readouterr().out
+    message = fails(capsys, "continual", recipe, "--training.output_dir", str(tmp_path / "none"))
+    assert "data/clinc150" in message
+    assert "Give the folder with data_full.json" in message
 
 
 def test_a_run_is_resumed_to_the_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

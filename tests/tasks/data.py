@@ -1,5 +1,7 @@
 """Small data sets for tests: every input holds its sample's own number, so that samples can be told apart."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -56,3 +58,18 @@ def assert_columns_are_samples(dataset: Any) -> None:
             assert stacked.dtype == values.dtype
             assert torch.equal(stacked, values)
     assert columns["labels"].tolist() == dataset.labels[indices].tolist()
+
+
+def write_intents(folder: Path, domains: dict[str, list[str]], num_train: int, num_test: int) -> Path:
+    """Makes requests up, an intent's by its name, in files laid out like CLINC150."""
+    random = np.random.default_rng(0)
+    intents = [intent for own in domains.values() for intent in own]
+
+    def requests(count: int) -> list[list[str]]:
+        return [[f"please {intent} for {random.choice(['me', 'us', 'her'])}", intent] for intent in intents * count]
+
+    folder.mkdir(parents=True)
+    content = {"train": requests(num_train), "val": requests(1), "test": requests(num_test), "oos_test": [["h", "oos"]]}
+    (folder / "data_full.json").write_text(json.dumps(content))
+    (folder / "domains.json").write_text(json.dumps(domains))
+    return folder

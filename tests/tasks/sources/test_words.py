@@ -1,0 +1,124 @@
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.sequences import by_class, by_column
+from tasks.sources import Arrays, Splits, Words, local_files, words
+from tests.tasks.data import assert_columns_are_samples
+
+
+def table(texts: list[str], **columns: Any) -> datasets.Dataset:
+    return datasets.Dataset.from_dict({"text": texts, "label": [n % 2 for n in range(len(texts))], **columns})
+
+
+def ids(made: Words) -> list[list[int]]:
+    return made.read_columns(np.arange(len(made)))["input_ids"].tolist()
+
+
+def vocabulary(splits: Splits) -> list[str]:
+    known = splits.train.tokenizer.get_vocab()
+    return sorted(known, key=known.get)
+
+
+TRAIN = ["Pay my bill", "pay the bill, now", "the weather"]
+
+
+def test_frequent_words_come_first_and_equal_ones_by_the_alphabet() -> None:
+    splits = words(Splits(table(TRAIN), table(["pay NOW please"])), max_length=6)
+    assert vocabulary(splits) == ["[PAD]", "[UNK]", "[CLS]", "bill", "pay", "the", ",", "my", "now", "weather"]
+    assert ids(splits.train) == [[2, 4, 7, 3, 0, 0], [2, 4, 5, 3, 6, 8], [2, 5, 9, 0, 0, 0]]
+    assert ids(splits.evaluation) == [[2, 4, 8, 1, 0, 0]]  # nothing is learned from what is evaluated on
+    assert splits.evaluation[0]["attention_mask"].tolist() == [1, 1, 1, 1, 0, 0]
+    assert splits.train.labels.tolist() == [0, 1, 0]
+    assert_columns_are_samples(splits.train)
+
+
+def test_the_vocabulary_is_cut_from_its_rare_end() -> None:
+    assert vocabulary(words(Splits(table(TRAIN), table(TRAIN)), vocabulary_size=5))[3:] == ["bill", "pay"]
+    assert vocabulary(words(Splits(table(TRAIN), table(TRAIN)), min_count=2))[3:] == ["bill", "pay", "the"]
+
+
+def test_texts_that_are_empty_unknown_or_special() -> None:
+    splits = words(Splits(table(TRAIN), table(["", " \t", "ünknown 你好", "[PAD] [cls]"])), max_length=8)
+    empty, blank, unknown, special = ids(splits.evaluation)
+    assert empty == blank == [2, 0, 0, 0, 0, 0, 0, 0]
+    assert unknown == [2, 1, 1, 0, 0, 0, 0, 0]
+    assert special == [2, 1, 1, 1, 1, 1, 1, 0]  # brackets and what is between them, like any other text
+    assert splits.evaluation.read_columns(np.array([0]))["attention_mask"].tolist() == [[1] + [0] * 7]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(max_size=30), min_size=1, max_size=6), st.integers(2, 9), st.randoms(use_true_random=False))
+def test_any_text_has_its_length_and_any_order_the_same_vocabulary(texts: list[str], length: int, random: Any) -> None:
+    splits = words(Splits(table(texts), table(texts)), max_length=length)
+    everything = splits.train.read_columns(np.arange(len(texts)))
+    assert everything["input_ids"].shape == everything["attention_mask"].shape == (len(texts), length)
+    assert torch.equal(everything["input_ids"] != 0, everything["attention_mask"] == 1)
+    assert not (everything["input_ids"] == 1).any()
+    assert (everything["input_ids"][:, 0] == 2).all()
+    shuffled = list(texts)
+    random.shuffle(shuffled)
+    again = words(Splits(table(shuffled), table(texts)), max_length=length)
+    assert ids(again.evaluation) == ids(splits.evaluation)
+
+
+def test_other_columns_make_tasks() -> None:
+    made = words(Splits(*[table(TRAIN, domain=["bank", "bank", "talk"], many=[[1], [2], [3]])] * 2))
+    assert made.train.domain.tolist() == ["bank", "bank", "talk"]
+    sequence = by_column(*made, "domain", scenario="free")
+    assert [(task.name, len(task.train)) for task in sequence] == [("bank", 2), ("talk", 1)]
+    assert ids(sequence["talk"].train) == ids(made.train)[2:]
+    assert len(by_class(*made, 1)) == 2
+    with pytest.raises(AttributeError, match=r"Words has no column 'many'; there are \['label', 'domain'\]"):
+        _ = made.train.many
+    with pytest.raises(ValueError, match="there is no column 'mood' with one value a sample"):
+        by_column(*made, "mood")
+
+
+def test_a_worker_gets_the_same_data() -> None:
+    made = words(Splits(*[table(TRAIN, domain=["a", "b", "c"])] * 2)).train
+    for other in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made)):  # noqa: S301
+        assert ids(other) == ids(made)
+        assert other.domain.tolist() == ["a", "b", "c"]
+
+
+def test_a_source_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    table(TRAIN * 2).to_csv(tmp_path / "rows.csv")
+    splits = words("tasks.sources.local_files", {"path": str(tmp_path / "rows.csv"), "evaluation_share": 0.5})
+    given = words(local_files(tmp_path / "rows.csv", evaluation_share=0.5))
+    assert ids(splits.train) == ids(given.train)
+    assert (len(splits.train), len(splits.evaluation)) == (3, 3)
+
+
+GOOD = Splits(table(TRAIN), table(TRAIN))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_length": 0}, r"words: max_length must be a whole number, 2 or more, got 0"),
+        ({"max_length": 1}, r"max_length must .* got 1; the first number of a sample is \[CLS\]"),
+        ({"min_count": 0}, "min_count must be a whole number, 1 or more, got 0"),
+        ({"vocabulary_size": 3}, r"vocabulary_size must be a whole number, 4 or more, got 3; \('\[PAD\]'"),
+        ({"text_column": "body"}, "words: train: there is no column 'body' with one value a sample; its columns are"),
+        ({"text_column": "label"}, "words: train: 'label' must hold text, got 0. Name another by text_column"),
+        ({"arguments": {"path": "x"}}, r"arguments \['path'\] are for a source that is named, but it is given"),
+        ({"source": "tasks.sources.nothing"}, "words: source: 'tasks.sources.nothing' cannot be found"),
+        ({"source": "builtins.dict"}, "source must be two data sets, .* got a dict"),
+        ({"source": Splits(*[Arrays(np.zeros((2, 3)), [0, 1])] * 2)}, "train must be a Hugging Face data set, got a A"),
+        ({"source": Splits(GOOD.train, table(["a", None]))}, "words: evaluation: 1 samples have no 'text'"),
+        ({"source": Splits(GOOD.train.remove_columns("label"), GOOD.evaluation)}, "words: train: a Dataset without"),
+    ],
+)
+def test_what_cannot_be_numbered(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        words(**{"source": GOOD, **arguments})
