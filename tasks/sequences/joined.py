@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import ConcatDataset
 
 from mixer.reader import ColumnReader
+from replay.storage.labels import read_labels
 from tasks.sources.by_columns import ByColumns, Int64Array, Sample
-from tasks.sources.labels import labels_of
 from tasks.task import Task, TaskSequence
 
 
@@ -84,6 +84,6 @@ def _join(parts: list[Any]) -> Any:
 
 
 def _labels_of_all(parts: Sequence[Any]) -> Int64Array | None:
-    found = [labels_of(part) for part in parts]
+    found = [read_labels(part) for part in parts]
     known = [labels for labels in found if labels is not None]
     return np.concatenate(known) if len(known) == len(found) else None
