@@ -15,7 +15,7 @@ from tasks.sources import Arrays
 from tasks.task import Task
 from tests.distributed.launch import end_with, message_of
 from tests.mixer.test_resume import Instants, Killed
-from tests.tasks.test_continual import build, data, end_of, new_model
+from tests.tasks.test_continual import build, build_headed, data, end_of, new_model
 
 KILLS = {"reservoir, kept": ("score task_1", "step 6", "before end 2"), "disk, fresh": ("step 7", "after end 1")}
 
@@ -45,6 +45,25 @@ def runs(folder: Path) -> dict[str, Any]:
             resumed.run(resume=True)
             found_end = end_of(resumed)
             results["different"] += [f"{name} {place}: {part}" for part in end if end[part] != found_end[part]]
+    return results
+
+
+def heads(folder: Path) -> dict[str, Any]:
+    """Runs with heads of their own, killed in the second task, and what of them differs from those nobody killed."""
+    results: dict[str, Any] = {"ends": {}, "different": []}
+    for kind in ("growing, kept", "masked, payloads"):
+        own: dict[str, Any] = {"per_device_train_batch_size": 2}
+        run = build_headed(folder / kind, kind, instants := Instants(), **own)
+        run.run()
+        results["ends"][kind] = end = end_of(run)
+        last = [number for number, instant in enumerate(instants.names) if instant == "step 2"][1]
+        with pytest.raises(Killed):
+            build_headed(folder / f"{kind} again", kind, Instants(last), **own).run()
+        torch.distributed.barrier()
+        resumed = build_headed(folder / f"{kind} again", kind, seed=torch.distributed.get_rank(), **own)
+        resumed.run(resume=True)
+        found = end_of(resumed)
+        results["different"] += [f"{kind}: {part}" for part in end if end[part] != found[part]]
     return results
 
 
@@ -81,7 +100,12 @@ def main() -> None:
     gc.collect = lambda *_: 0  # takes longer at each run's beginning than the run
     torch.set_num_threads(1)
     build(folder / "first", "none, fresh")  # joins the ranks
-    results = {"runs": runs(folder), "scores": scores(folder), "failures": failures(folder)}
+    results = {
+        "runs": runs(folder),
+        "heads": heads(folder / "heads"),
+        "scores": scores(folder),
+        "failures": failures(folder),
+    }
     end_with(results, folder, "continual")
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.distributed.launch import launch_well, results_of
-from tests.tasks.test_continual import build, data, end_of, new_model
+from tests.tasks.test_continual import build, build_headed, data, end_of, new_model
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +33,20 @@ def test_two_ranks_end_as_one(results: list[dict[str, Any]], name: str, tmp_path
     assert np.abs(np.array(first["weights"]) - np.array(expected["weights"])).max() < 1e-5
     if "entries" in expected:
         assert first["entries"] == expected["entries"]
+
+
+def test_killed_runs_with_heads_of_their_own_end_as_ones_that_were_not(results: list[dict[str, Any]]) -> None:
+    assert [result["heads"]["different"] for result in results] == [[], []]
+
+
+@pytest.mark.parametrize("kind", ["growing, kept", "masked, payloads"])
+def test_two_ranks_with_heads_of_their_own_end_as_one(results: list[dict[str, Any]], kind: str, tmp_path: Path) -> None:
+    run = build_headed(tmp_path, kind)
+    run.run()
+    expected = end_of(run)
+    first, second = (result["heads"]["ends"][kind] for result in results)
+    assert first == second
+    assert np.abs(np.array(first["weights"]) - np.array(expected["weights"])).max() < 1e-5
 
 
 def test_samples_are_scored_once_each(results: list[dict[str, Any]]) -> None:

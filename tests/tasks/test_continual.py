@@ -292,6 +292,81 @@ def test_accuracy_is_that_among_the_classes_that_compete(scenario: Any, tmp_path
         assert run.scores.scores[2, number] == expected
 
 
+# ---- Heads ----
+
+
+def classes_in_turn(scenario: Any) -> TaskSequence:
+    images = Arrays(data().inputs, np.arange(40) % 6)
+    return by_class(images, images, 2, scenario=scenario)
+
+
+HEADS: dict[str, dict[str, Any]] = {
+    "growing, kept": {"name": "reservoir, kept", "head": "growing", "scenario": "class", "num_labels": 2},
+    "growing, fresh": {"name": "in memory, kept", "optimizer": "fresh", "head": "growing", "scenario": "class"},
+    "masked": {"name": "reservoir, kept", "scenario": "task", "num_labels": 6},
+    "masked, payloads": {"name": "payloads, kept", "scenario": "task", "num_labels": 6},
+}
+
+
+def build_headed(folder: Path, kind: str, instants: Instants | None = None, seed: int = 0, **changes: Any) -> Any:
+    options = {**HEADS[kind], **changes}
+    model = new_model(seed, num_labels=options.pop("num_labels", 2))
+    tasks = classes_in_turn(options.pop("scenario"))
+    return build(folder, options.pop("name"), instants, sequence=tasks, model=model, **options)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_killed_run_with_a_head_of_its_own_ends_as_one_that_was_not(kind: str, tmp_path: Path) -> None:
+    run = build_headed(tmp_path / "whole", kind, instants := Instants())
+    run.run()
+    end = end_of(run)
+    found = [number for number, name in enumerate(instants.names) if name in ("step 2", "step 3", "before end 2")]
+    for number in found[1:]:
+        with pytest.raises(Killed):
+            build_headed(tmp_path / str(number), kind, Instants(number)).run()
+        resumed = build_headed(tmp_path / str(number), kind, seed=7)
+        resumed.run(resume=True)
+        assert_same(end_of(resumed), end)
+
+
+def test_a_growing_head_has_the_outputs_of_the_classes_seen_so_far(tmp_path: Path) -> None:
+    sizes = []
+
+    def score(trainer: Any, task: Task) -> float:
+        sizes.append(trainer.model.head.out_features)
+        return accuracy(trainer, task.evaluation)
+
+    run = build(tmp_path, sequence=classes_in_turn("class"), model=new_model(num_labels=2), head="growing", score=score)
+    matrix = run.run()
+    assert sizes == [2] * 6 + [4] * 3 + [6] * 3  # three tasks before the first, and after each
+    assert np.isfinite(matrix.scores).all()
+    assert (matrix.scores[1, 1:] == 0).all()  # classes that have no output yet are never right
+    assert run.model.config.num_labels == 6
+
+
+def test_in_a_masked_head_a_task_leaves_the_outputs_of_others_alone(tmp_path: Path) -> None:
+    for head, is_same in ((None, True), ("whole", False)):
+        model = new_model(num_labels=6)
+        run = build(tmp_path / str(head), "none, fresh", sequence=classes_in_turn("task")[:2], model=model, head=head)
+        before = model.head.weight[4:].clone()
+        run.run()
+        assert bool((model.head.weight[4:] == before).all()) is is_same
+
+
+def test_classes_without_an_output_and_logits_under_a_growing_head_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the model has 3 outputs, but the tasks have classes up to 5: set its"):
+        build(tmp_path, sequence=classes_in_turn("class"))
+    with pytest.raises(ValueError, match="a method keeps logits of earlier tasks"):
+        build(tmp_path, "payloads, kept", sequence=classes_in_turn("class"), head="growing")
+    with pytest.raises(ValueError, match="head must be one of"):
+        build(tmp_path, head="shrinking")
+    run = build(tmp_path, "none, fresh", sequence=classes_in_turn("task"), model=new_model(num_labels=6))
+    run.run()
+    again = build(tmp_path, "none, fresh", sequence=run.sequence, model=new_model(num_labels=6), head="whole")
+    with pytest.raises(ValueError, match="its head is masked, not whole"):
+        again.run(resume=True)
+
+
 # ---- Learning curves, pace, second draws ----
 
 
