@@ -19,7 +19,7 @@ from mixer.method import Method as TakesPart
 from mixer.policies import Policy
 from replay import AGEM, DER, DERPlusPlus, ReplayBuffer, ReplayRatio
 from replay.selection import Reservoir, Ring, Selection, selection_classes
-from tasks.continual import Score
+from tasks.score import Score
 from tasks.scoring import accuracy
 from tasks.sequences import joined
 from tasks.task import Task, TaskSequence
@@ -61,7 +61,7 @@ class Setting:
                 np.mean([accuracy(trainer, own.evaluation, own.classes if by_task else None) for own in tasks])
             )
 
-        return joined(tasks), mean_accuracy
+        return joined(tasks), Score(mean_accuracy, "accuracy")
 
 
 Method = Callable[[Protocol, int, int], Setting]

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import TrainingArguments
 
@@ -28,6 +29,23 @@ def gradients_aside(parameters: Sequence[nn.Parameter]) -> Iterator[Sequence[nn.
     finally:
         for parameter, gradient in zip(parameters, kept, strict=True):
             parameter.grad = gradient
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Runs a model as in evaluation, without gradients; modes go back one by one, as parts may have modes of their own.
+
+    Args:
+        model: The model.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 @contextlib.contextmanager

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import Trainer, default_data_collator
 
+from mixer.aside import evaluating
+
 Float32Array = NDArray[np.float32]
 Collator = Callable[[list[Any]], Any]
 
@@ -87,7 +89,7 @@ def _features(model: nn.Module, batches: Iterator[Any], layer: str | None) -> Fl
     device, known = next(model.parameters()).device, inspect.signature(model.forward).parameters
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
     found: list[Tensor] = []
-    with _evaluating(model), _captured(model, layer) as captured:
+    with evaluating(model), _captured(model, layer) as captured:
         for batch in batches:
             inputs = {name: value for name, value in batch.items() if takes_all or name in known}
             inputs = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
@@ -96,19 +98,6 @@ def _features(model: nn.Module, batches: Iterator[Any], layer: str | None) -> Fl
             found.append(_of_samples(captured, batch, layer))
     features: Float32Array = torch.cat(found).numpy()
     return features
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Puts modes back one by one, for parts may be held in another one than the whole."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,7 @@ from tasks.pace import read_pace
 from tasks.results import METRICS_FILE, PAGE_FILE, write_page
 from tasks.score_matrix import ScoreMatrix
 
-_FIELDS = (
-    *("model", "source", "sequence", "head", "memory", "second_draw", "mixing", "methods", "batch_size", "optimizer"),
-    "curve_updates",
-)
+_FIELDS = tuple(field.name for field in fields(ContinualRecipe) if field.name != "training")
 _RESUME = ("auto", "must", "never")
 
 
@@ -79,14 +77,16 @@ def _train(parser: ArgumentParser, config: Namespace) -> None:
     resume = config.pop("resume")  # how it was launched is no part of what is trained
     recipe = build_recipe(ContinualRecipe, parser, config, _FIELDS, otherwise="training")
     folder, args = Path(str(recipe.training.output_dir)), recipe.training
+    run = recipe.build()
+    run.check()  # before anything that is there is touched
     with args.main_process_first(local=False):  # no rank looks at what is there before it is settled
         if args.should_save:
             _settle(folder, resume)
-    run = recipe.build()
+    run.begin(resume in ("auto", "must"))
     if args.should_save:
         folder.mkdir(parents=True, exist_ok=True)
         parser.save(config, str(folder / "recipe.yaml"), overwrite=True, skip_validation=True)
-    matrix = run.run(resume=resume in ("auto", "must"))
+    matrix = run.run()
     if args.should_save:
         console = _console()
         console.print(_scores_table(matrix, read_pace(folder, matrix.task_names)))

@@ -1,16 +1,15 @@
 """A continual run: one task after the other, a Trainer run each, with a score of every task after every task."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import torch
+import pandas as pd
 from safetensors.torch import load_model, save_model
 from torch import nn
 from transformers import TrainingArguments, set_seed
-from transformers.utils import logging
 
 from mixer import MixingTrainer, Stream
 from mixer.agreement import Agreement
@@ -18,21 +17,20 @@ from mixer.checkpoint import step_of
 from mixer.method import Method
 from mixer.policies import Policy
 from replay import ReplayBuffer
+from replay.storage.fingerprint import fingerprint
+from tasks.continual_checks import Optimizer, check_types, check_values
 from tasks.ends import Ends
 from tasks.heads import HeadKind, as_head
+from tasks.kept_optimizer import KeptOptimizer
 from tasks.learning_curve import LearningCurve
+from tasks.pace import read_pace
 from tasks.rehearsal import Rehearsal
 from tasks.results import PAGE_FILE, write_metrics, write_page
+from tasks.score import Score, as_score, score_of
 from tasks.score_matrix import ScoreMatrix
-from tasks.scoring import accuracy
 from tasks.task import Task, TaskSequence
 
-logger = logging.get_logger(__name__)
-
 SCORES_FILE = "scores.json"
-
-Optimizer = Literal["fresh", "kept"]
-Score = Callable[[MixingTrainer, Task], float]
 
 
 class ContinualRun:
@@ -60,12 +58,14 @@ class ContinualRun:
         scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
         curve_updates: After how many of its first updates each task is scored, besides before them, for the area under
             the learning curves (10 in the paper); `None` for no curves.
-        score: Scores a task; `None` takes the accuracy, among the task's own classes in a task-incremental sequence.
+        score: What a task is scored by: `"accuracy"`, among the task's own classes in a task-incremental sequence,
+            `"loss"`, or a `Score` of your own; `None` takes the accuracy where all tasks have classes, else the loss.
         trainer_class: The trainer.
         **options: Further arguments of the trainer.
 
     Raises:
         ValueError: If something does not fit together.
+        TypeError: If an argument is of another kind.
     """
 
     def __init__(
@@ -83,43 +83,85 @@ class ContinualRun:
         optimizer: Optimizer = "fresh",
         scores_before: bool = True,
         curve_updates: int | None = None,
-        score: Score | None = None,
+        score: Score | str | None = None,
         trainer_class: type[MixingTrainer] = MixingTrainer,
         **options: Any,
     ):
-        _check(args, optimizer, curve_updates, options)
+        check_types(model, sequence, args, memory, methods, trainer_class)
+        check_values(args, optimizer, curve_updates, options)
         self.model, self.sequence, self.args, self.memory = model, sequence, args, memory
         self.rehearsal = Rehearsal(memory, second_draw, mixing, methods, sequence.names)
         self.head = as_head(head, sequence, args.seed)
         self.head.check(model, sequence, args, options, self.rehearsal.keeps_logits)
-        self.folder = Path(str(args.output_dir))
-        description = {"optimizer": optimizer, "has_memory": memory is not None, "head": self.head.kind}
-        self._ends = Ends(self.folder, sequence.names, description)
-        self.scores = ScoreMatrix(sequence.names)
-        self._batch_size, self._optimizer_kind, self._score = batch_size, optimizer, score or self._accuracy
-        self._scores_before, self._curve_updates = scores_before, curve_updates
-        self._trainer_class, self._options = trainer_class, options
-        self._optimizer: torch.optim.Optimizer | None = None
-        self._saved_optimizer: Any = None
+        self.score, self.folder = as_score(score, sequence), Path(str(args.output_dir))
+        self._batch_size, self._keeps_optimizer, self._scores_before = batch_size, optimizer == "kept", scores_before
+        self._curve_updates, self._trainer_class, self._options = curve_updates, trainer_class, options
+        self.scores, self._optimizer = self._new_scores(), KeptOptimizer(self.head)
+        self._ends = Ends(self.folder, sequence.names, self._description, self._settings)
+        self._num_done: int | None = None  # until it has begun
+        self._goes_on = False
+        self._first_trainer: MixingTrainer | None = None
+        self._pace = read_pace(self.folder, ())
 
-    def run(self, resume: bool = False) -> ScoreMatrix:
-        """Trains on all tasks.
+    def check(self) -> None:
+        """Makes the first task's trainer, so that what does not fit shows before anything is written.
+
+        Raises:
+            ValueError: If something does not fit.
+            TypeError: If the trainer has no such argument.
+        """
+        self.rehearsal.refuse_earlier_tasks()
+        self.head.begin(self.model, 0)
+        self._first_trainer = self._new_trainer(0)
+
+    def begin(self, resume: bool = False) -> int:
+        """Takes up the run in the output folder, or begins one; `run` does so by itself.
 
         Args:
             resume: Whether to go on with a run in the output folder, if there is one.
 
         Returns:
+            How many tasks are done.
+
+        Raises:
+            ValueError: If there is a run already and it is not to be gone on with, or it is another one.
+        """
+        if self._first_trainer is None:
+            self.check()
+        agreement, writes = Agreement(self.args.world_size, 0), self.args.process_index == 0
+        found = agreement.most(agreement.together(lambda: self._ends.find(resume) if writes else -1))
+        self._goes_on, self._num_done = found >= 0, max(found, 0)
+        path = self.folder / SCORES_FILE
+        if self._goes_on:
+            self._first_trainer = None  # it knows nothing of what is there
+            self.scores = agreement.together(partial(ScoreMatrix.from_file, path))
+            agreement.together(partial(self._take_up, found))
+        else:
+            self.scores = self._new_scores()
+            agreement.together(partial(self._save_end, 0))
+        self.scores.path = path if writes else None
+        self.scores.write()
+        return self._num_done
+
+    def run(self, resume: bool = False) -> ScoreMatrix:
+        """Trains on all tasks.
+
+        Args:
+            resume: Whether to go on with a run in the output folder, if there is one; see `begin`.
+
+        Returns:
             The scores.
 
         Raises:
-            ValueError: If there is a run already and it is not to be gone on with, or it is of other tasks.
+            ValueError: As `begin`; or if no task at all can be scored before the first.
         """
         agreement = Agreement(self.args.world_size, 0)
-        num_done = self._begin(resume, agreement)
-        for number in range(num_done, len(self.sequence)):
-            self._train_task(number, resume and number == num_done)
+        begun = self.begin(resume) if self._num_done is None else self._num_done
+        for number in range(begun, len(self.sequence)):
+            self._train_task(number, self._goes_on and number == begun)
             agreement.together(partial(self._save_end, number + 1))
         agreement.together(self._show)
+        self._num_done = None
         return self.scores
 
     # ---- One task ----
@@ -127,22 +169,27 @@ class ContinualRun:
     def _train_task(self, number: int, resume: bool) -> None:
         task = self.sequence[number]
         self.head.begin(self.model, number)
-        trainer = self._new_trainer(number, task)
+        trainer, self._first_trainer = self._first_trainer or self._new_trainer(number), None
+        if self._keeps_optimizer and number:
+            self._optimizer.give(trainer)
+        if self._curve_updates is not None:
+            trainer.add_callback(LearningCurve(self._curve_updates, partial(self._record_curve, trainer, number)))
         if number == 0 and self._scores_before and 0 not in self.scores.recorded:
-            self._record(trainer, 0)
+            self._record_before(trainer)
         checkpoint = trainer.newest_checkpoint() if resume else None
         self.scores.truncate(number, None if checkpoint is None else step_of(Path(checkpoint)))
         set_seed(self.args.seed + number)  # whatever was drawn before, by evaluation or by an earlier process
         with self.head.training():
             trainer.train(resume_from_checkpoint=checkpoint)
-        self._optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # without accelerate's wrapper
+        if self._keeps_optimizer:
+            self._optimizer.take(trainer)
         self.rehearsal.remember(trainer, task)
         self._record(trainer, number + 1)
 
-    def _new_trainer(self, number: int, task: Task) -> MixingTrainer:
-        args = copy.copy(self.args)
+    def _new_trainer(self, number: int) -> MixingTrainer:
+        args, task = copy.copy(self.args), self.sequence[number]
         args.output_dir = str(self._ends.folder_of(number))
-        trainer = self._trainer_class(
+        return self._trainer_class(
             model=self.model,
             args=args,
             train_dataset=[Stream(task.name, task.train), *self.rehearsal.new_streams()],
@@ -151,19 +198,14 @@ class ContinualRun:
             batch_size=self._batch_size,
             **self._options,
         )
-        if self._optimizer_kind == "kept" and number:
-            self._keep_optimizer(trainer)
-        if self._curve_updates is not None:
-            trainer.add_callback(LearningCurve(self._curve_updates, partial(self._record_curve, trainer, number)))
-        return trainer
 
-    def _keep_optimizer(self, trainer: MixingTrainer) -> None:
-        """Goes on with the state of the task before."""
-        state = self._saved_optimizer if self._optimizer is None else self._optimizer.state_dict()
-        optimizer = trainer.create_optimizer()
-        optimizer.load_state_dict(self.head.widen(state, optimizer))
-        for group in optimizer.param_groups:  # a schedule has left them where the last task ended
-            group["lr"] = group.get("initial_lr", group["lr"])
+    def _record_before(self, trainer: MixingTrainer) -> None:
+        self._record(trainer, 0)
+        if len(reasons := {name: why for (_, name), why in self.scores.failures.items()}) == len(self.sequence):
+            raise ValueError(
+                f"score: no task could be scored before the first, so that nothing would come of the run: {reasons}. "
+                "Give a score that fits the model and the samples, Score(function, metric=...)."
+            )
 
     def _record(self, trainer: MixingTrainer, after: int) -> None:
         scored = {task.name: self._score_of(trainer, task, f"after {after} tasks") for task in self.sequence}
@@ -175,64 +217,61 @@ class ContinualRun:
         self.scores.record_batch(number + 1, num_updates, score)
 
     def _score_of(self, trainer: MixingTrainer, task: Task, when: str) -> tuple[float, str | None]:
-        """Gives a score, or NaN and why there is none: one task's evaluation must not end the run."""
-        try:
-            return self._score(trainer, task), None
-        except Exception as error:
-            logger.warning("The evaluation of task %r %s failed: %r", task.name, when, error)
-            return float("nan"), f"{type(error).__name__}: {error}"
-
-    def _accuracy(self, trainer: MixingTrainer, task: Task) -> float:
-        classes = task.classes if self.sequence.scenario == "task" else None
-        return accuracy(trainer, task.evaluation, classes)
+        return score_of(self.score, trainer, task, when)
 
     # ---- State ----
 
-    def _begin(self, resume: bool, agreement: Agreement) -> int:
-        """Gives the number of tasks that are done, and takes up what they left."""
-        path, writes = self.folder / SCORES_FILE, self.args.process_index == 0
-        num_done = agreement.most(agreement.together(lambda: self._ends.find(resume) if writes else -1))
-        if num_done < 0:
-            self.scores.path = path if writes else None
-            self.scores.truncate(0)
-            self.head.begin(self.model, 0)
-            agreement.together(lambda: self._save_end(0))
-            return 0
-        self.scores = ScoreMatrix.from_file(path)
-        self.scores.path = path if writes else None
-        agreement.together(lambda: self._take_up(num_done))
-        return num_done
+    def _new_scores(self) -> ScoreMatrix:
+        beta = 10 if self._curve_updates is None else self._curve_updates
+        return ScoreMatrix(self.sequence.names, self.score.higher_is_better, self.score.metric, beta)
+
+    @property
+    def _description(self) -> dict[str, Any]:
+        """What has to be the same for a run to be gone on with."""
+        return {
+            "data": [[fingerprint(task.train), fingerprint(task.evaluation)] for task in self.sequence],
+            "scenario": self.sequence.scenario,
+            "optimizer": "kept" if self._keeps_optimizer else "fresh",
+            "has_memory": self.memory is not None,
+            "head": self.head.kind,
+            "score": self.score.metric,
+        }
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """What may change from one task to the next, and is then said."""
+        names = (
+            "learning_rate",
+            "num_train_epochs",
+            "max_steps",
+            "weight_decay",
+            "per_device_train_batch_size",
+            "seed",
+        )
+        of_arguments = {name: getattr(self.args, name) for name in names}
+        return {**of_arguments, "batch_size": self._batch_size, "curve_updates": self._curve_updates}
 
     def _take_up(self, num_done: int) -> None:
-        end, self._optimizer = self._ends.end_of(num_done), None
+        end = self._ends.end_of(num_done)
         self.head.begin(self.model, max(num_done - 1, 0))
         load_model(self.model, end / "model.safetensors")
         self.rehearsal.load(end, self.sequence.tasks[:num_done])
-        if self._optimizer_kind == "kept" and num_done:
-            self._saved_optimizer = torch.load(end / "optimizer.pt", map_location="cpu", weights_only=True)
+        if self._keeps_optimizer and num_done:
+            self._optimizer.load(end)
+        self._pace = read_pace(self.folder, self.sequence.names, last=num_done)
 
     def _save_end(self, num_done: int) -> None:
         if self.args.process_index == 0:
             self._ends.write(num_done, self._write_end)
-            write_metrics(self.scores, self.folder)
+            new = read_pace(self.folder, self.sequence.names, max(num_done - 1, 0), num_done)
+            self._pace = new if self._pace.empty else pd.concat([self._pace, new])
+            write_metrics(self.scores, self._pace, self.folder)
+
+    def _write_end(self, end: Path) -> None:
+        save_model(self.model, str(end / "model.safetensors"))
+        self._optimizer.save(end)
+        self.rehearsal.save(end)
 
     def _show(self) -> None:
         if self.args.process_index == 0:
             write_page({self.folder.name: self.scores}, self.folder / PAGE_FILE)
-
-    def _write_end(self, end: Path) -> None:
-        save_model(self.model, str(end / "model.safetensors"))
-        if self._optimizer_kind == "kept" and self._optimizer is not None:
-            torch.save(self._optimizer.state_dict(), end / "optimizer.pt")
-        self.rehearsal.save(end)
-
-
-def _check(args: TrainingArguments, optimizer: str, curve_updates: int | None, options: Mapping[str, Any]) -> None:
-    if optimizer not in ("fresh", "kept"):
-        raise ValueError(f"optimizer must be 'fresh' or 'kept', got {optimizer!r}.")
-    if any(given is not None for given in options.get("optimizers", ())):
-        raise ValueError("optimizers are made for each task: say args.optim or optimizer_cls_and_kwargs instead.")
-    if args.fsdp or args.deepspeed:
-        raise ValueError("ContinualRun saves whole models from one process: leave out fsdp and deepspeed, or use DDP.")
-    if curve_updates is not None and curve_updates < 0:
-        raise ValueError(f"curve_updates must be 0 or more, or None for no curves, got {curve_updates}.")

@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 from transformers import TrainingArguments, set_seed
@@ -13,7 +13,8 @@ from mixer.policies.registry import as_policy
 from mixer.recipe import ModelRecipe, call_by_name
 from mixer.recipe import Task as HeadTask
 from replay import ReplayBuffer
-from tasks.continual import ContinualRun, Optimizer
+from tasks.continual import ContinualRun
+from tasks.continual_checks import Optimizer
 from tasks.heads import HeadKind
 from tasks.task import TaskSequence
 
@@ -89,6 +90,7 @@ class ContinualRecipe:
         optimizer: Whether each task begins with a `fresh` optimizer or goes on with the one `kept`.
         scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
         curve_updates: After how many of its first updates each task is scored, for the area under the learning curves.
+        score: What a task is scored by; `None` takes the accuracy where all tasks have classes, else the loss.
     """
 
     model: ClassifierRecipe
@@ -104,6 +106,7 @@ class ContinualRecipe:
     optimizer: Optimizer = "fresh"
     scores_before: bool = True
     curve_updates: int | None = None
+    score: Literal["accuracy", "loss"] | None = None
 
     def build(self) -> ContinualRun:
         """Builds the tasks, the model, the memory and the run.
@@ -131,6 +134,7 @@ class ContinualRecipe:
             optimizer=self.optimizer,
             scores_before=self.scores_before,
             curve_updates=self.curve_updates,
+            score=self.score,
         )
 
     def _tasks(self) -> TaskSequence:

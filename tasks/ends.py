@@ -21,11 +21,19 @@ class Ends:
         folder: The run's folder.
         task_names: Names of the tasks.
         description: What has to be the same for a run to be gone on with.
+        settings: What may change on the way, which is then said.
     """
 
-    def __init__(self, folder: Path, task_names: Sequence[str], description: Mapping[str, Any]):
+    def __init__(
+        self,
+        folder: Path,
+        task_names: Sequence[str],
+        description: Mapping[str, Any],
+        settings: Mapping[str, Any] | None = None,
+    ):
         self.folder, self._task_names = folder, tuple(task_names)
         self._description = {"format": FORMAT_VERSION, "tasks": list(task_names), **description}
+        self._settings = dict(settings or {})
 
     def folder_of(self, number: int) -> Path:
         """Gives the folder that a task trains in.
@@ -70,6 +78,10 @@ class Ends:
         for name, own in self._description.items():
             if state.get(name) != own:
                 raise ValueError(f"The run in {self.folder} is another: its {name} is {state.get(name)}, not {own}.")
+        before = state["settings"]
+        changed = [f"{name} {before[name]} -> {own}" for name, own in self._settings.items() if before[name] != own]
+        if changed:
+            logger.warning("The run in %s goes on with other settings than before: %s", self.folder, "; ".join(changed))
         for num_done in range(int(state["num_done"]), -1, -1):
             end = self.end_of(num_done)
             problem = find_problem(end)
@@ -89,7 +101,7 @@ class Ends:
         begin_writing(end)
         end.mkdir(parents=True, exist_ok=True)
         write_into(end)
-        state = {**self._description, "num_done": num_done}
+        state = {**self._description, "settings": self._settings, "num_done": num_done}
         write_json(end / STATE_FILE, state)  # as whatever can be gone on from has
         complete(end)
         write_json(self.folder / RUN_STATE_FILE, state)

@@ -105,7 +105,7 @@ def all_metrics(matrix: ScoreMatrix, after: int | None = None, beta: int | None 
     Args:
         matrix: The matrix.
         after: Number of the task to stand for the last one; `None` for T.
-        beta: Last number of batches in the area under the learning curves; `None` takes the last that was recorded.
+        beta: Last number of batches in the area under the learning curves; `None` takes the matrix's own.
 
     Returns:
         Metrics by name, as in `METRICS`; NaN where `tasks.explaining.explain` has a reason.

@@ -10,12 +10,14 @@ from mixer.ledger import Ledger
 from tasks.ends import Ends
 
 
-def read_pace(folder: str | Path, task_names: Sequence[str]) -> pd.DataFrame:
+def read_pace(folder: str | Path, task_names: Sequence[str], first: int = 0, last: int | None = None) -> pd.DataFrame:
     """Reads from the ledgers how long the tasks of a run took, evaluation left out.
 
     Args:
         folder: The run's folder.
         task_names: Names of its tasks.
+        first: Number of the first task to read about, from 0.
+        last: That of the task to end before; `None` for all.
 
     Returns:
         One row a task that was trained (the index `task`): `num_samples` (those of memory too), `seconds` (of loading
@@ -25,7 +27,7 @@ def read_pace(folder: str | Path, task_names: Sequence[str]) -> pd.DataFrame:
     """
     ends = Ends(Path(folder), task_names, {})
     rows = {}
-    for number, name in enumerate(task_names):
+    for number, name in list(enumerate(task_names))[first:last]:
         ledger_folder = ends.folder_of(number) / "ledger"
         updates = Ledger(ledger_folder).updates() if ledger_folder.exists() else pd.DataFrame()
         if len(updates):

@@ -25,6 +25,7 @@ class Rehearsal:
 
     Raises:
         ValueError: If there is no memory but something for it, or two streams would have the same name.
+        TypeError: If the mixing is no policy.
     """
 
     def __init__(
@@ -39,12 +40,32 @@ class Rehearsal:
             raise ValueError(
                 "mixing, methods and second_draw say what a memory is for, but memory is None: give a ReplayBuffer."
             )
+        if mixing is not None and not isinstance(mixing, Policy):
+            raise TypeError(
+                "mixing must be a policy that fits every task, whose streams have other names, such as "
+                f"ReplayRatio(0.5), got a {type(mixing).__name__}."
+            )
         if MEMORY in task_names:
             raise ValueError(f"A task is called {MEMORY!r}, which is the name of the memory's stream; rename it.")
         if second_draw in (MEMORY, *task_names):
             raise ValueError(f"second_draw must be a name that no other stream has, got {second_draw!r}.")
         self.memory, self._second_draw, self._mixing = memory, second_draw, mixing
-        self._methods = methods
+        self._methods, self._task_names = methods, tuple(task_names)
+
+    def refuse_earlier_tasks(self) -> None:
+        """Makes sure that a run that begins does not begin with samples of its own tasks.
+
+        Raises:
+            ValueError: If the memory holds some, as after another run.
+        """
+        if self.memory is None or not self.memory.num_offered:
+            return
+        known = [name for name in self._task_names if name in self.memory.sources.names]
+        if known:
+            raise ValueError(
+                f"memory holds samples of the tasks {known} before the first of them is trained on, as after another "
+                "run. Give each run a new ReplayBuffer."
+            )
 
     @property
     def keeps_logits(self) -> bool:

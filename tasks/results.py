@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from transformers.utils import logging
 
 from mixer.checkpoint import write_json
 from tasks.explaining import explain
 from tasks.metrics import all_metrics
-from tasks.pace import read_pace
 from tasks.score_matrix import ScoreMatrix
 
 logger = logging.get_logger(__name__)
@@ -17,18 +17,18 @@ logger = logging.get_logger(__name__)
 METRICS_FILE, PAGE_FILE = "metrics.json", "scores.html"
 
 
-def write_metrics(matrix: ScoreMatrix, folder: Path) -> None:
+def write_metrics(matrix: ScoreMatrix, pace: pd.DataFrame, folder: Path) -> None:
     """Writes all metrics of the tasks that were trained so far, with the reasons of those that are not known.
 
     Args:
         matrix: The scores.
+        pace: What `read_pace` gives.
         folder: The run's folder.
     """
     last = matrix.last_task
     metrics = {name: value if np.isfinite(value) else None for name, value in all_metrics(matrix, last).items()}
     known = {"metric": matrix.metric, "after": last, "beta": matrix.beta, "metrics": metrics}
-    pace = read_pace(folder, matrix.task_names).to_dict("index")
-    write_json(folder / METRICS_FILE, {**known, "not_known": explain(matrix, last), "pace": pace})
+    write_json(folder / METRICS_FILE, {**known, "not_known": explain(matrix, last), "pace": pace.to_dict("index")})
 
 
 def write_page(matrices: Mapping[str, ScoreMatrix], path: Path) -> Path | None:

@@ -29,6 +29,7 @@ class ScoreMatrix:
         task_names: Names of the tasks in the order of training.
         higher_is_better: Whether a higher score is a better one: true of accuracies, false of losses.
         metric: What a score is.
+        beta: Last number of batches that learning curves go to; 10 is the paper's.
         path: JSON file that is written anew, whole or not at all, at each change; `None` keeps all in memory, as on
             ranks that do not write.
 
@@ -41,13 +42,14 @@ class ScoreMatrix:
         task_names: Sequence[str],
         higher_is_better: bool = True,
         metric: str = "accuracy",
+        beta: int = 10,
         path: str | Path | None = None,
     ):
         self.task_names = tuple(task_names)
         if isinstance(task_names, str) or not self.task_names or len(set(self.task_names)) < len(self.task_names):
             raise ValueError(f"task_names must be at least one name, each another, but is {task_names!r}.")
         self.higher_is_better = higher_is_better
-        self.metric = metric
+        self.metric, self.beta = metric, beta
         self.path = None if path is None else Path(path)
         self.failures: dict[tuple[int, str], str] = {}
         self._rows: dict[int, list[float]] = {}
@@ -70,7 +72,7 @@ class ScoreMatrix:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             if content["format"] != FORMAT_VERSION:
                 raise ValueError(f"format {content['format']} instead of {FORMAT_VERSION}")
-            matrix = cls(content["tasks"], content["higher_is_better"], content["metric"])
+            matrix = cls(content["tasks"], content["higher_is_better"], content["metric"], content["beta"])
             for after, row in content["scores"].items():
                 scores = dict(zip(matrix.task_names, map(float, row), strict=True))
                 matrix.record(int(after), scores, content["failures"].get(after, {}))
@@ -96,11 +98,6 @@ class ScoreMatrix:
     def last_task(self) -> int:
         """Number of the last task that was trained on, 1 at least: metrics end with it while a run goes on."""
         return max([1, *self._rows])
-
-    @property
-    def beta(self) -> int:
-        """Largest number of batches after which a learning curve has a score; the paper's 10 where there is none."""
-        return max([10] if not self._curves else [max(curve) for curve in self._curves.values()])
 
     @property
     def scores(self) -> FloatArray:
@@ -132,7 +129,7 @@ class ScoreMatrix:
                 raise ValueError(f"failures must name tasks without a score, but {name!r} has {score}.")
         self._rows[after] = row
         self.failures = {key: why for key, why in self.failures.items() if key[0] != after} | reasons
-        self._write()
+        self.write()
 
     def record_batch(self, task: int, num_batches: int, score: float) -> None:
         """Sets a point of a learning curve; one that was there is replaced.
@@ -148,7 +145,7 @@ class ScoreMatrix:
         _check_within("task", task, 1, self.num_tasks)
         _check_within("num_batches", num_batches, 0, None)
         self._curves.setdefault(task, {})[num_batches] = _number(self.task_names[task - 1], score)
-        self._write()
+        self.write()
 
     def learning_curves(self, beta: int) -> FloatArray:
         """Gives the beginnings of the learning curves.
@@ -184,7 +181,7 @@ class ScoreMatrix:
         self._curves = {task: curve for task, curve in self._curves.items() if task <= after}
         self._curves |= {after + 1: next_curve} if next_curve else {}
         self.failures = {key: why for key, why in self.failures.items() if key[0] <= after}
-        self._write()
+        self.write()
 
     def to_pandas(self) -> pd.DataFrame:
         """Gives the matrix as a table.
@@ -195,7 +192,8 @@ class ScoreMatrix:
         index = pd.RangeIndex(self.num_tasks + 1, name="after")
         return pd.DataFrame(self.scores, index=index, columns=list(self.task_names))
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Writes the file, if there is one."""
         if self.path is None:
             return
         failures: dict[int, dict[str, str]] = {}
@@ -205,6 +203,7 @@ class ScoreMatrix:
             "format": FORMAT_VERSION,
             "metric": self.metric,
             "higher_is_better": self.higher_is_better,
+            "beta": self.beta,
             "tasks": self.task_names,
             "scores": {after: [_encoded(score) for score in row] for after, row in self._rows.items()},
             "failures": failures,

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tasks.continual import ContinualRun
+from tasks.score import Score
 from tasks.scoring import accuracy
 from tasks.sequences import by_class
 from tasks.sources import Arrays
@@ -71,7 +72,7 @@ def scores(folder: Path) -> list[float]:
     """The accuracy of a fresh model on an odd number of samples, among all classes and among two."""
     odd = Arrays(data().inputs[:37], data().labels[:37])
     run = build_here(folder / "scores", "none, fresh")
-    trainer = run._new_trainer(0, run.sequence[0])
+    trainer = run._new_trainer(0)
     found = [accuracy(trainer, odd), accuracy(trainer, odd, [0, 2])]
     tasks = by_class(data(), data(), groups={"two": [0, 2], "one": [1]}, scenario="task")
     run = build_here(folder / "task scores", "none, fresh", sequence=tasks)
@@ -85,7 +86,7 @@ def failures(folder: Path) -> dict[str, Any]:
         is_broken = task.name == "task_2" and torch.distributed.get_rank() == 1
         return accuracy(trainer, ["broken"] * 9 if is_broken else task.evaluation)
 
-    run = build_here(folder / "failures", "none, fresh", score=score)
+    run = build_here(folder / "failures", "none, fresh", score=Score(score))
     matrix = run.run()
     refused = build_here(folder / "failures", "none, fresh")
     return {

@@ -12,12 +12,14 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from replay import DERPlusPlus, ReplayBuffer
+from mixer.ledger import Ledger
+from replay import DERPlusPlus, ReplayBuffer, ReplayRatio
 from replay.storage import OnDisk
 from tasks.continual import ContinualRun
-from tasks.metrics import learning_curve_area
+from tasks.metrics import all_metrics, learning_curve_area
 from tasks.mlp import MLPConfig, MLPForImageClassification
 from tasks.pace import read_pace
+from tasks.score import Score
 from tasks.score_matrix import ScoreMatrix
 from tasks.scoring import accuracy
 from tasks.sequences import by_class, permuted
@@ -109,18 +111,18 @@ def build(folder: Path, name: str = "reservoir, fresh", instants: Instants | Non
         **own,
     )
     run.recorder = recorder  # type: ignore[attr-defined]
-    score, save_end = run._score, run._save_end
+    score_of, save_end = run._score_of, run._save_end
 
-    def passing_score(trainer: Any, task: Task) -> float:
+    def passing_score(trainer: Any, task: Task, when: str) -> Any:
         instants.pass_by(f"score {task.name}")
-        return score(trainer, task)
+        return score_of(trainer, task, when)
 
     def passing_save(num_done: int) -> None:
         instants.pass_by(f"before end {num_done}")
         save_end(num_done)
         instants.pass_by(f"after end {num_done}")
 
-    run._score, run._save_end = passing_score, passing_save  # type: ignore[method-assign]
+    run._score_of, run._save_end = passing_score, passing_save  # type: ignore[method-assign]
     return run
 
 
@@ -132,8 +134,8 @@ def end_of(run: ContinualRun) -> dict[str, Any]:
         end["entries"] = {name: column.tolist() for name, column in run.memory.entries.items()}
         end["held"] = [(sample["pixel_values"].tolist(), int(sample["labels"])) for sample in held]
         end["sources"] = run.memory.sources.names, run.memory.key, run.memory.num_offered
-    if run._optimizer is not None:
-        states = run._optimizer.state_dict()["state"].values()
+    if run._optimizer._state is not None:
+        states = run._optimizer._state["state"].values()
         end["optimizer"] = [{key: torch.as_tensor(value).tolist() for key, value in s.items()} for s in states]
     return end
 
@@ -260,15 +262,16 @@ def test_the_learning_rate_is_warmed_again_in_each_task(name: str, folder: Path)
 def test_a_kept_optimizer_goes_on_and_a_fresh_one_does_not(folder: Path) -> None:
     steps = {}
     for name in ("reservoir, kept", "reservoir, fresh"):
-        end, _ = whole(name, folder)
-        steps[name] = end["optimizer"][0]["step"]
+        whole(name, folder)
+        saved = torch.load(folder / name / "run" / "03-task_3" / "checkpoint-10" / "optimizer.pt")
+        steps[name] = float(saved["state"][0]["step"])
     assert steps == {"reservoir, kept": 30.0, "reservoir, fresh": 10.0}
 
 
 def test_as_many_samples_are_replayed_on_top_as_are_new(tmp_path: Path) -> None:
     run = build(tmp_path)
     run.run()
-    ledger = run._new_trainer(1, run.sequence[1]).ledger.to_pandas()
+    ledger = Ledger(run.folder / "02-task_2" / "ledger").to_pandas()
     counts = ledger.pivot_table(index="step", columns="stream", values="count", aggfunc="sum")
     assert counts["task_2"].tolist() == [4] * 10
     assert counts["memory"].tolist() == [4] * 10
@@ -336,7 +339,9 @@ def test_a_growing_head_has_the_outputs_of_the_classes_seen_so_far(tmp_path: Pat
         sizes.append(trainer.model.head.out_features)
         return accuracy(trainer, task.evaluation)
 
-    run = build(tmp_path, sequence=classes_in_turn("class"), model=new_model(num_labels=2), head="growing", score=score)
+    run = build(
+        tmp_path, sequence=classes_in_turn("class"), model=new_model(num_labels=2), head="growing", score=Score(score)
+    )
     matrix = run.run()
     assert sizes == [2] * 6 + [4] * 3 + [6] * 3  # three tasks before the first, and after each
     assert np.isfinite(matrix.scores).all()
@@ -378,7 +383,7 @@ def test_learning_curves_are_those_of_the_model_after_each_update_and_change_not
         torch.rand(3)  # what scoring draws must not be missed by training
         return accuracy(trainer, task.evaluation)
 
-    run = build(tmp_path / "curves", curve_updates=3, score=score)
+    run = build(tmp_path / "curves", curve_updates=3, score=Score(score, "accuracy"))
     run.run()
     assert_same(end_of(run), end_of(plain))
     curves = run.scores.learning_curves(3)
@@ -423,7 +428,7 @@ def test_the_pace_counts_all_samples_of_the_tasks_that_were_trained(tmp_path: Pa
     # 10 updates of 4 new samples and, but for the first of all, 4 of memory
     assert pace["num_samples"].to_dict() == {"task_1": 76, "task_2": 80, "task_3": 80}
     assert (pace[["seconds", "samples_per_second"]] > 0).all(axis=None)
-    updates = run._new_trainer(1, run.sequence[1]).ledger.updates()
+    updates = Ledger(run.folder / "02-task_2" / "ledger").updates()
     rates = updates["total"] / (updates["load_seconds"] + updates["train_seconds"])
     assert pace["samples_per_second"]["task_2"] == np.median(rates)
     shutil.rmtree(run.folder / "02-task_2")
@@ -435,7 +440,7 @@ def test_a_second_draw_of_the_memory_is_a_stream_of_its_own(tmp_path: Path) -> N
     methods: Any = lambda: [DERPlusPlus("memory", alpha=0.2, beta=0.5, second="again")]  # noqa: E731
     run = build(tmp_path, second_draw="again", methods=methods)
     run.run()
-    ledger = run._new_trainer(1, run.sequence[1]).ledger.to_pandas()
+    ledger = Ledger(run.folder / "02-task_2" / "ledger").to_pandas()
     counts = ledger.pivot_table(index="step", columns="stream", values="count", aggfunc="sum")
     assert counts.to_dict("list") == {"task_2": [4] * 10, "memory": [4] * 10, "again": [4] * 10}
 
@@ -447,20 +452,51 @@ def test_an_evaluation_that_fails_for_one_task_keeps_the_run_and_the_matrix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr("tasks.continual.logger.warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr("tasks.score.logger.warning", lambda text, *values: said.append(text % values))
 
     def score(trainer: Any, task: Task) -> float:
         if task.name == "task_2":
             raise OSError("disk on fire")
         return accuracy(trainer, task.evaluation)
 
-    matrix = build(tmp_path, score=score).run()
+    matrix = build(tmp_path, score=Score(score)).run()
     assert np.isnan(matrix.scores[:, 1]).all()
     assert np.isfinite(matrix.scores[:, [0, 2]]).all()
     assert matrix.failures == {(row, "task_2"): "OSError: disk on fire" for row in range(4)}
-    assert "The evaluation of task 'task_2' after 0 tasks failed: OSError('disk on fire')" in said
+    assert "The evaluation of task 'task_2' after 0 tasks failed: OSError: disk on fire" in said
     written = ScoreMatrix.from_file(tmp_path / "run" / "scores.json")
     assert written.failures == matrix.failures
+
+
+@pytest.mark.parametrize("given", [torch.tensor(0.25), np.float32(0.25), 0.25])
+def test_a_score_may_be_any_number(given: Any, tmp_path: Path) -> None:
+    matrix = build(tmp_path, score=Score(lambda trainer, task: given)).run()
+    assert (matrix.scores == 0.25).all()
+
+
+def test_what_is_no_number_is_a_failure_and_one_for_all_tasks_ends_the_run_before_it_begins(tmp_path: Path) -> None:
+    def score(trainer: Any, task: Task) -> Any:
+        return "good" if task.name == "task_2" else 1
+
+    matrix = build(tmp_path / "one", score=Score(score)).run()
+    assert np.isnan(matrix.scores[:, 1]).all()
+    assert matrix.failures[3, "task_2"] == "TypeError: the score must be a number, got 'good'"
+    with pytest.raises(ValueError, match=r"no task could be scored before the first.*the score must be a number"):
+        build(tmp_path / "all", score=Score(lambda trainer, task: None)).run()  # type: ignore[arg-type, return-value]
+
+
+def test_losses_are_lower_the_better(tmp_path: Path) -> None:
+    run = build(tmp_path, score="loss")
+    matrix = run.run()
+    assert (matrix.metric, matrix.higher_is_better) == ("loss", False)
+    for number, task in enumerate(run.sequence):
+        images = torch.stack([task.evaluation[k]["pixel_values"] for k in range(40)])
+        expected = torch.nn.functional.cross_entropy(run.model(images).logits, torch.arange(40) % 3)
+        assert matrix.scores[3, number] == pytest.approx(float(expected), abs=1e-6)
+    scores, metrics = matrix.scores, all_metrics(matrix)
+    assert metrics["backward_transfer"] == pytest.approx(
+        np.mean([scores[1, 0] - scores[3, 0], scores[2, 1] - scores[3, 1]])
+    )
 
 
 def test_bad_arguments_are_refused(tmp_path: Path) -> None:
@@ -475,7 +511,7 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     for name in ("memory", "task_2"):
         with pytest.raises(ValueError, match=f"second_draw must be a name that no other stream has, got '{name}'"):
             ContinualRun(new_model(), tasks, args, memory=ReplayBuffer(3), second_draw=name)
-    with pytest.raises(ValueError, match="curve_updates must be 0 or more, or None for no curves, got -1"):
+    with pytest.raises(ValueError, match="curve_updates must be a whole number, 0 or more"):
         ContinualRun(new_model(), tasks, args, curve_updates=-1)
     optimizer = torch.optim.SGD(new_model().parameters(), lr=0.1)
     with pytest.raises(ValueError, match="optimizers are made for each task"):
@@ -483,6 +519,62 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     called = TaskSequence((Task("memory", data(), data()),), "domain")
     with pytest.raises(ValueError, match=r"A task is called 'memory'.*rename it"):
         ContinualRun(new_model(), called, args)
+
+
+def test_what_does_not_fit_leaves_no_run_behind(tmp_path: Path) -> None:
+    args, tasks = arguments(tmp_path / "run"), sequence()
+    for wrong, message in (
+        ({"batch_size": 0}, "batch_size"),
+        ({"batchsize": 3}, "batchsize"),
+        ({"memory": ReplayBuffer(3), "mixing": ReplayRatio(0.5, {"nobody": 1.0})}, "nobody"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=message):
+            ContinualRun(new_model(), tasks, args, **wrong).run()  # type: ignore[arg-type]
+        assert not (tmp_path / "run" / "continual.json").exists()
+    for wrong, message in (
+        ({"memory": 5}, "memory must be a ReplayBuffer, got a int"),
+        ({"memory": ReplayBuffer(3), "mixing": {"task_1": 1.0}}, "mixing must be a policy that fits every task"),
+        ({"memory": ReplayBuffer(3), "methods": [DERPlusPlus()]}, "methods must be a function of no arguments"),
+        ({"trainer_class": dict}, "trainer_class must be MixingTrainer or a class derived from it"),
+        ({"score": len}, "score must be 'accuracy', 'loss' or a Score, got builtin_function_or_method"),
+        ({"curve_updates": 2.5}, "curve_updates must be a whole number"),
+        ({"score": "recall"}, "score must be 'accuracy', 'loss' or a Score, got 'recall'"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=message):
+            ContinualRun(new_model(), tasks, args, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="sequence must be a TaskSequence, got a list"):
+        ContinualRun(new_model(), list(tasks), args)  # type: ignore[arg-type]
+
+
+def test_a_memory_of_another_run_is_refused(tmp_path: Path) -> None:
+    memory = ReplayBuffer(7)
+    ContinualRun(new_model(), sequence(), arguments(tmp_path / "1", max_steps=2), memory=memory, batch_size=4).run()
+    again = ContinualRun(new_model(), sequence(), arguments(tmp_path / "2", max_steps=2), memory=memory, batch_size=4)
+    with pytest.raises(ValueError, match=r"memory holds samples of the tasks \['task_1', .*Give each run a new"):
+        again.run()
+
+
+def test_other_data_is_refused_and_other_settings_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("tasks.ends.logger.warning", lambda text, *values: said.append(text % values))
+    kill(tmp_path, "reservoir, kept", 9)
+    with pytest.raises(ValueError, match="is another: its data is"):
+        build(tmp_path, "reservoir, kept", sequence=permuted(data(0), data(1), 3, seed=6)).run(resume=True)
+    with pytest.raises(ValueError, match="its score is accuracy, not loss"):
+        build(tmp_path, "reservoir, kept", score="loss").run(resume=True)
+    run = build(tmp_path, "reservoir, kept", learning_rate=0.5, max_steps=5)
+    run.run(resume=True)
+    assert "goes on with other settings than before: learning_rate" in said[0]
+    assert run.recorder.rates[-5:] == pytest.approx([0.5 * left / 5 for left in (5, 4, 3, 2, 1)])
+
+
+def test_leftovers_of_a_run_without_a_state_are_not_gone_on_with(folder: Path, tmp_path: Path) -> None:
+    end, _ = whole("none, fresh", folder)
+    build(tmp_path, "none, fresh", seed=8).run()
+    (tmp_path / "run" / "continual.json").unlink()
+    run = build(tmp_path, "none, fresh")
+    run.run(resume=True)
+    assert_same(end_of(run), end)
 
 
 def test_a_folder_that_holds_another_run_is_refused(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class TestFile:
     ) -> None:
         names = data.draw(st.lists(st.text(), min_size=1, max_size=4, unique=True))
         path = tmp_path_factory.mktemp("run") / "scores.json"
-        matrix = ScoreMatrix(names, higher_is_better, metric, path)
+        matrix = ScoreMatrix(names, higher_is_better, metric, path=path)
         for after in data.draw(st.lists(st.integers(0, len(names)), unique=True, min_size=1)):
             scores = data.draw(st.dictionaries(st.sampled_from(names), SCORES))
             without = [name for name in names if np.isnan(scores.get(name, NAN))]
