@@ -1,7 +1,5 @@
 """Why a metric of continual learning is not known: the scores that it lacks."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from tasks.formulas import FloatArray
@@ -32,32 +30,29 @@ def explain(matrix: ScoreMatrix, after: int | None = None, beta: int | None = No
     return reasons
 
 
-def missing_entries(
-    measure: Callable[[FloatArray, int | None], float], table: FloatArray, after: int | None = None
-) -> list[tuple[int, int]]:
+def missing_entries(metric: Metric, table: FloatArray, after: int | None = None) -> list[tuple[int, int]]:
     """Finds which missing scores make a metric NaN: those without which it is NaN even if no other is missing.
 
     Args:
-        measure: The metric, such as one of `tasks.formulas`.
+        metric: The metric, one of `METRICS`.
         table: R or the learning curves, whichever it is a function of.
         after: Number of the task to stand for the last one; `None` for T.
 
     Returns:
         Row and column of each; none if it is NaN by itself, as forgetting is with one task.
+
+    Raises:
+        ValueError: If the table has another shape or there is no such task.
     """
-    if np.isnan(measure(np.zeros_like(table), after)):
+    if np.isnan(metric.measure(np.zeros_like(table), after)):
         return []
-    found = []
-    for row, column in np.argwhere(np.isnan(table)).tolist():
-        probe = np.zeros_like(table)
-        probe[row, column] = np.nan
-        if np.isnan(measure(probe, after)):
-            found.append((row, column))
-    return found
+    num_tasks = table.shape[0 if metric.is_of_curves else 1]
+    is_missing = np.isnan(table) & metric.reads(table.shape, num_tasks if after is None else after)
+    return [(row, column) for row, column in np.argwhere(is_missing).tolist()]
 
 
 def _reason(matrix: ScoreMatrix, metric: Metric, table: FloatArray, after: int | None) -> str:
-    places = missing_entries(metric.measure, table, after)
+    places = missing_entries(metric, table, after)
     if not places:
         return "scores are infinite" if np.isfinite(metric.measure(np.zeros_like(table), after)) else "needs two tasks"
     if metric.is_of_curves and np.isnan(table).all():

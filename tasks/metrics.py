@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tasks import cells
 from tasks.formulas import (
     FloatArray,
     average_accuracy,
@@ -46,6 +47,7 @@ class Metric:
         measure: Gives it from R, or from the learning curves, and the number of the last task.
         formula: Its formula.
         source: The paper, with the number of the equation.
+        reads: Gives, from the table's shape and the number of the last task, which scores enter it.
         is_difference: Whether it compares scores, so that its sign turns where lower ones are better.
         is_of_curves: Whether it is one of the learning curves rather than of R.
     """
@@ -53,6 +55,7 @@ class Metric:
     measure: Callable[[FloatArray, int | None], float]
     formula: str
     source: str
+    reads: Callable[[cells.Shape, int], cells.BoolArray]
     is_difference: bool = False
     is_of_curves: bool = False
 
@@ -75,27 +78,41 @@ class Metric:
 
 
 METRICS: dict[str, Metric] = {
-    "average_accuracy": Metric(average_accuracy, "(1/T) Σ_j R[T, j]", f"{GEM}, equation 2"),
-    "learning_accuracy": Metric(learning_accuracy, "(1/T) Σ_j R[j, j]", "Riemer et al. 2019 (1810.11910)"),
+    "average_accuracy": Metric(average_accuracy, "(1/T) Σ_j R[T, j]", f"{GEM}, equation 2", cells.of_last_row),
+    "learning_accuracy": Metric(
+        learning_accuracy, "(1/T) Σ_j R[j, j]", "Riemer et al. 2019 (1810.11910)", cells.of_diagonal
+    ),
     "backward_transfer": Metric(
-        backward_transfer, "1/(T-1) Σ_{j<T} (R[T, j] - R[j, j])", f"{GEM}, equation 3", is_difference=True
+        backward_transfer,
+        "1/(T-1) Σ_{j<T} (R[T, j] - R[j, j])",
+        f"{GEM}, equation 3",
+        cells.of_diagonal_and_last_row,
+        is_difference=True,
     ),
     "forward_transfer": Metric(
-        forward_transfer, "1/(T-1) Σ_{j≥2} (R[j-1, j] - b_j)", f"{GEM}, equation 4", is_difference=True
+        forward_transfer,
+        "1/(T-1) Σ_{j≥2} (R[j-1, j] - b_j)",
+        f"{GEM}, equation 4",
+        cells.before_learning,
+        is_difference=True,
     ),
     "forgetting": Metric(
         forgetting,
         "1/(T-1) Σ_{j<T} (max_{1≤l<T} R[l, j] - R[T, j])",
         f"{RIEMANNIAN_WALK}, equation 3",
+        cells.of_all_rows,
         is_difference=True,
     ),
     "forgetting_first_minus_last": Metric(
         forgetting_first_minus_last,
         "1/(T-1) Σ_{j<T} (R[j, j] - R[T, j])",
         "Avalanche's Forgetting; -BWT",
+        cells.of_diagonal_and_last_row,
         is_difference=True,
     ),
-    "learning_curve_area": Metric(learning_curve_area, "1/(β+1) Σ_{i≤β} Z_i", A_GEM, is_of_curves=True),
+    "learning_curve_area": Metric(
+        learning_curve_area, "1/(β+1) Σ_{i≤β} Z_i", A_GEM, cells.of_curves, is_of_curves=True
+    ),
 }
 
 

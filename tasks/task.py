@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, get_args, overload
 
-import numpy as np
-
-from replay.storage.labels import read_labels
+from tasks.sources.labels import labels_in
 from tasks.sources.map_style import check_map_style
-from tasks.sources.repeatable import reads_the_same_twice
+from tasks.sources.repeatable import find_unrepeatable
 
 Scenario = Literal["class", "domain", "task", "free"]
 
@@ -26,8 +25,8 @@ class Task:
         description: A sentence for reports.
 
     Raises:
-        ValueError: If a data set is empty, has no example of a promised class or reads the same sample differently the
-            second time; or the name cannot be a stream's.
+        ValueError: If a data set is empty, has no example of a promised class or reads the same sample differently when
+            it is read again; or the name cannot be a stream's.
         TypeError: If a data set cannot be indexed.
     """
 
@@ -42,39 +41,43 @@ class Task:
             raise ValueError(f"A task needs a name that is not empty and without '/', got {self.name!r}.")
         for part in ("train", "evaluation"):
             self._check_data(part, getattr(self, part))
-        if self.classes is None:
-            labels = read_labels(self.train)
-            found = None if labels is None else tuple(np.unique(labels).tolist())
-        else:
+        found = self.labels_trained_on
+        if self.classes is not None:
             found = tuple(int(label) for label in self.classes)
             self._check_promise(found)
         object.__setattr__(self, "classes", found)
         if found and min(found) < 0:
             raise ValueError(f"Task {self.name!r}: classes are numbered from 0, got {min(found)}.")
 
+    @cached_property
+    def labels_trained_on(self) -> tuple[int, ...] | None:
+        """Labels in the training data, ascending, those beside `classes` too; `None` where samples have none."""
+        return labels_in(self.train)
+
     def _check_data(self, part: str, dataset: Any) -> None:
         where = f"Task {self.name!r}: {part}"
         check_map_style(dataset, where)
         if len(dataset) == 0:
             raise ValueError(f"{where} is empty. Leave the task out, or give it at least one sample.")
-        if not reads_the_same_twice(dataset):
+        changing = find_unrepeatable(dataset)
+        if changing is not None:
             raise ValueError(
-                f"{where}: sample 0 was another when it was read again. What makes a task (a permutation, an angle) "
-                "must be drawn once and kept in it, such as Permutation(seed, num_features); random augmentation "
-                "belongs in the data_collator."
+                f"{where}: sample {changing} was another when it was read again. What makes a task (a permutation, "
+                "an angle) must be drawn once and kept in it, such as Permutation(seed, num_features); random "
+                "augmentation belongs in the data_collator."
             )
 
     def _check_promise(self, promised: tuple[int, ...]) -> None:
         if not promised or len(set(promised)) < len(promised):
             raise ValueError(f"Task {self.name!r}: classes must name each label once, at least one, got {promised}.")
         for part in ("train", "evaluation"):
-            labels = read_labels(getattr(self, part))
+            labels = self.labels_trained_on if part == "train" else labels_in(self.evaluation)
             if labels is None:
                 raise ValueError(
                     f"Task {self.name!r}: classes={promised} are promised, but {part} has no whole number as a label. "
                     "Name the column 'label' or 'labels', or leave classes out."
                 )
-            missing = sorted(set(promised) - set(np.unique(labels).tolist()))
+            missing = sorted(set(promised) - set(labels))
             if missing:
                 raise ValueError(
                     f"Task {self.name!r}: {part} has no example of the promised classes {missing}. Add some, or leave "
@@ -121,8 +124,9 @@ class TaskSequence:
 
     @property
     def num_classes(self) -> int:
-        """Outputs that a head for all tasks needs: the highest label and one."""
-        return max(self.classes_seen(len(self) - 1)) + 1
+        """Outputs that a head for all tasks needs: the highest label and one, labels beside classes too."""
+        trained_on = {label for task in self.tasks for label in task.labels_trained_on or ()}
+        return max(trained_on.union(self.classes_seen(len(self) - 1))) + 1
 
     def classes_seen(self, after: int) -> tuple[int, ...]:
         """Gives the labels known after a task.
@@ -176,10 +180,9 @@ class TaskSequence:
 
     def _check_labels(self) -> None:
         for task in self.tasks:
-            for part in ("train", "evaluation"):
-                labels = None if task.classes is None else read_labels(getattr(task, part))
-                strange = set() if labels is None else set(np.unique(labels).tolist()) - set(task.classes or ())
-                if strange:
+            for part, labels in (("train", task.labels_trained_on), ("evaluation", labels_in(task.evaluation))):
+                strange = set(labels or ()) - set(task.classes or ())
+                if strange and task.classes is not None:
                     raise ValueError(
                         f"Task {task.name!r}: {part} has the labels {_shown(strange)} beside its classes "
                         f"{_shown(task.classes)}. Add them to classes, leave those samples out, or say scenario='free'."

@@ -1,6 +1,9 @@
 """Arguments that have to lie in a range."""
 
 import math
+from typing import Any
+
+import numpy as np
 
 
 def check_range(name: str, value: float, least: float, most: float, way_out: str) -> None:
@@ -14,11 +17,12 @@ def check_range(name: str, value: float, least: float, most: float, way_out: str
         way_out: What a sensible value does.
 
     Raises:
-        ValueError: If the value is outside, infinite or NaN.
+        ValueError: If the value is outside, infinite, NaN or no number.
     """
-    if not (least <= value <= most and math.isfinite(value)):
+    is_number = isinstance(value, (int, float, np.number))
+    if not (is_number and least <= value <= most and math.isfinite(value)):
         bounds = f"{least} or more" if most == math.inf else f"in [{least}, {most}]"
-        raise ValueError(f"{name} must be {bounds}, got {value}; {way_out}.")
+        raise ValueError(f"{name} must be {bounds}, got {_shown(value)}; {way_out}.")
 
 
 def check_count(name: str, value: int, least: int, way_out: str) -> None:
@@ -33,5 +37,9 @@ def check_count(name: str, value: int, least: int, way_out: str) -> None:
     Raises:
         ValueError: If it is.
     """
-    if not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be a whole number, {least} or more, got {value}; {way_out}.")
+    if not isinstance(value, (int, np.integer)) or value < least:
+        raise ValueError(f"{name} must be a whole number, {least} or more, got {_shown(value)}; {way_out}.")
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, str) else str(value)

@@ -14,7 +14,9 @@ from tasks.task import TaskSequence
 
 
 class Growing(Head):
-    """Gives the output layer, before each task, as many outputs as there are classes up to the task's highest.
+    """Gives the output layer, before each task, as many outputs it needs for the highest label that comes up.
+
+    That is the highest of its classes and of the labels that it is trained on, as with blurred boundaries.
 
     Outputs that are there stay as they are, to the bit. New ones begin as the model begins its linear layers, drawn
     on the CPU by (seed, task) alone: they are the same on every rank, on every device and after a resume, however many
@@ -28,7 +30,7 @@ class Growing(Head):
     kind: HeadKind = "growing"
 
     def __init__(self, sequence: TaskSequence, seed: int):
-        highest = [max(task.classes or (0,)) for task in sequence]
+        highest = [max((0, *(task.classes or ()), *(task.labels_trained_on or ()))) for task in sequence]
         self.sizes = [max(size, 2) for size in (np.maximum.accumulate(highest) + 1).tolist()]
         self._seed = seed
         self._layer: nn.Linear | None = None

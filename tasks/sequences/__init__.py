@@ -13,6 +13,7 @@ from tasks.sequences.picked import Picked, pick
 from tasks.sequences.relabelled import Relabelled, relabel
 from tasks.sequences.rotated import rotated
 from tasks.sequences.rotation import Rotation
+from tasks.sequences.text_domains import text_domains
 from tasks.sequences.transformed import Transform, Transformed
 
 __all__ = [
@@ -35,4 +36,5 @@ __all__ = [
     "pick",
     "relabel",
     "rotated",
+    "text_domains",
 ]

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.sequences.arguments import check_seed
 from tasks.sequences.parts import class_labels, groups_of, pick_where
 from tasks.task import Task, TaskSequence
 
@@ -29,10 +30,11 @@ def blurry(train: Any, evaluation: Any, num_tasks: int, overlap: float, seed: in
     Raises:
         ValueError: If data have no labels, there are more tasks than classes, or overlap is outside its range.
     """
-    if not 0.0 <= overlap < 1.0:
-        raise ValueError(f"blurry: overlap must be a share, at least 0 and below 1, got {overlap}.")
+    check_seed("blurry: seed", seed)
+    if not isinstance(overlap, (int, float, np.number)) or not 0.0 <= overlap < 1.0:
+        raise ValueError(f"blurry: overlap must be a share, at least 0 and below 1, got {overlap!r}.")
     labels, evaluated, classes = class_labels(train, evaluation)
-    groups = groups_of(classes, num_tasks, seed)
+    groups = groups_of(classes, num_tasks, seed, "blurry")
     generator = np.random.default_rng((seed, 1))
     place = np.empty(len(labels), dtype=np.int64)
     for number, group in enumerate(groups.values()):

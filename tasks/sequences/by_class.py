@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.sequences.arguments import check_between, check_seed, listed
 from tasks.sequences.parts import class_labels, in_order, named, pick_where
 from tasks.sequences.relabelled import relabel
 from tasks.task import Scenario, Task, TaskSequence
@@ -64,16 +65,29 @@ def _partition(
             f"by_class: give classes_per_task or groups, one of them, got {classes_per_task} and {groups}."
         )
     if classes_per_task is not None:
-        if not 1 <= classes_per_task <= len(classes):
-            most = f"the {len(classes)} classes there are"
-            raise ValueError(f"by_class: classes_per_task must be between 1 and {most}, got {classes_per_task}.")
+        check_between("by_class: classes_per_task", classes_per_task, len(classes), "classes there are")
+        if seed is not None:
+            check_seed("by_class: seed", seed)
         ordered = in_order(classes, seed).tolist()
         starts = range(0, len(ordered), classes_per_task)
         return named(ordered[start : start + classes_per_task] for start in starts)
     if seed is not None:
         raise ValueError(f"by_class: groups have an order already; leave out seed={seed}.")
-    found = named(groups or ())
+    found = _as_lists(groups)
     _check_partition(classes, [label for group in found.values() for label in group])
+    return found
+
+
+def _as_lists(groups: Any) -> dict[str, list[int]]:
+    example = "[[0, 1], [2, 3]]"
+    found = named(groups if isinstance(groups, Mapping) else listed("by_class: groups", groups, example))
+    for name, group in found.items():
+        strange = [label for label in group if not isinstance(label, (int, np.integer))]
+        if strange:
+            raise ValueError(
+                f"by_class: groups must hold classes, which are whole numbers, as {example} does, got {strange[0]!r} "
+                f"in {name!r}."
+            )
     return found
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from tasks.sequences.arguments import listed
 from tasks.sequences.number_apart import number_apart
 from tasks.sequences.parts import check_known, pick_where
 from tasks.sources.labels import require_column
@@ -31,7 +32,7 @@ def by_column(
         apart: Whether classes are numbered anew so that no two tasks share one; see `number_apart`.
 
     Returns:
-        The sequence; tasks are named by their values.
+        The sequence; tasks are named by their values, with `_` for `/`.
 
     Raises:
         ValueError: If the column is missing, order does not name each value once, or the scenario does not fit.
@@ -39,19 +40,31 @@ def by_column(
     values, evaluated = _values(train, column, "train"), _values(evaluation, column, "evaluation")
     check_known(column, values.tolist(), evaluated.tolist())
     found = sorted(set(values.tolist()))
-    ordered = found if order is None else list(order)
+    ordered = found if order is None else listed("by_column: order", order, str(found[:3]))
     if len(ordered) != len(found) or set(ordered) != set(found):
         raise ValueError(f"by_column: order must name each value of {column!r} once, {found}, got {ordered}.")
     tasks = (
         Task(
-            str(value),
+            name,
             pick_where(train, values == value),
             pick_where(evaluation, evaluated == value),
             description=f"{column} = {value}",
         )
-        for value in ordered
+        for name, value in zip(_names(column, ordered), ordered, strict=True)
     )
     return number_apart(TaskSequence(tuple(tasks), "free"), scenario) if apart else TaskSequence(tuple(tasks), scenario)
+
+
+def _names(column: str, values: Sequence[Any]) -> list[str]:
+    """Names tasks by their values, those apart that are equal once they can be the names of streams."""
+    plain = [str(value) for value in values]
+    names: list[str] = []
+    for name in plain:
+        safe = (name if name.strip() else f"{column}_empty").replace("/", "_")
+        while safe != name and safe in {*names, *plain}:
+            safe += "_"
+        names.append(safe)
+    return names
 
 
 def _values(dataset: Any, column: str, called: str) -> NDArray[Any]:

@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.sequences.arguments import check_between, listed
 from tasks.sequences.picked import pick
 from tasks.sources.labels import require_labels
+from tasks.sources.map_style import check_map_style
 
 Int64Array = NDArray[np.int64]
 
@@ -41,9 +43,24 @@ def pick_some(dataset: Any, num_samples: int | None, seed: Sequence[int]) -> Any
     """
     if num_samples is None:
         return dataset
-    if not 1 <= num_samples <= len(dataset):
-        raise ValueError(f"samples_per_task must be between 1 and the {len(dataset)} there are, got {num_samples}.")
+    check_between("samples_per_task", num_samples, len(dataset), "there are")
     return pick(dataset, np.random.default_rng(seed).choice(len(dataset), num_samples, replace=False))
+
+
+def check_filled(dataset: Any, called: str) -> None:
+    """Makes sure that there are samples.
+
+    Args:
+        dataset: A map-style data set.
+        called: What to call it in an error.
+
+    Raises:
+        ValueError: If there are none.
+        TypeError: If the data set cannot be indexed.
+    """
+    check_map_style(dataset, called)
+    if len(dataset) == 0:
+        raise ValueError(f"{called} must have at least one sample, but is empty. Look at what it was picked by.")
 
 
 def class_labels(train: Any, evaluation: Any) -> tuple[Int64Array, Int64Array, list[int]]:
@@ -83,13 +100,14 @@ def check_known(what: str, train: Iterable[Any], evaluation: Iterable[Any]) -> N
         )
 
 
-def groups_of(classes: Sequence[int], num_tasks: int, seed: int | None) -> dict[str, list[int]]:
+def groups_of(classes: Sequence[int], num_tasks: int, seed: int | None, called: str) -> dict[str, list[int]]:
     """Shares classes out over tasks, as evenly as can be.
 
     Args:
         classes: The classes.
         num_tasks: Number of tasks.
         seed: Seed of the order of classes; `None` leaves it.
+        called: What asks for it, for errors.
 
     Returns:
         The classes of each task, by its name.
@@ -97,8 +115,7 @@ def groups_of(classes: Sequence[int], num_tasks: int, seed: int | None) -> dict[
     Raises:
         ValueError: If there are more tasks than classes.
     """
-    if not 1 <= num_tasks <= len(classes):
-        raise ValueError(f"num_tasks must be between 1 and the {len(classes)} classes there are, got {num_tasks}.")
+    check_between(f"{called}: num_tasks", num_tasks, len(classes), "classes there are")
     return named(part.tolist() for part in np.array_split(in_order(classes, seed), num_tasks))
 
 
@@ -124,7 +141,9 @@ def named(groups: Mapping[str, Sequence[int]] | Iterable[Sequence[int]]) -> dict
 
     Returns:
         By name; `task_1`, `task_2`, ... where they have none.
+
+    Raises:
+        ValueError: If a group is none.
     """
-    if isinstance(groups, Mapping):
-        return {str(name): list(group) for name, group in groups.items()}
-    return {f"task_{number}": list(group) for number, group in enumerate(groups, 1)}
+    by_name = groups if isinstance(groups, Mapping) else {f"task_{n}": group for n, group in enumerate(groups, 1)}
+    return {str(name): listed(f"groups: that of {name!r}", group, "[0, 1]") for name, group in by_name.items()}

@@ -3,7 +3,9 @@
 import math
 from typing import Any
 
-from tasks.sequences.parts import pick_some
+from mixer.policies.ranges import check_count
+from tasks.sequences.arguments import check_seed
+from tasks.sequences.parts import check_filled, pick_some
 from tasks.sequences.permutation import Permutation
 from tasks.sequences.transformed import Transformed, find_inputs, first_row
 from tasks.task import Task, TaskSequence
@@ -34,11 +36,12 @@ def permuted(
         The sequence, domain-incremental.
 
     Raises:
-        ValueError: If there is no task, fewer samples than asked for, or no such column.
+        ValueError: If there is no task, no sample, fewer samples than asked for, no such column or no such seed.
         TypeError: If data are not read by columns.
     """
-    if num_tasks < 1:
-        raise ValueError(f"permuted: num_tasks must be 1 or more, got {num_tasks}.")
+    check_count("permuted: num_tasks", num_tasks, 1, "5 to 20 are usual")
+    check_seed("permuted: seed", seed)
+    check_filled(train, "permuted: train")
     column = find_inputs(train, input_name)
     num_features = math.prod(first_row(train)[column].shape[1:])
 

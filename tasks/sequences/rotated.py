@@ -4,7 +4,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.sequences.parts import pick_some
+import numpy as np
+
+from tasks.sequences.arguments import check_seed, listed
+from tasks.sequences.parts import check_filled, pick_some
 from tasks.sequences.rotation import Rotation
 from tasks.sequences.transformed import Transformed, find_inputs, first_row
 from tasks.task import Task, TaskSequence
@@ -38,6 +41,12 @@ def rotated(
         ValueError: If an angle comes twice, there are fewer samples than asked for, or the size is not known.
         TypeError: If data are not read by columns, or pixels are whole numbers.
     """
+    angles = listed("rotated: degrees", degrees, "[0, 30, 60]")
+    strange = [angle for angle in angles if not isinstance(angle, (int, float, np.number)) or not math.isfinite(angle)]
+    if strange or not angles:
+        raise ValueError(f"rotated: degrees must hold finite numbers, such as [0, 30, 60], got {angles}.")
+    check_seed("rotated: seed", seed)
+    check_filled(train, "rotated: train")
     column = find_inputs(train, input_name)
     height, width = size or _size(tuple(first_row(train)[column].shape[1:]))
 
@@ -45,9 +54,19 @@ def rotated(
         rotation = Rotation(angle, height, width)
         own = pick_some(train, samples_per_task, (seed, number, 1))
         turned = [Transformed(part, rotation, column) for part in (own, evaluation)]
-        return Task(f"rotated_{angle:g}", turned[0], turned[1], description=f"{column} turned by {angle:g} degrees")
+        return Task(
+            f"rotated_{_shown(angle)}",
+            turned[0],
+            turned[1],
+            description=f"{column} turned by {_shown(angle)} degrees",
+        )
 
-    return TaskSequence(tuple(make(number, angle) for number, angle in enumerate(degrees)), "domain")
+    return TaskSequence(tuple(make(number, angle) for number, angle in enumerate(angles)), "domain")
+
+
+def _shown(angle: float) -> str:
+    """Gives an angle as short as can be told from all others."""
+    return f"{angle:g}" if float(f"{angle:g}") == angle else repr(float(angle))
 
 
 def _size(shape: tuple[int, ...]) -> tuple[int, int]:

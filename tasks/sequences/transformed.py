@@ -92,11 +92,16 @@ def first_row(dataset: Any) -> Mapping[str, Tensor]:
         For each column a tensor `[1, ...]`.
 
     Raises:
+        ValueError: If there is none.
         TypeError: If the data set is not read by columns.
     """
-    if not isinstance(dataset, ColumnReader):
+    is_reader = isinstance(dataset, ColumnReader)
+    if not is_reader:
         raise TypeError(
             f"Inputs are transformed by columns, which a {type(dataset).__name__} does not give: put them into memory, "
             "tasks.sources.Arrays(inputs, labels), or give the data set a read_columns(indices)."
         )
-    return dataset.read_columns(np.zeros(1, dtype=np.int64))
+    if len(dataset) == 0:
+        raise ValueError(f"Inputs are found in the first sample, but the {type(dataset).__name__} is empty: add one.")
+    row: Mapping[str, Tensor] = dataset.read_columns(np.zeros(1, dtype=np.int64))
+    return row

@@ -37,6 +37,19 @@ def require_labels(dataset: Any, called: str) -> Int64Array:
     return labels
 
 
+def labels_in(dataset: Any) -> tuple[int, ...] | None:
+    """Tells which classes a data set has.
+
+    Args:
+        dataset: A map-style data set.
+
+    Returns:
+        They, ascending; `None` if samples have no whole number as their label.
+    """
+    labels = read_labels(dataset)
+    return None if labels is None else tuple(np.unique(labels).tolist())
+
+
 def label_column(dataset: Any) -> str:
     """Finds the column that holds the classes.
 

@@ -1,6 +1,9 @@
 """Classes that are words, or a column of another name, brought to whole numbers in a column `label`."""
 
+from typing import Any
+
 import datasets
+import numpy as np
 
 from tasks.sources.labels import require_column
 from tasks.sources.splits import Splits
@@ -14,8 +17,8 @@ def with_numbered_labels(splits: Splits, column: str | None) -> Splits:
         column: Name of the column of classes; `None` for data that have none, or have it ready.
 
     Returns:
-        The same with a column `label` of whole numbers; words are numbered in alphabetical order, and stay known as
-        the names of a `ClassLabel`.
+        The same with a column `label` of whole numbers; numbers stay what they are. Words are numbered in
+        alphabetical order, or in that of the numbers if all are some, and stay known as the names of a `ClassLabel`.
 
     Raises:
         ValueError: If there is no such column, or values are missing.
@@ -27,9 +30,33 @@ def with_numbered_labels(splits: Splits, column: str | None) -> Splits:
         splits = Splits(*(_renamed(part, column) for part in splits))
     if all(values.dtype.kind in "iub" for values in found):
         return splits
-    names = sorted({str(value) for values in found for value in values.tolist()})
-    words = (part.cast_column("label", datasets.Value("string")) for part in splits)
-    return Splits(*(part.cast_column("label", datasets.ClassLabel(names=names)) for part in words))
+    if all(values.dtype.kind in "iubf" and np.all(np.mod(values.astype(float), 1) == 0) for values in found):
+        return Splits(*(part.cast_column("label", datasets.Value("int64")) for part in splits))
+    words = [[_as_word(value) for value in values.tolist()] for values in found]
+    names = _in_order({word for part in words for word in part})
+    return Splits(*(_with_words(part, own, names) for part, own in zip(splits, words, strict=True)))
+
+
+def _as_word(value: Any) -> str:
+    """Gives the same for a whole number however it was stored."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _in_order(words: set[str]) -> list[str]:
+    """Sorts words by the numbers that they are if all are some, else by the alphabet."""
+    try:
+        numbers = {word: float(word) for word in words}
+    except ValueError:
+        return sorted(words)
+    return sorted(words, key=lambda word: (numbers[word], word))
+
+
+def _with_words(dataset: datasets.Dataset, words: list[str], names: list[str]) -> datasets.Dataset:
+    place = {name: number for number, name in enumerate(names)}
+    kind = datasets.ClassLabel(names=names)
+    numbers = [place[word] for word in words]
+    numbered = dataset.add_column("label, numbered", numbers).remove_columns("label")
+    return numbered.rename_column("label, numbered", "label").cast_column("label", kind)
 
 
 def _renamed(dataset: datasets.Dataset, column: str) -> datasets.Dataset:

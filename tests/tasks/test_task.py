@@ -1,3 +1,4 @@
+import random
 import re
 
 import numpy as np
@@ -5,8 +6,10 @@ import pytest
 import torch
 
 from mixer import Stream
+from mixer.random_state import RandomState
 from tasks.sequences import Transformed
 from tasks.sources import Arrays
+from tasks.sources.repeatable import find_unrepeatable
 from tasks.task import Task, TaskSequence
 from tasks.text_domains import python_source
 from tests.tasks.data import Images, numbered_arrays, numbered_table
@@ -114,6 +117,48 @@ def test_a_transform_that_is_not_the_same_twice_is_refused(transform: object) ->
         Task("a", data, changing)
 
 
+class _Flipped:
+    """Flips every other sample or so; puts the generators back afterwards if asked to."""
+
+    def __init__(self, count: int, puts_back: bool):
+        self.rows, self.puts_back = torch.arange(2 * count).reshape(count, 2), puts_back
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        state = RandomState.capture()
+        is_flipped = torch.rand(()) < 0.5
+        if self.puts_back:
+            state.restore()
+        return {"row": self.rows[index].flip(0) if is_flipped else self.rows[index], "labels": torch.tensor(0)}
+
+
+@pytest.mark.parametrize("count", [1, 3, 50])
+@pytest.mark.parametrize("puts_back", [True, False])
+def test_a_flip_of_every_other_sample_is_found_and_generators_are_left_alone(count: int, puts_back: bool) -> None:
+    for seed in range(20):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        state = RandomState.capture()
+        with pytest.raises(ValueError, match=r"Task 'a': train: sample \d+ was another when it was read again"):
+            Task("a", _Flipped(count, puts_back), numbered_arrays([0]))
+        assert state.is_current()
+
+
+def test_few_samples_are_read_again() -> None:
+    class Counting(Arrays):
+        num_read = 0
+
+        def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+            Counting.num_read += 1
+            return super().__getitem__(index)
+
+    assert find_unrepeatable(Counting(np.zeros((1000, 2)), np.zeros(1000, dtype=int))) is None
+    assert Counting.num_read == 24
+
+
 def test_a_table_with_a_random_transform_is_refused() -> None:
     table = numbered_table([0, 1])
     table.set_transform(lambda rows: {**rows, "noise": [torch.rand(3) for _ in rows["label"]]})
@@ -154,4 +199,5 @@ def test_labels_beside_the_promised_classes_are_for_free_sequences_only() -> Non
     mixed = Task("a", numbered_arrays([0, 1, 2]), numbered_arrays([0, 1]), (0, 1))
     with pytest.raises(ValueError, match=r"Task 'a': train has the labels \[2\] beside its classes \[0, 1\]"):
         TaskSequence((mixed,), "class")
-    assert TaskSequence((mixed,), "free").num_classes == 2
+    assert TaskSequence((mixed,), "free").num_classes == 3
+    assert mixed.labels_trained_on == (0, 1, 2)

@@ -12,7 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from tasks.continual import ContinualRun
 from tasks.heads import Growing
+from tasks.mlp import mlp
+from tasks.sequences import blurry
+from tasks.sources import digits
 from tests.helpers import arguments
 from tests.tasks.heads.models import CLASSIFIERS, LAYERS, Plain, classifier, inputs_of, tasks_of
 
@@ -35,6 +39,22 @@ def test_it_has_an_output_for_every_class_so_far(groups: list[list[int]]) -> Non
         head.begin(model, number)
         so_far = max(label for group in groups[: number + 1] for label in group)
         assert model.out.out_features == len(model.out.weight) == len(model.out.bias) == max(so_far + 1, 2)
+
+
+@pytest.mark.parametrize("head", ["growing", "whole"])
+def test_labels_beside_the_classes_have_outputs_as_well(head: Any, tmp_path: Path) -> None:
+    sequence = blurry(*digits(), num_tasks=5, overlap=0.2, seed=0)
+    assert max(sequence[0].classes or ()) < 9 == max(sequence[0].labels_trained_on or ())
+    if head == "whole":
+        with pytest.raises(ValueError, match="have classes up to 9"):
+            ContinualRun(mlp(num_features=64, hidden_sizes=[8], num_labels=9), sequence, arguments(tmp_path), head=head)
+        return
+    assert Growing(sequence, 0).sizes == [10] * 5
+    run = ContinualRun(
+        mlp(num_features=64, hidden_sizes=[8], num_labels=2), sequence[:2], arguments(tmp_path), head=head
+    )
+    assert np.isfinite(run.run().scores).all()
+    assert run.model.config.num_labels == 10
 
 
 @pytest.mark.parametrize("kind", CLASSIFIERS)

@@ -278,7 +278,7 @@ def test_rotated_tasks(pictures: Arrays) -> None:
 
 
 def test_inputs_that_cannot_be_transformed(pictures: Arrays) -> None:
-    with pytest.raises(ValueError, match="num_tasks must be 1 or more, got 0"):
+    with pytest.raises(ValueError, match="permuted: num_tasks must be a whole number, 1 or more, got 0"):
         permuted(pictures, pictures, 0, seed=0)
     with pytest.raises(ValueError, match="samples_per_task must be between 1 and the 30 there are, got 31"):
         permuted(pictures, pictures, 2, seed=0, samples_per_task=31)

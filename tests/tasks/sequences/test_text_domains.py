@@ -1,0 +1,66 @@
+"""Domains of text as tasks, and the recipe that learns them one after the other."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from jsonargparse import ArgumentParser
+
+from tasks.continual_recipe import ContinualRecipe
+from tasks.sequences import joined, text_domains
+
+RECIPE = Path(__file__).parents[3] / "recipes" / "continual_text.yaml"
+SMALL = {"num_samples": 60, "num_evaluation_samples": 8, "block_length": 32}
+
+
+def test_each_domain_is_a_task_without_classes() -> None:
+    sequence = text_domains(60, 8, 32)
+    assert (sequence.names, sequence.scenario) == (("python", "cpp", "english"), "domain")
+    assert [task.classes for task in sequence] == [task.labels_trained_on for task in sequence] == [None] * 3
+    assert [task.description for task in sequence] == ["Python source code", "C++ headers", "English docstrings"]
+    for task in sequence:
+        assert (len(task.train), len(task.evaluation)) == (60, 8)
+        columns = task.evaluation.read_columns(np.arange(8))
+        assert columns["input_ids"].shape == (8, 32)
+        assert torch.equal(columns["input_ids"], columns["labels"])
+    assert len(joined(sequence)[0].train) == 180
+    assert text_domains(4, 2, 8, order=["english", "python"]).names == ("english", "python")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_samples": 0}, "text_domains: num_samples must be a whole number, 1 or more, got 0"),
+        ({"num_evaluation_samples": "8"}, "text_domains: num_evaluation_samples must be .*, got '8'"),
+        ({"block_length": 1}, "text_domains: block_length must be a whole number, 2 or more, got 1"),
+        ({"order": "python"}, "text_domains: order must be a list, such as .*, got 'python'"),
+        ({"order": ["python", "java"]}, r"order must name some of \['python', 'cpp', 'english'\], each once, got"),
+        ({"order": ["cpp", "cpp"]}, "each once"),
+        ({"order": []}, "each once"),
+        ({"num_samples": 10**7}, "Lower num_samples or block_length"),
+    ],
+)
+def test_what_there_is_not(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        text_domains(**{**SMALL, **options})
+
+
+def test_the_recipe_learns_each_domain_and_keeps_some_of_all(tmp_path: Path) -> None:
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--recipe", action="config")
+    parser.add_class_arguments(ContinualRecipe)
+    options = ["--training.output_dir", str(tmp_path), "--training.logging_steps", "5"]
+    given = ["--recipe", str(RECIPE), *options, "--sequence.arguments", str(SMALL), "--memory.arguments.capacity", "30"]
+    config = parser.instantiate(parser.parse_args(given))
+    config.pop("recipe")
+    run = ContinualRecipe(**config.as_dict()).build()
+    run._score = lambda trainer, task: trainer.evaluate(task.evaluation)["eval_loss"]
+    losses = run.run().scores
+    assert (losses[1:].max(axis=0) < losses[0]).all()
+    assert losses[0].min() > 5.0 > losses[3].max()
+    assert run.head.kind == "whole"
+    assert run.memory is not None
+    assert len(run.memory) == 30
+    assert run.memory.sources.names == ("python", "cpp", "english")
