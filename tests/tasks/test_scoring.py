@@ -108,7 +108,8 @@ def test_the_loss_is_the_mean_over_items_that_count(tmp_path: Path, batch_size: 
     for number, sample in enumerate(samples):
         sample["labels"] = sample["input_ids"].clone()
         sample["labels"][: number % 4] = -100
-    logits = trainer.model(input_ids=torch.stack([sample["input_ids"] for sample in samples])).logits
-    labels = torch.stack([sample["labels"] for sample in samples])[:, 1:]
+    batch = default_data_collator(samples)
+    logits = trainer.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    labels = batch["labels"][:, 1:]
     expected = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels.flatten(), ignore_index=-100)
     assert mean_loss(trainer, samples, batch_size) == pytest.approx(float(expected), abs=1e-5)
