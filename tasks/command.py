@@ -18,7 +18,7 @@ from mixer.commands import Command, build_recipe
 from tasks.continual import SCORES_FILE
 from tasks.continual_recipe import ContinualRecipe
 from tasks.ends import RUN_STATE_FILE
-from tasks.metrics import all_metrics
+from tasks.metrics import all_metrics, title_of
 from tasks.pace import read_pace
 from tasks.results import METRICS_FILE, PAGE_FILE, write_page
 from tasks.score_matrix import ScoreMatrix
@@ -150,8 +150,9 @@ def _scores_table(matrix: ScoreMatrix, pace: pd.DataFrame) -> Table:
 def _metrics_table(matrices: Mapping[str, ScoreMatrix]) -> Table:
     table = Table("", *matrices, title="Metrics")
     columns: list[Mapping[str, Any]] = [all_metrics(matrix, matrix.last_task) for matrix in matrices.values()]
+    metric = next(iter(matrices.values())).metric
     for name in columns[0]:
-        table.add_row(name.replace("_", " "), *(_written(column[name]) for column in columns))
+        table.add_row(title_of(name, metric), *(_written(column[name]) for column in columns))
     return table
 
 

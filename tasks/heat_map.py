@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.explaining import explain
-from tasks.metrics import all_metrics
+from tasks.metrics import all_metrics, title_of
 from tasks.score_matrix import NOT_RECORDED, ScoreMatrix
 
 try:
@@ -99,7 +99,7 @@ def _metric_rows(matrices: Sequence[ScoreMatrix]) -> list[tuple[str, list[str]]]
     done = [f"{max([0, *matrix.recorded])} of {matrix.num_tasks}" for matrix in matrices]
     rows = [("Tasks done", done)]
     for name in columns[0]:
-        title = name.capitalize().replace("_", " ").replace("accuracy", matrices[0].metric)
+        title = title_of(name, matrices[0].metric).capitalize()
         rows.append((title, ["not known" if np.isnan(one[name]) else f"{one[name]:.3f}" for one in columns]))
     return rows
 
@@ -122,7 +122,7 @@ def _in_words(name: str, matrix: ScoreMatrix) -> str:
     words = f"{when} it is {between(row, '{:.2f}'.format)}" if row else f"{when} no evaluation succeeded"
     reasons: dict[str, list[str]] = {}
     for metric, reason in explain(matrix, matrix.last_task).items():
-        reasons.setdefault(reason, []).append(metric.replace("_", " ").replace("accuracy", matrix.metric))
+        reasons.setdefault(reason, []).append(title_of(metric, matrix.metric))
     unknown = [f"not known: {listed(metrics)} ({reason})" for reason, metrics in reasons.items()]
     return f"{name}: {'; '.join([words, *unknown])}."
 

@@ -32,6 +32,7 @@ __all__ = [
     "forward_transfer",
     "learning_accuracy",
     "learning_curve_area",
+    "title_of",
 ]
 
 GEM = "Lopez-Paz and Ranzato 2017 (1706.08840)"
@@ -133,3 +134,16 @@ def all_metrics(matrix: ScoreMatrix, after: int | None = None, beta: int | None 
     beta = matrix.beta if beta is None else beta
     with np.errstate(invalid="ignore"):  # the difference of two infinite losses is NaN, and explained as such
         return {name: metric.measure(metric.table(matrix, beta), after) for name, metric in METRICS.items()}
+
+
+def title_of(name: str, metric: str) -> str:
+    """Gives what a metric is called to a reader: an average accuracy of losses is an average loss.
+
+    Args:
+        name: Its name in `METRICS`.
+        metric: What a score is.
+
+    Returns:
+        The title.
+    """
+    return name.replace("_", " ").replace("accuracy", metric)
