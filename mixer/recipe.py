@@ -136,6 +136,8 @@ class Recipe:
         drawing: How counts come of weights.
         max_tokens_per_micro_batch: Most tokens of a micro-batch, in place of a number of samples.
         probe: How the streams' gradients are measured, and how often.
+        reference_model: A trained model for a policy that needs one, with the head of `model.task`: a folder, or its
+            name on the hub.
         methods: What takes part in updates beside the samples' own loss: classes with their arguments, such as
             `replay.DER`.
         nonfinite: What to do when a stream's loss is not finite.
@@ -154,6 +156,7 @@ class Recipe:
     drawing: Drawing = "exact"
     max_tokens_per_micro_batch: int | None = None
     probe: Probing | None = None
+    reference_model: str | None = None
     methods: list[Method] = field(default_factory=list)
     nonfinite: NonFinite = "warn"
     allow_inexact: bool = False
@@ -168,6 +171,7 @@ class Recipe:
         Raises:
             ValueError: If a part cannot be built; the field is named.
         """
+        reference = _load("reference_model", self._reference)  # before the seed is set: loading may draw
         set_seed(self.training.seed)
         built = {name: stream.build(name) for name, stream in self.streams.items()}
         evaluation = {name: validation for name, (_, validation) in built.items() if validation is not None}
@@ -185,10 +189,16 @@ class Recipe:
             drawing=self.drawing,
             max_tokens_per_micro_batch=self.max_tokens_per_micro_batch,
             probe=self.probe,
+            reference_model=reference,
             methods=self.methods,
             nonfinite=self.nonfinite,
             allow_inexact=self.allow_inexact,
         )
+
+    def _reference(self) -> PreTrainedModel | None:
+        if self.reference_model is None:
+            return None
+        return ModelRecipe(self.model.task, self.reference_model).build()
 
     def _tokenizer(self) -> Any:
         return None if self.tokenizer is None else AutoTokenizer.from_pretrained(self.tokenizer)
