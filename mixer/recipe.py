@@ -22,6 +22,9 @@ from mixer.updates import NonFinite
 
 Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification", "token-classification"]
 
+# Fields of a recipe that are made by name or by class, to be tried one at a time when one of them is wrong.
+RECIPE_FIELDS = ("mixing", "batch_size", "budget", "probe", "methods", "groupings", "streams", "model")
+
 _AUTO_CLASSES: dict[str, str] = {
     "causal-lm": "AutoModelForCausalLM",
     "masked-lm": "AutoModelForMaskedLM",
