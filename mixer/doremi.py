@@ -1,8 +1,8 @@
 """Mixing weights from two small runs: a reference model, and a proxy that is compared with it.
 
-DoReMi (Xie et al., arXiv 2305.10429, section 2) trains a reference model on a plain mixture (step 1), then a proxy whose
-mixture follows by how much it loses more than the reference (step 2), and takes the average of the proxy's weights over
-its run for the mixture of the run that counts (step 3).
+DoReMi (Xie et al., arXiv 2305.10429, section 2) trains a reference model on a plain mixture (step 1), then a proxy
+whose mixture follows by how much it loses more than the reference (step 2), and takes the average of the proxy's
+weights over its run for the mixture of the run that counts (step 3).
 """
 
 import json
@@ -145,8 +145,10 @@ def averaged_weights(policy: Policy) -> FloatArray:
     Returns:
         `[num_streams]`: they sum to 1.
     """
-    weights: FloatArray = np.asarray(_unwrapped(policy).averaged_weights, dtype=np.float64)  # type: ignore[attr-defined]
-    return weights / weights.sum()
+    inner: Any = _unwrapped(policy)
+    weights = np.asarray(inner.averaged_weights, dtype=np.float64)
+    normalised: FloatArray = weights / weights.sum()
+    return normalised
 
 
 def _found(trainer: MixingTrainer) -> dict[str, Any]:

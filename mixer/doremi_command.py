@@ -101,14 +101,14 @@ def _make(parser: ArgumentParser, config: Namespace, folder: Path, name: str, ch
 
 
 def _fixed(found: FoundWeights) -> Namespace:
-    arguments: Any = {"weights": dict(found.weights), "unit": found.unit}
-    spec: Any = {"class_path": "mixer.Fixed", "init_args": Namespace(**arguments)}
-    return Namespace(**spec)
+    new: Any = Namespace
+    fixed: Namespace = new(class_path="mixer.Fixed", init_args=new(weights=dict(found.weights), unit=found.unit))
+    return fixed
 
 
 def _print(found: FoundWeights, path: Path) -> None:
-    table = Table(title=f"Weights by DoReMi, as shares of {found.unit}")
-    for column in ("stream", "weight"):
+    table = Table()
+    for column in ("stream", f"weight (share of {found.unit})"):
         table.add_column(column)
     for name, weight in found.weights.items():
         table.add_row(name, f"{weight:.4f}")

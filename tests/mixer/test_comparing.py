@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import DataCollatorWithFlattening
 
-from mixer import Decision, MixingTrainer, Mixture, Observation, Uniform
+from mixer import Decision, MixingDataLoader, MixingTrainer, Mixture, Observation, Probing, Uniform
 from mixer.checkpoint import STATE_FILE
 from mixer.excess_loss import excess_of
 from tests.helpers import MODEL_DATA, build_model, three_streams, weights_of
@@ -482,3 +482,60 @@ def test_nothing_of_it_is_in_the_state(tmp_path: Path) -> None:
         state = json.loads((tmp_path / name / "checkpoint-2" / STATE_FILE).read_text())
         ends.append(sorted(state))
     assert ends[0] == ends[1]
+
+
+def test_a_step_that_a_gradient_scaler_leaves_out_has_nothing_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = Watching(*BOTH)
+    trainer = build(tmp_path, policy, args={"max_steps": 2})
+    accelerator = type(trainer.accelerator)
+    monkeypatch.setattr(accelerator, "optimizer_step_was_skipped", property(lambda self: not policy.seen))
+    trainer.train()
+    first, second = policy.seen
+    assert np.isnan(first.losses_after).all()
+    assert np.isfinite([first.excess_losses, second.excess_losses, second.losses_after]).all()
+
+
+def test_beside_a_probe_of_gradients_numbers_are_the_same(tmp_path: Path) -> None:
+    seen = []
+    for name, needs in (("alone", ()), ("probed", ("gradient_variance",))):
+        policy = Watching(*BOTH, *needs)
+        changes: Any = {"probe": Probing()} if needs else {}
+        trainer = build(
+            tmp_path / name,
+            policy,
+            build_model("llama"),
+            reference_model=_perturbed(build_model("llama")),
+            train_dataset=three_streams(),
+            **changes,
+        )
+        trainer.train()
+        seen.append(seen_by(trainer))
+        assert all((o.gradients is not None) == bool(needs) for o in policy.seen)
+    assert_close(seen[1], seen[0], 2e-6)
+
+
+# ---- A loop of one's own ----
+
+
+def test_a_loop_of_ones_own_reports_both() -> None:
+    policy = Watching(*BOTH)
+    loader = MixingDataLoader({"a": list(range(8)), "b": list(range(8))}, batch_size=4, mixing=policy)
+    batches = iter(loader)
+    next(batches)
+    loader.observe(excess_losses={"b": 0.5}, losses_after=[1.0, float("inf")])
+    next(batches)
+    (seen,) = policy.seen
+    np.testing.assert_array_equal(seen.excess_losses, [np.nan, 0.5])
+    np.testing.assert_array_equal(seen.losses_after, [1.0, np.nan])
+    with pytest.raises(ValueError, match=r"excess_losses has \['c'\], but the streams are \['a', 'b'\]"):
+        loader.observe(excess_losses={"c": 0.5})
+
+
+def test_who_does_not_report_them_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    policy = Watching(*BOTH)
+    batches = iter(MixingDataLoader({"a": list(range(8)), "b": list(range(8))}, batch_size=4, mixing=policy))
+    next(batches), next(batches)
+    assert "Nobody reported ['excess_losses', 'losses_after']" in caplog.text
+    assert policy.seen[0].excess_losses is policy.seen[0].losses_after is None
