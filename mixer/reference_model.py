@@ -37,6 +37,10 @@ class ReferenceModel:
         if getattr(model, "hf_device_map", None) is None:
             model.to(device)
         self._model = model.eval()
+        # As the Trainer does with its model: keys and values of attention are of no use here, and take memory.
+        self._config: Any = getattr(model, "config", None)
+        self._uses_cache = getattr(self._config, "use_cache", None)
+        self._set_cache(False)
         self._runs, self._device, self._autocast = runs, device, autocast
         self._tracker = new_tracker(model)
         self._tracker.attach()
@@ -67,6 +71,11 @@ class ReferenceModel:
     def detach(self) -> None:
         """Takes the hooks away and leaves the model as it was."""
         self._tracker.detach()
+        self._set_cache(self._uses_cache)
+
+    def _set_cache(self, uses_cache: bool | None) -> None:
+        if self._uses_cache is not None:
+            self._config.use_cache = uses_cache
 
 
 def check_reference(reference: object, model: nn.Module | None) -> None:

@@ -257,6 +257,18 @@ def test_training_is_the_same_to_the_bit(tmp_path: Path, needs: tuple[str, ...])
     assert_same(ends[1], ends[0])
 
 
+def test_the_reference_keeps_no_keys_and_values_meanwhile(tmp_path: Path) -> None:
+    reference = build_model("llama")
+    assert reference.config.use_cache
+    caches: list[Any] = []
+    reference.register_forward_hook(lambda module, args, output: caches.append(output.past_key_values))
+    model = build_model("llama")
+    build(tmp_path, Watching("excess_loss"), model, reference_model=reference, train_dataset=three_streams()).train()
+    assert caches
+    assert all(cache is None for cache in caches)
+    assert reference.config.use_cache
+
+
 def test_the_reference_is_as_it_was_and_in_no_checkpoint(tmp_path: Path) -> None:
     reference = Tagger(seed=7, has_norm=True, dropout=0.5)
     before = deepcopy(reference.state_dict())
