@@ -37,7 +37,8 @@ class ReferenceModel:
         if getattr(model, "hf_device_map", None) is None:
             model.to(device)
         self._model = model.eval()
-        # As the Trainer does with its model: keys and values of attention are of no use here, and take memory.
+        # As the Trainer does with its model: keys and values of attention take memory here, and where there is a place
+        # for them transformers lets packed samples attend to each other.
         self._config: Any = getattr(model, "config", None)
         self._uses_cache = getattr(self._config, "use_cache", None)
         self._set_cache(False)

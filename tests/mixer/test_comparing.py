@@ -191,6 +191,8 @@ def test_packed_samples_are_told_apart_by_stream(tmp_path: Path) -> None:
         args={"max_steps": 1, "learning_rate": 0.0, "per_device_train_batch_size": 4},
     )
     plain, other = deepcopy(model).eval(), deepcopy(reference).eval()
+    assert not plain.config.use_cache  # with it, packed samples would attend to each other
+    other.config.use_cache = False
     batches: list[Any] = []
     step = trainer.training_step
     trainer.training_step = lambda m, update, n=None: (batches.append(update), step(m, update, n))[1]
