@@ -56,8 +56,8 @@ class Observation:
             where it is not known.
         batch_size: Samples that were asked for in the last update, which had fewer if it was the rest of an epoch;
             `None` takes those it had.
-        excess_losses: `[num_streams]`: mean per item in the last update of what the loss exceeds that of a reference model
-            on the same item, 0 where it is below; NaN where there is none, `None` where it was not measured.
+        excess_losses: `[num_streams]`: mean per item in the last update of what the loss exceeds that of a reference
+            model on the same item, 0 where it is below; NaN where there is none, `None` where it was not measured.
         losses_after: `[num_streams]`: mean loss per item of the last update's own samples after the optimizer step; NaN
             where there is none, `None` where it was not measured.
         update_norm: `||θ_{t+1} - θ_t||`: how far the last update moved the trainable parameters; NaN where it was not
