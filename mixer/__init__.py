@@ -11,11 +11,15 @@ from mixer.groups import Grouping
 from mixer.ledger import Ledger
 from mixer.order import Order
 from mixer.policies import (
+    ADO,
+    ODM,
     BalancedPiKE,
     Decision,
+    DoReMi,
     Fixed,
     Floor,
     Function,
+    GroupDRO,
     Hold,
     LossChange,
     Mixture,
@@ -26,6 +30,7 @@ from mixer.policies import (
     Scheduled,
     Smoothed,
     StaticPolicy,
+    TargetLoss,
     Temperature,
     Uniform,
     WarmUp,
@@ -37,16 +42,20 @@ from mixer.streams import Stream
 from mixer.trainer import MixingMixin, MixingTrainer
 
 __all__ = [
+    "ADO",
+    "ODM",
     "AdaptiveBatchSampler",
     "AdaptiveBatchSizeTrainer",
     "BalancedPiKE",
     "Budget",
     "Decision",
+    "DoReMi",
     "Fixed",
     "Floor",
     "Function",
     "GradientProbe",
     "GradientStatistics",
+    "GroupDRO",
     "Grouping",
     "Hold",
     "Ledger",
@@ -66,6 +75,7 @@ __all__ = [
     "Smoothed",
     "StaticPolicy",
     "Stream",
+    "TargetLoss",
     "Temperature",
     "Uniform",
     "WarmUp",

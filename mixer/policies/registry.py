@@ -10,17 +10,22 @@ import numpy as np
 
 from mixer.choices import choose, refuse_class
 from mixer.plugins import load_plug_ins
+from mixer.policies.ado import ADO
 from mixer.policies.balanced_pike import BalancedPiKE
 from mixer.policies.base import Policy
+from mixer.policies.doremi import DoReMi
 from mixer.policies.fixed import Fixed
 from mixer.policies.floor import Floor
 from mixer.policies.function import Function
+from mixer.policies.group_dro import GroupDRO
 from mixer.policies.hold import Hold
 from mixer.policies.loss_change import LossChange
+from mixer.policies.odm import ODM
 from mixer.policies.pike import PiKE
 from mixer.policies.proportional import Proportional
 from mixer.policies.scheduled import Scheduled
 from mixer.policies.smoothed import Smoothed
+from mixer.policies.target_loss import TargetLoss
 from mixer.policies.temperature import Temperature
 from mixer.policies.uniform import Uniform
 from mixer.policies.warm_up import WarmUp
@@ -34,6 +39,11 @@ _POLICIES: tuple[type[Policy], ...] = (
     Fixed,
     Scheduled,
     LossChange,
+    ODM,
+    ADO,
+    GroupDRO,
+    DoReMi,
+    TargetLoss,
     PiKE,
     BalancedPiKE,
     Function,

@@ -9,11 +9,15 @@ from hypothesis import strategies as st
 
 from mixer.gradient_statistics import GradientStatistics
 from mixer.policies import (
+    ADO,
+    ODM,
     BalancedPiKE,
     Decision,
+    DoReMi,
     Fixed,
     Floor,
     Function,
+    GroupDRO,
     Hold,
     LossChange,
     Mixture,
@@ -23,6 +27,7 @@ from mixer.policies import (
     Proportional,
     Scheduled,
     Smoothed,
+    TargetLoss,
     Temperature,
     Uniform,
     WarmUp,
@@ -33,6 +38,7 @@ NAMES = ("a", "b", "c", "d")
 SIZES = np.array([10, 400, 3, 90])
 OWN_WEIGHTS = np.array([0.1, 0.2, 0.3, 0.4])
 BY_NAME = {"a": 3.0, "b": 1.0, "c": 0.0, "d": 2.0}
+LOSSES_BY_NAME = {"a": 0.3, "b": 0.2, "c": -1.0, "d": 0.4}
 
 MAKERS: dict[str, Callable[..., Policy]] = {
     "Uniform": Uniform,
@@ -46,6 +52,17 @@ MAKERS: dict[str, Callable[..., Policy]] = {
     "LossChange": lambda **unit: LossChange(num_warmup_observations=2, **unit),
     "LossChange, cold": lambda **unit: LossChange(0.01, 0.5, 0.9, 0.0, 1, **unit),
     "LossChange, evaluation": lambda **unit: LossChange(num_warmup_observations=1, loss="evaluation", **unit),
+    "ODM": lambda **unit: ODM(num_warmup_steps=2, **unit),
+    "ODM, code": lambda **unit: ODM("code", 0.5, 0, **unit),
+    "ADO": lambda **unit: ADO("paper", 5, 2, 0, **unit),
+    "ADO, code": lambda **unit: ADO("code", 4, 1, 0, 0.1, 0.5, 0.2, 8, **unit),
+    "GroupDRO": lambda **unit: GroupDRO(0.3, **unit),
+    "GroupDRO, sampling": lambda **unit: GroupDRO(2.0, 0.1, "sampling", **unit),
+    "DoReMi": DoReMi,
+    "DoReMi, sampling": lambda **unit: DoReMi(0.1, 0.01, applies_to="sampling", **unit),
+    "DoReMi, recorded": lambda **unit: DoReMi(3.0, 0.0, LOSSES_BY_NAME, "sampling", **unit),
+    "TargetLoss": lambda **unit: TargetLoss(LOSSES_BY_NAME, **unit),
+    "TargetLoss, code": lambda **unit: TargetLoss(LOSSES_BY_NAME, 5.0, "code", 0.0, **unit),
     "PiKE": lambda **unit: PiKE(1, **unit),
     "PiKE, raw": lambda **unit: PiKE(2, noise_rate=0.0, scale_free=False, max_log_change=5.0, min_samples=0, **unit),
     "PiKE, conceptual": lambda **unit: PiKE(1, "conceptual", decay=0.5, **unit),
@@ -115,6 +132,7 @@ def observation(
         seen=step * counts,
         losses=losses,
         evaluation_losses=losses / 2 if step % 2 else None,
+        excess_losses=np.maximum(losses - 0.4, 0.0) if step % 4 else None,
         gradients=gradients(values, counts) if step % 3 else None,
     )
 
@@ -174,6 +192,9 @@ class TestWeights:
     def test_one_stream_has_them_all(self, make: Callable[..., Policy]) -> None:
         alone = Mixture(("a",), np.array([10]), np.array([1.0]))
         policy = make() if not isinstance(make(), Fixed | Scheduled) else Fixed({"a": 2.0})
+        for losses in ("reference_losses", "target_losses"):
+            if getattr(policy, losses, None) is not None:
+                setattr(policy, losses, {"a": 2.0})
         if isinstance(policy, Floor) and isinstance(policy.policy, Scheduled):
             policy = Floor(Fixed({"a": 2.0}))
         assert policy.start(alone).weights.tolist() == [1.0]
@@ -222,7 +243,8 @@ class TestEquivariance:
 
 def needs_names(policy: Policy) -> bool:
     inner = getattr(policy, "policy", policy)
-    return isinstance(inner, Scheduled) or (isinstance(inner, Fixed) and inner.weights is not None)
+    given = [getattr(inner, name, None) for name in ("weights", "reference_losses", "target_losses")]
+    return isinstance(inner, Scheduled) or any(values is not None for values in given)
 
 
 @every_policy
@@ -297,6 +319,8 @@ class TestDescription:
                 hidden = replace(hidden, losses=np.full(4, np.nan))
             if "evaluation_loss" not in blind.needs:
                 hidden = replace(hidden, evaluation_losses=None)
+            if "excess_loss" not in blind.needs:
+                hidden = replace(hidden, excess_losses=None)
             if "gradient_variance" not in blind.needs:
                 hidden = replace(hidden, gradients=None)
             first, other = policy.update(seen), blind.update(hidden)
