@@ -35,7 +35,7 @@ class CoBa(Policy):
     times the same factors, which has the same mean gradient without batches of a single stream; `acts_on="loss"` is the
     paper's form.
 
-    The paper takes a batch of evaluation data after every update, and is content with a window of 200 and a warm-up of
+    The paper takes a batch of evaluation data after every update; the public code has a window of 200 and a warm-up of
     100 of those. An evaluation here is one of the trainer, on all of its data: rarer and with little noise, so that the
     defaults are smaller (ours). Slopes are by step, whatever lies between the evaluations. The public code differs: it
     does not divide by the first loss, takes `α_max` from the course of the largest loss, does not cut D at 1 and takes

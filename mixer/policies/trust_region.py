@@ -18,7 +18,9 @@ class TrustRegion(Wrapper):
     """Moves towards new weights, each time as far as a limit allows: `w' ← w' + λ(w − w')` with the largest such λ ≤ 1.
 
     The limit is on how much the logarithm of any weight changes, or on the Kullback-Leibler divergence `Σ_k w'_k
-    log(w'_k / w_k)` of the old weights from the new, or on both. It keeps the samples that the optimizer's moments have
+    log(w'_k / w_k)` from the old weights to the new, or on both. Weights below `least` count as `least`, or a weight
+    could neither leave 0 nor come to it (the divergence is then that of positive numbers, `Σ_k w'_k log(w'_k / w_k) −
+    w'_k + w_k`, which is the same where all weights are above). It keeps the samples that the optimizer's moments have
     seen close to those that come, however the inner policy jumps: Algorithm 1 of PiKE (arXiv:2502.06244) steps
     multiplicatively for that reason. Limits of this kind are those of mirror descent and of trust regions in
     reinforcement learning (Schulman et al. 2015, arXiv:1502.05477); the interpolation is ours. With a target that stays
@@ -30,10 +32,10 @@ class TrustRegion(Wrapper):
 
     Args:
         policy: The inner policy.
-        max_log_change: Most by which `log max(w_k, least)` changes at an update, above 0; `None` for no such limit. 0.5
-            lets a weight grow by two thirds or fall by two fifths.
+        max_log_change: Most by which a `log w_k` changes at an update, above 0; `None` for no such limit. 0.5 lets a
+            weight grow by two thirds or fall by two fifths.
         max_divergence: Most divergence at an update in nats, above 0; `None` for no such limit.
-        least: Weights below this are all the same to the limit on logarithms, or a weight of 0 could never grow.
+        least: The least weight that counts, above 0.
 
     Raises:
         ValueError: If a value is outside its range, or there is no limit.
@@ -59,7 +61,8 @@ class TrustRegion(Wrapper):
 
     def start(self, mixture: Mixture) -> Decision:
         """Starts from the inner policy's first weights; see `Policy.start`."""
-        self._last = super().start(mixture)
+        decision = super().start(mixture)
+        self._last = replace(decision, weights=decision.weights / np.sum(decision.weights))
         return self._last
 
     def update(self, observation: Observation) -> Decision:
@@ -98,16 +101,20 @@ class TrustRegion(Wrapper):
         return float(parts.min()) if len(parts) else 1.0
 
     def _part_by_divergence(self, old: FloatArray, new: FloatArray) -> float:
-        if self.max_divergence is None or _divergence(old, new) <= self.max_divergence:
+        if self.max_divergence is None or self._divergence(old, new) <= self.max_divergence:
             return 1.0
-        low, high = 0.0, 1.0  # the divergence is 0 at 0 and rises from there, being convex
+        low, high = 0.0, 1.0  # the divergence is 0 at 0 and only rises from there, as each of its terms does
         for _ in range(_NUM_BISECTIONS):
             middle = (low + high) / 2
-            if _divergence(old, (1.0 - middle) * old + middle * new) <= self.max_divergence:
+            if self._divergence(old, (1.0 - middle) * old + middle * new) <= self.max_divergence:
                 low = middle
             else:
                 high = middle
         return low
+
+    def _divergence(self, old: FloatArray, new: FloatArray) -> float:
+        old, new = np.maximum(old, self.least), np.maximum(new, self.least)
+        return float((old * np.log(old / new) - old + new).sum())
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the last decision too; see `Policy.state_dict`."""
@@ -117,10 +124,3 @@ class TrustRegion(Wrapper):
         """Takes up the last decision too; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self._last = Decision.from_state(state["last"])
-
-
-def _divergence(old: FloatArray, new: FloatArray) -> float:
-    """`Σ old log(old / new)` in nats; infinite where something that was there is gone."""
-    there = old > 0.0
-    with np.errstate(divide="ignore"):
-        return float(old[there] @ (np.log(old[there]) - np.log(new[there])))
