@@ -11,7 +11,11 @@ from mixer.groups import Grouping
 from mixer.ledger import Ledger
 from mixer.order import Order
 from mixer.policies import (
+    DWA,
+    FAMO,
+    Aioli,
     BalancedPiKE,
+    CoBa,
     Decision,
     Fixed,
     Floor,
@@ -24,10 +28,13 @@ from mixer.policies import (
     Policy,
     Proportional,
     Scheduled,
+    SkillIt,
     Smoothed,
     StaticPolicy,
     Temperature,
+    TrustRegion,
     Uniform,
+    UniMax,
     WarmUp,
     Wrapper,
 )
@@ -37,10 +44,14 @@ from mixer.streams import Stream
 from mixer.trainer import MixingMixin, MixingTrainer
 
 __all__ = [
+    "DWA",
+    "FAMO",
     "AdaptiveBatchSampler",
     "AdaptiveBatchSizeTrainer",
+    "Aioli",
     "BalancedPiKE",
     "Budget",
+    "CoBa",
     "Decision",
     "Fixed",
     "Floor",
@@ -63,10 +74,13 @@ __all__ = [
     "Probing",
     "Proportional",
     "Scheduled",
+    "SkillIt",
     "Smoothed",
     "StaticPolicy",
     "Stream",
     "Temperature",
+    "TrustRegion",
+    "UniMax",
     "Uniform",
     "WarmUp",
     "Wrapper",
