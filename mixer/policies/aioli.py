@@ -30,9 +30,11 @@ class Aioli(Policy):
 
     The paper evaluates after each probe (`loss="evaluation"`); here a phase then lasts until the first evaluation at or
     after its last update, so that an evaluation every `probe_steps` updates (`eval_steps`) suits it, and the first
-    round waits for one. By default the falls come from the training losses (ours), which cost nothing: the slope of a
-    line through a stream's losses within a probe, times `probe_steps`. Every probe has samples of every stream as long
-    as the smoothing leaves it some; one that had less than two losses in it tells nothing of that probe.
+    round waits for one. A policy sees an evaluation with the update after it, so that of the updates between two
+    evaluations the first is still one of the phase before: let there be ten or more of them. By default the falls come
+    from the training losses (ours), which cost nothing: the slope of a line through a stream's losses within a probe,
+    times `probe_steps`. Every probe has samples of every stream as long as the smoothing leaves it some; one that had
+    less than two losses in it tells nothing of that probe.
 
     The public code draws the order of the streams in each sweep. Here it is fixed, larger weights first, and every
     second sweep runs backwards, which takes out what changes evenly with time (ours). Streams that are not there at the
