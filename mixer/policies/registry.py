@@ -11,9 +11,13 @@ import numpy as np
 from mixer.choices import choose, refuse_class
 from mixer.plugins import load_plug_ins
 from mixer.policies.ado import ADO
+from mixer.policies.aioli import Aioli
 from mixer.policies.balanced_pike import BalancedPiKE
 from mixer.policies.base import Policy
+from mixer.policies.coba import CoBa
 from mixer.policies.doremi import DoReMi
+from mixer.policies.dynamic_weight_average import DWA
+from mixer.policies.famo import FAMO
 from mixer.policies.fixed import Fixed
 from mixer.policies.floor import Floor
 from mixer.policies.function import Function
@@ -24,9 +28,12 @@ from mixer.policies.odm import ODM
 from mixer.policies.pike import PiKE
 from mixer.policies.proportional import Proportional
 from mixer.policies.scheduled import Scheduled
+from mixer.policies.skill_it import SkillIt
 from mixer.policies.smoothed import Smoothed
 from mixer.policies.target_loss import TargetLoss
 from mixer.policies.temperature import Temperature
+from mixer.policies.trust_region import TrustRegion
+from mixer.policies.uni_max import UniMax
 from mixer.policies.uniform import Uniform
 from mixer.policies.warm_up import WarmUp
 
@@ -36,6 +43,7 @@ _POLICIES: tuple[type[Policy], ...] = (
     Uniform,
     Proportional,
     Temperature,
+    UniMax,
     Fixed,
     Scheduled,
     LossChange,
@@ -46,11 +54,17 @@ _POLICIES: tuple[type[Policy], ...] = (
     TargetLoss,
     PiKE,
     BalancedPiKE,
+    CoBa,
+    DWA,
+    FAMO,
+    SkillIt,
+    Aioli,
     Function,
     Floor,
     Smoothed,
     WarmUp,
     Hold,
+    TrustRegion,
 )
 
 

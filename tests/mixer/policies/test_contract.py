@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 from mixer.gradient_statistics import GradientStatistics
 from mixer.policies import (
     ADO,
+    DWA,
+    FAMO,
     ODM,
+    Aioli,
     BalancedPiKE,
+    CoBa,
     Decision,
     DoReMi,
     Fixed,
@@ -26,10 +30,13 @@ from mixer.policies import (
     Policy,
     Proportional,
     Scheduled,
+    SkillIt,
     Smoothed,
     TargetLoss,
     Temperature,
+    TrustRegion,
     Uniform,
+    UniMax,
     WarmUp,
 )
 from mixer.policies.registry import built_in_policies
@@ -74,6 +81,22 @@ MAKERS: dict[str, Callable[..., Policy]] = {
     "BalancedPiKE, conceptual": lambda **unit: BalancedPiKE(
         1.0, 0.5, True, interval_steps=2, mode="conceptual", bound="published", min_samples=1, **unit
     ),
+    "UniMax": lambda **unit: UniMax(400, 3.0, **unit),
+    "UniMax, all capped": lambda **unit: UniMax(503, **unit),
+    "CoBa": lambda **unit: CoBa(num_warmup_evaluations=2, **unit),
+    "CoBa, short": lambda **unit: CoBa(2, 2, 0.5, 0.5, True, **unit),
+    "CoBa, loss": lambda **unit: CoBa(3, 2, acts_on="loss", **unit),
+    "DWA": lambda **unit: DWA(window_steps=2, **unit),
+    "DWA, cold": lambda **unit: DWA(0.01, 1, **unit),
+    "DWA, loss": lambda **unit: DWA(0.1, 2, "loss", **unit),
+    "FAMO": FAMO,
+    "FAMO, fast": lambda **unit: FAMO(5.0, 0.5, 0.2, 0.0, **unit),
+    "FAMO, loss": lambda **unit: FAMO(0.3, acts_on="loss", **unit),
+    "SkillIt": SkillIt,
+    "SkillIt, graph": lambda **unit: SkillIt(np.full((4, 4), 0.5) + np.eye(4), 3.0, 1, **unit),
+    "Aioli": lambda **unit: Aioli(1.0, 2, 1, 2, **unit),
+    "Aioli, sweeps": lambda **unit: Aioli(5.0, 2, 2, 1, 0.6, False, 1, **unit),
+    "Aioli, evaluation": lambda **unit: Aioli(1.0, 1, 1, 1, 1.0, loss="evaluation", **unit),
     "Function": lambda **unit: Function(lambda step, weights: weights**1.1 + 0.01 / (1 + step), **unit),
 }
 
@@ -89,6 +112,10 @@ MAKERS |= {
     "Hold": lambda **unit: Hold(adaptive(**unit), 3),
     "Hold(Floor(Smoothed(WarmUp)))": lambda **unit: Hold(Floor(Smoothed(WarmUp(adaptive(**unit), 2)), 0.2), 2),
     "Smoothed(Hold)": lambda **unit: Smoothed(Hold(adaptive(**unit), 4)),
+    "TrustRegion": lambda **unit: TrustRegion(adaptive(**unit), 0.1),
+    "TrustRegion, divergence": lambda **unit: TrustRegion(MAKERS["DWA, cold"](**unit), None, 0.01),
+    "TrustRegion, both": lambda **unit: TrustRegion(MAKERS["FAMO, loss"](**unit), 0.2, 0.02, 0.1),
+    "TrustRegion(Hold)": lambda **unit: TrustRegion(Hold(adaptive(**unit), 2)),
     "Hold(PiKE)": lambda **unit: Hold(PiKE(2, **unit), 4),
     "Floor(Scheduled)": lambda **unit: Floor(MAKERS["Scheduled"](**unit)),
 }
@@ -134,6 +161,7 @@ def observation(
         evaluation_losses=losses / 2 if step % 2 else None,
         excess_losses=np.maximum(losses - 0.4, 0.0) if step % 4 else None,
         gradients=gradients(values, counts) if step % 3 else None,
+        losses_after=0.9 * losses - 0.05 if step % 4 else None,
     )
 
 
@@ -197,6 +225,8 @@ class TestWeights:
                 setattr(policy, losses, {"a": 2.0})
         if isinstance(policy, Floor) and isinstance(policy.policy, Scheduled):
             policy = Floor(Fixed({"a": 2.0}))
+        if isinstance(policy, SkillIt):
+            policy = SkillIt([[2.0]])
         assert policy.start(alone).weights.tolist() == [1.0]
 
     def test_the_arguments_are_left_as_they_are(self, make: Callable[..., Policy]) -> None:
@@ -323,6 +353,8 @@ class TestDescription:
                 hidden = replace(hidden, excess_losses=None)
             if "gradient_variance" not in blind.needs:
                 hidden = replace(hidden, gradients=None)
+            if "loss_after" not in blind.needs:
+                hidden = replace(hidden, losses_after=None)
             first, other = policy.update(seen), blind.update(hidden)
             np.testing.assert_array_equal(first.weights, other.weights)
 
@@ -345,6 +377,7 @@ WRAPPERS = {
     "Smoothed": lambda policy: Smoothed(policy),
     "WarmUp": lambda policy: WarmUp(policy),
     "Hold": lambda policy: Hold(policy),
+    "TrustRegion": lambda policy: TrustRegion(policy),
 }
 
 
