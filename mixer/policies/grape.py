@@ -62,8 +62,8 @@ class GRAPE(GradientPolicy):
         unit: Unit = "samples",
     ):
         super().__init__(interval_steps, min_samples, decay, unit=unit)
-        check_range("rate", rate, 0, math.inf, "1.5 is the paper's γ/μ")
-        check_range("task_rate", task_rate, 0, math.inf, "10 is the paper's γ/μ, 0 keeps the targets' weights")
+        check_range("rate", rate, 0, math.inf, "1.5 is the paper's")
+        check_range("task_rate", task_rate, 0, math.inf, "10 is the paper's, 0 keeps the targets' weights")
         self.targets = check_targets(targets)
         self.rate, self.task_rate, self.scale_free = rate, task_rate, scale_free
         self._losses = StreamAverage(decay)

@@ -12,13 +12,18 @@ from mixer.choices import choose, refuse_class
 from mixer.plugins import load_plug_ins
 from mixer.policies.balanced_pike import BalancedPiKE
 from mixer.policies.base import Policy
+from mixer.policies.doge import DoGE
 from mixer.policies.fixed import Fixed
 from mixer.policies.floor import Floor
 from mixer.policies.function import Function
+from mixer.policies.grad_norm import GradNorm
+from mixer.policies.grape import GRAPE
 from mixer.policies.hold import Hold
 from mixer.policies.loss_change import LossChange
+from mixer.policies.objective_descent import ObjectiveDescent
 from mixer.policies.pike import PiKE
 from mixer.policies.proportional import Proportional
+from mixer.policies.regularized_balance import RegularizedBalance
 from mixer.policies.scheduled import Scheduled
 from mixer.policies.smoothed import Smoothed
 from mixer.policies.temperature import Temperature
@@ -36,6 +41,11 @@ _POLICIES: tuple[type[Policy], ...] = (
     LossChange,
     PiKE,
     BalancedPiKE,
+    DoGE,
+    GRAPE,
+    RegularizedBalance,
+    GradNorm,
+    ObjectiveDescent,
     Function,
     Floor,
     Smoothed,

@@ -7,6 +7,7 @@ from mixer.policies.base import FloatArray
 
 RIDGE = 1e-6  # relative to the largest coefficient: where the objective is flat, the solution nearest to the centre
 _TOLERANCE = 1e-11
+_FEW_STREAMS = 16  # of which a change of bounds at a time is done sooner than anything else
 
 
 def minimise_quadratic(
@@ -14,13 +15,13 @@ def minimise_quadratic(
 ) -> FloatArray:
     """Minimises `½ wᵀQw + cᵀw` over the simplex with `lower ≤ w ≤ upper`.
 
-    Accelerated projected gradients (Beck and Teboulle 2009, FISTA) find nearly which bounds hold; an active-set method
-    (Nocedal and Wright 2006, Algorithm 16.3) goes on from there to the exact solution. `Q` and `c` are divided by their
+    An active-set method (Nocedal and Wright 2006, Algorithm 16.3) gives the exact solution; of many streams,
+    accelerated projected gradients (Beck and Teboulle 2009, FISTA) find nearly which bounds hold first. `Q` and `c` are divided by their
     largest coefficient and `RIDGE · ½||w − centre||²` is added, so that there is one solution, the same whatever the
     order of the streams. No random start, no tolerance to choose.
 
     Args:
-        quadratic: `[num_streams, num_streams]`: Q, symmetric; eigenvalues below 0 count as 0.
+        quadratic: `[num_streams, num_streams]`: Q, symmetric, without eigenvalues below 0; see `positive_part`.
         linear: `[num_streams]`: c.
         lower: `[num_streams]`: least weights, 0 or more; their sum is at most 1.
         upper: `[num_streams]`: largest weights; their sum is at least 1.
@@ -37,9 +38,12 @@ def minimise_quadratic(
     scale = max(float(np.abs(quadratic).max()), float(np.abs(linear).max()))
     if not scale > 0.0:
         return project(centre, lower, upper)
-    curvature = positive_part(quadratic / scale) + RIDGE * np.eye(len(linear))
+    curvature = quadratic / scale + RIDGE * np.eye(len(linear))
     slope = linear / scale - RIDGE * centre
-    return _settle(curvature, slope, lower, upper, _approach(curvature, slope, lower, upper, centre))
+    near = project(centre, lower, upper)
+    if len(near) > _FEW_STREAMS:
+        near = _approach(curvature, slope, lower, upper, near)
+    return _settle(curvature, slope, lower, upper, near)
 
 
 def positive_part(matrix: FloatArray) -> FloatArray:
@@ -70,24 +74,25 @@ def project(point: FloatArray, lower: FloatArray, upper: FloatArray) -> FloatArr
     Returns:
         `[num_streams]`, summing to 1.
     """
-    low, high = float((point - upper).min()), float((point - lower).max())
-    for _ in range(100):
-        middle = 0.5 * (low + high)
-        if np.clip(point - middle, lower, upper).sum() > 1.0:
-            low = middle
-        else:
-            high = middle
-    weights = np.clip(point - high, lower, upper)
+    events = np.concatenate([point - upper, point - lower])  # where a weight leaves its upper bound, reaches its lower
+    order = np.argsort(events, kind="stable")
+    levels = events[order]
+    num_between = np.cumsum(np.where(order < len(point), 1.0, -1.0))
+    sums = upper.sum() - np.concatenate([[0.0], np.cumsum(num_between[:-1] * np.diff(levels))])
+    last = max(0, int(np.searchsorted(-sums, -1.0, side="right")) - 1)
+    level = levels[last] + ((sums[last] - 1.0) / num_between[last] if num_between[last] > 0.0 else 0.0)
+    weights = np.clip(point - level, lower, upper)
     is_free = (weights > lower) & (weights < upper)
-    if is_free.any():  # what bisection has left over
+    if is_free.any():  # rounding
         weights[is_free] += (1.0 - weights.sum()) / is_free.sum()
-    return np.clip(weights, lower, upper)
+    nearest: FloatArray = np.clip(weights, lower, upper)
+    return nearest
 
 
 def _approach(
-    curvature: FloatArray, slope: FloatArray, lower: FloatArray, upper: FloatArray, centre: FloatArray
+    curvature: FloatArray, slope: FloatArray, lower: FloatArray, upper: FloatArray, weights: FloatArray
 ) -> FloatArray:
-    weights = ahead = project(centre, lower, upper)
+    ahead = weights
     step, momentum = 1.0 / float(np.abs(curvature).sum(axis=1).max()), 1.0
     for _ in range(100):
         new = project(ahead - step * (curvature @ ahead + slope), lower, upper)
@@ -133,9 +138,7 @@ def _newton(curvature: FloatArray, gradient: FloatArray, free: NDArray[np.bool_]
     index = np.flatnonzero(free)
     if not len(index):
         return direction, None
-    solved = np.linalg.solve(
-        curvature[np.ix_(index, index)], np.stack([gradient[index], np.ones(len(index))], axis=1)
-    )
+    solved = np.linalg.solve(curvature[np.ix_(index, index)], np.stack([gradient[index], np.ones(len(index))], axis=1))
     level = float(solved[:, 0].sum() / solved[:, 1].sum())
     direction[index] = level * solved[:, 1] - solved[:, 0]
     return direction, level

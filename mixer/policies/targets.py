@@ -44,13 +44,12 @@ def target_weights(targets: Targets, names: Sequence[str], without: FloatArray, 
         ValueError: If a name is not that of a stream, or an importance is negative or not finite.
     """
     if targets is None:
-        return without / without.sum()
+        return _shares(without)
     unknown = [name for name in targets if name not in names]
     if unknown:
         raise ValueError(f"{where}: targets must be names of streams, {list(names)}; unknown: {unknown}.")
     given = dict(targets) if isinstance(targets, Mapping) else dict.fromkeys(targets, 1.0)
-    importance = weights_array({name: given.get(name, 0.0) for name in names}, names, f"{where}, targets")
-    return importance / importance.sum()
+    return _shares(weights_array({name: given.get(name, 0.0) for name in names}, names, f"{where}, targets"))
 
 
 def among(importance: FloatArray, known: np.ndarray) -> FloatArray | None:
@@ -64,4 +63,9 @@ def among(importance: FloatArray, known: np.ndarray) -> FloatArray | None:
         `[num_known]` on the simplex; `None` where none of them has any.
     """
     total = float(importance[known].sum())
-    return importance[known] / total if total > 0.0 else None
+    return _shares(importance[known]) if total > 0.0 else None
+
+
+def _shares(weights: FloatArray) -> FloatArray:
+    shares: FloatArray = weights / weights.sum()
+    return shares

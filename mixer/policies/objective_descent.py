@@ -1,0 +1,213 @@
+"""The mixture for which a chosen objective falls most, as far as measurements confirm it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixer.gradient_statistics import GradientStatistics
+from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Unit
+from mixer.policies.evidence import Evidence
+from mixer.policies.gradient_policy import GradientPolicy, Gradients
+from mixer.policies.objective_bound import ObjectiveBound
+from mixer.policies.ranges import check_range
+from mixer.policies.simplex_programme import positive_part
+from mixer.policies.stream_average import StreamAverage
+from mixer.policies.targets import Targets, among, check_targets, target_weights
+
+_SAME = 1e-9  # weights that differ by less are the same mixture
+_LEAST_SQUARE = 1e-6  # of the largest squared norm: less is a gradient that cannot be told from none
+
+
+class ObjectiveDescent(GradientPolicy):
+    """Mixes for the steepest descent of an objective of your choice, and leaves the own weights on evidence alone.
+
+    Ours. The objective is `F = Σ_i a_i L_i` over all streams or over targets: their average, or the worst, for which
+    `a_i ∝ a⁰_i exp(τ L_i)` is the gradient of the smooth maximum `(1/τ) log Σ a⁰_i exp(τ L_i)`. By the descent bound
+    (see `ObjectiveBound`) a step of length `s = ηL` along the batch of mixture `w` lowers F by at least
+
+        `(1/L) [s aᵀGw − ½ s² (wᵀGw + Σ_k w_k σ_k²/b)]`.
+
+    *Which step?* If `s` is given and short, the best mixture is that of the largest gradients: a longer step in
+    disguise, which the learning rate could have made, and which an optimizer that divides by the gradient's size (Adam)
+    takes back. So each mixture is judged at its own best step: what counts is `(aᵀGw)² / (wᵀGw + wᵀσ²/b)`, the squared
+    cosine between the batch's gradient and the objective's. Two things follow. Without noise `w = a` is the best
+    mixture for *every* G (Cauchy-Schwarz): for the average loss that is equal shares, however much larger one stream's
+    gradients are. And all there is to gain is noise: from samples of a noisy stream to those of a stream whose gradient
+    is aligned with the objective's. `w = a` is the best at `s = 1` too, but for noise, as the bound is then the mean
+    squared error of the batch as an estimate of F's gradient, `(w − a)ᵀG(w − a) + wᵀσ²/b`.
+
+    *Evidence.* `G` and `σ²` are noisy, and the best mixture of noisy numbers looks better than it is. So the candidate
+    of earlier measurements is tried on each new one, before that enters the averages: the fall it promises there, less
+    that of the own weights, is a gain without the flattery of having been chosen. Of its mean and standard error comes
+    the trust `κ` (see `Evidence`), and `w = own + κ (candidate − own)`: own weights until a gain is confirmed, and
+    again when it no longer is. The candidate stays within a factor of `max_ratio` of the own weights.
+
+    What this does not see: the metric of an adaptive optimizer (`normalised=True` takes out the streams' scales, not
+    the coordinates'), curvature that differs by stream, what a stream teaches in the long run, and whether a training
+    loss that falls is one of validation. It cannot promise to be no worse than the own weights; that is its aim.
+
+    Args:
+        objective: `"average"` or `"worst"` of the losses.
+        targets: Names of streams, or importance by name: `a`, or `a⁰` for the worst. `None` is the own weights. Targets
+            are streams of the run, and their own samples stand for them.
+        interval_steps: Updates from a measurement to the next.
+        max_ratio: Factor by which a weight may differ from the own at most, either way; 1 holds them.
+        evidence: Standard errors by which a gain has to be above 0 to be trusted at all; 0 trusts every prediction.
+        step_sharpness: `s`, without unit, or `None` for each mixture's own best.
+        normalised: Whether each gradient is divided by its norm, so that a loss counts in units of that.
+        tau: `τ` of the worst, above 0, per unit of loss; a large one is the maximum.
+        loss: What the worst is the worst of: training losses, or by how much these exceed a reference model's.
+        min_samples: Least samples of each stream in a batch.
+        decay: Share of the old averages that stays at each measurement or loss, in [0, 1).
+        evidence_decay: The same for gains; one of 0.95 remembers some 20 measurements.
+        unit: Whether the weights are shares of samples or of tokens.
+
+    Raises:
+        ValueError: If a value is outside its range; at the start of the run if a target is no stream.
+    """
+
+    def __init__(
+        self,
+        objective: Literal["average", "worst"] = "average",
+        targets: Targets = None,
+        interval_steps: int = 10,
+        max_ratio: float = 2.0,
+        evidence: float = 2.0,
+        step_sharpness: float | None = None,
+        normalised: bool = False,
+        tau: float = 3.0,
+        loss: Literal["train", "excess"] = "train",
+        min_samples: int = 2,
+        decay: float = 0.9,
+        evidence_decay: float = 0.95,
+        *,
+        unit: Unit = "samples",
+    ):
+        super().__init__(interval_steps, min_samples, decay, unit=unit)
+        if objective not in ("average", "worst"):
+            raise ValueError(f"objective must be 'average' or 'worst', got {objective!r}; targets= names streams.")
+        if loss not in ("train", "excess"):
+            raise ValueError(f"loss must be 'train' or 'excess', got {loss!r}.")
+        check_range("max_ratio", max_ratio, 1, 1e6, "2 lets a stream have half to twice its own weight")
+        check_range("evidence", evidence, 0, 100, "2 standard errors are usual, 0 trusts every prediction")
+        check_range("step_sharpness", step_sharpness or 1.0, 1e-9, 1e9, "None is each mixture's own best, 1 no longer")
+        check_range("tau", tau, 1e-9, 1e9, "a large one is the maximum, a small one the average")
+        self.objective, self.targets, self.loss = objective, check_targets(targets), loss
+        self.max_ratio, self.step_sharpness = max_ratio, step_sharpness
+        self.normalised, self.tau = normalised, tau
+        self._evidence = Evidence(evidence_decay, evidence)
+        self._losses = StreamAverage(decay)
+        if objective == "worst":
+            self.needs = self.needs | {"loss" if loss == "train" else "excess_loss"}
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Looks the targets up, forgets all evidence, and starts as `GradientPolicy`; see `Policy.start`."""
+        self._importance = target_weights(self.targets, mixture.names, mixture.weights, "ObjectiveDescent")
+        self._evidence.start()
+        self._losses.start(len(mixture.names))
+        self._candidate = mixture.weights
+        return super().start(mixture)
+
+    def update(self, observation: Observation) -> Decision:
+        """Takes the new losses into their averages, then as `GradientPolicy`; see `Policy.update`."""
+        losses = observation.losses if self.loss == "train" else observation.excess_losses
+        if self.objective == "worst" and losses is not None:
+            self._losses.take(losses)
+        return super().update(observation)
+
+    @property
+    def trust(self) -> float:
+        """How far the candidate is trusted now, in [0, 1]."""
+        return self._evidence.trust
+
+    def _measure(self, gradients: GradientStatistics, there: NDArray[np.bool_], batch_size: int) -> None:
+        self._evidence.take(self._gain(gradients, there, batch_size))
+        super()._measure(gradients, there, batch_size)
+
+    def _gain(self, gradients: GradientStatistics, there: NDArray[np.bool_], batch_size: int) -> float:
+        """By how much more the candidate lowers the objective than the own weights, as a new measurement has it.
+
+        Steps and the unit, which is what the own weights promise, are those of the averages: the gain is linear in the
+        new statistics, and as unbiased as they are. NaN where nothing can be said.
+        """
+        averages = self._averages(there, batch_size)
+        if averages is None:
+            return float("nan")
+        known = averages.known
+        own, candidate, importance = (
+            among(weights, known) for weights in (self._own, self._candidate, self._objective(known))
+        )
+        if own is None or candidate is None or importance is None or np.abs(candidate - own).max() < _SAME:
+            return float("nan")
+        units = self._units(averages)
+        expected = _bound(averages.gram, averages.variance, units, batch_size, importance)
+        promised = expected.fall(own, self._step(expected, own))
+        if not promised > 0.0:
+            return float("nan")
+        gram, variance = self._products(gradients)
+        with np.errstate(over="ignore", invalid="ignore"):
+            seen = _bound(gram[np.ix_(known, known)], variance[known], units, batch_size, importance)
+            falls = (seen.fall(weights, self._step(expected, weights)) for weights in (candidate, own))
+            return (next(falls) - next(falls)) / promised
+
+    def _weigh(self, gradients: Gradients) -> FloatArray | None:
+        own = among(self._own, gradients.known)
+        importance = among(self._objective(gradients.known), gradients.known)
+        if own is None or importance is None:
+            return own
+        units = self._units(gradients)
+        bound = _bound(gradients.gram, gradients.variance, units, gradients.batch_size, importance)
+        lower, upper = own / self.max_ratio, np.minimum(1.0, own * self.max_ratio)
+        best, _ = replace(bound, gram=positive_part(bound.gram)).best_weights(own, lower, upper, self.step_sharpness)
+        self._candidate = self._own.copy()
+        self._candidate[gradients.known] = self._own[gradients.known].sum() * best
+        return own + self._evidence.trust * (best - own)
+
+    def _step(self, bound: ObjectiveBound, weights: FloatArray) -> float:
+        return bound.best_step(weights) if self.step_sharpness is None else self.step_sharpness
+
+    def _units(self, gradients: Gradients) -> FloatArray:
+        """`[num_known]`: what gradients are divided by: one number for all, or each one's norm."""
+        squares = np.maximum(np.diagonal(gradients.gram), 0.0)
+        largest = max(float(np.abs(gradients.gram).max()), float(gradients.variance.max()))
+        if self.normalised and squares.max() > _LEAST_SQUARE * largest:
+            norms: FloatArray = np.sqrt(np.maximum(squares, _LEAST_SQUARE * squares.max()))
+            return norms
+        return np.full(len(squares), np.sqrt(largest) or 1.0)
+
+    def _objective(self, known: NDArray[np.bool_]) -> FloatArray:
+        """`[num_streams]`: the weights `a` of the losses in the objective's gradient."""
+        if self.objective == "average":
+            return self._importance
+        losses = self._losses.values
+        counts = known & np.isfinite(losses) & (self._importance > 0.0)
+        if not counts.any():
+            return self._importance
+        with np.errstate(over="ignore"):  # -inf is a share of 0
+            scores = self.tau * (losses - losses[counts].max())
+            scores = np.where(counts, scores, scores[counts].mean())  # one without a loss counts as the middle
+        # Streams that are not known cannot outweigh those that are: only these are asked for.
+        exponentials = self._importance * np.exp(np.minimum(scores, 0.0))
+        return exponentials if exponentials[known].sum() > 0.0 else self._importance
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives candidate, evidence and losses too; see `Policy.state_dict`."""
+        own = {"evidence": self._evidence.state_dict(), "losses": self._losses.state_dict()}
+        return {**super().state_dict(), "candidate": self._candidate.tolist(), **own}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up candidate, evidence and losses too; see `Policy.load_state_dict`."""
+        super().load_state_dict(state)
+        self._candidate = np.array(state["candidate"], dtype=np.float64)
+        self._evidence.load_state_dict(state["evidence"])
+        self._losses.load_state_dict(state["losses"])
+
+
+def _bound(
+    gram: FloatArray, variance: FloatArray, units: FloatArray, batch_size: int, importance: FloatArray
+) -> ObjectiveBound:
+    # One after the other: the product of two units may overflow.
+    return ObjectiveBound(gram / units[:, None] / units[None, :], variance / units / units / batch_size, importance)
