@@ -16,9 +16,9 @@ def minimise_quadratic(
     """Minimises `½ wᵀQw + cᵀw` over the simplex with `lower ≤ w ≤ upper`.
 
     An active-set method (Nocedal and Wright 2006, Algorithm 16.3) gives the exact solution; of many streams,
-    accelerated projected gradients (Beck and Teboulle 2009, FISTA) find nearly which bounds hold first. `Q` and `c` are divided by their
-    largest coefficient and `RIDGE · ½||w − centre||²` is added, so that there is one solution, the same whatever the
-    order of the streams. No random start, no tolerance to choose.
+    accelerated projected gradients (Beck and Teboulle 2009, FISTA) find nearly which bounds hold first. `Q` and `c` are
+    divided by their largest coefficient and `RIDGE · ½||w − centre||²` is added, so that there is one solution, the
+    same whatever the order of the streams. No random start, no tolerance to choose.
 
     Args:
         quadratic: `[num_streams, num_streams]`: Q, symmetric, without eigenvalues below 0; see `positive_part`.
@@ -140,7 +140,8 @@ def _newton(curvature: FloatArray, gradient: FloatArray, free: NDArray[np.bool_]
         return direction, None
     solved = np.linalg.solve(curvature[np.ix_(index, index)], np.stack([gradient[index], np.ones(len(index))], axis=1))
     level = float(solved[:, 0].sum() / solved[:, 1].sum())
-    direction[index] = level * solved[:, 1] - solved[:, 0]
+    change = level * solved[:, 1] - solved[:, 0]
+    direction[index] = change - change.mean()  # its sum is 0 but for rounding, which a ridge as small enlarges
     return direction, level
 
 
