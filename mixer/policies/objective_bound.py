@@ -41,7 +41,7 @@ class ObjectiveBound:
         Returns:
             The fall.
         """
-        return step * self._signal(weights) - 0.5 * step**2 * self._square(weights)
+        return step * self._signal(weights) - 0.5 * step**2 * self.square(weights)
 
     def best_step(self, weights: FloatArray) -> float:
         """Gives the step for which a mixture promises most, `s = aᵀGw / (wᵀGw + wᵀν)`.
@@ -52,7 +52,7 @@ class ObjectiveBound:
         Returns:
             `s`; 0 where the mixture's gradient does not point downhill.
         """
-        signal, square = self._signal(weights), self._square(weights)
+        signal, square = self._signal(weights), self.square(weights)
         return signal / square if signal > 0.0 and square > 0.0 else 0.0
 
     def best_weights(
@@ -88,5 +88,13 @@ class ObjectiveBound:
     def _signal(self, weights: FloatArray) -> float:
         return float(self.importance @ self.gram @ weights)
 
-    def _square(self, weights: FloatArray) -> float:
+    def square(self, weights: FloatArray) -> float:
+        """Gives the mean squared length of the batch's gradient, `wᵀGw + wᵀν`.
+
+        Args:
+            weights: `[num_streams]`: w.
+
+        Returns:
+            The square.
+        """
         return float(weights @ self.gram @ weights + self.noise @ weights)

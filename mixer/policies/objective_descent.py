@@ -18,7 +18,6 @@ from mixer.policies.stream_average import StreamAverage
 from mixer.policies.targets import Targets, among, check_targets, target_weights
 
 _SAME = 1e-9  # weights that differ by less are the same mixture
-_LEAST_SQUARE = 1e-6  # of the largest squared norm: less is a gradient that cannot be told from none
 
 
 class ObjectiveDescent(GradientPolicy):
@@ -76,8 +75,8 @@ class ObjectiveDescent(GradientPolicy):
         interval_steps: int = 10,
         max_ratio: float = 2.0,
         evidence: float = 2.0,
-        step_sharpness: float | None = None,
-        normalised: bool = False,
+        criterion: Literal["estimate", "alignment", "descent"] = "estimate",
+        step_sharpness: float = 0.1,
         tau: float = 3.0,
         loss: Literal["train", "excess"] = "train",
         min_samples: int = 2,
@@ -93,11 +92,13 @@ class ObjectiveDescent(GradientPolicy):
             raise ValueError(f"loss must be 'train' or 'excess', got {loss!r}.")
         check_range("max_ratio", max_ratio, 1, 1e6, "2 lets a stream have half to twice its own weight")
         check_range("evidence", evidence, 0, 100, "2 standard errors are usual, 0 trusts every prediction")
-        check_range("step_sharpness", step_sharpness or 1.0, 1e-9, 1e9, "None is each mixture's own best, 1 no longer")
+        check_range("step_sharpness", step_sharpness, 1e-9, 1e9, "it has no unit, 1 is the longest safe step")
+        if criterion not in ("estimate", "alignment", "descent"):
+            raise ValueError(f"criterion must be 'estimate', 'alignment' or 'descent', got {criterion!r}.")
         check_range("tau", tau, 1e-9, 1e9, "a large one is the maximum, a small one the average")
         self.objective, self.targets, self.loss = objective, check_targets(targets), loss
-        self.max_ratio, self.step_sharpness = max_ratio, step_sharpness
-        self.normalised, self.tau = normalised, tau
+        self.max_ratio, self.tau = max_ratio, tau
+        self.criterion, self.step_sharpness = criterion, step_sharpness
         self._evidence = Evidence(evidence_decay, evidence)
         self._losses = StreamAverage(decay)
         if objective == "worst":
@@ -142,41 +143,42 @@ class ObjectiveDescent(GradientPolicy):
         )
         if own is None or candidate is None or importance is None or np.abs(candidate - own).max() < _SAME:
             return float("nan")
-        units = self._units(averages)
-        expected = _bound(averages.gram, averages.variance, units, batch_size, importance)
-        promised = expected.fall(own, self._step(expected, own))
-        if not promised > 0.0:
+        unit = _root(averages.gram, averages.variance)
+        expected = self._bound(averages.gram, averages.variance, unit, batch_size, importance)
+        length = expected.square(own)
+        if not length > 0.0:
             return float("nan")
         gram, variance = self._products(gradients)
         with np.errstate(over="ignore", invalid="ignore"):
-            seen = _bound(gram[np.ix_(known, known)], variance[known], units, batch_size, importance)
-            falls = (seen.fall(weights, self._step(expected, weights)) for weights in (candidate, own))
-            return (next(falls) - next(falls)) / promised
+            seen = self._bound(gram[np.ix_(known, known)], variance[known], unit, batch_size, importance)
+            falls = [seen.fall(weights, self._step or expected.best_step(weights)) for weights in (candidate, own)]
+            return (falls[0] - falls[1]) / length
 
     def _weigh(self, gradients: Gradients) -> FloatArray | None:
         own = among(self._own, gradients.known)
         importance = among(self._objective(gradients.known), gradients.known)
         if own is None or importance is None:
             return own
-        units = self._units(gradients)
-        bound = _bound(gradients.gram, gradients.variance, units, gradients.batch_size, importance)
+        unit = _root(gradients.gram, gradients.variance)
+        bound = self._bound(gradients.gram, gradients.variance, unit, gradients.batch_size, importance)
         lower, upper = own / self.max_ratio, np.minimum(1.0, own * self.max_ratio)
-        best, _ = replace(bound, gram=positive_part(bound.gram)).best_weights(own, lower, upper, self.step_sharpness)
+        best, _ = replace(bound, gram=positive_part(bound.gram)).best_weights(own, lower, upper, self._step)
         self._candidate = self._own.copy()
         self._candidate[gradients.known] = self._own[gradients.known].sum() * best
         return own + self._evidence.trust * (best - own)
 
-    def _step(self, bound: ObjectiveBound, weights: FloatArray) -> float:
-        return bound.best_step(weights) if self.step_sharpness is None else self.step_sharpness
+    @property
+    def _step(self) -> float | None:
+        return {"estimate": 1.0, "descent": self.step_sharpness, "alignment": None}[self.criterion]
 
-    def _units(self, gradients: Gradients) -> FloatArray:
-        """`[num_known]`: what gradients are divided by: one number for all, or each one's norm."""
-        squares = np.maximum(np.diagonal(gradients.gram), 0.0)
-        largest = max(float(np.abs(gradients.gram).max()), float(gradients.variance.max()))
-        if self.normalised and squares.max() > _LEAST_SQUARE * largest:
-            norms: FloatArray = np.sqrt(np.maximum(squares, _LEAST_SQUARE * squares.max()))
-            return norms
-        return np.full(len(squares), np.sqrt(largest) or 1.0)
+    def _bound(
+        self, gram: FloatArray, variance: FloatArray, unit: float, batch_size: int, importance: FloatArray
+    ) -> ObjectiveBound:
+        # Divided twice by the unit, whose square may overflow.
+        noise = variance / unit / unit / batch_size
+        if self.criterion == "estimate":
+            noise = self.step_sharpness * noise
+        return ObjectiveBound(gram / unit / unit, noise, importance)
 
     def _objective(self, known: NDArray[np.bool_]) -> FloatArray:
         """`[num_streams]`: the weights `a` of the losses in the objective's gradient."""
@@ -206,8 +208,6 @@ class ObjectiveDescent(GradientPolicy):
         self._losses.load_state_dict(state["losses"])
 
 
-def _bound(
-    gram: FloatArray, variance: FloatArray, units: FloatArray, batch_size: int, importance: FloatArray
-) -> ObjectiveBound:
-    # One after the other: the product of two units may overflow.
-    return ObjectiveBound(gram / units[:, None] / units[None, :], variance / units / units / batch_size, importance)
+def _root(gram: FloatArray, variance: FloatArray) -> float:
+    """The root of the largest coefficient, by which gradients are divided."""
+    return float(np.sqrt(max(float(np.abs(gram).max()), float(variance.max())))) or 1.0

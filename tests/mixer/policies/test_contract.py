@@ -74,10 +74,10 @@ MAKERS: dict[str, Callable[..., Policy]] = {
     "ObjectiveDescent": lambda **unit: ObjectiveDescent(interval_steps=1, evidence=0.5, **unit),
     "ObjectiveDescent, believing": lambda **unit: ObjectiveDescent(interval_steps=2, evidence=0.0, **unit),
     "ObjectiveDescent, worst": lambda **unit: ObjectiveDescent(
-        "worst", interval_steps=1, max_ratio=10.0, evidence=0.0, normalised=True, **unit
+        "worst", interval_steps=1, max_ratio=10.0, evidence=0.0, criterion="alignment", **unit
     ),
     "ObjectiveDescent, targets": lambda **unit: ObjectiveDescent(
-        targets={"a": 1.0}, interval_steps=1, evidence=0.1, step_sharpness=0.2, min_samples=0, decay=0.3, **unit
+        targets={"a": 1.0}, interval_steps=1, evidence=0.1, criterion="descent", min_samples=0, decay=0.3, **unit
     ),
     "Function": lambda **unit: Function(lambda step, weights: weights**1.1 + 0.01 / (1 + step), **unit),
 }
