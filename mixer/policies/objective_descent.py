@@ -21,22 +21,28 @@ _SAME = 1e-9  # weights that differ by less are the same mixture
 
 
 class ObjectiveDescent(GradientPolicy):
-    """Mixes for the steepest descent of an objective of your choice, and leaves the own weights on evidence alone.
+    """Mixes for the best descent of an objective of your choice, and leaves the own weights on evidence alone.
 
     Ours. The objective is `F = Σ_i a_i L_i` over all streams or over targets: their average, or the worst, for which
-    `a_i ∝ a⁰_i exp(τ L_i)` is the gradient of the smooth maximum `(1/τ) log Σ a⁰_i exp(τ L_i)`. By the descent bound
-    (see `ObjectiveBound`) a step of length `s = ηL` along the batch of mixture `w` lowers F by at least
+    `a_i ∝ a⁰_i exp(τ L_i)` is the gradient of the smooth maximum `(1/τ) log Σ a⁰_i exp(τ L_i)`. A step of length `s =
+    ηL` along the gradient of a batch of mixture `w` lowers F by at least (see `ObjectiveBound`)
 
         `(1/L) [s aᵀGw − ½ s² (wᵀGw + Σ_k w_k σ_k²/b)]`.
 
-    *Which step?* If `s` is given and short, the best mixture is that of the largest gradients: a longer step in
-    disguise, which the learning rate could have made, and which an optimizer that divides by the gradient's size (Adam)
-    takes back. So each mixture is judged at its own best step: what counts is `(aᵀGw)² / (wᵀGw + wᵀσ²/b)`, the squared
-    cosine between the batch's gradient and the objective's. Two things follow. Without noise `w = a` is the best
-    mixture for *every* G (Cauchy-Schwarz): for the average loss that is equal shares, however much larger one stream's
-    gradients are. And all there is to gain is noise: from samples of a noisy stream to those of a stream whose gradient
-    is aligned with the objective's. `w = a` is the best at `s = 1` too, but for noise, as the bound is then the mean
-    squared error of the batch as an estimate of F's gradient, `(w − a)ᵀG(w − a) + wᵀσ²/b`.
+    *Which mixture?* At a short given step it is that of the largest gradients: a longer step in disguise, which the
+    learning rate could have made and Adam divides out again, paid for with a bias that stays as steps add up. The bound
+    is without that where its step is the best, `s = 1`; there it says `2L·fall = aᵀGa − [(w − a)ᵀG(w − a) + wᵀσ²/b]`,
+    the mean squared error of the batch's gradient as an estimate of F's. Bias adds up over steps, noise averages out,
+    over about `1/s` of them. So the criterion `"estimate"` minimises
+
+        `(w − a)ᵀ G (w − a) + s Σ_k w_k σ_k²/b`:
+
+    without noise `w = a` for *every* G, for the average loss equal shares however much larger one stream's gradients
+    are. What is gained comes from noise: samples go from noisy streams to those whose gradient can stand for theirs.
+    `"descent"` takes the bound at the given step as it stands, `"alignment"` that at each mixture's own best step,
+    which maximises the squared cosine between the batch's gradient and F's, `(aᵀGw)² / (wᵀGw + wᵀσ²/b)`. Both follow
+    steep streams where noise is large; on quadratics whose streams have coordinates of their own that ends higher than
+    equal shares.
 
     *Evidence.* `G` and `σ²` are noisy, and the best mixture of noisy numbers looks better than it is. So the candidate
     of earlier measurements is tried on each new one, before that enters the averages: the fall it promises there, less
@@ -44,9 +50,9 @@ class ObjectiveDescent(GradientPolicy):
     the trust `κ` (see `Evidence`), and `w = own + κ (candidate − own)`: own weights until a gain is confirmed, and
     again when it no longer is. The candidate stays within a factor of `max_ratio` of the own weights.
 
-    What this does not see: the metric of an adaptive optimizer (`normalised=True` takes out the streams' scales, not
-    the coordinates'), curvature that differs by stream, what a stream teaches in the long run, and whether a training
-    loss that falls is one of validation. It cannot promise to be no worse than the own weights; that is its aim.
+    What it does not see: the metric of an adaptive optimizer, curvature that differs by stream, what a stream teaches in
+    the long run, and whether a falling training loss is a falling validation loss. To be no worse than the own weights
+    is its aim, not a guarantee.
 
     Args:
         objective: `"average"` or `"worst"` of the losses.
@@ -55,8 +61,8 @@ class ObjectiveDescent(GradientPolicy):
         interval_steps: Updates from a measurement to the next.
         max_ratio: Factor by which a weight may differ from the own at most, either way; 1 holds them.
         evidence: Standard errors by which a gain has to be above 0 to be trusted at all; 0 trusts every prediction.
-        step_sharpness: `s`, without unit, or `None` for each mixture's own best.
-        normalised: Whether each gradient is divided by its norm, so that a loss counts in units of that.
+        criterion: What makes a mixture the best: see above.
+        step_sharpness: `s = ηL`, without unit: share of the noise that does not average out, or the given step.
         tau: `τ` of the worst, above 0, per unit of loss; a large one is the maximum.
         loss: What the worst is the worst of: training losses, or by how much these exceed a reference model's.
         min_samples: Least samples of each stream in a batch.
