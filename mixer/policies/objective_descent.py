@@ -39,10 +39,10 @@ class ObjectiveDescent(GradientPolicy):
 
     without noise `w = a` for *every* G, for the average loss equal shares however much larger one stream's gradients
     are. What is gained comes from noise: samples go from noisy streams to those whose gradient can stand for theirs.
-    `"descent"` takes the bound at the given step as it stands, `"alignment"` that at each mixture's own best step,
-    which maximises the squared cosine between the batch's gradient and F's, `(aᵀGw)² / (wᵀGw + wᵀσ²/b)`. Both follow
-    steep streams where noise is large; on quadratics whose streams have coordinates of their own that ends higher than
-    equal shares.
+    `"descent"` takes the bound at the given step as it stands and follows steep streams. That pays while losses are far
+    from their ends and streams share little, costs where noise is all that is left, and should not be had without
+    evidence. `"alignment"` takes it at each mixture's own best step, which maximises the squared cosine between the
+    batch's gradient and F's, `(aᵀGw)² / (wᵀGw + wᵀσ²/b)`.
 
     *Evidence.* `G` and `σ²` are noisy, and the best mixture of noisy numbers looks better than it is. So the candidate
     of earlier measurements is tried on each new one, before that enters the averages: the fall it promises there, less
@@ -50,9 +50,11 @@ class ObjectiveDescent(GradientPolicy):
     the trust `κ` (see `Evidence`), and `w = own + κ (candidate − own)`: own weights until a gain is confirmed, and
     again when it no longer is. The candidate stays within a factor of `max_ratio` of the own weights.
 
-    What it does not see: the metric of an adaptive optimizer, curvature that differs by stream, what a stream teaches in
-    the long run, and whether a falling training loss is a falling validation loss. To be no worse than the own weights
-    is its aim, not a guarantee.
+    On quadratics with noise (`tests/mixer/policies/test_objective_descent.py`) the default ends no worse than equal
+    shares, by 1 %, and with `evidence=0` it ends lower by a third where one stream is noise: evidence costs gains too.
+    What it does not see: the metric of an adaptive optimizer, curvature that differs by stream, what a stream teaches
+    in the long run, and whether a falling training loss is a falling validation loss. To be no worse than the own
+    weights is its aim, not a guarantee.
 
     Args:
         objective: `"average"` or `"worst"` of the losses.

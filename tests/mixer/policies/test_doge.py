@@ -100,7 +100,7 @@ def test_targets_have_to_be_streams() -> None:
         DoGE("a")
     with pytest.raises(ValueError, match="targets must name at least one stream"):
         DoGE([])
-    with pytest.raises(ValueError, match="'a' has -1.0"):
+    with pytest.raises(ValueError, match=r"'a' has -1\.0"):
         DoGE({"a": -1.0}).start(start)
     with pytest.raises(ValueError, match="rate must be 0 or more, got nan"):
         DoGE(rate=float("nan"))

@@ -68,12 +68,19 @@ class TestEquations:
 
 
 class TestTargets:
-    def test_the_slower_target_ends_with_the_higher_weight_and_its_helper_with_the_samples(self) -> None:
-        policy = GRAPE(None, 1, 0.1, 0.1, scale_free=True)
-        slow = [update(gram=[[9.0, 0], [0, 1]], losses=(1.0, 1.0), step=step) for step in range(1, 60)]
-        weights = decided(policy, *slow)
-        assert policy.target_weights[1] > 0.9
-        assert weights[1] > 0.5
+    def test_the_play_s_average_is_its_equilibrium(self) -> None:
+        """Improvements are 9w₁ and w₂: the worse of both is largest where they are even, at w = z = (0.1, 0.9).
+
+        Play by multiplicative weights circles round it; it is the mean that gets there (Freund and Schapire 1999).
+        """
+        policy = GRAPE(None, 1, 0.02, 0.02, scale_free=True, min_samples=0)
+        policy.start(mixture_of((0.5, 0.5)))
+        weights, targets = [], []
+        for step in range(1, 4001):
+            weights.append(policy.update(update((1.0, 1.0), [[9.0, 0], [0, 1]], step)).weights)
+            targets.append(policy.target_weights)
+        np.testing.assert_allclose(np.mean(weights, axis=0), [0.1, 0.9], atol=0.03)
+        np.testing.assert_allclose(np.mean(targets, axis=0), [0.1, 0.9], atol=0.03)
 
     @pytest.mark.parametrize("loss", [NAN, 0.0, -1.0])
     def test_a_target_without_a_loss_above_zero_is_left_out(self, loss: float) -> None:

@@ -72,7 +72,7 @@ class TestBestMixture:
 
     def test_it_stays_within_the_ratio(self) -> None:
         weights = decided(believing(targets=["stream 0"], max_ratio=1.5), measured([1, 1], [0, 0], [30, 30]))
-        np.testing.assert_allclose(weights, [0.75, 0.25])
+        np.testing.assert_allclose(weights, [2 / 3, 1 / 3])  # the second has a share of 0.5/1.5 at least
 
     @pytest.mark.parametrize("scale", [1e-200, 1e-3, 1e6, 1e290])
     def test_units_say_nothing(self, scale: float) -> None:
@@ -160,8 +160,9 @@ class TestStreams:
 
     def test_resumed_in_the_midst_of_evidence(self) -> None:
         updates = [measured((1.0, 1.0), (1200.0, 300.0 * step), [30, 30], step=step) for step in range(1, 9)]
-        policy, resumed = ObjectiveDescent(interval_steps=1, evidence=1.0), ObjectiveDescent(
-            interval_steps=1, evidence=1.0
+        policy, resumed = (
+            ObjectiveDescent(interval_steps=1, evidence=1.0),
+            ObjectiveDescent(interval_steps=1, evidence=1.0),
         )
         decided(policy, *updates[:5])
         resumed.start(mixture_of((0.5, 0.5)))
@@ -273,29 +274,44 @@ class TestTraining:
         assert ours <= 1.01 * ends(setting, uniform).mean()
 
     def test_the_average_ends_lower_where_one_stream_is_noise(self) -> None:
-        ours = ends("one is noise", lambda: ObjectiveDescent(interval_steps=4, evidence=1.0)).mean(axis=1)
+        ours = ends("one is noise", lambda: ObjectiveDescent(interval_steps=4, evidence=0.0)).mean(axis=1)
         plain = ends("one is noise", uniform).mean(axis=1)
-        assert (ours < plain).sum() >= 4
-        assert ours.mean() < 0.95 * plain.mean()
+        assert (ours < plain).all()
+        assert ours.mean() < 0.8 * plain.mean()
+
+    @pytest.mark.parametrize("setting", settings())
+    def test_believing_at_once_does_little_harm_to_the_default_criterion(self, setting: str) -> None:
+        ours = ends(setting, lambda: ObjectiveDescent(interval_steps=4, evidence=0.0)).mean()
+        assert ours <= 1.01 * ends(setting, uniform).mean()
 
     @pytest.mark.parametrize("setting", ["alike", "one steep", "steep ones are noisy"])
     def test_the_worst_ends_lower(self, setting: str) -> None:
         ours = ends(setting, lambda: ObjectiveDescent("worst", interval_steps=4, max_ratio=4.0)).max(axis=1)
         assert ours.mean() < 0.99 * ends(setting, uniform).max(axis=1).mean()
 
-    @pytest.mark.parametrize("setting", settings())
-    def test_the_target_ends_lower(self, setting: str) -> None:
-        ours = ends(setting, lambda: ObjectiveDescent(targets=["stream 2"], interval_steps=4, max_ratio=4.0))[:, 2]
-        assert ours.mean() < ends(setting, uniform)[:, 2].mean()
+    @pytest.mark.parametrize(
+        ("setting", "evidence"),
+        [*((name, 0.0) for name in settings()), *((name, 2.0) for name in settings() if name != "one is noise")],
+    )
+    def test_the_target_ends_lower(self, setting: str, evidence: float) -> None:
+        def policy() -> Policy:
+            return ObjectiveDescent(targets=["stream 2"], interval_steps=4, max_ratio=4.0, evidence=evidence)
 
-    def test_towards_steep_streams_the_average_ends_higher(self) -> None:
-        """Why the mixture of the largest products is not the default: each stream has its own coordinates here."""
-        plain = ends("nothing in common", uniform).mean()
-        for make in (
-            lambda: RegularizedBalance(None, 4, 1.0),
-            lambda: ObjectiveDescent(interval_steps=4, criterion="descent", evidence=0.0),
-        ):
-            assert ends("nothing in common", make).mean() > 1.1 * plain
+        assert ends(setting, policy)[:, 2].mean() < ends(setting, uniform)[:, 2].mean()
+
+    def test_following_steep_streams_pays_where_they_share_nothing(self) -> None:
+        """Far from their ends: a stream that is learned gives its samples to those that are not."""
+        ours = ends("nothing in common", lambda: ObjectiveDescent(interval_steps=4, criterion="descent"))
+        assert ours.mean() < 0.8 * ends("nothing in common", uniform).mean()
+
+    def test_following_steep_streams_without_evidence_follows_noise(self) -> None:
+        plain = ends("one is noise", uniform).mean()
+        made = [
+            ends("one is noise", lambda z=z: ObjectiveDescent(interval_steps=4, criterion="descent", evidence=z)).mean()
+            for z in (0.0, 2.0)
+        ]
+        assert made[0] > 1.1 * plain
+        assert made[1] < 1.05 * plain
 
 
 def test_targets_are_the_same_everywhere() -> None:
