@@ -61,8 +61,9 @@ class Evidence:
         number = (1.0 + decay) * (1.0 - past) / ((1.0 - decay) * (1.0 + past))
         if not (mean > 0.0 and number > 1.0):
             return 0.0
-        error_square = max(0.0, square - mean**2) / (number - 1.0)
-        return float(max(0.0, 1.0 - self.threshold**2 * error_square / mean**2))
+        error = float(np.sqrt(max(0.0, square - mean**2) / (number - 1.0)))
+        relative = self.threshold * error / float(mean)
+        return max(0.0, 1.0 - relative * relative)
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the averages, as plain data that JSON can hold."""

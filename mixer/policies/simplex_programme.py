@@ -94,7 +94,7 @@ def _approach(
 ) -> FloatArray:
     ahead = weights
     step, momentum = 1.0 / float(np.abs(curvature).sum(axis=1).max()), 1.0
-    for _ in range(100):
+    for _ in range(1000):
         new = project(ahead - step * (curvature @ ahead + slope), lower, upper)
         next_momentum = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * momentum**2))
         ahead = new + (momentum - 1.0) / next_momentum * (new - weights)
