@@ -5,19 +5,24 @@ from mixer.policies.aioli import Aioli
 from mixer.policies.balanced_pike import BalancedPiKE
 from mixer.policies.base import Decision, Mixture, Observation, Policy
 from mixer.policies.coba import CoBa
+from mixer.policies.doge import DoGE
 from mixer.policies.doremi import DoReMi
 from mixer.policies.dynamic_weight_average import DWA
 from mixer.policies.famo import FAMO
 from mixer.policies.fixed import Fixed
 from mixer.policies.floor import Floor
 from mixer.policies.function import Function
+from mixer.policies.grad_norm import GradNorm
+from mixer.policies.grape import GRAPE
 from mixer.policies.group_dro import GroupDRO
 from mixer.policies.hold import Hold
 from mixer.policies.loss_change import LossChange
+from mixer.policies.objective_descent import ObjectiveDescent
 from mixer.policies.odm import ODM
 from mixer.policies.pike import PiKE
 from mixer.policies.proportional import Proportional
 from mixer.policies.registry import as_policy, policy_classes
+from mixer.policies.regularized_balance import RegularizedBalance
 from mixer.policies.scheduled import Scheduled
 from mixer.policies.skill_it import SkillIt
 from mixer.policies.smoothed import Smoothed
@@ -34,23 +39,28 @@ __all__ = [
     "ADO",
     "DWA",
     "FAMO",
+    "GRAPE",
     "ODM",
     "Aioli",
     "BalancedPiKE",
     "CoBa",
     "Decision",
+    "DoGE",
     "DoReMi",
     "Fixed",
     "Floor",
     "Function",
+    "GradNorm",
     "GroupDRO",
     "Hold",
     "LossChange",
     "Mixture",
+    "ObjectiveDescent",
     "Observation",
     "PiKE",
     "Policy",
     "Proportional",
+    "RegularizedBalance",
     "Scheduled",
     "SkillIt",
     "Smoothed",

@@ -15,18 +15,23 @@ from mixer.policies.aioli import Aioli
 from mixer.policies.balanced_pike import BalancedPiKE
 from mixer.policies.base import Policy
 from mixer.policies.coba import CoBa
+from mixer.policies.doge import DoGE
 from mixer.policies.doremi import DoReMi
 from mixer.policies.dynamic_weight_average import DWA
 from mixer.policies.famo import FAMO
 from mixer.policies.fixed import Fixed
 from mixer.policies.floor import Floor
 from mixer.policies.function import Function
+from mixer.policies.grad_norm import GradNorm
+from mixer.policies.grape import GRAPE
 from mixer.policies.group_dro import GroupDRO
 from mixer.policies.hold import Hold
 from mixer.policies.loss_change import LossChange
+from mixer.policies.objective_descent import ObjectiveDescent
 from mixer.policies.odm import ODM
 from mixer.policies.pike import PiKE
 from mixer.policies.proportional import Proportional
+from mixer.policies.regularized_balance import RegularizedBalance
 from mixer.policies.scheduled import Scheduled
 from mixer.policies.skill_it import SkillIt
 from mixer.policies.smoothed import Smoothed
@@ -59,6 +64,11 @@ _POLICIES: tuple[type[Policy], ...] = (
     FAMO,
     SkillIt,
     Aioli,
+    DoGE,
+    GRAPE,
+    RegularizedBalance,
+    GradNorm,
+    ObjectiveDescent,
     Function,
     Floor,
     Smoothed,

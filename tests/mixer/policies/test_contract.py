@@ -12,23 +12,28 @@ from mixer.policies import (
     ADO,
     DWA,
     FAMO,
+    GRAPE,
     ODM,
     Aioli,
     BalancedPiKE,
     CoBa,
     Decision,
+    DoGE,
     DoReMi,
     Fixed,
     Floor,
     Function,
+    GradNorm,
     GroupDRO,
     Hold,
     LossChange,
     Mixture,
+    ObjectiveDescent,
     Observation,
     PiKE,
     Policy,
     Proportional,
+    RegularizedBalance,
     Scheduled,
     SkillIt,
     Smoothed,
@@ -97,6 +102,23 @@ MAKERS: dict[str, Callable[..., Policy]] = {
     "Aioli": lambda **unit: Aioli(1.0, 2, 1, 2, **unit),
     "Aioli, sweeps": lambda **unit: Aioli(5.0, 2, 2, 1, 0.6, False, 1, **unit),
     "Aioli, evaluation": lambda **unit: Aioli(1.0, 1, 1, 1, 1.0, loss="evaluation", **unit),
+    "DoGE": lambda **unit: DoGE(interval_steps=1, **unit),
+    "DoGE, targets": lambda **unit: DoGE({"a": 2.0}, 2, 1.0, scale_free=True, decay=0.5, **unit),
+    "GRAPE": lambda **unit: GRAPE(interval_steps=1, **unit),
+    "GRAPE, targets": lambda **unit: GRAPE(["a"], 2, 0.3, 0.1, scale_free=True, min_samples=0, **unit),
+    "GRAPE, scale-free": lambda **unit: GRAPE(None, 1, 0.3, 0.1, True, **unit),
+    "RegularizedBalance": lambda **unit: RegularizedBalance(interval_steps=1, **unit),
+    "RegularizedBalance, targets": lambda **unit: RegularizedBalance(["a"], 2, 0.5, decay=0.0, **unit),
+    "GradNorm": lambda **unit: GradNorm(interval_steps=1, **unit),
+    "GradNorm, sampling": lambda **unit: GradNorm(0.5, "sampling", 2, 1.0, min_samples=0, **unit),
+    "ObjectiveDescent": lambda **unit: ObjectiveDescent(interval_steps=1, evidence=0.5, **unit),
+    "ObjectiveDescent, believing": lambda **unit: ObjectiveDescent(interval_steps=2, evidence=0.0, **unit),
+    "ObjectiveDescent, worst": lambda **unit: ObjectiveDescent(
+        "worst", interval_steps=1, max_ratio=10.0, evidence=0.0, criterion="alignment", **unit
+    ),
+    "ObjectiveDescent, targets": lambda **unit: ObjectiveDescent(
+        targets={"a": 1.0}, interval_steps=1, evidence=0.1, criterion="descent", min_samples=0, decay=0.3, **unit
+    ),
     "Function": lambda **unit: Function(lambda step, weights: weights**1.1 + 0.01 / (1 + step), **unit),
 }
 
@@ -271,9 +293,15 @@ class TestEquivariance:
         np.testing.assert_array_equal(renamed, table(run(make(), finite_course(8))))
 
 
+def without_variance(seen: Observation) -> GradientStatistics | None:
+    """What a probe gives that was not asked for the variance."""
+    nothing = np.full(4, np.nan)
+    return None if seen.gradients is None else replace(seen.gradients, variance=nothing, squared_norm=nothing)
+
+
 def needs_names(policy: Policy) -> bool:
     inner = getattr(policy, "policy", policy)
-    given = [getattr(inner, name, None) for name in ("weights", "reference_losses", "target_losses")]
+    given = [getattr(inner, name, None) for name in ("weights", "targets", "reference_losses", "target_losses")]
     return isinstance(inner, Scheduled) or any(values is not None for values in given)
 
 
@@ -352,7 +380,7 @@ class TestDescription:
             if "excess_loss" not in blind.needs:
                 hidden = replace(hidden, excess_losses=None)
             if "gradient_variance" not in blind.needs:
-                hidden = replace(hidden, gradients=None)
+                hidden = replace(hidden, gradients=without_variance(seen) if "gradient" in blind.needs else None)
             if "loss_after" not in blind.needs:
                 hidden = replace(hidden, losses_after=None)
             first, other = policy.update(seen), blind.update(hidden)
