@@ -21,7 +21,7 @@ from mixer.schedules import Schedule, schedule_classes
 from mixer.trainer import MixingTrainer
 
 _OWN_COMMANDS = ("train", "policies", "schedules", "compare", "report")
-_FIELDS = ("mixing", "batch_size", "budget", "probe", "methods", "groupings", "streams", "model")
+_FIELDS = ("mixing", "batch_size", "budget", "probe", "methods", "conflict", "groupings", "streams", "model")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

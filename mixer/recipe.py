@@ -10,6 +10,7 @@ import transformers
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, TrainingArguments, set_seed
 
 from mixer.budget import Budget
+from mixer.gradient_aggregation import GradientAggregation
 from mixer.groups import Grouping
 from mixer.method import Method
 from mixer.planner import Drawing
@@ -138,6 +139,8 @@ class Recipe:
         probe: How the streams' gradients are measured, and how often.
         methods: What takes part in updates beside the samples' own loss: classes with their arguments, such as
             `replay.DER`.
+        conflict: What becomes of streams' gradients that are at odds: `pcgrad`, `cagrad`, `mgda`, `nash-mtl`, `upgrad`,
+            or the class `GradientAggregation` with its arguments.
         nonfinite: What to do when a stream's loss is not finite.
         allow_inexact: Whether to resume with streams, policy or data that are not what they were.
         tokenizer: A tokenizer to load, from a folder or by its name on the hub; pads batches.
@@ -155,6 +158,7 @@ class Recipe:
     max_tokens_per_micro_batch: int | None = None
     probe: Probing | None = None
     methods: list[Method] = field(default_factory=list)
+    conflict: GradientAggregation | str | None = None
     nonfinite: NonFinite = "warn"
     allow_inexact: bool = False
     tokenizer: str | None = None
@@ -186,6 +190,7 @@ class Recipe:
             max_tokens_per_micro_batch=self.max_tokens_per_micro_batch,
             probe=self.probe,
             methods=self.methods,
+            conflict=self.conflict,
             nonfinite=self.nonfinite,
             allow_inexact=self.allow_inexact,
         )
