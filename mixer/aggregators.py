@@ -48,7 +48,8 @@ class Aggregator:
                 f"conflict={self.name}: {self._vector} must have an entry a stream ({num_streams}), got {found}."
             )
         self._scales: dict[tuple[int, ...], float] = {}
-        self._scale(tuple(range(num_streams)))
+        if num_streams > 1:  # finds out at once whether it works
+            self._scale(tuple(range(num_streams)))
 
     def weigh(self, gramian: FloatArray, stream_ids: Sequence[int], key: Sequence[int]) -> FloatArray:
         """Finds what gradients are multiplied by.

@@ -16,8 +16,8 @@ def bargain(solver: Any, shortest: Callable[[Tensor], Tensor], gramian: Tensor) 
 
     Navon et al. 2022, "Multi-Task Learning as a Bargaining Game", arXiv:2202.01017, Claim 3.1: α with `G α = 1/α`
     (entry by entry), up to a factor, which is chosen such that `||Σ α_k g_k||² = Σ ||g_k||²`: the paper's update has
-    the same length all the time, torchjd's at most 1. How long each gradient is drops out of the solution, so that it is found for
-    gradients of length 1.
+    the same length all the time, torchjd's at most 1. How long each gradient is drops out of the solution, so that it
+    is found for gradients of length 1.
 
     torchjd solves a chain of convex problems, each linearised at the last one's solution, and begins with equal weights
     (in the first update; with the last one's else). Where these would make a loss rise, which is where streams are at

@@ -25,10 +25,10 @@ _KEY = 0x636F6E66  # keeps its random numbers apart from others that are drawn f
 class GradientAggregation(Method):
     """Weighs the streams' parts of an update's gradient by how they agree, with an aggregator of `torchjd`.
 
-    An update's loss is a sum of one part for each stream: `L = Σ_k L_k`, with L_k the sum of the stream's items' losses,
-    times its loss weight, over the number of items of all streams. With `g_k = ∇L_k`, the gradient becomes `Σ_k w_k g_k`,
-    where w goes by the Gramian `<g_i, g_j>`, and `w = 1` is the ordinary gradient. So a stream's share of the items
-    counts, as it does without. Weights are scaled such that their mean is 1 where gradients are orthogonal and equally
+    An update's loss is a sum of one part for each stream: `L = Σ_k L_k`, with L_k the sum of the losses of the stream's
+    items, times its loss weight, over the number of items of all streams. With `g_k = ∇L_k`, the gradient becomes
+    `Σ_k w_k g_k`, where w goes by the Gramian `<g_i, g_j>`, and `w = 1` is the ordinary gradient. So a stream's share of
+    the items counts, as it does without. Weights are scaled such that their mean is 1 where gradients are orthogonal and equally
     long, whichever the aggregator (see `mixer.aggregators.Aggregator`). Names are those of
 
     - `"pcgrad"`: Yu et al. 2020, arXiv:2001.06782, algorithm 1: what goes against another stream is projected away, the
@@ -53,8 +53,8 @@ class GradientAggregation(Method):
 
     Args:
         aggregator: `"pcgrad"`, `"cagrad"`, `"mgda"`, `"nash-mtl"` or `"upgrad"`; or an aggregator or weighting of
-            torchjd that goes by the Gramian and has no state. Where it has an entry for each stream (`pref_vector`), they
-            are in the streams' order.
+            torchjd that goes by the Gramian and has no state. Where it has an entry for each stream (`pref_vector`),
+            they are in the streams' order.
         options: Arguments of torchjd's class, for a name.
 
     Raises:

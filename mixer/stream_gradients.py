@@ -60,7 +60,7 @@ class StreamGradients:
         rows = list(self._rows.values())
         are_present = np.array([[gradient is not None for gradient in row] for row in rows], dtype=np.int64)
         are_anywhere = ranks.total(are_present.reshape(-1)).reshape(are_present.shape)
-        for row, needed in zip(rows, are_anywhere.tolist(), strict=True):
+        for row, needed in zip(rows, list(are_anywhere > 0), strict=True):
             for number, parameter in enumerate(self._parameters):
                 if needed[number] and row[number] is None:
                     row[number] = torch.zeros_like(parameter)
@@ -95,7 +95,7 @@ class StreamGradients:
         self._rows = {}
         for number, parameter in enumerate(self._parameters):
             total: Tensor | None = None
-            for row, weight in zip(rows, map(float, weights), strict=True):
+            for row, weight in zip(rows, weights.tolist(), strict=True):
                 gradient, row[number] = row[number], None
                 if gradient is None:
                     continue
