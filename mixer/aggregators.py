@@ -33,9 +33,9 @@ class Aggregator:
         TypeError: If it is something else.
 
     Example:
-        >>> Aggregator("median", {}, 2)
-        Traceback (most recent call last):
-        ValueError: conflict: no aggregator is called 'median'; ... 'cagrad', 'mgda', 'nash-mtl', 'upgrad'].
+        >>> aggregator = Aggregator("pcgrad", {}, num_streams=2)  # doctest: +SKIP
+        >>> aggregator.weigh(np.array([[1.0, -1.0], [-1.0, 2.0]]), stream_ids=[0, 1], key=[0])  # doctest: +SKIP
+        array([2. , 1.5])
     """
 
     def __init__(self, given: Any, options: Mapping[str, Any], num_streams: int):

@@ -125,7 +125,7 @@ def refusals(folder: Path) -> dict[str, str]:
         "sparse": message(model=_Sparse),
         "ignored": message(model=_Ignoring),
         "each_batch": message(accelerator_config=each_batch),
-        "noise": message(batch_size=schedules.NoiseScale(12, 6)),
+        "noise": message(batch_size=schedules.NoiseScale()),
     }
 
 

@@ -37,9 +37,9 @@ def test_mgda_of_two_by_hand() -> None:
 
 
 def test_upgrad_of_two_by_hand() -> None:
-    # The dual cone is {v: v_1 >= 0, v_2 >= v_1}. The half of g projected onto it lies on v_1 = v_2: (1/4, 1/4) = g/2 + h/4;
-    # that of h on v_1 = 0: (0, 1/2) = g/2 + h/2. Together g + 3/4 h, twice for two streams: 2 g + 3/2 h. torchjd regularises
-    # by 1e-4.
+    # The dual cone is {v: v_1 >= 0, v_2 >= v_1}. The half of g projected onto it lies on v_1 = v_2: it is (1/4, 1/4), or
+    # g/2 + h/4; that of h lies on v_1 = 0: it is (0, 1/2), or g/2 + h/2. Together g + 3/4 h, twice for two streams:
+    # 2 g + 3/2 h. torchjd regularises by 1e-4.
     np.testing.assert_allclose(weigh("upgrad", OPPOSED), [2.0, 1.5], atol=1e-3)
 
 
@@ -54,8 +54,8 @@ def test_cagrad_of_two_by_hand() -> None:
     # 2/(1 + c). With c = 0 it is the mean of any gradients: weights of 1.
     np.testing.assert_allclose(weigh("cagrad", np.eye(2), c=0.7), [1.0, 1.0], atol=1e-9)
     np.testing.assert_allclose(weigh("cagrad", OPPOSED, c=0.0), [1.0, 1.0], atol=1e-9)
-    # Of 1 and -1/2 the mean is 1/4. For the combination x, x/4 + c|x|/4 is least at x = -1/2 (the second alone), so that
-    # the update is 1/4 - c/4: weights 1/2 and 1/2 + c/2, times 2/(1 + c).
+    # Of 1 and -1/2 the mean is 1/4. For the combination x, x/4 + c|x|/4 is least at x = -1/2 (the second alone), so
+    # that the update is 1/4 - c/4: weights 1/2 and 1/2 + c/2, times 2/(1 + c).
     found = weigh("cagrad", np.array([[1.0, -0.5], [-0.5, 0.25]]))
     np.testing.assert_allclose(found, np.array([0.5, 0.7]) * 2.0 / 1.4, rtol=1e-6)
 
