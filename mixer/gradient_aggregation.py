@@ -27,8 +27,8 @@ class GradientAggregation(Method):
 
     An update's loss is a sum of one part for each stream: `L = Σ_k L_k`, with L_k the sum of the losses of the stream's
     items, times its loss weight, over the number of items of all streams. With `g_k = ∇L_k`, the gradient becomes
-    `Σ_k w_k g_k`, where w goes by the Gramian `<g_i, g_j>`, and `w = 1` is the ordinary gradient. So a stream's share of
-    the items counts, as it does without. Weights are scaled such that their mean is 1 where gradients are orthogonal
+    `Σ_k w_k g_k`, where w goes by the Gramian `<g_i, g_j>`, and `w = 1` is the ordinary gradient. So a stream's share
+    of the items counts, as it does without. Weights are scaled such that their mean is 1 where gradients are orthogonal
     and equally long, whichever the aggregator (see `mixer.aggregators.Aggregator`). Names are those of
 
     - `"pcgrad"`: Yu et al. 2020, arXiv:2001.06782, algorithm 1: what goes against another stream is projected away, the
