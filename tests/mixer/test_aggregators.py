@@ -37,7 +37,7 @@ def test_mgda_of_two_by_hand() -> None:
 
 
 def test_upgrad_of_two_by_hand() -> None:
-    # The dual cone is {v: v_1 >= 0, v_2 >= v_1}. The half of g projected onto it lies on v_1 = v_2: (1/4, 1/4), which is
+    # The dual cone is {v: v_1 >= 0, v_2 >= v_1}. The half of g projected onto it lies on v_1 = v_2: (1/4, 1/4), or
     # g/2 + h/4; that of h lies on v_1 = 0: it is (0, 1/2), or g/2 + h/2. Together g + 3/4 h, twice for two streams:
     # 2 g + 3/2 h. torchjd regularises by 1e-4.
     np.testing.assert_allclose(weigh("upgrad", OPPOSED), [2.0, 1.5], atol=1e-3)
