@@ -6,6 +6,7 @@ from mixer.batch_sampler import AdaptiveBatchSampler
 from mixer.budget import Budget
 from mixer.controller import Mixing
 from mixer.data_loader import MixingDataLoader
+from mixer.gradient_aggregation import GradientAggregation
 from mixer.gradient_statistics import GradientStatistics
 from mixer.groups import Grouping
 from mixer.ledger import Ledger
@@ -72,6 +73,7 @@ __all__ = [
     "Floor",
     "Function",
     "GradNorm",
+    "GradientAggregation",
     "GradientProbe",
     "GradientStatistics",
     "GroupDRO",

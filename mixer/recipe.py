@@ -10,6 +10,7 @@ import transformers
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, TrainingArguments, set_seed
 
 from mixer.budget import Budget
+from mixer.gradient_aggregation import GradientAggregation
 from mixer.groups import Grouping
 from mixer.method import Method
 from mixer.planner import Drawing
@@ -23,7 +24,7 @@ from mixer.updates import NonFinite
 Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification", "token-classification"]
 
 # Fields of a recipe that are made by name or by class, to be tried one at a time when one of them is wrong.
-RECIPE_FIELDS = ("mixing", "batch_size", "budget", "probe", "methods", "groupings", "streams", "model")
+RECIPE_FIELDS = ("mixing", "batch_size", "budget", "probe", "methods", "conflict", "groupings", "streams", "model")
 
 _AUTO_CLASSES: dict[str, str] = {
     "causal-lm": "AutoModelForCausalLM",
@@ -143,6 +144,8 @@ class Recipe:
             name on the hub.
         methods: What takes part in updates beside the samples' own loss: classes with their arguments, such as
             `replay.DER`.
+        conflict: What becomes of streams' gradients that are at odds: `pcgrad`, `cagrad`, `mgda`, `nash-mtl`, `upgrad`,
+            or the class `GradientAggregation` with its arguments.
         nonfinite: What to do when a stream's loss is not finite.
         allow_inexact: Whether to resume with streams, policy or data that are not what they were.
         tokenizer: A tokenizer to load, from a folder or by its name on the hub; pads batches.
@@ -161,6 +164,7 @@ class Recipe:
     probe: Probing | None = None
     reference_model: str | None = None
     methods: list[Method] = field(default_factory=list)
+    conflict: GradientAggregation | str | None = None
     nonfinite: NonFinite = "warn"
     allow_inexact: bool = False
     tokenizer: str | None = None
@@ -194,6 +198,7 @@ class Recipe:
             probe=self.probe,
             reference_model=reference,
             methods=self.methods,
+            conflict=self.conflict,
             nonfinite=self.nonfinite,
             allow_inexact=self.allow_inexact,
         )

@@ -20,6 +20,7 @@ from mixer.callback import MixingCallback
 from mixer.checkpoint import read_state
 from mixer.clock import Clock
 from mixer.comparing import ComparingMixin
+from mixer.conflict import check_conflict, with_conflict
 from mixer.controller import Mixing, check_format
 from mixer.groups import Grouping
 from mixer.ledger import Ledger
@@ -77,6 +78,9 @@ class MixingMixin(LoadingMixin, ComparingMixin, ResumingMixin):
             (`"excess_loss"`). It is run in evaluation mode on every micro-batch and never changed.
         methods: What takes part in updates beside the samples' own loss: terms that are added to it, say, or a rule for
             the gradient; see `mixer.method.Method`. Replay buffers among the streams need not be given.
+        conflict: What becomes of streams' gradients that are at odds: `None` adds them up as they are; `"pcgrad"`,
+            `"cagrad"`, `"mgda"`, `"nash-mtl"` or `"upgrad"`, or an aggregator of the package torchjd, weighs them; see
+            `GradientAggregation`, which can be given too. Holds one more gradient for each stream but one.
         nonfinite: What to do when a stream's loss is not finite: `"warn"` and go on as the Trainer does, `"skip"`
             the optimizer step, or `"raise"`.
         allow_inexact: Whether to resume although the continuation is not the one that the uninterrupted run would have
@@ -111,6 +115,7 @@ class MixingMixin(LoadingMixin, ComparingMixin, ResumingMixin):
         probe: Probing | None = None,
         reference_model: nn.Module | None = None,
         methods: Sequence[Method] = (),
+        conflict: Any = None,
         nonfinite: NonFinite = "warn",
         allow_inexact: bool = False,
         **kwargs: Any,
@@ -146,7 +151,8 @@ class MixingMixin(LoadingMixin, ComparingMixin, ResumingMixin):
             self._mixing = Mixing(planner, self._policy, clock, size)
             self._agreement = Agreement(self.args.world_size, len(self.streams))
             self._recorder = self._new_recorder(self._mixing)
-            self._attach_methods(methods, self._data_seed)
+            self._attach_methods(with_conflict(methods, conflict), self._data_seed)
+            check_conflict(self, schedule, self._methods)
             handler = self.callback_handler
             handler.callbacks.insert(
                 0,
