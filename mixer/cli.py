@@ -1,4 +1,4 @@
-"""The command line: `mixer train RECIPE.yaml`, `mixer policies`, `mixer schedules`, `mixer compare`, `mixer report`.
+"""The command line: `mixer train RECIPE.yaml`, `mixer compare`, `mixer report`, `mixer fit` and lists of what there is.
 
 Other packages add commands; see `mixer.commands`.
 """
@@ -15,12 +15,13 @@ from rich.table import Table
 from mixer.commands import Command, build_recipe, plugged_in_commands
 from mixer.compare import compare
 from mixer.costs import cost_of
+from mixer.fit.command import fit
 from mixer.policies import Policy, Wrapper, policy_classes
 from mixer.recipe import Recipe
 from mixer.schedules import Schedule, schedule_classes
 from mixer.trainer import MixingTrainer
 
-_OWN_COMMANDS = ("train", "policies", "schedules", "compare", "report")
+_OWN_COMMANDS = ("train", "policies", "schedules", "compare", "report", "fit")
 _FIELDS = ("mixing", "batch_size", "budget", "probe", "methods", "groupings", "streams", "model")
 
 
@@ -47,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _print_rules("Batch-size schedules", schedule_classes())
         elif config.command == "report":
             _report(command.runs, command.output)
+        elif config.command == "fit":
+            fit().run(command)
         else:
             Console(width=None if sys.stdout.isatty() else 120).print(compare([Path(run) for run in command.runs]))
     except (ValueError, TypeError, OSError) as error:
@@ -102,6 +105,8 @@ def _add_reading_commands(commands: Any) -> None:
         "--output", type=str, default=None, metavar="PATH", help="Path of the page. Default: report.html of the first."
     )
     commands.add_subcommand("report", reported, help="write a page with plots of runs")
+    fitting = fit()
+    commands.add_subcommand("fit", fitting.parser, help=fitting.summary)
 
 
 def _report(runs: list[str], output: str | None) -> None:
