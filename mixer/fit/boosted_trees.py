@@ -22,7 +22,7 @@ def fit_boosted_trees(mixtures: FloatArray, losses: FloatArray) -> Predictor:
     Raises:
         ValueError: If LightGBM is not installed.
     """
-    lightgbm = library("lightgbm", "regressor='lightgbm'", "lightgbm")
+    lightgbm = library("lightgbm", "regressor='lightgbm'", "lightgbm", "take another regressor")
     settings = {
         "n_estimators": 1000,
         "learning_rate": 0.01,

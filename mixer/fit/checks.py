@@ -84,9 +84,8 @@ def normalised(mixtures: FloatArray, streams: Sequence[str], runs: Sequence[str]
     found = int(group_runs(shares).max()) + 1
     if found < LEAST_MIXTURES:
         raise ValueError(
-            f"A fit needs runs of at least {LEAST_MIXTURES} different mixtures, got {len(runs)} with {found}: "
-            f"record runs with other fixed mixtures of {list(streams)}, at least one more than there are streams, better "
-            "twice as many."
+            f"A fit needs runs of at least {LEAST_MIXTURES} different mixtures, got {len(runs)} with {found}: record "
+            f"runs with other fixed mixtures of {list(streams)}, at least one more than streams, better twice as many."
         )
     return shares
 
@@ -109,8 +108,9 @@ def check_losses(losses: FloatArray, names: Sequence[str], runs: Sequence[str], 
     needed = [name for name, counts in zip(names, objective.counts, strict=True) if counts]
     found = []
     for run, row, flags in zip(runs, losses, bad, strict=True):
-        wrong = [f"{names[number]}: {row[number]:g}" for number in np.flatnonzero(flags)]
+        wrong = [f"{names[number]}: {row[number]:g}" for number in np.flatnonzero(flags).tolist()]
         found += [f"{run} ({', '.join(wrong)})"] if wrong else []
     raise ValueError(
-        f"losses: every run needs a finite one of each of {needed}, but these have not: {'; '.join(found)}. Leave these runs out, or take an objective of other losses."
+        f"losses: every run needs a finite one of each of {needed}, but these have not: {'; '.join(found)}. "
+        "Leave these runs out, or take an objective of other losses."
     )

@@ -38,29 +38,37 @@ def fit() -> Command:
         type=str,
         default="average",
         metavar="average|worst|NAME=weight,...",
-        help="What is made small, of the losses of streams. A NAME may be any evaluation set's. Default: average.",
+        help="What is made small, of the losses of streams. A NAME may be any evaluation set's.",
     )
-    add("--loss", choices=["evaluation", "train"], default="evaluation", help="Losses of the last evaluation (default), "
-        "or those of training, over the last tenth of the updates.")  # fmt: skip
-    add("--unit", choices=["samples", "tokens"], default="samples", help="What shares are of. Default: samples.")
+    add(
+        "--loss",
+        choices=["evaluation", "train"],
+        default="evaluation",
+        help="Losses of the last evaluation, or those of training, over the last tenth of the updates.",
+    )
+    add("--unit", choices=["samples", "tokens"], default="samples", help="What shares are of.")
     add(
         "--regressor",
         choices=[AUTO, *REGRESSORS],
         default=AUTO,
-        help="The regression. Default: the one of all but lightgbm with the least error on runs left out.",
+        help="The regression; auto takes the one of all but lightgbm with the least error on runs left out.",
     )
-    add("--least-share", type=float, default=0.0, metavar="SHARE", help="Least share of every stream. Default: 0.")
-    add("--num-candidates", type=int, default=100_000, metavar="N", help="Mixtures tried. Default: 100000.")
-    add("--num-best", type=int, default=100, metavar="N", help="How many of the best are averaged. Default: 100.")
-    add("--seed", type=int, default=0, help="Seed of the mixtures tried. Default: 0.")
-    add("--allow-different-budgets", action="store_true", help="Fit runs too that trained or were evaluated on more or "
-        "less than the others, or stopped before their budget.")  # fmt: skip
+    add("--least-share", type=float, default=0.0, metavar="SHARE", help="Least share of every stream.")
+    add("--num-candidates", type=int, default=100_000, metavar="N", help="Mixtures tried.")
+    add("--num-best", type=int, default=100, metavar="N", help="How many of the best are averaged.")
+    add("--seed", type=int, default=0, help="Seed of the mixtures tried.")
+    add(
+        "--allow-different-budgets",
+        action="store_true",
+        help="Fit runs too that trained or were evaluated on more or less than the others, or stopped before their "
+        "budget.",
+    )
     add(
         "--output",
         type=str,
         default=None,
         metavar="PATH",
-        help="Where to write the mixture, as `mixing` takes it (JSON).",
+        help="Where to write the mixture (JSON).",
     )
     return Command(parser, _run, "find the best fixed mixture by finished runs of others")
 

@@ -11,7 +11,7 @@ from mixer.fit.objective import Objective
 
 FloatArray = NDArray[np.float64]
 
-_UNIFORM = 0.01
+_NEAR = 0.01
 _EDGE = 0.05
 
 
@@ -74,7 +74,12 @@ class FittedMixture:
     @property
     def uniform_runs(self) -> list[int]:
         """Runs of the uniform mixture, to a hundredth."""
-        return np.flatnonzero(np.abs(self.mixtures - 1.0 / len(self.streams)).max(axis=1) <= _UNIFORM).tolist()
+        return _near(self.mixtures, np.full(len(self.streams), 1.0 / len(self.streams)))
+
+    @property
+    def same_runs(self) -> list[int]:
+        """Runs that trained on this very mixture, to a hundredth."""
+        return _near(self.mixtures, self.shares)
 
     @property
     def gain(self) -> float:
@@ -105,6 +110,9 @@ class FittedMixture:
                 f"The fit explains nothing: for runs left out it errs by {self.error:.4f}, the mean of the others by "
                 f"{self.constant_error:.4f}. Record more runs, or more different mixtures."
             )
+        elif self.same_runs:
+            seen = ", ".join(f"{self.runs[run]} ({self.left_out.seen[run]:.4f})" for run in self.same_runs)
+            found.append(f"The mixture is that of {seen}: what was seen there is to be expected.")
         elif self.gain <= self.error:
             found.append(
                 f"The mixture is not told apart from the best run, {self.runs[self.best_run]}: its expected gain of "
@@ -123,3 +131,8 @@ class FittedMixture:
                 f"The shares of {self.at_edge} lie at the edge of what the runs cover: runs beyond it may be better."
             )
         return found
+
+
+def _near(mixtures: FloatArray, mixture: FloatArray) -> list[int]:
+    near: list[int] = np.flatnonzero(np.abs(mixtures - mixture).max(axis=1) <= _NEAR).tolist()
+    return near

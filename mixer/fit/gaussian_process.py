@@ -26,7 +26,12 @@ def fit_gaussian_process(mixtures: FloatArray, losses: FloatArray) -> Predictor:
     Raises:
         ValueError: If scikit-learn is not installed.
     """
-    processes = library("sklearn.gaussian_process", "regressor='gaussian-process'", "adaptive-mixer[fit]")
+    processes = library(
+        "sklearn.gaussian_process",
+        "regressor='gaussian-process' (one of those that 'auto' tries)",
+        "adaptive-mixer[fit]",
+        "take another regressor",
+    )
     kernels: Any = processes.kernels
     kernel = kernels.ConstantKernel(1.0, (1e-2, 1e3)) * kernels.RBF(0.5, (0.05, 10.0))
     kernel += kernels.WhiteKernel(1e-2, (1e-8, 10.0))

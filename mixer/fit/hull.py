@@ -24,11 +24,11 @@ def search(
     num_best: int,
     seed: int,
 ) -> FloatArray:
-    """Averages the best of many mixtures, as RegMix does (2407.01492, section 3): steadier than the single best one.
+    """Averages the best of many mixtures, as RegMix does (2407.01492): steadier than the single best one.
 
     Candidates are the runs' own mixtures, draws from all that they cover, and (other than in RegMix, since draws alone
-    hardly come near the best of ten streams or more) draws moved toward the best ones so far, ever closer. An average of
-    mixtures that the runs cover is one of them too.
+    hardly come near the best of ten streams or more) draws moved toward the best ones so far, ever closer. An average
+    of mixtures that the runs cover is one of them too.
 
     Args:
         mixtures: `[num_runs, num_streams]`: those of the runs.
@@ -53,7 +53,8 @@ def search(
         order = np.argsort(values, kind="stable")[:num_best]
         best, values = best[order], values[order]
     average: FloatArray = best.mean(axis=0)
-    return average / average.sum()
+    shares: FloatArray = average / average.sum()
+    return shares
 
 
 def _blocks(mixtures: FloatArray, num_candidates: int, seed: int) -> Iterator[tuple[FloatArray, float]]:
@@ -83,7 +84,7 @@ def _blocks(mixtures: FloatArray, num_candidates: int, seed: int) -> Iterator[tu
 def _even_mixture(mixtures: FloatArray, least_share: float) -> FloatArray:
     """Finds the mixture that runs cover whose least share is largest, by a linear program."""
     num_runs, num_streams = mixtures.shape
-    optimize = library("scipy.optimize", "least_share", "scipy")
+    optimize = library("scipy.optimize", "least_share", "adaptive-mixer[fit]", "leave it at 0")
     solved = optimize.linprog(
         np.append(np.zeros(num_runs), -1.0),  # the least share, made large
         A_ub=np.hstack([-mixtures.T, np.ones((num_streams, 1))]),
@@ -95,8 +96,8 @@ def _even_mixture(mixtures: FloatArray, least_share: float) -> FloatArray:
     even: FloatArray = np.asarray(solved.x[:-1]) @ mixtures
     if even.min() < least_share - 1e-9:
         raise ValueError(
-            f"least_share={least_share:g}: no mixture that the runs cover gives every stream as much; {even.min():.4f} is "
-            "the most. Lower it, or record runs in which the scarce streams have more."
+            f"least_share={least_share:g}: no mixture that the runs cover gives every stream as much; {even.min():.4f} "
+            "is the most. Lower it, or record runs in which the scarce streams have more."
         )
     return even
 

@@ -19,7 +19,7 @@ _GAPS = np.logspace(-1.5, 1.5, 13)
 
 
 def fit_linear(mixtures: FloatArray, losses: FloatArray) -> Predictor:
-    """Fits `L_k(w) = a_k + Σ_j b_kj w_j`, the linear regression of RegMix (2407.01492, section 3).
+    """Fits `L_k(w) = a_k + Σ_j b_kj w_j`, the linear regression that RegMix (2407.01492) compares with.
 
     Args:
         mixtures: `[num_runs, num_streams]` on the simplex.
@@ -64,8 +64,8 @@ def fit_quadratic(mixtures: FloatArray, losses: FloatArray) -> Predictor:
 def fit_exponential(mixtures: FloatArray, losses: FloatArray) -> Predictor:
     """Fits `L_k(w) = c_k + exp(a_k + Σ_j t_kj w_j)`, the law of Data Mixing Laws (2403.16952).
 
-    The paper leaves open how the floor `c_k` is found; here it is the one of a grid below the least loss seen that, with
-    its ridge penalty on `t_k`, has the least leave-one-out error in the loss itself.
+    Here the floor `c_k` is the one of a grid below the least loss seen that, with a ridge penalty on `t_k`, has the
+    least leave-one-out error in the loss itself: no start to choose, and few runs do not run away with it.
 
     Args:
         mixtures: `[num_runs, num_streams]` on the simplex.

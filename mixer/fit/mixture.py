@@ -32,18 +32,18 @@ def fit_mixture(
 ) -> FittedMixture:
     """Fits losses to mixtures and finds the mixture with the least objective among those that the runs cover.
 
-    Data mixture as regression, RegMix (Liu et al., 2407.01492, section 3): train on several mixtures, fit a regression,
-    simulate many mixtures, take the average of those predicted best. Other than there: every loss has a regression of
-    its own and the objective is taken of what they predict; the regression is, if not named, the one of those that suit
-    few runs with the least error on runs left out; and candidates come from the convex hull of the runs' mixtures, where
-    [code] draws Dirichlet mixtures anywhere: outside of it a fit to a few runs knows nothing.
+    Data mixture as regression, RegMix (Liu et al., 2407.01492): train on several mixtures, fit a regression, simulate
+    many mixtures, take the average of those predicted best. Other than there: every loss has a regression of its own,
+    and the objective is taken of what they predict; the regression is, if not named, the one of those that suit few
+    runs with the least error on runs left out; candidates come from the convex hull of the runs' mixtures, since
+    a fit to a few runs knows nothing outside of it.
 
     Args:
         mixtures: `[num_runs, num_streams]`: shares of what each run trained on, or counts.
         losses: `[num_runs, num_losses]`: losses at the end of each run; those of the streams unless `loss_names` are
             given.
-        objective: What is made small: `"average"` or `"worst"` of the losses (of those of streams), or weights of losses
-            by name, also written `"NAME=weight,..."`.
+        objective: What is made small: `"average"` or `"worst"` of the losses (of those of streams), or weights of
+            losses by name, also written `"NAME=weight,..."`.
         streams: Names of the streams.
         loss_names: Names of the losses; `None` for those of the streams.
         runs: Names of the runs, for messages.

@@ -29,7 +29,7 @@ class Objective:
 
     @property
     def counts(self) -> NDArray[np.bool_]:
-        """bool `[num_losses]`: which losses count."""
+        """Which losses count: bool `[num_losses]`."""
         return self.weights > 0.0
 
     def __call__(self, losses: FloatArray) -> FloatArray:

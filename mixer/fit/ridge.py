@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 
-# Penalties tried, as multiples of the features' largest squared singular value: from next to none to next to a constant.
+# Penalties tried, as multiples of the features' largest squared singular value: from next to none to mostly a constant.
 _PENALTIES = np.logspace(-8, 1, 19)
 
 
@@ -16,18 +16,22 @@ class Ridge:
     """Ridge regressions of several targets on the same features, one for each of the penalties that are tried.
 
     Minimises `Σ_i (y_i − a − b·x_i)² + λ‖b‖²` with `a` free (Hoerl & Kennard, Technometrics 1970). Leaving observation
-    i out changes its residual to `e_i / (1 − h_i)`, with `h` the diagonal of the hat matrix (Allen's PRESS, Technometrics
-    1974; exact for least squares with any quadratic penalty), so no regression is done twice.
+    i out changes its residual to `e_i / (1 − h_i)`, with `h` the diagonal of the hat matrix (Allen's PRESS,
+    Technometrics 1974; exact for least squares with any quadratic penalty), so no regression is done twice.
 
     Args:
         left_out: `[num_penalties, num_observations, num_targets]`: predictions for each observation without it.
-        coefficients: `[num_penalties, num_features, num_targets]`.
+        directions: `[rank, num_features]`: right singular vectors of the features.
+        gains: `[num_penalties, rank]`: what turns a target's part along a left singular vector into a coefficient.
+        parts: `[rank, num_targets]`: the targets along the left singular vectors.
         feature_means: `[num_features]`.
         target_means: `[num_targets]`.
     """
 
     left_out: FloatArray
-    coefficients: FloatArray
+    directions: FloatArray
+    gains: FloatArray
+    parts: FloatArray
     feature_means: FloatArray
     target_means: FloatArray
 
@@ -42,7 +46,7 @@ class Ridge:
         Returns:
             `[num_points, num_chosen]`.
         """
-        slopes = self.coefficients[choice, :, targets].T
+        slopes = self.directions.T @ (self.gains[choice].T * self.parts[:, targets])
         predicted: FloatArray = self.target_means[targets] + (features - self.feature_means) @ slopes
         return predicted
 
@@ -60,11 +64,10 @@ def fit_ridge(features: FloatArray, targets: FloatArray) -> Ridge:
     feature_means, target_means = features.mean(axis=0), targets.mean(axis=0)
     left, values, right = np.linalg.svd(features - feature_means, full_matrices=False)
     penalties = _PENALTIES * (values[0] ** 2 if values[0] > 0.0 else 1.0)
-    damped = values**2 + penalties[:, None]  # [num_penalties, rank]
-    projected = left.T @ (targets - target_means)
-    shrunk = (values**2 / damped)[:, :, None] * projected
-    fitted = target_means + np.einsum("nr,prt->pnt", left, shrunk)
-    leverage = 1.0 / len(features) + np.einsum("nr,pr->pn", left**2, values**2 / damped)
+    damped = values**2 + penalties[:, None]
+    parts = left.T @ (targets - target_means)
+    shrinkage = values**2 / damped
+    fitted = target_means + np.einsum("nr,pr,rt->pnt", left, shrinkage, parts, optimize=True)
+    leverage = 1.0 / len(features) + shrinkage @ (left**2).T
     left_out = targets - (targets - fitted) / np.maximum(1.0 - leverage, 1e-12)[:, :, None]
-    coefficients = np.einsum("rf,pr,rt->pft", right, values / damped, projected, optimize=True)
-    return Ridge(left_out, coefficients, feature_means, target_means)
+    return Ridge(left_out, right, values / damped, parts, feature_means, target_means)

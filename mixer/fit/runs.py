@@ -156,8 +156,8 @@ def _common_streams(runs: Sequence[_Run]) -> tuple[str, ...]:
     ]
     if differing:
         raise ValueError(
-            f"Runs must have the same streams by name: {runs[0].name} has {sorted(streams)}, but {'; '.join(differing)}. "
-            "Leave these runs out."
+            f"Runs must have the same streams by name: {runs[0].name} has {sorted(streams)}, but "
+            f"{'; '.join(differing)}. Leave these runs out."
         )
     return streams
 
@@ -192,7 +192,7 @@ def _notes(runs: Sequence[_Run], streams: Sequence[str], kept: Sequence[str]) ->
     unsteady = [run.name for run in runs if not run.is_steady]
     if unsteady:
         notes.append(
-            f"The mixture changed over {', '.join(unsteady)}: the mean over the run is taken, though a fixed mixture like "
-            "it may do otherwise."
+            f"The mixture changed over {', '.join(unsteady)}: the mean over the run is taken, though a fixed mixture "
+            "like it may do otherwise."
         )
     return notes

@@ -17,7 +17,9 @@ def share_table(fitted: FittedMixture) -> Table:
     Returns:
         The table, one row a stream, the objective below.
     """
-    compared = {"best run": fitted.best_run, **{"uniform run": run for run in fitted.uniform_runs[:1]}}
+    compared = {"best run": fitted.best_run}
+    if fitted.uniform_runs:
+        compared["uniform run"] = fitted.uniform_runs[0]
     table = Table(title=f"Best fixed mixture by {len(fitted.runs)} runs ({fitted.objective.name} loss)")
     table.add_column("stream")
     table.add_column("share", justify="right")
@@ -36,7 +38,7 @@ def share_table(fitted: FittedMixture) -> Table:
 
 
 def error_table(fitted: FittedMixture) -> Table:
-    """Makes a table of how well each regression predicts runs that it was not fitted to.
+    """Makes a table of how well each regression predicts runs that it was not fitted to (root mean square).
 
     Args:
         fitted: What was found.
@@ -44,7 +46,7 @@ def error_table(fitted: FittedMixture) -> Table:
     Returns:
         The table, one row a regression.
     """
-    table = Table(title="Error on runs left out (root mean square)")
+    table = Table(title="Error on runs left out")
     table.add_column("regression")
     table.add_column("error", justify="right")
     for name, error in fitted.errors.items():
