@@ -115,8 +115,9 @@ class FittedMixture:
             found.append(f"The mixture is that of {seen}: what was seen there is to be expected.")
         elif self.gain <= self.error:
             found.append(
-                f"The mixture is not told apart from the best run, {self.runs[self.best_run]}: its expected gain of "
-                f"{self.gain:.4f} is within the error of {self.error:.4f}."
+                f"The mixture is not told apart from the best run, {self.runs[self.best_run]}: that came to "
+                f"{self.left_out.seen[self.best_run]:.4f}, {self.expected_loss:.4f} is expected, and the difference is "
+                f"within the error of {self.error:.4f}."
             )
         if len(self.runs) <= len(self.streams):
             found.append(
