@@ -1,6 +1,6 @@
 """The command line: `mixer train RECIPE.yaml`, `mixer policies`, `mixer schedules`, `mixer compare`, `mixer report`.
 
-`mixer doremi RECIPE.yaml` is in `mixer.doremi_command`.
+`mixer doremi RECIPE.yaml` is in `mixer.doremi_command`, `mixer fit RUN ...` in `mixer.fit.command`.
 
 Other packages add commands; see `mixer.commands`.
 """
@@ -18,13 +18,14 @@ from mixer.commands import Command, build_recipe, plugged_in_commands
 from mixer.compare import compare
 from mixer.costs import cost_of
 from mixer.doremi_command import doremi
+from mixer.fit.command import fit
 from mixer.policies import Policy, Wrapper, policy_classes
 from mixer.recipe import RECIPE_FIELDS, Recipe
 from mixer.schedules import Schedule, schedule_classes
 from mixer.trainer import MixingTrainer
 
 _OWN_COMMANDS = ("train", "policies", "schedules", "compare", "report")
-_MORE_COMMANDS: dict[str, Callable[[], Command]] = {"doremi": doremi}
+_MORE_COMMANDS: dict[str, Callable[[], Command]] = {"doremi": doremi, "fit": fit}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
