@@ -6,23 +6,22 @@ weights over its run for the mixture of the run that counts (step 3).
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch.distributed as dist
 import yaml
 from transformers import TrainingArguments
 
 from mixer.checkpoint import write_json
-from mixer.policies import Policy, Wrapper, as_policy
-from mixer.policies.base import FloatArray, Unit, check_weights
+from mixer.policies import DoReMi, Policy, Wrapper, as_policy
+from mixer.policies.base import Unit, weights_array
 from mixer.recipe import Recipe
 from mixer.trainer import MixingTrainer
 
-POLICY = "DoReMi"  # the proxy's, unless the recipe has another one
+POLICY = DoReMi.__name__  # the proxy's, unless the recipe has another one
 FINISHED_FILE = "finished.json"
 RECIPE_FILE = "recipe.yaml"
 _MOST_NAMED = 4
@@ -136,26 +135,28 @@ def on_main(training: TrainingArguments, work: Callable[[], _Result]) -> _Result
     return result
 
 
-def averaged_weights(policy: Policy) -> FloatArray:
+def averaged_weights(policy: Policy, names: Sequence[str]) -> dict[str, float]:
     """Gives what a policy that searches for weights came to.
 
     Args:
-        policy: A policy with a property `averaged_weights`, or one that is wrapped around it.
+        policy: A policy with a property `averaged_weights` (by name, or in the order of the streams), such as `DoReMi`,
+            or one that is wrapped around it.
+        names: Names of the streams.
 
     Returns:
-        `[num_streams]`: they sum to 1.
+        Weights by stream; they sum to 1.
+
+    Raises:
+        ValueError: If they are no weights of these streams.
     """
     inner: Any = _unwrapped(policy)
-    weights = np.asarray(inner.averaged_weights, dtype=np.float64)
-    normalised: FloatArray = weights / weights.sum()
-    return normalised
+    weights = weights_array(inner.averaged_weights, names, f"{inner.name}.averaged_weights")
+    return dict(zip(names, (weights / weights.sum()).tolist(), strict=True))
 
 
 def _found(trainer: MixingTrainer) -> dict[str, Any]:
-    policy, names = trainer.mixing.policy, trainer.mixing.names
-    weights = averaged_weights(policy)
-    check_weights(weights, names, f"{policy.name}.averaged_weights")
-    return {"weights": dict(zip(names, weights.tolist(), strict=True)), "unit": policy.unit}
+    policy = trainer.mixing.policy
+    return {"weights": averaged_weights(policy, trainer.mixing.names), "unit": policy.unit}
 
 
 def _unwrapped(policy: Policy) -> Policy:

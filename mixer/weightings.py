@@ -121,7 +121,9 @@ def _explained(name: str, options: Mapping[str, Any]) -> Iterator[None]:
         yield
     except ImportError as error:
         raise ValueError(
-            f"conflict={name!r} needs a solver that is not installed: pip install 'adaptive-mixer[conflict]' ({error})"
+            f"conflict={name!r} needs a solver that is not installed ({str(error).partition('. ')[0]}): pip install "
+            "'adaptive-mixer[conflict-solvers]' (some of these packages are copyleft), or take 'pcgrad' or 'mgda', "
+            "which need none."
         ) from None
     except TypeError as error:
         raise ValueError(f"conflict={name!r} cannot be made with the options {dict(options)}: {error}.") from None

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 import yaml
 
-from mixer import Ledger, MixingTrainer
+from mixer import DoReMi, Floor, Ledger, MixingTrainer, Mixture, Observation
 from mixer.cli import main
-from mixer.policies import registry
+from mixer.doremi import averaged_weights
 from tests.end_to_end.test_cli import RECIPE, ROOT
-from tests.mixer.averaging import Averaging
 
-POLICY = {"class_path": "tests.mixer.averaging.Averaging", "init_args": {"step_size": 3.0}}
+POLICY = {"class_path": "mixer.DoReMi", "init_args": {"step_size": 3.0, "applies_to": "sampling"}}
 SAVING = ["--training.save_strategy", "steps", "--training.save_steps", "1"]
 
 
@@ -146,17 +145,34 @@ def test_a_smaller_proxy_and_another_mixture_of_the_reference(recipe: Path, tmp_
     assert mixing["init_args"]["unit"] == "tokens"
 
 
-def test_without_a_policy_it_is_doremi(
-    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: list[str]
-) -> None:
+def test_without_a_policy_it_is_the_papers(recipe: Path, tmp_path: Path, trained: list[str]) -> None:
     content = yaml.safe_load(recipe.read_text())
     del content["mixing"]
     recipe.write_text(yaml.safe_dump(content))
-    others = tuple(policy for policy in registry._POLICIES if policy.__name__ != "DoReMi")
-    monkeypatch.setattr(registry, "_POLICIES", (*others, type("DoReMi", (Averaging,), {})))
     main(["doremi", str(recipe)])
     assert trained == ["reference", "proxy"]
-    assert yaml.safe_load((tmp_path / "run" / "proxy" / "recipe.yaml").read_text())["mixing"] == "DoReMi"
+    run = tmp_path / "run"
+    assert yaml.safe_load((run / "proxy" / "recipe.yaml").read_text())["mixing"] == "DoReMi"
+    # It weighs the proxy's losses; its samples are drawn by the streams' own weights all the time.
+    drawn = weights_in(run / "proxy")
+    np.testing.assert_allclose(drawn, drawn[:1].repeat(len(drawn), axis=0))
+    found = json.loads((run / "weights.json").read_text())
+    assert sum(found.values()) == pytest.approx(1.0)
+    assert found["python"] != pytest.approx(drawn[0, 0], abs=1e-6)
+
+
+def test_weights_are_those_of_the_policy_that_others_are_wrapped_around() -> None:
+    policy = Floor(DoReMi(), 0.3)
+    decision = policy.start(Mixture(("a", "b"), np.array([5, 6]), np.array([0.5, 0.5])))
+    ones = np.ones(2, dtype=np.int64)
+    losses = np.full(2, np.nan)
+    policy.update(
+        Observation(1, 0.5, decision.weights, ones, ones, ones, losses, excess_losses=np.array([np.log(3.0), 0.0]))
+    )
+    found = averaged_weights(policy, ("a", "b"))
+    assert found == pytest.approx({"a": 0.999 * 0.75 + 0.0005, "b": 0.999 * 0.25 + 0.0005})
+    with pytest.raises(ValueError, match=r"DoReMi.averaged_weights: .* unknown: \['b'\]"):
+        averaged_weights(policy, ("a", "c"))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +180,10 @@ def test_without_a_policy_it_is_doremi(
     [
         (["--mixing", "LossChange"], "mixing: LossChange does not average its weights"),
         (["--mixing", '{"python": 1, "cpp": 1}'], "mixing: Fixed does not average its weights"),
-        (["--mixing.init_args.reference_losses", "[1, 2]"], "mixing: Averaging, as it is given, needs no reference"),
+        (
+            ["--mixing.init_args.reference_losses", '{"python": 1, "cpp": 2}'],
+            "mixing: DoReMi, as it is given, needs no reference",
+        ),
         (["--reference_model", "x"], "doremi trains the reference itself"),
         (["--training.resume_from_checkpoint", "x"], "doremi finds out by itself where to go on"),
         (["--reference_mixing", "LosChange"], "LossChange"),
@@ -182,7 +201,7 @@ def test_wrong_input_is_refused_before_anything_is_trained(
 def test_a_reference_that_cannot_be_loaded_is_named(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
         (["--reference_model", "/nowhere/at/all"], "reference_model: "),
-        ([], "Averaging needs the losses of a reference model"),
+        ([], "DoReMi needs the losses of a reference model"),
     ):
         with pytest.raises(SystemExit) as stop:
             main(["train", str(recipe), *arguments])

@@ -188,24 +188,41 @@ def test_a_solver_that_fails_is_named() -> None:
         weigh(Failing(), abs(OPPOSED))
 
 
-@pytest.mark.parametrize("missing", ["torchjd", "quadprog"])
-def test_what_is_not_installed_is_named(missing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_torchjd_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     original = importlib.import_module
 
     def without(name: str, *args: Any) -> Any:
-        if missing == "torchjd" and name.startswith("torchjd"):
+        if name.startswith("torchjd"):
             raise ModuleNotFoundError("No module named 'torchjd'", name="torchjd")
         return original(name, *args)
 
     monkeypatch.setattr(importlib, "import_module", without)
-    if missing == "quadprog":
-        import torchjd._mixins as mixins
-
-        monkeypatch.setattr(mixins, "find_spec", lambda name: None if name == "quadprog" else object())
     with pytest.raises(ValueError, match=r"pip install 'adaptive-mixer\[conflict\]'"):
         make_trainer(tmp_path, "upgrad", train_dataset=at_odds())
     with pytest.raises(ValueError, match="no aggregator is called 'median'"):
         make_trainer(tmp_path, "median")
+
+
+SOLVERS: dict[str, list[str]] = {
+    "pcgrad": [],
+    "cagrad": ["cvxpy", "clarabel"],
+    "mgda": [],
+    "nash-mtl": ["cvxpy", "ecos"],
+    "upgrad": ["qpsolvers", "quadprog"],
+}
+
+
+@pytest.mark.parametrize(("name", "missing"), [(name, one) for name in NAMES for one in [None, *SOLVERS[name]]])
+def test_a_solver_that_is_not_installed_is_named(
+    name: str, missing: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = {"numpy", *SOLVERS[name]} - {missing}  # and no solver that others need
+    monkeypatch.setattr("torchjd._mixins.find_spec", lambda asked: object() if asked in there else None)
+    if missing is None:
+        assert weigh(name, OPPOSED).shape == (2,)
+        return
+    with pytest.raises(ValueError, match=rf"{name}.*requires \['{missing}'\].*'adaptive-mixer\[conflict-solvers\]'"):
+        weigh(name, OPPOSED)
 
 
 def test_a_name_is_checked_at_once() -> None:
