@@ -42,6 +42,9 @@ class GradientAggregation(Method):
     - `"upgrad"`: Quinton and Rey 2024, arXiv:2406.16232: each is projected onto the cone that makes no loss rise, and
       they are averaged. Without a conflict the ordinary gradient.
 
+    `"pcgrad"` and `"mgda"` need torchjd alone (the extra `conflict`), the others solvers, some of which are under
+    copyleft licences (the extra `conflict-solvers`).
+
     Micro-batches are of one stream each. It needs the memory of K - 1 more gradients for K streams, averages those over
     the ranks too, multiplies K (K + 1) / 2 pairs of gradients, and waits for the device once an update. Rank 0's
     weights are everybody's. What follows (clipping, the norm in the log) sees the aggregate. Streams that an update has
@@ -58,8 +61,8 @@ class GradientAggregation(Method):
         options: Arguments of torchjd's class, for a name.
 
     Raises:
-        ValueError: If there is none of that name; when the trainer is made, if torchjd is not installed or the run is
-            none in which streams' gradients are had; when it begins to train, if no rank has a whole gradient.
+        ValueError: If there is none of that name; when the trainer is made, if torchjd or a solver is not installed or the
+            run is none in which streams' gradients are had; when it begins to train, if no rank has a whole gradient.
         TypeError: When the trainer is made, if the aggregator is something else.
 
     Example:
@@ -69,7 +72,7 @@ class GradientAggregation(Method):
 
     one_stream_each = True
 
-    def __init__(self, aggregator: Any = "upgrad", options: dict[str, Any] | None = None):
+    def __init__(self, aggregator: Any = "pcgrad", options: dict[str, Any] | None = None):
         self.aggregator = known_name(aggregator) if isinstance(aggregator, str) else aggregator
         self.options = dict(options or {})
         self._begin_log()
