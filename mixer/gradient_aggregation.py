@@ -61,8 +61,9 @@ class GradientAggregation(Method):
         options: Arguments of torchjd's class, for a name.
 
     Raises:
-        ValueError: If there is none of that name; when the trainer is made, if torchjd or a solver is not installed or the
-            run is none in which streams' gradients are had; when it begins to train, if no rank has a whole gradient.
+        ValueError: If there is none of that name; when the trainer is made, if torchjd or a solver is not installed or
+            the run is none in which streams' gradients are had; when it begins to train, if no rank has a whole
+            gradient.
         TypeError: When the trainer is made, if the aggregator is something else.
 
     Example:

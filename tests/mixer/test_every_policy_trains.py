@@ -23,7 +23,7 @@ MAKERS: dict[str, Callable[[], Policy]] = {
     "TargetLoss": lambda: mixer.TargetLoss(LOSSES),
     "PiKE": lambda: mixer.PiKE(1, min_samples=2),
     "BalancedPiKE": lambda: mixer.BalancedPiKE(interval_steps=1, min_samples=2),
-    "CoBa": lambda: mixer.CoBa(2, num_warmup_evaluations=1),
+    "CoBa": lambda: mixer.CoBa(2, num_warmup_evaluations=2),
     "DWA": lambda: mixer.DWA(0.1, 1),
     "Aioli": lambda: mixer.Aioli(1.0, 2, 1, 1),
     "DoGE": lambda: mixer.DoGE(interval_steps=1),
