@@ -1,10 +1,11 @@
 """Gradients of like size, larger for the streams that lag behind: GradNorm."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from mixer.policies.acts_on import ActsOn, check_acts_on
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Unit
 from mixer.policies.gradient_policy import GradientPolicy, Gradients
 from mixer.policies.ranges import check_range
@@ -49,7 +50,7 @@ class GradNorm(GradientPolicy):
     def __init__(
         self,
         alpha: float = 1.5,
-        acts_on: Literal["losses", "sampling"] = "losses",
+        acts_on: ActsOn = "loss",
         interval_steps: int = 10,
         rate: float = 0.5,
         max_factor: float = 10.0,
@@ -62,10 +63,9 @@ class GradNorm(GradientPolicy):
         check_range("alpha", alpha, 0, 100, "1.5 is the paper's, 0 asks for equal norms")
         check_range("rate", rate, 1e-9, 1, "1 goes to the fixed point at once")
         check_range("max_factor", max_factor, 1, 1e9, "10 lets a loss weigh a tenth or ten times as much")
-        if acts_on not in ("losses", "sampling"):
-            raise ValueError(f"acts_on must be 'losses' or 'sampling', got {acts_on!r}.")
+        check_acts_on(acts_on)
         self.alpha, self.rate, self.max_factor = alpha, rate, max_factor
-        self.acts_on = acts_on
+        self.acts_on: ActsOn = acts_on
         self._losses = StreamAverage(decay)
 
     def start(self, mixture: Mixture) -> Decision:
@@ -94,7 +94,7 @@ class GradNorm(GradientPolicy):
         new = np.exp(old + self.rate * (best - old))
         # The factors of these streams keep their sum, and all together K.
         self._factors[gradients.known] = new * (self._factors[gradients.known].sum() / new.sum())
-        if self.acts_on == "losses":
+        if self.acts_on == "loss":
             return None
         weights = self._own[gradients.known] * self._factors[gradients.known]
         return weights / weights.sum() if weights.sum() > 0.0 else None
@@ -113,7 +113,7 @@ class GradNorm(GradientPolicy):
         return ratios
 
     def _decision(self, weights: FloatArray) -> Decision:
-        return Decision(weights, self._factors.copy() if self.acts_on == "losses" else None)
+        return Decision(weights, self._factors.copy() if self.acts_on == "loss" else None)
 
     def state_dict(self) -> dict[str, Any]:
         """Gives losses and factors too; see `Policy.state_dict`."""
