@@ -96,7 +96,7 @@ class TestAwkward:
         np.testing.assert_array_equal(policy.update(later).loss_weights, resumed.update(later).loss_weights)
 
     def test_the_arguments(self) -> None:
-        with pytest.raises(ValueError, match="acts_on must be 'sampling' .* or 'loss' .*, got 'both'"):
+        with pytest.raises(ValueError, match=r"acts_on must be 'sampling' .* or 'loss' .*, got 'both'"):
             GradNorm(acts_on="both")
         with pytest.raises(ValueError, match=r"rate must be in \[1e-09, 1\], got 0.0; 1 goes to the fixed point"):
             GradNorm(rate=0.0)
