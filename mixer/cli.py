@@ -1,10 +1,12 @@
 """The command line: `mixer train RECIPE.yaml`, `mixer policies`, `mixer schedules`, `mixer compare`, `mixer report`.
 
+`mixer doremi RECIPE.yaml` is in `mixer.doremi_command`, `mixer fit RUN ...` in `mixer.fit.command`.
+
 Other packages add commands; see `mixer.commands`.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,15 @@ from rich.table import Table
 from mixer.commands import Command, build_recipe, plugged_in_commands
 from mixer.compare import compare
 from mixer.costs import cost_of
+from mixer.doremi_command import doremi
+from mixer.fit.command import fit
 from mixer.policies import Policy, Wrapper, policy_classes
-from mixer.recipe import Recipe
+from mixer.recipe import RECIPE_FIELDS, Recipe
 from mixer.schedules import Schedule, schedule_classes
 from mixer.trainer import MixingTrainer
 
 _OWN_COMMANDS = ("train", "policies", "schedules", "compare", "report")
-_FIELDS = ("mixing", "batch_size", "budget", "probe", "methods", "groupings", "streams", "model")
+_MORE_COMMANDS: dict[str, Callable[[], Command]] = {"doremi": doremi, "fit": fit}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -31,8 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Command and arguments; `None` takes those of the process.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    is_own = bool(given) and given[0] in _OWN_COMMANDS  # the others are not needed then, and not loaded
-    more = {} if is_own else plugged_in_commands(_OWN_COMMANDS)
+    more = _more_commands(given[0] if given else None)
     parser, train_parser = _parsers(more)
     config = parser.parse_args(_with_recipe_option(given, more))
     command = config[config.command]
@@ -52,6 +55,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, TypeError, OSError) as error:
         print(f"mixer {config.command}: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
+
+
+def _more_commands(asked: str | None) -> dict[str, Command]:
+    """Makes the commands that have a file of their own; where one is asked for by name, no more than that is loaded."""
+    if asked in _OWN_COMMANDS:
+        return {}
+    if asked in _MORE_COMMANDS:
+        return {asked: _MORE_COMMANDS[asked]()}
+    own = {name: make() for name, make in _MORE_COMMANDS.items()}
+    return {**own, **plugged_in_commands((*_OWN_COMMANDS, *_MORE_COMMANDS))}
 
 
 def _parsers(more: Mapping[str, Command]) -> tuple[ArgumentParser, ArgumentParser]:
@@ -125,7 +138,7 @@ def _with_recipe_option(arguments: list[str], more: Mapping[str, Command]) -> li
 
 def _train(parser: ArgumentParser, config: Namespace) -> None:
     resume = config.pop("resume")  # how it was launched is no part of what is trained
-    trainer = build_recipe(Recipe, parser, config, _FIELDS, otherwise="training").build()
+    trainer = build_recipe(Recipe, parser, config, RECIPE_FIELDS, otherwise="training").build()
     if trainer.is_world_process_zero():
         path = Path(str(trainer.args.output_dir)) / "recipe.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -263,6 +263,8 @@ class Mixing:
         noise: GradientNoise | None = None,
         gradients: GradientStatistics | None = None,
         update_norm: float = math.nan,
+        excess_losses: FloatArray | None = None,
+        losses_after: FloatArray | None = None,
     ) -> None:
         """Counts an update and lets the policy and the batch-size schedule decide for the next one.
 
@@ -276,6 +278,8 @@ class Mixing:
             noise: Signal and noise of the gradient, likewise; `None` takes those of `gradients`.
             gradients: The streams' gradients, for a policy that needs them; `None` where they were not measured.
             update_norm: How far the update moved the parameters, likewise.
+            excess_losses: `[num_streams]`: mean loss per item above that of a reference model, likewise.
+            losses_after: `[num_streams]`: mean loss per item once more after the optimizer step, likewise.
         """
         clock = self.clock
         position_before = clock.schedule_position
@@ -298,13 +302,14 @@ class Mixing:
             self._size.update(seen)
             clock.resize(self._size.value)
         self.drop_rest()
-        self._weights.update(partial(self._observation, plan, losses, tokens, gradients, update_norm), clock.step)
+        by_stream = {"losses": losses, "excess_losses": excess_losses, "losses_after": losses_after}
+        self._weights.update(partial(self._observation, plan, tokens, by_stream, gradients, update_norm), clock.step)
 
     def _observation(
         self,
         plan: Plan,
-        losses: FloatArray,
         tokens: Int64Array,
+        by_stream: Mapping[str, Any],
         gradients: GradientStatistics | None,
         update_norm: float,
         evaluation_losses: FloatArray | None,
@@ -316,12 +321,12 @@ class Mixing:
             counts=plan.counts,
             tokens=tokens,
             seen=self.seen.copy(),
-            losses=losses,
             evaluation_losses=evaluation_losses,
             gradients=gradients,
             shares=plan.weights,
             batch_size=plan.batch_size,
             update_norm=update_norm,
+            **by_stream,
         )
 
     def observe_evaluation(self, losses: Mapping[str, float]) -> None:

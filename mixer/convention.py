@@ -8,7 +8,7 @@ from torch import Tensor
 
 # Up to this share of a model's loss may be something else than the sum over the rows: an auxiliary loss of experts,
 # say. A loss that a user computes has to be that sum.
-_LARGEST_OTHER_SHARE = 0.1
+LARGEST_OTHER_SHARE = 0.1
 EXACT_SHARE = 1e-3
 
 
@@ -56,7 +56,7 @@ def try_convention(
     num_items: int,
     micro_items: int,
     world_size: int,
-    largest_other_share: float = _LARGEST_OTHER_SHARE,
+    largest_other_share: float = LARGEST_OTHER_SHARE,
 ) -> Tensor:
     """Computes one micro-batch's loss for `N` and for `2N` items and sees what it does.
 

@@ -19,6 +19,8 @@ _MEASURED = {
 }
 _IN_WORDS = {
     "evaluation_loss": "the evaluations",
+    "excess_loss": "a forward of the reference model each step",
+    "loss_after": "a second forward each step",
     "update_norm": "a copy of the trained weights, read and written each step",
 }
 

@@ -100,6 +100,7 @@ class LossTracker:
         label_smoothing: The Trainer's label smoothing factor.
         wrap_loss_function: `False` leaves the loss function as it is, for models that are compiled.
         keeps_output: Whether the output of a forward is kept until the next one, for those that add to the loss.
+        keeps_items: Whether `item_losses` are kept until the next forward.
     """
 
     def __init__(
@@ -109,9 +110,13 @@ class LossTracker:
         label_smoothing: float = 0.0,
         wrap_loss_function: bool = True,
         keeps_output: bool = False,
+        keeps_items: bool = False,
     ):
         self.output: Any = None
+        # `[num_rows, num_places]`: the loss of each item, 0 where labels are ignored; `None` if they are not known.
+        self.item_losses: Tensor | None = None
         self._keeps_output = keeps_output
+        self._keeps_items = keeps_items
         self._shifts_labels = shifts_labels
         self._label_smoothing = label_smoothing
         self._row_losses: Tensor | None = None
@@ -171,7 +176,7 @@ class LossTracker:
             inputs: The micro-batch that it will be of.
         """
         self._row_losses, self._terms, self._listening, self.output = None, [], True, None
-        self._labels = inputs.get("labels")
+        self._labels, self.item_losses = inputs.get("labels"), None
 
     def row_losses(self) -> Tensor | None:
         """Gives what the last forward showed, once.
@@ -190,12 +195,17 @@ class LossTracker:
         if not isinstance(labels, Tensor) or labels.dim() == 0:
             return
         if len(self._terms) == 1 and self._terms[0].numel() % len(labels) == 0:
-            self._row_losses = self._terms[0].reshape(len(labels), -1).sum(dim=1)
+            terms = self._terms[0].reshape(len(labels), -1)
+            self._row_losses = terms.sum(dim=1)
+            self._keep(terms)
             return
         logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
         if isinstance(logits, Tensor):
             with torch.no_grad():
                 self._row_losses = self._from_logits(logits.detach(), labels.to(logits.device), kwargs)
+
+    def _keep(self, terms: Tensor) -> None:
+        self.item_losses = terms if self._keeps_items else None
 
     def _from_logits(self, logits: Tensor, labels: Tensor, kwargs: Mapping[str, Any]) -> Tensor | None:
         if labels.is_floating_point() or logits.shape[-1] == 1:
@@ -207,12 +217,16 @@ class LossTracker:
         flat = labels.reshape(-1)
         counted = flat.ne(_IGNORED).nonzero().squeeze(-1)
         terms = F.cross_entropy(
-            logits.reshape(-1, logits.shape[-1])[counted].float(),
+            _at_least_float(logits.reshape(-1, logits.shape[-1])[counted]),
             flat[counted],
             reduction="none",
             label_smoothing=self._label_smoothing,
         )
         rows = counted // (flat.numel() // len(labels))
+        if self._keeps_items:
+            places = terms.new_zeros(flat.numel()).index_copy_(0, counted, terms).reshape(len(labels), -1)
+            # Models that shift their labels themselves have a last place too, whose label is ignored.
+            self._keep(F.pad(places, (0, 1)) if self._shifts_labels else places)
         return torch.zeros(len(labels), dtype=terms.dtype, device=terms.device).index_add_(0, rows, terms)
 
     def _float_label_losses(self, logits: Tensor, labels: Tensor) -> Tensor | None:
@@ -220,7 +234,16 @@ class LossTracker:
         problem = getattr(getattr(model, "config", None), "problem_type", None)
         if logits.numel() != labels.numel():
             return None
-        logits, labels = logits.float().reshape(len(labels), -1), labels.float().reshape(len(labels), -1)
+        logits = _at_least_float(logits).reshape(len(labels), -1)
+        labels = labels.to(logits.dtype).reshape(len(labels), -1)
         if problem == "multi_label_classification":
-            return F.binary_cross_entropy_with_logits(logits, labels, reduction="none").sum(dim=1)
-        return F.mse_loss(logits, labels, reduction="none").sum(dim=1)
+            terms = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+        else:
+            terms = F.mse_loss(logits, labels, reduction="none")
+        self._keep(terms)
+        return terms.sum(dim=1)
+
+
+def _at_least_float(values: Tensor) -> Tensor:
+    """Brings half precision to single; double stays as exact as it is."""
+    return values if values.dtype == torch.float64 else values.float()

@@ -137,7 +137,7 @@ class MeasuringMixin(RecoveryMixin):
         noise = noise_of_ranks(self._rank_sums.tolist(), self.args.world_size, self._num_samples)
         return noise if math.isfinite(noise.squared_norm) and math.isfinite(noise.variance) else None
 
-    def _observed_by_policy(self) -> dict[str, Any]:
+    def _observed_by_policy(self, update: FinishedUpdate) -> dict[str, Any]:
         """Measures what the policy needs of the optimizer step; waits for a GPU."""
         return {} if self._update_norm is None else {"update_norm": float(self._update_norm.measure())}
 

@@ -15,7 +15,9 @@ from mixer.streams import Stream
 
 logger = logging.get_logger(__name__)
 
-OBSERVABLE = frozenset({"loss", "evaluation_loss", "gradient", "gradient_variance", "update_norm"})
+OBSERVABLE = frozenset(
+    {"loss", "evaluation_loss", "excess_loss", "loss_after", "gradient", "gradient_variance", "update_norm"}
+)
 OBSERVABLE_BY_SCHEDULE = frozenset({"loss", "gradient_norm", "learning_rate", "tokens", "gradient_noise"})
 
 

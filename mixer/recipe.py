@@ -10,6 +10,7 @@ import transformers
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, TrainingArguments, set_seed
 
 from mixer.budget import Budget
+from mixer.gradient_aggregation import GradientAggregation
 from mixer.groups import Grouping
 from mixer.method import Method
 from mixer.planner import Drawing
@@ -21,6 +22,9 @@ from mixer.trainer import MixingTrainer
 from mixer.updates import NonFinite
 
 Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification", "token-classification"]
+
+# Fields of a recipe that are made by name or by class, to be tried one at a time when one of them is wrong.
+RECIPE_FIELDS = ("mixing", "batch_size", "budget", "probe", "methods", "conflict", "groupings", "streams", "model")
 
 _AUTO_CLASSES: dict[str, str] = {
     "causal-lm": "AutoModelForCausalLM",
@@ -136,8 +140,12 @@ class Recipe:
         drawing: How counts come of weights.
         max_tokens_per_micro_batch: Most tokens of a micro-batch, in place of a number of samples.
         probe: How the streams' gradients are measured, and how often.
+        reference_model: A trained model for a policy that needs one, with the head of `model.task`: a folder, or its
+            name on the hub.
         methods: What takes part in updates beside the samples' own loss: classes with their arguments, such as
             `replay.DER`.
+        conflict: What becomes of streams' gradients that are at odds: `pcgrad`, `cagrad`, `mgda`, `nash-mtl`, `upgrad`,
+            or the class `GradientAggregation` with its arguments.
         nonfinite: What to do when a stream's loss is not finite.
         allow_inexact: Whether to resume with streams, policy or data that are not what they were.
         tokenizer: A tokenizer to load, from a folder or by its name on the hub; pads batches.
@@ -154,7 +162,9 @@ class Recipe:
     drawing: Drawing = "exact"
     max_tokens_per_micro_batch: int | None = None
     probe: Probing | None = None
+    reference_model: str | None = None
     methods: list[Method] = field(default_factory=list)
+    conflict: GradientAggregation | str | None = None
     nonfinite: NonFinite = "warn"
     allow_inexact: bool = False
     tokenizer: str | None = None
@@ -168,6 +178,7 @@ class Recipe:
         Raises:
             ValueError: If a part cannot be built; the field is named.
         """
+        reference = _load("reference_model", self._reference)  # before the seed is set: loading may draw
         set_seed(self.training.seed)
         built = {name: stream.build(name) for name, stream in self.streams.items()}
         evaluation = {name: validation for name, (_, validation) in built.items() if validation is not None}
@@ -185,10 +196,17 @@ class Recipe:
             drawing=self.drawing,
             max_tokens_per_micro_batch=self.max_tokens_per_micro_batch,
             probe=self.probe,
+            reference_model=reference,
             methods=self.methods,
+            conflict=self.conflict,
             nonfinite=self.nonfinite,
             allow_inexact=self.allow_inexact,
         )
+
+    def _reference(self) -> PreTrainedModel | None:
+        if self.reference_model is None:
+            return None
+        return ModelRecipe(self.model.task, self.reference_model).build()
 
     def _tokenizer(self) -> Any:
         return None if self.tokenizer is None else AutoTokenizer.from_pretrained(self.tokenizer)

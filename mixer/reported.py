@@ -30,6 +30,9 @@ class Reported:
         learning_rate: Factor of the learning-rate schedule for the next batch.
         gradients: The streams' gradients, or `None`.
         update_norm: How far the optimizer step moved the parameters.
+        excess_losses: `[num_streams]`: mean per item of what the loss exceeds that of a reference model; `None` where
+            nobody measured it, as below.
+        losses_after: `[num_streams]`: mean loss of each stream once more after the optimizer step.
     """
 
     losses: FloatArray
@@ -39,6 +42,8 @@ class Reported:
     learning_rate: float = math.nan
     gradients: GradientStatistics | None = None
     update_norm: float = math.nan
+    excess_losses: FloatArray | None = None
+    losses_after: FloatArray | None = None
 
     def lacking(
         self,
@@ -62,6 +67,10 @@ class Reported:
         lacking = {name for name in schedule_needs & measured.keys() if math.isnan(measured[name])}
         if "loss" in policy_needs and np.isnan(self.losses).all():
             lacking.add("losses")
+        for need, name in (("excess_loss", "excess_losses"), ("loss_after", "losses_after")):
+            values = getattr(self, name)
+            if need in policy_needs and (values is None or np.isnan(values).all()):
+                lacking.add(name)
         if "update_norm" in policy_needs and math.isnan(self.update_norm):
             lacking.add("update_norm")
         needs_gradients = policy_needs & {"gradient", "gradient_variance"} if is_policy_due else set()
@@ -79,6 +88,8 @@ def make_reported(
     learning_rate: SupportsFloat = math.nan,
     gradients: GradientStatistics | None = None,
     update_norm: SupportsFloat = math.nan,
+    excess_losses: ByStream | None = None,
+    losses_after: ByStream | None = None,
 ) -> Reported:
     """Brings what a user reports into order.
 
@@ -91,6 +102,8 @@ def make_reported(
         learning_rate: See `Reported`.
         gradients: See `Reported`.
         update_norm: See `Reported`.
+        excess_losses: See `Reported`; those that are not finite count as none, as below.
+        losses_after: See `Reported`.
 
     Returns:
         The report.
@@ -100,8 +113,11 @@ def make_reported(
         TypeError: If the gradients are something else.
     """
     mean, is_single = _number(loss), len(names) == 1
-    values = _by_stream("losses", mean if losses is None and is_single else losses, names, math.nan)
-    values[~np.isfinite(values)] = math.nan
+    values = _finite("losses", mean if losses is None and is_single else losses, names)
+    others = [
+        None if given is None else _finite(where, given, names)
+        for where, given in (("excess_losses", excess_losses), ("losses_after", losses_after))
+    ]
     if math.isnan(mean) and is_single:
         mean = float(values[0])
     if not isinstance(gradients, GradientStatistics | None):
@@ -114,7 +130,13 @@ def make_reported(
         )
     counts = _by_stream("tokens", tokens, names, 0.0).astype(np.int64)
     numbers = (mean, _number(gradient_norm), _number(learning_rate))
-    return Reported(values, counts, *numbers, gradients, _number(update_norm))
+    return Reported(values, counts, *numbers, gradients, _number(update_norm), *others)
+
+
+def _finite(where: str, given: ByStream | None, names: Sequence[str]) -> FloatArray:
+    values = _by_stream(where, given, names, math.nan)
+    values[~np.isfinite(values)] = math.nan
+    return values
 
 
 def _by_stream(where: str, given: ByStream | None, names: Sequence[str], missing: float) -> FloatArray:

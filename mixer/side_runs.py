@@ -133,6 +133,54 @@ class SideRuns:
             loss: Any = trainer.compute_loss(run, inputs, num_items_in_batch=count)
         return torch.as_tensor(loss / convention.factor if counts_items and convention is not None else loss)
 
+    def forward(self, micro: MicroBatch, model: nn.Module) -> None:
+        """Runs another model on a micro-batch and computes its loss, for those who listen.
+
+        Args:
+            micro: The micro-batch.
+            model: The model, which need not know of numbers of items.
+        """
+        trainer, convention = self._trainer, self._trainer._convention
+        inputs = trainer._prepare_inputs(dict(micro.inputs))
+        count = None
+        if trainer._has_own_loss and convention is not None and convention.counts_items:
+            count = torch.tensor(max(int(self.items(micro).sum()), 1), device=trainer.args.device)
+        with trainer.compute_loss_context_manager():
+            trainer.compute_loss(model, inputs, num_items_in_batch=count)
+
+    def mean_and_row_losses(self, micro: MicroBatch) -> tuple[Tensor, Tensor | None]:
+        """Computes the losses of a micro-batch.
+
+        Args:
+            micro: The micro-batch.
+
+        Returns:
+            A scalar: the mean loss per item; and `[num_rows]`: the sum of each sample's loss terms, `None` where they
+            cannot be told apart.
+        """
+        trainer, tracker = self._trainer, self._trainer._tracker
+        assert tracker is not None, "the tracker is attached before the first update is trained"  # noqa: S101
+        tracker.listen(micro.inputs)
+        try:
+            mean = self.mean_loss(micro)
+        finally:
+            rows, tracker.item_losses = tracker.row_losses(), None
+        are_known = trainer._convention is None or trainer._convention.rows_known
+        return mean, rows if are_known and rows is not None and len(rows) == len(micro.stream_ids) else None
+
+    @contextlib.contextmanager
+    def without_gradients(self, training: bool) -> Iterator[None]:
+        """Lets the model be run without gradients; its mode, random numbers and running statistics are put back.
+
+        Args:
+            training: The mode meanwhile.
+
+        Yields:
+            Nothing.
+        """
+        with self._aside(training=training), torch.no_grad():
+            yield
+
     def row_losses(self, update: Update) -> list[tuple[MicroBatch, Tensor]]:
         """Computes the losses of samples, without a gradient and as in evaluation.
 

@@ -15,15 +15,16 @@ class Snapshot:
     """Notes the random generators, the device's too, and the model's small buffers.
 
     Args:
-        model: The model as it is trained.
+        model: The model as it is trained; `None` for the generators alone.
         device: Where it is.
     """
 
-    def __init__(self, model: nn.Module, device: torch.device):
+    def __init__(self, model: nn.Module | None, device: torch.device):
         self._generators = RandomState.capture()
         self._device: Any = None if device.type == "cpu" else torch.get_device_module(device)
         self._device_generator = None if self._device is None else self._device.get_rng_state()
-        self._buffers = [(buffer, buffer.clone()) for buffer in model.buffers() if buffer.nbytes <= _MOST_BYTES]
+        buffers = () if model is None else model.buffers()
+        self._buffers = [(buffer, buffer.clone()) for buffer in buffers if buffer.nbytes <= _MOST_BYTES]
 
     def restore(self) -> None:
         """Goes back to what was noted."""

@@ -145,6 +145,8 @@ class Standalone:
         learning_rate: SupportsFloat = math.nan,
         gradients: GradientStatistics | None = None,
         update_norm: SupportsFloat = math.nan,
+        excess_losses: ByStream | None = None,
+        losses_after: ByStream | None = None,
     ) -> None:
         """Reports what the last batch showed, for adaptive policies and schedules.
 
@@ -160,6 +162,9 @@ class Standalone:
             learning_rate: Factor of the learning-rate schedule for the next batch, 1 at its peak.
             gradients: What a `GradientProbe` measured in it, for a policy or schedule that goes by gradients.
             update_norm: How far the optimizer step moved the parameters; `mixer.update_norm.UpdateNorm` measures it.
+            excess_losses: Mean per item of what each stream's loss exceeds that of a reference model on the same item,
+                0 where it is below, by name or in order.
+            losses_after: Mean loss of each stream on the same samples once more after the optimizer step, likewise.
 
         Raises:
             RuntimeError: If no batch waits for a report.
@@ -172,7 +177,8 @@ class Standalone:
                 "is asked for."
             )
         names = self.mixing.names
-        report = make_reported(names, losses, tokens, loss, gradient_norm, learning_rate, gradients, update_norm)
+        numbers = (losses, tokens, loss, gradient_norm, learning_rate, gradients, update_norm)
+        report = make_reported(names, *numbers, excess_losses, losses_after)
         self._count(self._uncounted, report)
 
     # ---- State ----
@@ -250,4 +256,6 @@ class Standalone:
             lambda position: report.learning_rate,
             gradients=report.gradients,
             update_norm=report.update_norm,
+            excess_losses=report.excess_losses,
+            losses_after=report.losses_after,
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
@@ -18,11 +19,12 @@ from mixer.budget import Budget
 from mixer.callback import MixingCallback
 from mixer.checkpoint import read_state
 from mixer.clock import Clock
+from mixer.comparing import ComparingMixin
+from mixer.conflict import check_conflict, with_conflict
 from mixer.controller import Mixing, check_format
 from mixer.groups import Grouping
 from mixer.ledger import Ledger
 from mixer.loading import LoadingMixin
-from mixer.measuring import MeasuringMixin
 from mixer.method import Method
 from mixer.options import (
     check_arguments,
@@ -46,7 +48,7 @@ from mixer.updates import NonFinite
 logger = logging.get_logger(__name__)
 
 
-class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
+class MixingMixin(LoadingMixin, ComparingMixin, ResumingMixin):
     """Makes a Trainer, or a subclass of it, train on a mixture of streams.
 
     `class MyTrainer(MixingMixin, SomeTrainer)` is all it takes. With one data set it trains as the Trainer does.
@@ -72,8 +74,13 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
             `per_device_train_batch_size` samples. Best together with `train_sampling_strategy="group_by_length"`, which
             puts an update's samples of similar length into the same micro-batch.
         probe: How the streams' gradients are measured, for a policy or schedule that needs them, or for the ledger.
+        reference_model: A trained model, for a policy that goes by how much more the trained one loses on its samples
+            (`"excess_loss"`). It is run in evaluation mode on every micro-batch and never changed.
         methods: What takes part in updates beside the samples' own loss: terms that are added to it, say, or a rule for
             the gradient; see `mixer.method.Method`. Replay buffers among the streams need not be given.
+        conflict: What becomes of streams' gradients that are at odds: `None` adds them up as they are; `"pcgrad"`,
+            `"cagrad"`, `"mgda"`, `"nash-mtl"` or `"upgrad"`, or an aggregator of the package torchjd, weighs them; see
+            `GradientAggregation`, which can be given too. Holds one more gradient for each stream but one.
         nonfinite: What to do when a stream's loss is not finite: `"warn"` and go on as the Trainer does, `"skip"`
             the optimizer step, or `"raise"`.
         allow_inexact: Whether to resume although the continuation is not the one that the uninterrupted run would have
@@ -106,7 +113,9 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
         drawing: Drawing = "exact",
         max_tokens_per_micro_batch: int | None = None,
         probe: Probing | None = None,
+        reference_model: nn.Module | None = None,
         methods: Sequence[Method] = (),
+        conflict: Any = None,
         nonfinite: NonFinite = "warn",
         allow_inexact: bool = False,
         **kwargs: Any,
@@ -135,13 +144,15 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
             check_schedule(schedule, self.lr_scheduler)
             check_gradient_noise(self, schedule)
             check_evaluation_names(self.eval_dataset)
+            self._take_reference(reference_model)
             planner, clock, size = self._new_parts(None)
             check_samples(self._policy, len(self.streams), size.value)
             self._run_probe = self._new_probe(probe, size)
             self._mixing = Mixing(planner, self._policy, clock, size)
             self._agreement = Agreement(self.args.world_size, len(self.streams))
             self._recorder = self._new_recorder(self._mixing)
-            self._attach_methods(methods, self._data_seed)
+            self._attach_methods(with_conflict(methods, conflict), self._data_seed)
+            check_conflict(self, schedule, self._methods)
             handler = self.callback_handler
             handler.callbacks.insert(
                 0,
@@ -246,6 +257,7 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
         losses = np.full(len(self.streams), np.nan)
         if "loss" in self._policy.needs:
             losses = np.where(np.isfinite(update.losses), update.losses, np.nan)
+        observed = self._observed_by_policy(update)  # ranks talk to each other in it: no error is put off
         try:
             self.mixing.observe(
                 update.plan,
@@ -253,7 +265,7 @@ class MixingMixin(LoadingMixin, MeasuringMixin, ResumingMixin):
                 update.contents.tokens,
                 gradients=update.gradients,
                 **self._observed_by_schedule(update),
-                **self._observed_by_policy(),
+                **observed,
             )
         except Exception as error:
             # Raised on all ranks when they confirm the next update: raised here, it would leave the others waiting.

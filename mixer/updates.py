@@ -62,6 +62,7 @@ class UpdateMixin(Trainer):
     _wants_one_stream_each: bool = False  # whether all micro-batches are of one stream
     _tracker: LossTracker | None = None
     _keeps_output: bool = False  # whether somebody looks at what the model gives
+    _keeps_items: bool = False  # whether somebody looks at the loss of each item
     _last_rows: Tensor | None = None  # `[num_rows]`: sums of the last micro-batch's loss terms
 
     @property
@@ -74,6 +75,11 @@ class UpdateMixin(Trainer):
         if self._mixing is None:
             raise ValueError("This trainer has no train_dataset, so there is no mixture.")
         return self._mixing
+
+    @property
+    def _has_own_loss(self) -> bool:
+        """Whether the user computes the loss, and not the model."""
+        return self.compute_loss_func is not None or type(self).compute_loss is not Trainer.compute_loss
 
     @property
     def _present_loader(self) -> MixingLoader:
@@ -149,9 +155,7 @@ class UpdateMixin(Trainer):
         """Finds out how the loss is normalised; loads the update anew, by stream, if its rows cannot be told apart."""
         if self._tracker is None:
             model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
-            smoothing = self.args.label_smoothing_factor
-            options = (not self.args.torch_compile, self._keeps_output)
-            self._tracker = LossTracker(model, self._loss_shifts_labels, smoothing, *options)
+            self._tracker = self._new_tracker(model, not self.args.torch_compile, self._keeps_output)
             self._tracker.attach()
         update, own_votes = self._vote(update)
         votes = self._agreement.add_up(own_votes.to(self.args.device))
@@ -165,6 +169,10 @@ class UpdateMixin(Trainer):
         self._present_loader.by_stream = True
         return self._load_and_confirm(lambda: self._present_loader.load(update.plan)) or update
 
+    def _new_tracker(self, model: nn.Module, wraps: bool = True, keeps_output: bool = False) -> LossTracker:
+        smoothing = self.args.label_smoothing_factor
+        return LossTracker(model, self._loss_shifts_labels, smoothing, wraps, keeps_output, self._keeps_items)
+
     def _vote(self, update: Update) -> tuple[Update, Tensor]:
         """Has this rank vote on the convention; gives the update too, which may have been cut anew meanwhile."""
         return update, self._try_convention(update)
@@ -174,8 +182,7 @@ class UpdateMixin(Trainer):
         tracker, model = self._tracker, self.model_wrapped
         assert tracker is not None, "the tracker is attached before a loss is tried"  # noqa: S101
         user_averages = self.args.average_tokens_across_devices
-        has_own_loss = self.compute_loss_func is not None or type(self).compute_loss is not Trainer.compute_loss
-        options = {"largest_other_share": EXACT_SHARE} if has_own_loss else {}
+        options = {"largest_other_share": EXACT_SHARE} if self._has_own_loss else {}
 
         def compute_loss(count: int, averages: bool) -> Tensor:
             inputs = self._prepare_inputs(dict(micro.inputs))

@@ -1,40 +1,74 @@
 """Mixing policies: each one a rule from what was observed to the weights of the next update."""
 
+from mixer.policies.ado import ADO
+from mixer.policies.aioli import Aioli
 from mixer.policies.balanced_pike import BalancedPiKE
 from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.policies.coba import CoBa
+from mixer.policies.doge import DoGE
+from mixer.policies.doremi import DoReMi
+from mixer.policies.dynamic_weight_average import DWA
+from mixer.policies.famo import FAMO
 from mixer.policies.fixed import Fixed
 from mixer.policies.floor import Floor
 from mixer.policies.function import Function
+from mixer.policies.grad_norm import GradNorm
+from mixer.policies.grape import GRAPE
+from mixer.policies.group_dro import GroupDRO
 from mixer.policies.hold import Hold
 from mixer.policies.loss_change import LossChange
+from mixer.policies.objective_descent import ObjectiveDescent
+from mixer.policies.odm import ODM
 from mixer.policies.pike import PiKE
 from mixer.policies.proportional import Proportional
 from mixer.policies.registry import as_policy, policy_classes
+from mixer.policies.regularized_balance import RegularizedBalance
 from mixer.policies.scheduled import Scheduled
+from mixer.policies.skill_it import SkillIt
 from mixer.policies.smoothed import Smoothed
 from mixer.policies.static import StaticPolicy
+from mixer.policies.target_loss import TargetLoss
 from mixer.policies.temperature import Temperature
+from mixer.policies.trust_region import TrustRegion
+from mixer.policies.uni_max import UniMax
 from mixer.policies.uniform import Uniform
 from mixer.policies.warm_up import WarmUp
 from mixer.policies.wrapper import Wrapper
 
 __all__ = [
+    "ADO",
+    "DWA",
+    "FAMO",
+    "GRAPE",
+    "ODM",
+    "Aioli",
     "BalancedPiKE",
+    "CoBa",
     "Decision",
+    "DoGE",
+    "DoReMi",
     "Fixed",
     "Floor",
     "Function",
+    "GradNorm",
+    "GroupDRO",
     "Hold",
     "LossChange",
     "Mixture",
+    "ObjectiveDescent",
     "Observation",
     "PiKE",
     "Policy",
     "Proportional",
+    "RegularizedBalance",
     "Scheduled",
+    "SkillIt",
     "Smoothed",
     "StaticPolicy",
+    "TargetLoss",
     "Temperature",
+    "TrustRegion",
+    "UniMax",
     "Uniform",
     "WarmUp",
     "Wrapper",

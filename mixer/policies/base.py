@@ -56,6 +56,10 @@ class Observation:
             where it is not known.
         batch_size: Samples that were asked for in the last update, which had fewer if it was the rest of an epoch;
             `None` takes those it had.
+        excess_losses: `[num_streams]`: mean per item in the last update of what the loss exceeds that of a reference
+            model on the same item, 0 where it is below; NaN where there is none, `None` where it was not measured.
+        losses_after: `[num_streams]`: mean loss per item of the last update's own samples after the optimizer step;
+            NaN where there is none, `None` where it was not measured.
         update_norm: `||θ_{t+1} - θ_t||`: how far the last update moved the trainable parameters; NaN where it was not
             measured.
     """
@@ -71,6 +75,8 @@ class Observation:
     gradients: GradientStatistics | None = None
     shares: FloatArray | None = None
     batch_size: int | None = None
+    excess_losses: FloatArray | None = None
+    losses_after: FloatArray | None = None
     update_norm: float = float("nan")
 
 
@@ -115,9 +121,10 @@ class Policy(ABC):
     It knows no model, trainer, file or global random state: only K numbers at a time. A subclass says in `needs`
     what has to be observed for it: `"loss"` (training losses), `"evaluation_loss"`, `"gradient"` (the streams'
     gradients, every `interval_steps` updates: after updates whose number is a multiple), `"gradient_variance"` (these
-    with their variance, which costs more) or `"update_norm"` (how far each update moves the parameters). One that never
-    changes its first decision says so by `is_static` and is not asked again. One that goes by so many samples of each
-    stream in a batch says how many in `min_samples`.
+    with their variance, which costs more), `"excess_loss"` (training losses above those of the trainer's reference
+    model), `"loss_after"` (training losses once more after each optimizer step) or `"update_norm"` (how far each update
+    moves the parameters). One that never changes its first decision says so by `is_static` and is not asked again. One
+    that goes by so many samples of each stream in a batch says how many in `min_samples`.
 
     Args:
         unit: Whether the weights are shares of samples or of tokens.

@@ -56,7 +56,11 @@ def part_of_observation(observation: Observation, ids: Sequence[int]) -> Observa
     weights = observation.weights[index]
     shares = None if observation.shares is None else observation.shares[index]
     asked = float((weights if shares is None else shares).sum())
-    evaluation, gradients, batch_size = observation.evaluation_losses, observation.gradients, observation.batch_size
+    gradients, batch_size = observation.gradients, observation.batch_size
+
+    def part(values: FloatArray | None) -> FloatArray | None:
+        return None if values is None else values[index]
+
     return replace(
         observation,
         # Weights that were set by hand may have left them nothing.
@@ -65,7 +69,9 @@ def part_of_observation(observation: Observation, ids: Sequence[int]) -> Observa
         tokens=observation.tokens[index],
         seen=observation.seen[index],
         losses=observation.losses[index],
-        evaluation_losses=None if evaluation is None else evaluation[index],
+        evaluation_losses=part(observation.evaluation_losses),
+        excess_losses=part(observation.excess_losses),
+        losses_after=part(observation.losses_after),
         gradients=None if gradients is None else gradients.part(ids),
         shares=None if shares is None else _renormalised(shares),
         batch_size=None if batch_size is None else max(1, int(batch_size * asked + _ROUNDING)),

@@ -10,18 +10,35 @@ import numpy as np
 
 from mixer.choices import choose, refuse_class
 from mixer.plugins import load_plug_ins
+from mixer.policies.ado import ADO
+from mixer.policies.aioli import Aioli
 from mixer.policies.balanced_pike import BalancedPiKE
 from mixer.policies.base import Policy
+from mixer.policies.coba import CoBa
+from mixer.policies.doge import DoGE
+from mixer.policies.doremi import DoReMi
+from mixer.policies.dynamic_weight_average import DWA
+from mixer.policies.famo import FAMO
 from mixer.policies.fixed import Fixed
 from mixer.policies.floor import Floor
 from mixer.policies.function import Function
+from mixer.policies.grad_norm import GradNorm
+from mixer.policies.grape import GRAPE
+from mixer.policies.group_dro import GroupDRO
 from mixer.policies.hold import Hold
 from mixer.policies.loss_change import LossChange
+from mixer.policies.objective_descent import ObjectiveDescent
+from mixer.policies.odm import ODM
 from mixer.policies.pike import PiKE
 from mixer.policies.proportional import Proportional
+from mixer.policies.regularized_balance import RegularizedBalance
 from mixer.policies.scheduled import Scheduled
+from mixer.policies.skill_it import SkillIt
 from mixer.policies.smoothed import Smoothed
+from mixer.policies.target_loss import TargetLoss
 from mixer.policies.temperature import Temperature
+from mixer.policies.trust_region import TrustRegion
+from mixer.policies.uni_max import UniMax
 from mixer.policies.uniform import Uniform
 from mixer.policies.warm_up import WarmUp
 
@@ -31,16 +48,33 @@ _POLICIES: tuple[type[Policy], ...] = (
     Uniform,
     Proportional,
     Temperature,
+    UniMax,
     Fixed,
     Scheduled,
     LossChange,
+    ODM,
+    ADO,
+    GroupDRO,
+    DoReMi,
+    TargetLoss,
     PiKE,
     BalancedPiKE,
+    CoBa,
+    DWA,
+    FAMO,
+    SkillIt,
+    Aioli,
+    DoGE,
+    GRAPE,
+    RegularizedBalance,
+    GradNorm,
+    ObjectiveDescent,
     Function,
     Floor,
     Smoothed,
     WarmUp,
     Hold,
+    TrustRegion,
 )
 
 

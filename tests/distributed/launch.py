@@ -18,10 +18,11 @@ ROOT = Path(__file__).parents[2]
 def launch(
     worker: str, folder: Path, *arguments: str, world_size: int = 2, timeout_seconds: int = 300
 ) -> subprocess.CompletedProcess[str]:
+    paths = [path for path in [os.environ.get("PYTHONPATH")] if path]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(world_size)]
     return subprocess.run(
         [*command, str(Path(__file__).with_name(worker)), str(folder), *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *paths])},
         capture_output=True,
         text=True,
         timeout=timeout_seconds,

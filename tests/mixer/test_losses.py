@@ -131,3 +131,48 @@ def test_tokens_by_mask_by_length_or_none() -> None:
     assert tokens_per_row({"input_ids": ids}).tolist() == [3, 3]
     assert tokens_per_row({"pixel_values": torch.zeros(4, 2)}).tolist() == [0] * 4
     assert num_rows({"name": "x", "scale": torch.tensor(1.0)}) == 0
+
+
+@pytest.mark.parametrize("name", MODEL_DATA)
+def test_item_losses_are_the_terms_of_the_rows_whatever_they_are_read_from(name: str) -> None:
+    model, batch = build_model(name), _batch(name)
+    found = []
+    for wrap in (True, False):
+        tracker = LossTracker(model, SHIFTS.get(name, False), wrap_loss_function=wrap, keeps_items=True)
+        tracker.attach()
+        tracker.listen(batch)
+        model(**batch)
+        items, rows = tracker.item_losses, tracker.row_losses()
+        assert items is not None
+        assert rows is not None
+        assert not items.requires_grad
+        torch.testing.assert_close(items.sum(dim=1), rows)
+        # As many as are counted: no loss of a token or label is exactly 0 here.
+        assert items.ne(0).sum(dim=1).tolist() == items_per_row(batch, SHIFTS.get(name, False)).tolist()
+        found.append(items.detach())
+        tracker.detach()
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+
+
+def test_item_losses_are_kept_only_where_they_are_asked_for_and_only_of_the_last_forward() -> None:
+    model, batch = build_model("llama"), _batch("llama")
+    for keeps in (False, True):
+        tracker = LossTracker(model, True, keeps_items=keeps)
+        tracker.attach()
+        tracker.listen(batch)
+        model(**batch)
+        assert (tracker.item_losses is not None) == keeps
+        tracker.listen(batch)
+        assert tracker.item_losses is None
+        tracker.detach()
+
+
+def test_losses_of_double_precision_stay_so() -> None:
+    class Double(torch.nn.Module):
+        def forward(self, logits: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"logits": logits}
+
+    logits, labels = torch.randn(4, 5, dtype=torch.float64), torch.tensor([0, 3, 1, 4])
+    rows = _row_losses("bert-classifier", Double(), {"logits": logits, "labels": labels})
+    assert rows is not None
+    torch.testing.assert_close(rows, F.cross_entropy(logits, labels, reduction="none"), rtol=1e-15, atol=0)

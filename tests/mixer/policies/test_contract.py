@@ -9,22 +9,39 @@ from hypothesis import strategies as st
 
 from mixer.gradient_statistics import GradientStatistics
 from mixer.policies import (
+    ADO,
+    DWA,
+    FAMO,
+    GRAPE,
+    ODM,
+    Aioli,
     BalancedPiKE,
+    CoBa,
     Decision,
+    DoGE,
+    DoReMi,
     Fixed,
     Floor,
     Function,
+    GradNorm,
+    GroupDRO,
     Hold,
     LossChange,
     Mixture,
+    ObjectiveDescent,
     Observation,
     PiKE,
     Policy,
     Proportional,
+    RegularizedBalance,
     Scheduled,
+    SkillIt,
     Smoothed,
+    TargetLoss,
     Temperature,
+    TrustRegion,
     Uniform,
+    UniMax,
     WarmUp,
 )
 from mixer.policies.registry import built_in_policies
@@ -33,6 +50,7 @@ NAMES = ("a", "b", "c", "d")
 SIZES = np.array([10, 400, 3, 90])
 OWN_WEIGHTS = np.array([0.1, 0.2, 0.3, 0.4])
 BY_NAME = {"a": 3.0, "b": 1.0, "c": 0.0, "d": 2.0}
+LOSSES_BY_NAME = {"a": 0.3, "b": 0.2, "c": -1.0, "d": 0.4}
 
 MAKERS: dict[str, Callable[..., Policy]] = {
     "Uniform": Uniform,
@@ -46,6 +64,17 @@ MAKERS: dict[str, Callable[..., Policy]] = {
     "LossChange": lambda **unit: LossChange(num_warmup_observations=2, **unit),
     "LossChange, cold": lambda **unit: LossChange(0.01, 0.5, 0.9, 0.0, 1, **unit),
     "LossChange, evaluation": lambda **unit: LossChange(num_warmup_observations=1, loss="evaluation", **unit),
+    "ODM": lambda **unit: ODM(num_warmup_steps=2, **unit),
+    "ODM, code": lambda **unit: ODM("code", 0.5, 0, **unit),
+    "ADO": lambda **unit: ADO("paper", 5, 2, 0, **unit),
+    "ADO, code": lambda **unit: ADO("code", 4, 1, 0, 0.1, 0.5, 0.2, 8, **unit),
+    "GroupDRO": lambda **unit: GroupDRO(0.3, **unit),
+    "GroupDRO, sampling": lambda **unit: GroupDRO(2.0, 0.1, "sampling", **unit),
+    "DoReMi": DoReMi,
+    "DoReMi, sampling": lambda **unit: DoReMi(0.1, 0.01, applies_to="sampling", **unit),
+    "DoReMi, recorded": lambda **unit: DoReMi(3.0, 0.0, LOSSES_BY_NAME, "sampling", **unit),
+    "TargetLoss": lambda **unit: TargetLoss(LOSSES_BY_NAME, **unit),
+    "TargetLoss, code": lambda **unit: TargetLoss(LOSSES_BY_NAME, 5.0, "code", 0.0, **unit),
     "PiKE": lambda **unit: PiKE(1, **unit),
     "PiKE, raw": lambda **unit: PiKE(2, noise_rate=0.0, scale_free=False, max_log_change=5.0, min_samples=0, **unit),
     "PiKE, conceptual": lambda **unit: PiKE(1, "conceptual", decay=0.5, **unit),
@@ -56,6 +85,39 @@ MAKERS: dict[str, Callable[..., Policy]] = {
     "BalancedPiKE, raw": lambda **unit: BalancedPiKE(5.0, 0.0, interval_steps=1, scale_free=False, **unit),
     "BalancedPiKE, conceptual": lambda **unit: BalancedPiKE(
         1.0, 0.5, True, interval_steps=2, mode="conceptual", bound="published", min_samples=1, **unit
+    ),
+    "UniMax": lambda **unit: UniMax(400, 3.0, **unit),
+    "UniMax, all capped": lambda **unit: UniMax(503, **unit),
+    "CoBa": lambda **unit: CoBa(num_warmup_evaluations=2, **unit),
+    "CoBa, short": lambda **unit: CoBa(2, 2, 0.5, 0.5, True, **unit),
+    "CoBa, loss": lambda **unit: CoBa(3, 2, acts_on="loss", **unit),
+    "DWA": lambda **unit: DWA(window_steps=2, **unit),
+    "DWA, cold": lambda **unit: DWA(0.01, 1, **unit),
+    "DWA, loss": lambda **unit: DWA(0.1, 2, "loss", **unit),
+    "FAMO": FAMO,
+    "FAMO, fast": lambda **unit: FAMO(5.0, 0.5, 0.2, 0.0, **unit),
+    "FAMO, loss": lambda **unit: FAMO(0.3, acts_on="loss", **unit),
+    "SkillIt": SkillIt,
+    "SkillIt, graph": lambda **unit: SkillIt(np.full((4, 4), 0.5) + np.eye(4), 3.0, 1, **unit),
+    "Aioli": lambda **unit: Aioli(1.0, 2, 1, 2, **unit),
+    "Aioli, sweeps": lambda **unit: Aioli(5.0, 2, 2, 1, 0.6, False, 1, **unit),
+    "Aioli, evaluation": lambda **unit: Aioli(1.0, 1, 1, 1, 1.0, loss="evaluation", **unit),
+    "DoGE": lambda **unit: DoGE(interval_steps=1, **unit),
+    "DoGE, targets": lambda **unit: DoGE({"a": 2.0}, 2, 1.0, scale_free=True, decay=0.5, **unit),
+    "GRAPE": lambda **unit: GRAPE(interval_steps=1, **unit),
+    "GRAPE, targets": lambda **unit: GRAPE(["a"], 2, 0.3, 0.1, scale_free=True, min_samples=0, **unit),
+    "GRAPE, scale-free": lambda **unit: GRAPE(None, 1, 0.3, 0.1, True, **unit),
+    "RegularizedBalance": lambda **unit: RegularizedBalance(interval_steps=1, **unit),
+    "RegularizedBalance, targets": lambda **unit: RegularizedBalance(["a"], 2, 0.5, decay=0.0, **unit),
+    "GradNorm": lambda **unit: GradNorm(interval_steps=1, **unit),
+    "GradNorm, sampling": lambda **unit: GradNorm(0.5, "sampling", 2, 1.0, min_samples=0, **unit),
+    "ObjectiveDescent": lambda **unit: ObjectiveDescent(interval_steps=1, evidence=0.5, **unit),
+    "ObjectiveDescent, believing": lambda **unit: ObjectiveDescent(interval_steps=2, evidence=0.0, **unit),
+    "ObjectiveDescent, worst": lambda **unit: ObjectiveDescent(
+        "worst", interval_steps=1, max_ratio=10.0, evidence=0.0, criterion="alignment", **unit
+    ),
+    "ObjectiveDescent, targets": lambda **unit: ObjectiveDescent(
+        targets={"a": 1.0}, interval_steps=1, evidence=0.1, criterion="descent", min_samples=0, decay=0.3, **unit
     ),
     "Function": lambda **unit: Function(lambda step, weights: weights**1.1 + 0.01 / (1 + step), **unit),
 }
@@ -72,6 +134,10 @@ MAKERS |= {
     "Hold": lambda **unit: Hold(adaptive(**unit), 3),
     "Hold(Floor(Smoothed(WarmUp)))": lambda **unit: Hold(Floor(Smoothed(WarmUp(adaptive(**unit), 2)), 0.2), 2),
     "Smoothed(Hold)": lambda **unit: Smoothed(Hold(adaptive(**unit), 4)),
+    "TrustRegion": lambda **unit: TrustRegion(adaptive(**unit), 0.1),
+    "TrustRegion, divergence": lambda **unit: TrustRegion(MAKERS["DWA, cold"](**unit), None, 0.01),
+    "TrustRegion, both": lambda **unit: TrustRegion(MAKERS["FAMO, loss"](**unit), 0.2, 0.02, 0.1),
+    "TrustRegion(Hold)": lambda **unit: TrustRegion(Hold(adaptive(**unit), 2)),
     "Hold(PiKE)": lambda **unit: Hold(PiKE(2, **unit), 4),
     "Floor(Scheduled)": lambda **unit: Floor(MAKERS["Scheduled"](**unit)),
 }
@@ -115,7 +181,9 @@ def observation(
         seen=step * counts,
         losses=losses,
         evaluation_losses=losses / 2 if step % 2 else None,
+        excess_losses=np.maximum(losses - 0.4, 0.0) if step % 4 else None,
         gradients=gradients(values, counts) if step % 3 else None,
+        losses_after=0.9 * losses - 0.05 if step % 4 else None,
     )
 
 
@@ -174,8 +242,13 @@ class TestWeights:
     def test_one_stream_has_them_all(self, make: Callable[..., Policy]) -> None:
         alone = Mixture(("a",), np.array([10]), np.array([1.0]))
         policy = make() if not isinstance(make(), Fixed | Scheduled) else Fixed({"a": 2.0})
+        for losses in ("reference_losses", "target_losses"):
+            if getattr(policy, losses, None) is not None:
+                setattr(policy, losses, {"a": 2.0})
         if isinstance(policy, Floor) and isinstance(policy.policy, Scheduled):
             policy = Floor(Fixed({"a": 2.0}))
+        if isinstance(policy, SkillIt):
+            policy = SkillIt([[2.0]])
         assert policy.start(alone).weights.tolist() == [1.0]
 
     def test_the_arguments_are_left_as_they_are(self, make: Callable[..., Policy]) -> None:
@@ -220,9 +293,16 @@ class TestEquivariance:
         np.testing.assert_array_equal(renamed, table(run(make(), finite_course(8))))
 
 
+def without_variance(seen: Observation) -> GradientStatistics | None:
+    """What a probe gives that was not asked for the variance."""
+    nothing = np.full(4, np.nan)
+    return None if seen.gradients is None else replace(seen.gradients, variance=nothing, squared_norm=nothing)
+
+
 def needs_names(policy: Policy) -> bool:
     inner = getattr(policy, "policy", policy)
-    return isinstance(inner, Scheduled) or (isinstance(inner, Fixed) and inner.weights is not None)
+    given = [getattr(inner, name, None) for name in ("weights", "targets", "reference_losses", "target_losses")]
+    return isinstance(inner, Scheduled) or any(values is not None for values in given)
 
 
 @every_policy
@@ -297,8 +377,12 @@ class TestDescription:
                 hidden = replace(hidden, losses=np.full(4, np.nan))
             if "evaluation_loss" not in blind.needs:
                 hidden = replace(hidden, evaluation_losses=None)
+            if "excess_loss" not in blind.needs:
+                hidden = replace(hidden, excess_losses=None)
             if "gradient_variance" not in blind.needs:
-                hidden = replace(hidden, gradients=None)
+                hidden = replace(hidden, gradients=without_variance(seen) if "gradient" in blind.needs else None)
+            if "loss_after" not in blind.needs:
+                hidden = replace(hidden, losses_after=None)
             first, other = policy.update(seen), blind.update(hidden)
             np.testing.assert_array_equal(first.weights, other.weights)
 
@@ -321,6 +405,7 @@ WRAPPERS = {
     "Smoothed": lambda policy: Smoothed(policy),
     "WarmUp": lambda policy: WarmUp(policy),
     "Hold": lambda policy: Hold(policy),
+    "TrustRegion": lambda policy: TrustRegion(policy),
 }
 
 

@@ -16,6 +16,8 @@ WHOLE = replace(
     evaluation_losses=np.array([0.4, 0.5, np.nan]),
     shares=np.array([0.5, 0.3, 0.2]),
     batch_size=10,
+    excess_losses=np.array([0.7, np.nan, 0.9]),
+    losses_after=np.array([0.05, 0.15, 0.25]),
     update_norm=0.25,
 )
 
@@ -42,6 +44,8 @@ class TestObservation:
         assert part.seen.tolist() == [42, 14]
         assert part.losses.tolist() == [0.3, 0.1]
         np.testing.assert_array_equal(part.evaluation_losses, [np.nan, 0.4])
+        np.testing.assert_array_equal(part.excess_losses, [0.9, 0.7])
+        np.testing.assert_array_equal(part.losses_after, [0.25, 0.05])
         np.testing.assert_allclose(part.weights, [0.75, 0.25])
         np.testing.assert_allclose(part.shares, [2 / 7, 5 / 7])
         assert part.gradients.squared_norm.tolist() == [3.0, 1.0]
@@ -56,7 +60,9 @@ class TestObservation:
 
     def test_what_was_not_observed_stays_so(self) -> None:
         bare = replace(WHOLE, evaluation_losses=None, gradients=None, shares=None, batch_size=None)
+        bare = replace(bare, excess_losses=None, losses_after=None)
         part = part_of_observation(bare, [0, 1])
+        assert part.excess_losses is part.losses_after is None
         assert part.evaluation_losses is part.gradients is part.shares is part.batch_size is None
 
     @given(shares=st.lists(st.integers(0, 50), min_size=3, max_size=3).filter(any), batch_size=st.integers(1, 10**6))

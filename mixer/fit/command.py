@@ -1,0 +1,124 @@
+"""`mixer fit RUN ...`."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+
+from mixer.checkpoint import write_json
+from mixer.commands import Command
+from mixer.fit.fitted import FittedMixture
+from mixer.fit.mixture import fit_mixture
+from mixer.fit.regressors import AUTO, REGRESSORS
+from mixer.fit.runs import read_recorded_runs
+from mixer.fit.table import error_table, share_table, summary
+from mixer.policies.base import Unit
+
+
+def fit() -> Command:
+    """Gives the command that fits losses of runs to their mixtures.
+
+    Returns:
+        The command.
+    """
+    parser = ArgumentParser(
+        description="Finds the best fixed mixture by a fit to finished runs of other mixtures: data mixture as "
+        "regression, after RegMix (arXiv 2407.01492).",
+        usage="mixer fit RUN RUN RUN ... [--objective average|worst|NAME=weight,...] [--output PATH] [--OPTION VALUE]",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("runs", nargs="+", type=str, help="Output folders of runs that differ in their mixture alone.")
+    add(
+        "--objective",
+        type=str,
+        default="average",
+        metavar="average|worst|NAME=weight,...",
+        help="What is made small, of the losses of streams. A NAME may be any evaluation set's.",
+    )
+    add(
+        "--loss",
+        choices=["evaluation", "train"],
+        default="evaluation",
+        help="Losses of the last evaluation, or those of training, over the last tenth of the updates.",
+    )
+    add("--unit", choices=["samples", "tokens"], default="samples", help="What shares are of.")
+    add(
+        "--regressor",
+        choices=[AUTO, *REGRESSORS],
+        default=AUTO,
+        help="The regression; auto takes the one of all but lightgbm with the least error on runs left out.",
+    )
+    add("--least-share", type=float, default=0.0, metavar="SHARE", help="Least share of every stream.")
+    add("--num-candidates", type=int, default=100_000, metavar="N", help="Mixtures tried.")
+    add("--num-best", type=int, default=100, metavar="N", help="How many of the best are averaged.")
+    add("--seed", type=int, default=0, help="Seed of the mixtures tried.")
+    add(
+        "--allow-different-budgets",
+        action="store_true",
+        help="Fit runs too that trained or were evaluated on more or less than the others, or stopped before their "
+        "budget.",
+    )
+    add(
+        "--output",
+        type=str,
+        default=None,
+        metavar="PATH",
+        help="Where to write the mixture (JSON).",
+    )
+    return Command(parser, _run, "find the best fixed mixture by finished runs of others")
+
+
+def mixing_of(fitted: FittedMixture, unit: Unit) -> dict[str, Any]:
+    """Writes a mixture as a recipe's `mixing` takes it.
+
+    Args:
+        fitted: What was found.
+        unit: What the shares are of.
+
+    Returns:
+        Weights by name; for shares of tokens, `Fixed` with them.
+    """
+    if unit == "samples":
+        return dict(fitted.weights)
+    return {"class_path": "Fixed", "init_args": {"weights": fitted.weights, "unit": unit}}
+
+
+def _run(config: Namespace) -> None:
+    recorded = read_recorded_runs(
+        [Path(run) for run in config.runs], config.unit, config.loss, config.allow_different_budgets
+    )
+    fitted = fit_mixture(
+        recorded.mixtures,
+        recorded.losses,
+        config.objective,
+        streams=recorded.streams,
+        loss_names=recorded.loss_names,
+        runs=recorded.runs,
+        regressor=config.regressor,
+        least_share=config.least_share,
+        num_candidates=config.num_candidates,
+        num_best=config.num_best,
+        seed=config.seed,
+    )
+    mixing = mixing_of(fitted, config.unit)
+    if config.output is not None:
+        write_json(Path(config.output), mixing)
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console.print(share_table(fitted))
+    console.print(error_table(fitted))
+    for sentence in (*summary(fitted), *recorded.notes):
+        console.print(sentence, markup=False)
+    for warning in fitted.warnings:
+        console.print(f"Warning: {warning}", markup=False)
+    # Not wrapped, so that it can be copied.
+    print("To train on it:", _usage(config.output, mixing), sep="\n")  # noqa: T201
+
+
+def _usage(output: str | None, mixing: dict[str, Any]) -> str:
+    written = shlex.quote(json.dumps(mixing)) if output is None else f'"$(cat {shlex.quote(output)})"'
+    return f"  mixer train RECIPE.yaml --mixing {written}"

@@ -1,0 +1,121 @@
+"""The best fixed mixture by a fit to the mixtures and losses of runs."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mixer.fit.checks import check_losses, check_names, check_shape, normalised
+from mixer.fit.fitted import FittedMixture
+from mixer.fit.hull import search
+from mixer.fit.left_out import LeftOut, fit_constant, leave_out
+from mixer.fit.objective import AVERAGE, Objective, make_objective
+from mixer.fit.regressors import AUTO, REGRESSORS, regressors_to_try
+from mixer.policies.ranges import check_count, check_range
+
+FloatArray = NDArray[np.float64]
+
+
+def fit_mixture(
+    mixtures: ArrayLike,
+    losses: ArrayLike,
+    objective: str | Mapping[str, float] = AVERAGE,
+    *,
+    streams: Sequence[str] | None = None,
+    loss_names: Sequence[str] | None = None,
+    runs: Sequence[str] | None = None,
+    regressor: str = AUTO,
+    least_share: float = 0.0,
+    num_candidates: int = 100_000,
+    num_best: int = 100,
+    seed: int = 0,
+) -> FittedMixture:
+    """Fits losses to mixtures and finds the mixture with the least objective among those that the runs cover.
+
+    Data mixture as regression, RegMix (Liu et al., 2407.01492): train on several mixtures, fit a regression, simulate
+    many mixtures, take the average of those predicted best. Other than there: every loss has a regression of its own,
+    and the objective is taken of what they predict; the regression is, if not named, the one of those that suit few
+    runs with the least error on runs left out; candidates come from the convex hull of the runs' mixtures, since
+    a fit to a few runs knows nothing outside of it.
+
+    Args:
+        mixtures: `[num_runs, num_streams]`: shares of what each run trained on, or counts.
+        losses: `[num_runs, num_losses]`: losses at the end of each run; those of the streams unless `loss_names` are
+            given.
+        objective: What is made small: `"average"` or `"worst"` of the losses (of those of streams), or weights of
+            losses by name, also written `"NAME=weight,..."`.
+        streams: Names of the streams.
+        loss_names: Names of the losses; `None` for those of the streams.
+        runs: Names of the runs, for messages.
+        regressor: `"linear"`, `"quadratic"`, `"exponential"`, `"gaussian-process"` (these four: `"auto"`) or
+            `"lightgbm"`.
+        least_share: Least share of every stream.
+        num_candidates: How many mixtures are tried.
+        num_best: How many of the best are averaged.
+        seed: Seed of the draws.
+
+    Returns:
+        The mixture and what is known of it.
+
+    Raises:
+        ValueError: If an argument is outside its range, shapes and names do not fit, losses that count are not finite,
+            there are fewer than 3 different mixtures, or a library is missing.
+
+    Example:
+        >>> shares = [[0.1, 0.9], [0.3, 0.7], [0.5, 0.5], [0.7, 0.3], [0.9, 0.1]]
+        >>> losses = [[(1 - a) ** 2, (1 - b) ** 2] for a, b in shares]
+        >>> fitted = fit_mixture(shares, losses, streams=["math", "code"], regressor="quadratic")
+        >>> {name: round(share, 2) for name, share in fitted.weights.items()}
+        {'math': 0.5, 'code': 0.5}
+    """
+    shares, values = check_shape(mixtures, "mixtures", "num_streams"), check_shape(losses, "losses", "num_losses")
+    if len(shares) != len(values):
+        raise ValueError(f"mixtures are of {len(shares)} runs, but losses of {len(values)}: give both of every run.")
+    stream_names = check_names(streams, shares.shape[1], "streams", "stream")
+    names = check_names(stream_names if loss_names is None else loss_names, values.shape[1], "loss_names", "loss")
+    run_names = check_names(runs, len(shares), "runs", "run")
+    _check_numbers(least_share, len(stream_names), num_candidates, num_best)
+    target = make_objective(objective, names, _of_streams(names, stream_names))
+    check_losses(values, names, run_names, target)
+    shares = normalised(shares, stream_names, run_names)
+
+    # In the order of what they reached, so that the order in which runs are given makes no difference.
+    order = np.argsort(target(values), kind="stable")
+    inner = Objective(target.name, target.weights[target.counts], target.is_worst)
+    shares, values = shares[order], values[order][:, target.counts]
+    tried = {
+        name: leave_out(shares, values, REGRESSORS[name], inner)
+        for name in regressors_to_try(regressor, len(stream_names))
+    }
+    chosen = min(tried, key=lambda name: tried[name].error)
+    fit = REGRESSORS[chosen](shares, values)
+    best = search(shares, lambda points: inner(fit(points)), least_share, num_candidates, num_best, seed)
+    expected = fit(best[None])
+    back = np.argsort(order, kind="stable")
+    return FittedMixture(
+        streams=stream_names,
+        shares=best,
+        expected_loss=float(inner(expected)[0]),
+        expected_losses=dict(
+            zip([n for n, c in zip(names, target.counts, strict=True) if c], expected[0].tolist(), strict=True)
+        ),
+        objective=target,
+        regressor=chosen,
+        errors={name: left_out.error for name, left_out in tried.items()},
+        left_out=LeftOut(tried[chosen].predicted[back], tried[chosen].seen[back]),
+        constant_error=leave_out(shares, values, fit_constant, inner).error,
+        runs=run_names,
+        mixtures=shares[back],
+        predict=lambda points: inner(fit(points)),
+    )
+
+
+def _of_streams(names: Sequence[str], streams: Sequence[str]) -> list[str]:
+    """Gives the losses of streams, or all where none is of a stream."""
+    return [name for name in names if name in streams] or list(names)
+
+
+def _check_numbers(least_share: float, num_streams: int, num_candidates: int, num_best: int) -> None:
+    check_range("least_share", least_share, 0.0, 1.0 / num_streams, "it is at most one over the number of streams")
+    check_count("num_candidates", num_candidates, 1, "100,000 are tried by default")
+    check_count("num_best", num_best, 1, "1 takes the best alone, 100 is the default")

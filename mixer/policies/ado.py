@@ -1,0 +1,188 @@
+"""More of what a scaling law says is being learned fastest: adaptive data optimization."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
+from mixer.policies.least_share import at_least, share_out
+from mixer.policies.loss_history import LossHistory
+from mixer.policies.presence import streams_there
+from mixer.policies.ranges import check_count, check_range
+from mixer.policies.scaling_law import MIN_POINTS, ScalingLaw, fit_scaling_law
+
+
+class ADO(Policy):
+    """Samples a stream by how fast a scaling law says that its loss falls: adaptive data optimization.
+
+    Jiang et al. 2024, "Adaptive Data Optimization: Dynamic Sample Selection with Scaling Laws", arXiv:2410.11820 (ICLR
+    2025), sec. 3. A law `L_k(n) = ε_k + β_k n^{−α_k}` is fitted to the course of each stream's training loss every
+    `refit_steps` updates (see `fit_scaling_law`). At each update, with `μ` the streams' own weights and `π` the share
+    by which a stream was drawn:
+
+    - `h ← 0.9 h + 0.1 π` from `h = μ`: what a stream is credited with of the others' progress;
+    - `ρ_k ∝ μ_k √h_k α_k (L_k(n) − ε_k)/n`, that is by `−dL_k/dn`;
+    - `p = 0.9 p̄ + 0.1 ρ`, each at least `floor`, and `p̄` the mean of all `p` so far, the warm-up's included.
+
+    In `"paper"` form `n` is what the stream itself has had. As the authors' code has it (`"code"`) `n` is what all
+    streams have had together, `h` goes by counts, `√(h(1 − h))` stands for `√h`, the floor is one of `ρ`, and `p̄` is
+    the mean of `ρ`. The last matters: the paper's `p̄` nears a constant `ρ` as `t^{−0.1}`, a fifth of the way in ten
+    times the updates; the code's as `1/t`.
+
+    Ours: losses are averaged over blocks instead of filtered, at most `max_points` of a stream, which bounds memory and
+    the cost of a fit (about 10 ms a stream); losses of 0 or less are skipped; a stream without a law yet has its own
+    share of `ρ`, one that is not there waits with its own weight, and keeps its credit. The streams' own weights hold
+    until the first laws.
+
+    Args:
+        form: Which form.
+        num_warmup_steps: Updates before the first fit.
+        refit_steps: Updates from a fit to the next.
+        num_ignored_steps: Updates at the beginning whose losses no law goes through; at most `num_warmup_steps`.
+        floor: Least share of each stream, at most 1/K.
+        credit_decay: Share of `h` that stays at each update, in [0, 1].
+        mean_share: Share of `p̄` in `p`, in [0, 1].
+        max_points: Most points of a stream's course; even.
+        unit: Whether the weights are shares of samples or of tokens, and `n` counts these.
+
+    Raises:
+        ValueError: If a value is outside its range; at the start of the run if the floors exceed 1.
+    """
+
+    needs = frozenset({"loss"})
+
+    def __init__(
+        self,
+        form: Literal["paper", "code"] = "paper",
+        num_warmup_steps: int = 1000,
+        refit_steps: int = 1000,
+        num_ignored_steps: int = 500,
+        floor: float = 0.01,
+        credit_decay: float = 0.9,
+        mean_share: float = 0.9,
+        max_points: int = 64,
+        *,
+        unit: Unit = "samples",
+    ):
+        super().__init__(unit=unit)
+        if form not in ("paper", "code"):
+            raise ValueError(f"form must be 'paper' or 'code', got {form!r}.")
+        check_count("num_warmup_steps", num_warmup_steps, 1, "a law takes a few losses")
+        check_count("refit_steps", refit_steps, 1, "1 fits after every update")
+        check_count("num_ignored_steps", num_ignored_steps, 0, "0 takes all losses")
+        if num_ignored_steps > num_warmup_steps:
+            raise ValueError(
+                f"num_ignored_steps must be at most num_warmup_steps={num_warmup_steps}, got {num_ignored_steps}; "
+                "half of it leaves the first fit the other half."
+            )
+        check_range("floor", floor, 0, 1, "0 does without")
+        check_range("credit_decay", credit_decay, 0, 1, "0 credits with the last update alone")
+        check_range("mean_share", mean_share, 0, 1, "0 follows the newest laws alone")
+        self.form = form
+        self.num_warmup_steps, self.refit_steps = num_warmup_steps, refit_steps
+        self.num_ignored_steps = num_ignored_steps
+        self.floor, self.credit_decay, self.mean_share = floor, credit_decay, mean_share
+        self._history = LossHistory(max_points)
+
+    @property
+    def laws(self) -> dict[str, ScalingLaw | None]:
+        """The laws of the last fit, by the name of the stream; `None` for one of which too little was seen."""
+        return dict(zip(self._names, self._laws, strict=True)) if hasattr(self, "_names") else {}
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Forgets all losses and gives the streams' own weights; see `Policy.start`."""
+        num_streams = len(mixture.names)
+        if self.floor * num_streams > 1.0 + 1e-12:
+            raise ValueError(
+                f"ADO: floor {self.floor} for each of {num_streams} streams is more than 1 in all; "
+                f"give floor={1 / (2 * num_streams):.2g} or so."
+            )
+        self._names, self._own = mixture.names, mixture.weights
+        self._credit = self._mean = mixture.weights
+        self._amounts = np.zeros(num_streams)
+        self._laws: list[ScalingLaw | None] = [None] * num_streams
+        self._history.start(num_streams)
+        return Decision(self._own)
+
+    def update(self, observation: Observation) -> Decision:
+        """Takes the losses into the courses, fits when it is time, and weighs the streams anew; see `Policy.update`."""
+        step, there = observation.step, streams_there(observation)
+        self._take(observation, there)
+        if step >= self.num_warmup_steps and (step - self.num_warmup_steps) % self.refit_steps == 0:
+            self._laws = [self._fit(stream) for stream in range(len(self._own))]
+        if not there.any() or all(law is None for law in self._laws):
+            return Decision(self._own)
+        preferred = self._prefer(there)
+        mean = _among(self._mean, there)
+        mixed = np.zeros(len(there))
+        mixed[there] = self.mean_share * mean[there] + (1.0 - self.mean_share) * preferred[there]
+        # With the floor in it already the code's form stays as it is.
+        weights = share_out(mixed, self._own, there, self.floor if self.form == "paper" else 0.0)
+        averaged = weights if self.form == "paper" else share_out(preferred, self._own, there, 0.0)
+        self._mean = self._mean + (averaged - self._mean) / (step + 1)
+        return Decision(weights)
+
+    def _take(self, observation: Observation, there: NDArray[np.bool_]) -> None:
+        drawn = observation.counts if self.form == "code" else observation.weights
+        if self.form == "paper" and observation.shares is not None:
+            drawn = observation.shares
+        credit = self.credit_decay * self._credit + (1.0 - self.credit_decay) * drawn / max(drawn.sum(), 1e-300)
+        self._credit = np.where(there, credit, self._credit)
+        self._amounts = self._amounts + (observation.counts if self.unit == "samples" else observation.tokens)
+        if observation.step > self.num_ignored_steps:
+            self._history.take(self._amounts_of_laws(), observation.losses)
+
+    def _amounts_of_laws(self) -> FloatArray:
+        return self._amounts if self.form == "paper" else np.full(len(self._amounts), self._amounts.sum())
+
+    def _fit(self, stream: int) -> ScalingLaw | None:
+        log_amounts, log_losses = self._history.points(stream)
+        if len(log_amounts) < MIN_POINTS:
+            return self._laws[stream]
+        return fit_scaling_law(log_amounts, log_losses)
+
+    def _prefer(self, there: NDArray[np.bool_]) -> FloatArray:
+        """`ρ` over the streams that are there; 0 for others."""
+        preferred, amounts = _among(self._own, there), np.maximum(self._amounts_of_laws(), 1.0)
+        credit = self._credit if self.form == "paper" else self._credit * (1.0 - self._credit)
+        with np.errstate(divide="ignore"):  # the logarithm of 0 is a share of 0
+            logits = np.log(self._own) + 0.5 * np.log(credit)
+        for stream, law in enumerate(self._laws):
+            logits[stream] += -np.inf if law is None else law.log_slope(amounts[stream])
+        known = there & np.array([law is not None for law in self._laws])
+        if known.any() and np.isfinite(logits[known].max()):
+            shares = np.exp(logits[known] - logits[known].max())
+            preferred[known] = preferred[known].sum() * (shares / shares.sum())
+        if self.form == "code":
+            preferred[there] = at_least(preferred[there], self.floor)
+        return preferred
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives courses, laws, credit and the mean mixture; see `Policy.state_dict`."""
+        laws = [None if law is None else [law.log_floor, law.log_scale, law.exponent] for law in self._laws]
+        return {
+            "history": self._history.state_dict(),
+            "laws": laws,
+            "credit": self._credit.tolist(),
+            "mean": self._mean.tolist(),
+            "amounts": self._amounts.tolist(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up courses, laws, credit and the mean mixture; see `Policy.load_state_dict`."""
+        super().load_state_dict(state)
+        self._history.load_state_dict(state["history"])
+        self._laws = [None if law is None else ScalingLaw(*law) for law in state["laws"]]
+        self._credit = np.array(state["credit"], dtype=np.float64)
+        self._mean = np.array(state["mean"], dtype=np.float64)
+        self._amounts = np.array(state["amounts"], dtype=np.float64)
+
+
+def _among(weights: FloatArray, there: NDArray[np.bool_]) -> FloatArray:
+    """Shares among the streams that are there, 0 for others; equal ones where these have none."""
+    among = np.where(there, weights, 0.0)
+    total = among.sum()
+    shares: FloatArray = among / total if total > 0.0 else there / there.sum()
+    return shares

@@ -1,0 +1,169 @@
+"""Streams that shall converge at the same rate, without any diverging: CoBa."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixer.policies.acts_on import ActsOn, check_acts_on, decide, streams_there
+from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
+from mixer.policies.least_share import at_least
+from mixer.policies.plain import from_plain, to_plain
+from mixer.policies.ranges import check_count, check_range
+from mixer.policies.slopes import slopes_of
+from mixer.policies.softmax import softmax
+
+_HUGE = 1e100  # infinity with which one can still calculate
+
+
+class CoBa(Policy):
+    """Counts a stream more, the slower its evaluation loss falls, and less once it rises: convergence balancer.
+
+    Gong et al. 2024, "CoBa: Convergence Balancer for Multitask Finetuning of Large Language Models", arXiv:2410.06741
+    (EMNLP 2024), sec. 3 and algorithm 1. With `α_k(t)` the slope of `L_k / L_k(first)` over the last `window`
+    evaluations, over the K streams
+
+    - relative convergence score: `RCS = softmax_k(K α_k / Σ_j |α_j|)`, more for what converges slowly;
+    - absolute convergence score: `ACS = softmax_k(−N α_k(t) / Σ_s |α_k(s)|)` over a stream's last N slopes, less for
+      what stops falling or rises, by its own measure;
+    - divergence factor: `D = min(1, t · softmax_t(−τ t α_max(t) / Σ_s |α_max(s)|))` with `α_max = max_k α_k` and t
+      counted from the first slopes: near 1 while all streams converge, falling once one does not;
+    - weights `ω = D · RCS + (1 − D) · ACS`, then lifted to a least share.
+
+    The paper multiplies losses by ω. By default this policy samples instead, in proportion to the streams' own weights
+    times the same factors, which has the same mean gradient without batches of a single stream; `acts_on="loss"` is the
+    paper's form.
+
+    The paper takes a batch of evaluation data after every update; the public code has a window of 200 and a warm-up of
+    100 of those. An evaluation here is one of the trainer, on all of its data: rarer and with little noise, so that the
+    defaults are smaller (ours). Slopes are by step, whatever lies between the evaluations. The public code differs: it
+    does not divide by the first loss, takes `α_max` from the course of the largest loss, does not cut D at 1 and takes
+    `softmax(K ω)` at the end; that last step is `sharpen=True`.
+
+    Streams that are not there, whose first loss is not above 0 or that have not been evaluated twice within the window
+    are left out of all scores and have `ω = 1/K`, also on the way (ours).
+
+    Args:
+        window: Evaluations over which slopes are fitted, and slopes that ACS compares with; at least 2.
+        num_warmup_evaluations: Evaluations before the weights change; at least 2.
+        tau: τ; the paper's is 5. 0 is RCS alone.
+        floor: Least share of a stream as a multiple of 1/K, in [0, 1]; 0.1 is the public code's `1/(10K)`.
+        sharpen: Whether `softmax(K ω)` is taken before the floor, as the public code does.
+        acts_on: Whether the factors change how much is sampled of each stream, or multiply its loss.
+        unit: Whether the weights are shares of samples or of tokens.
+
+    Raises:
+        ValueError: If a value is outside its range.
+    """
+
+    needs = frozenset({"evaluation_loss"})
+
+    def __init__(
+        self,
+        window: int = 20,
+        num_warmup_evaluations: int = 5,
+        tau: float = 5.0,
+        floor: float = 0.1,
+        sharpen: bool = False,
+        acts_on: ActsOn = "sampling",
+        *,
+        unit: Unit = "samples",
+    ):
+        super().__init__(unit=unit)
+        check_count("window", window, 2, "a slope needs two evaluations, the paper takes 2 to 5 times the warm-up")
+        check_count("num_warmup_evaluations", num_warmup_evaluations, 2, "a slope needs two evaluations")
+        check_range("tau", tau, 0, 1e6, "5 is the paper's, 0 is the relative score alone")
+        check_range("floor", floor, 0, 1, "it is a multiple of 1/K, 0.1 is the public code's")
+        check_acts_on(acts_on)
+        self.window, self.num_warmup_evaluations = window, num_warmup_evaluations
+        self.tau, self.floor, self.sharpen = tau, floor, sharpen
+        self.acts_on: ActsOn = acts_on
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Forgets all evaluations and gives the streams' own weights; see `Policy.start`."""
+        num_streams = len(mixture.names)
+        self._own = mixture.weights
+        self._first = np.full(num_streams, np.nan)
+        self._steps = np.zeros(0)
+        self._ratios, self._slopes = np.zeros((0, num_streams)), np.zeros((0, num_streams))
+        self._max_slopes = np.zeros(0)
+        self._num_evaluations = 0
+        self._factors = np.full(num_streams, 1.0 / num_streams)
+        return decide(self._factors, self._own, self._own > 0, self.acts_on)
+
+    def update(self, observation: Observation) -> Decision:
+        """Takes new evaluation losses and weighs the streams anew; see `Policy.update`."""
+        there = streams_there(observation)
+        if observation.evaluation_losses is not None:
+            self._take(observation.evaluation_losses, observation.step)
+            if self._num_evaluations >= self.num_warmup_evaluations:
+                self._weigh(there & (self._own > 0))
+        return decide(self._factors, self._own, there, self.acts_on)
+
+    def _take(self, losses: FloatArray, step: int) -> None:
+        is_first = np.isnan(self._first) & np.isfinite(losses) & (losses > 0)
+        self._first[is_first] = losses[is_first]
+        known = np.isfinite(losses) & np.isfinite(self._first)
+        ratios = np.full(len(losses), np.nan)
+        with np.errstate(over="ignore"):
+            ratios[known] = np.clip(losses[known] / self._first[known], -_HUGE, _HUGE)
+        self._steps = np.append(self._steps, step)[-self.window :]
+        self._ratios = np.vstack([self._ratios, ratios])[-self.window :]
+        self._num_evaluations += 1
+
+    def _weigh(self, among: NDArray[np.bool_]) -> None:
+        slopes = slopes_of(self._steps, self._ratios)
+        self._slopes = np.vstack([self._slopes, slopes])[-self.window :]
+        known = among & np.isfinite(slopes)
+        num_streams, num_known = len(slopes), int(known.sum())
+        self._factors = np.full(num_streams, 1.0 / num_streams)
+        if num_known == 0:
+            return
+        self._max_slopes = np.append(self._max_slopes, slopes[known].max())
+        relative = softmax(_by_mean_size(slopes[known], slopes[known]), np.ones(num_known, dtype=np.bool_))
+        absolute = softmax(-self._by_own_past()[known], np.ones(num_known, dtype=np.bool_))
+        share = self._divergence_factor()
+        weights = share * relative + (1.0 - share) * absolute
+        if self.sharpen:
+            weights = softmax(num_known * weights, np.ones(num_known, dtype=np.bool_))
+        self._factors[known] = num_known / num_streams * at_least(weights, self.floor / num_known)
+
+    def _by_own_past(self) -> FloatArray:
+        """`[num_streams]`: the last slopes over the mean size of each stream's slopes; 0 where all are 0."""
+        return np.array([_by_mean_size(past[-1:], past[np.isfinite(past)])[0] for past in self._slopes.T])
+
+    def _divergence_factor(self) -> float:
+        scores = -self.tau * _by_mean_size(self._max_slopes, self._max_slopes)
+        last = softmax(scores, np.ones(len(scores), dtype=np.bool_))[-1]
+        return min(1.0, len(scores) * float(last))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives losses, slopes and factors; see `Policy.state_dict`."""
+        return {
+            "first": to_plain(self._first),
+            "steps": self._steps.tolist(),
+            "ratios": to_plain(self._ratios),
+            "slopes": to_plain(self._slopes),
+            "max_slopes": self._max_slopes.tolist(),
+            "num_evaluations": self._num_evaluations,
+            "factors": self._factors.tolist(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up losses, slopes and factors; see `Policy.load_state_dict`."""
+        super().load_state_dict(state)
+        num_streams = len(self._own)
+        self._first = from_plain(state["first"], num_streams)
+        self._steps = np.array(state["steps"], dtype=np.float64)
+        self._ratios = from_plain(state["ratios"], -1, num_streams)
+        self._slopes = from_plain(state["slopes"], -1, num_streams)
+        self._max_slopes = np.array(state["max_slopes"], dtype=np.float64)
+        self._num_evaluations = int(state["num_evaluations"])
+        self._factors = np.array(state["factors"], dtype=np.float64)
+
+
+def _by_mean_size(slopes: FloatArray, among: FloatArray) -> FloatArray:
+    """Slopes over the mean size of others, 0 if those are all 0: `n α / Σ|α|`."""
+    size = float(np.abs(among).mean()) if len(among) else 0.0
+    return slopes / size if size > 0.0 else np.zeros(len(slopes))

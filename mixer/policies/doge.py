@@ -1,0 +1,89 @@
+"""More of the streams whose gradients help the others, or the targets: DoGE."""
+
+import math
+
+import numpy as np
+
+from mixer.policies.base import Decision, FloatArray, Mixture, Unit
+from mixer.policies.gradient_policy import GradientPolicy, Gradients, scaled_to_one
+from mixer.policies.mirror_descent import multiplied
+from mixer.policies.ranges import check_range
+from mixer.policies.targets import Targets, among, check_targets, target_weights
+
+
+class DoGE(GradientPolicy):
+    """Samples a stream more, the more its gradient helps the other streams (or given targets) to learn: DoGE.
+
+    Fan, Pagliardini and Jaggi 2024, "DoGE: Domain Reweighting with Generalization Estimation", arXiv:2310.15393: `log
+    w_k += (η/μ) W_k`, normalised, one step of mirror descent, with `W_k = <g_k, Σ_{j≠k} g_j>`, or `<g_k, g_target>` for
+    targets of their own. Before it enters, `W_k` is divided by the mean of the gradients' norms and cut to [0, 5].
+
+    A stream that harms the others (a product below 0) keeps its logarithm, and falls back as others rise. Nothing pulls
+    back to the start: streams that go on being helpful take all but the least shares. Divided by a norm, `W` is still
+    in units of the gradient, so that `rate` depends on the unit of the loss; `scale_free` divides by the mean squared
+    norm instead (ours). The paper learns weights with a small model at every update and trains a large one with their
+    mean over time; here they rule the run itself, at the same rate a decision, so that a run of few decisions moves
+    little: raise `rate` by `interval_steps` to move as far as the paper. Smoothing over measurements is ours too.
+
+    Without targets only products of different streams count, in which there is no bias from noise. With targets, those
+    are streams whose own training samples stand for them, and that of a target with itself has its noise taken out.
+
+    Args:
+        targets: Names of streams, or importance by name, whose losses are to fall; `None` is each of the others.
+        interval_steps: Updates from a measurement to the next.
+        rate: `η/μ`; the paper's `η` is 5e-4 and its `μ` 0.05.
+        max_score: Where `W` is cut, 5 in the published code; below it is cut at 0.
+        scale_free: Whether `W` is divided by the mean squared norm.
+        min_samples: Least samples of each stream in a batch.
+        decay: Share of the old averages that stays at each measurement, in [0, 1).
+        unit: Whether the weights are shares of samples or of tokens.
+
+    Raises:
+        ValueError: If a value is outside its range; at the start of the run if a target is no stream.
+    """
+
+    needs = frozenset({"gradient"})
+
+    def __init__(
+        self,
+        targets: Targets = None,
+        interval_steps: int = 10,
+        rate: float = 0.01,
+        max_score: float = 5.0,
+        scale_free: bool = False,
+        min_samples: int = 2,
+        decay: float = 0.9,
+        *,
+        unit: Unit = "samples",
+    ):
+        super().__init__(interval_steps, min_samples, decay, unit=unit)
+        check_range("rate", rate, 0, math.inf, "0.01 is the paper's η/μ")
+        check_range("max_score", max_score, 0, 1e9, "5 is that of the published code")
+        self.targets = check_targets(targets)
+        self.rate, self.max_score, self.scale_free = rate, max_score, scale_free
+        if targets is not None:
+            self.needs = frozenset({"gradient_variance"})
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Looks the targets up, and starts as `GradientPolicy`; see `Policy.start`."""
+        uniform = np.full(len(mixture.names), 1.0 / len(mixture.names))
+        self._importance = target_weights(self.targets, mixture.names, uniform, "DoGE")
+        return super().start(mixture)
+
+    def _weigh(self, gradients: Gradients) -> FloatArray | None:
+        gram, scale = scaled_to_one(gradients.gram)
+        squared_norms = np.maximum(np.diagonal(gram), 0.0)
+        if self.targets is None:
+            helped = gram.sum(axis=1) - np.diagonal(gram)
+        else:
+            importance = among(self._importance, gradients.known)
+            if importance is None:
+                return None
+            helped = gram @ importance
+        # <g, g> is in units of `scale`, a norm in those of its root.
+        size = squared_norms.mean() if self.scale_free else np.sqrt(squared_norms).mean() / math.sqrt(scale)
+        if not size > 0.0:
+            return None
+        with np.errstate(over="ignore"):
+            scores = np.clip(helped / size, 0.0, self.max_score)
+        return multiplied(gradients.weights, self.rate * scores)

@@ -1,0 +1,101 @@
+"""More weight to the streams that are worse than they could be: DoReMi."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Unit
+from mixer.policies.group_dro import GroupDRO, Target
+from mixer.policies.named_losses import check_losses, losses_array
+
+
+class DoReMi(GroupDRO):
+    """Weighs streams by what their loss exceeds that of a reference model: the proxy run of DoReMi.
+
+    Xie et al. 2023, "DoReMi: Optimizing Data Mixtures Speeds Up Language Model Pretraining", arXiv:2305.10429,
+    Algorithm 1: with `λ_k` the mean over items of `max(ℓ − ℓ_ref, 0)`, after each update `α_k ← α_k exp(η λ_k)`,
+    normalised, then `α ← (1 − c) α + c/K`, from `α = 1/K`. The result is the average of `α` over all updates,
+    `averaged_weights`: the mixture of a *second*, usually larger run. What is said of `GroupDRO` holds here too.
+
+    The reference is the trainer's model, whose loss is computed on the very same items, or `reference_losses`, one a
+    stream, which costs nothing: then `λ_k = max(L_k − L_ref,k, 0)`. That is at most the former (the mean of what is cut
+    at 0 is at least the mean cut at 0) and takes the reference's loss for constant. Record it on training data after
+    the reference run.
+
+    With the paper's `η` of 1 users report weights that are nearly one stream's; 0.1 is milder.
+
+    Args:
+        step_size: `η`, per unit of loss; 1 in the paper, 0.1 is advised.
+        smoothing: `c` in [0, 1].
+        reference_losses: Mean loss per item of the reference model by the name of the stream; `None` takes the
+            trainer's reference model.
+        applies_to: Whether `α` weighs the losses of the proxy (the paper's form), or is the mixture from which its
+            samples are drawn.
+        unit: Whether the weights are shares of samples or of tokens.
+
+    Raises:
+        ValueError: If a value is outside its range; at the start of the run if the losses do not fit the streams.
+    """
+
+    needs = frozenset({"excess_loss"})
+
+    def __init__(
+        self,
+        step_size: float = 1.0,
+        smoothing: float = 1e-3,
+        reference_losses: Mapping[str, float] | None = None,
+        applies_to: Target = "loss",
+        *,
+        unit: Unit = "samples",
+    ):
+        super().__init__(step_size, smoothing, applies_to, unit=unit)
+        self.reference_losses = reference_losses
+        if reference_losses is not None:
+            check_losses(reference_losses, "reference_losses")
+            self.needs = frozenset({"loss"})
+
+    @property
+    def averaged_weights(self) -> dict[str, float]:
+        """The result so far: the average of `α` over the updates, by the name of the stream.
+
+        Raises:
+            ValueError: If no run has started.
+        """
+        if not hasattr(self, "_names"):
+            raise ValueError("DoReMi has no averaged_weights before a run; train with mixing=DoReMi(...) first.")
+        return dict(zip(self._names, self._averaged.tolist(), strict=True))
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Forgets all losses and begins with uniform `α`; see `Policy.start`."""
+        self._names = mixture.names
+        self._references: FloatArray | None = None
+        if self.reference_losses is not None:
+            self._references = losses_array(self.reference_losses, mixture.names, "DoReMi: reference_losses")
+        decision = super().start(mixture)
+        self._averaged, self._num_updates = self._weights, 0
+        return decision
+
+    def update(self, observation: Observation) -> Decision:
+        """Moves `α` by the new excess losses, and the average by the new `α`; see `Policy.update`."""
+        decision = super().update(observation)
+        self._num_updates += 1
+        self._averaged = self._averaged + (self._weights - self._averaged) / self._num_updates
+        return decision
+
+    def _losses(self, observation: Observation) -> FloatArray:
+        if self._references is None:
+            nothing = np.full(len(self._names), np.nan)
+            return nothing if observation.excess_losses is None else observation.excess_losses
+        with np.errstate(over="ignore"):
+            return np.maximum(observation.losses - self._references, 0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the averaged weights too; see `Policy.state_dict`."""
+        return {**super().state_dict(), "averaged": self._averaged.tolist(), "num_updates": self._num_updates}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up the averaged weights too; see `Policy.load_state_dict`."""
+        super().load_state_dict(state)
+        self._averaged = np.array(state["averaged"], dtype=np.float64)
+        self._num_updates = int(state["num_updates"])

@@ -1,0 +1,117 @@
+"""More of what learns slowly: dynamic weight average."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mixer.policies.acts_on import ActsOn, check_acts_on, decide, streams_there
+from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
+from mixer.policies.plain import from_plain, to_plain
+from mixer.policies.ranges import check_count, check_range
+from mixer.policies.softmax import softmax
+
+_HUGE = 1e300  # infinity with which one can still calculate
+
+
+class DWA(Policy):
+    """Counts a stream more, the less its loss has fallen: `K · softmax(r / T)` with `r_k = L_k(t−1) / L_k(t−2)`.
+
+    Dynamic weight average of Liu, Johns and Davison 2019, "End-to-End Multi-Task Learning with Attention",
+    arXiv:1803.10704, eq. 7. `L_k(t)` is the mean training loss of stream k over window t; in the paper a window is an
+    epoch, here `window_steps` updates (ours). As in the paper all ratios are 1 until there are two windows.
+
+    The paper multiplies losses. By default this policy samples instead, in proportion to the streams' own weights
+    times the same factors, which has the same mean gradient without batches of a single stream; `acts_on="loss"` is the
+    paper's form.
+
+    A stream without a loss in a window keeps its last mean and has the ratio 1 for that window; so has one whose losses
+    are not above 0, of which no ratio tells anything (ours). Ratios lie near 1, so that at T = 2 the weights lie near
+    the streams' own; lower T for more.
+
+    Args:
+        temperature: T, above 0; the paper's is 2.
+        window_steps: Updates whose losses are averaged.
+        acts_on: Whether the factors change how much is sampled of each stream, or multiply its loss.
+        unit: Whether the weights are shares of samples or of tokens.
+
+    Raises:
+        ValueError: If a value is outside its range.
+    """
+
+    needs = frozenset({"loss"})
+
+    def __init__(
+        self,
+        temperature: float = 2.0,
+        window_steps: int = 100,
+        acts_on: ActsOn = "sampling",
+        *,
+        unit: Unit = "samples",
+    ):
+        super().__init__(unit=unit)
+        check_range("temperature", temperature, 1e-9, math.inf, "2 is the paper's, a high one is uniform")
+        check_count("window_steps", window_steps, 1, "an epoch of the smallest stream is in the paper's spirit")
+        check_acts_on(acts_on)
+        self.temperature = temperature
+        self.window_steps = window_steps
+        self.acts_on: ActsOn = acts_on
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Forgets all losses and gives the streams' own weights; see `Policy.start`."""
+        num_streams = len(mixture.names)
+        self._own = mixture.weights
+        self._last = np.full(num_streams, np.nan)  # L(t-1)
+        self._ratios = np.ones(num_streams)
+        self._begin_window(num_streams)
+        return decide(self._ratios, self._own, self._own > 0, self.acts_on)
+
+    def _begin_window(self, num_streams: int) -> None:
+        self._num_steps = 0
+        self._means, self._counts = np.zeros(num_streams), np.zeros(num_streams, dtype=np.int64)
+
+    def update(self, observation: Observation) -> Decision:
+        """Takes the new losses, and the ratios at the end of a window; see `Policy.update`."""
+        self._take(observation.losses)
+        if self._num_steps == self.window_steps:
+            self._close_window()
+        there = streams_there(observation)
+        factors = softmax(self._ratios / self.temperature, there & (self._own > 0))
+        return decide(factors, self._own, there, self.acts_on)
+
+    def _take(self, losses: FloatArray) -> None:
+        new = np.isfinite(losses)
+        self._counts[new] += 1
+        # A running mean, not a sum: that could overflow.
+        weight = 1.0 / self._counts[new]
+        self._means[new] = (1.0 - weight) * self._means[new] + weight * losses[new]
+        self._num_steps += 1
+
+    def _close_window(self) -> None:
+        seen = self._counts > 0
+        known = seen & (self._means > 0) & (self._last > 0)
+        self._ratios = np.ones(len(seen))
+        with np.errstate(over="ignore"):
+            self._ratios[known] = np.minimum(self._means[known] / self._last[known], _HUGE)
+        self._last = np.where(seen, self._means, self._last)
+        self._begin_window(len(seen))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives ratios and windows; see `Policy.state_dict`."""
+        return {
+            "ratios": self._ratios.tolist(),
+            "last": to_plain(self._last),
+            "means": self._means.tolist(),
+            "counts": self._counts.tolist(),
+            "num_steps": self._num_steps,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up ratios and windows; see `Policy.load_state_dict`."""
+        super().load_state_dict(state)
+        self._ratios = np.array(state["ratios"], dtype=np.float64)
+        self._last = from_plain(state["last"], len(self._own))
+        self._means = np.array(state["means"], dtype=np.float64)
+        self._counts = np.array(state["counts"], dtype=np.int64)
+        self._num_steps = int(state["num_steps"])

@@ -1,0 +1,136 @@
+"""Streams that shall improve at the same rate: FAMO."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mixer.policies.acts_on import ActsOn, check_acts_on, decide, streams_there
+from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
+from mixer.policies.ranges import check_range
+from mixer.policies.softmax import softmax
+from mixer.policies.stream_average import StreamAverage
+
+_LEAST = 1e-8  # added to a loss before its logarithm is taken, as the paper's listing does
+_FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8  # Adam's, arXiv:1412.6980, algorithm 1
+
+
+class FAMO(Policy):
+    """Counts a stream less, the more its log loss fell in the last step: `w_k ∝ z_k / L_k` with `z = softmax(ξ)`.
+
+    Fast adaptive multitask optimization of Liu, Feng, Stone and Liu 2023, arXiv:2306.03792. With the losses of an
+    update's samples before and after its step, `Δ_k = log L_k − log L'_k`, the logits follow (eq. 10 and 12)
+    `ξ ← ξ − β(δ + γξ)` with `δ_k = z_k (Δ_k − Σ_j z_j Δ_j)`, in practice by Adam (algorithm 2, the paper's listing).
+    Losses are weighed by `w_k = c z_k / L_k` (eq. 11), which is a step on the log losses, weighed by z. A stream whose
+    losses are in another unit gets the weight that takes that out again.
+
+    The paper multiplies losses. By default this policy samples instead, in proportion to the streams' own weights
+    times the same factors, which has the same mean gradient without batches of a single stream; `acts_on="loss"` is the
+    paper's form.
+
+    The paper's `L_k` is the loss of the batch that it weighs, which nobody knows before the batch is drawn: here it is
+    an average of the losses after the step, over updates (ours). A stream without both losses in an update keeps its
+    logit and its part of Adam's state; z is then taken over the others (ours). One whose loss comes near its bound gets
+    nearly all the weight: that is `z_k / L_k`; put `Floor` around.
+
+    Args:
+        learning_rate: β, of Adam on the logits.
+        weight_decay: γ, which pulls the logits to 0, that is to even z; 0.01 is the public code's, the paper's
+            listing has 0.001.
+        lower_bound: The least that a loss can be, which is subtracted; losses below count as missing.
+        loss_decay: Share of the old average loss that stays at each update, in [0, 1).
+        acts_on: Whether the factors change how much is sampled of each stream, or multiply its loss.
+        unit: Whether the weights are shares of samples or of tokens.
+
+    Raises:
+        ValueError: If a value is outside its range.
+    """
+
+    needs = frozenset({"loss", "loss_after"})
+
+    def __init__(
+        self,
+        learning_rate: float = 0.025,
+        weight_decay: float = 0.01,
+        lower_bound: float = 0.0,
+        loss_decay: float = 0.9,
+        acts_on: ActsOn = "sampling",
+        *,
+        unit: Unit = "samples",
+    ):
+        super().__init__(unit=unit)
+        check_range("learning_rate", learning_rate, 0, 100, "the paper's is 0.025, 0 keeps the logits even")
+        check_range("weight_decay", weight_decay, 0, 100, "the paper tried 0.0001 to 0.01, 0 forgets nothing")
+        check_range("lower_bound", lower_bound, -math.inf, math.inf, "0 is that of a cross entropy")
+        check_acts_on(acts_on)
+        self.learning_rate, self.weight_decay = learning_rate, weight_decay
+        self.lower_bound = lower_bound
+        self.acts_on: ActsOn = acts_on
+        self._losses = StreamAverage(loss_decay, "loss_decay")
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Forgets all losses and gives the streams' own weights; see `Policy.start`."""
+        num_streams = len(mixture.names)
+        self._own = mixture.weights
+        self._logits = np.zeros(num_streams)
+        self._first, self._second = np.zeros(num_streams), np.zeros(num_streams)  # Adam's moments
+        self._num_steps = np.zeros(num_streams, dtype=np.int64)  # of Adam, by stream
+        self._losses.start(num_streams)
+        return decide(np.ones(num_streams), self._own, self._own > 0, self.acts_on)
+
+    def update(self, observation: Observation) -> Decision:
+        """Moves the logits by what the last step did to the losses; see `Policy.update`."""
+        if observation.losses_after is not None:
+            before, after = self._above(observation.losses), self._above(observation.losses_after)
+            self._losses.take(after)
+            self._step(np.log(before) - np.log(after))
+        there = streams_there(observation)
+        factors = softmax(self._logits - self._log_losses(), there & (self._own > 0))
+        return decide(factors, self._own, there, self.acts_on)
+
+    def _above(self, losses: FloatArray) -> FloatArray:
+        """`[num_streams]`: losses above the bound, NaN where there is none."""
+        is_known = np.isfinite(losses) & (losses >= self.lower_bound)
+        return np.where(is_known, np.where(is_known, losses, 0.0) - self.lower_bound + _LEAST, np.nan)
+
+    def _log_losses(self) -> FloatArray:
+        """`[num_streams]`: logarithms of the average losses; a stream without one counts as the mean of the others."""
+        logarithms = np.log(self._losses.values)
+        known = np.isfinite(logarithms)
+        mean = logarithms[known].mean() if known.any() else 0.0
+        return np.where(known, logarithms, mean)
+
+    def _step(self, log_falls: FloatArray) -> None:
+        """One step of Adam along the gradient of eq. 10, plus the decay of eq. 12."""
+        known = np.isfinite(log_falls)
+        if not known.any():
+            return
+        z, falls = softmax(self._logits, known)[known], log_falls[known]
+        gradient = z * (falls - z @ falls) + self.weight_decay * self._logits[known]
+        self._num_steps[known] += 1
+        steps = self._num_steps[known]
+        self._first[known] = _FIRST_DECAY * self._first[known] + (1.0 - _FIRST_DECAY) * gradient
+        self._second[known] = _SECOND_DECAY * self._second[known] + (1.0 - _SECOND_DECAY) * gradient**2
+        first = self._first[known] / (1.0 - _FIRST_DECAY**steps)
+        second = self._second[known] / (1.0 - _SECOND_DECAY**steps)
+        self._logits[known] -= self.learning_rate * first / (np.sqrt(second) + _EPSILON)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives logits, Adam's state and the average losses; see `Policy.state_dict`."""
+        return {
+            "logits": self._logits.tolist(),
+            "first": self._first.tolist(),
+            "second": self._second.tolist(),
+            "num_steps": self._num_steps.tolist(),
+            "losses": self._losses.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up logits, Adam's state and the average losses; see `Policy.load_state_dict`."""
+        super().load_state_dict(state)
+        self._logits = np.array(state["logits"], dtype=np.float64)
+        self._first = np.array(state["first"], dtype=np.float64)
+        self._second = np.array(state["second"], dtype=np.float64)
+        self._num_steps = np.array(state["num_steps"], dtype=np.int64)
+        self._losses.load_state_dict(state["losses"])

@@ -1,0 +1,99 @@
+"""More weight to the streams with the largest losses: group DRO."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
+from mixer.policies.exponentiated import exponentiated_step
+from mixer.policies.presence import streams_there
+from mixer.policies.ranges import check_range
+from mixer.policies.stream_average import StreamAverage
+
+Target = Literal["loss", "sampling"]
+
+
+class GroupDRO(Policy):
+    """Weighs streams for the worst of them: `min_θ max_α Σ_k α_k L_k(θ)`, by a step of each player at a time.
+
+    Sagawa et al. 2020, "Distributionally Robust Neural Networks for Group Shifts", arXiv:1911.08731, Algorithm 1: after
+    each update `α_k ← α_k exp(η L_k)`, normalised, from `α = 1/K`; the model is trained on `Σ_k α_k L_k`. As there,
+    `α` by default weighs the losses, and sampling stays with the streams' own weights `p` (uniform in the paper): a
+    sample of stream k counts `α_k/p_k`, so that the expected gradient is that of `Σ_k α_k L_k` whatever `p` is (`L_k`
+    per item with `unit="tokens"`, else as far as samples have as many items everywhere). With `applies_to="sampling"`
+    `α` is the mixture itself, which has the same expectation, costs no micro-batches of one stream each, and shows
+    the streams that matter more of their data.
+
+    A stream without a sample in the update counts with the last loss it had, as in DoReMi's public code, so that it
+    loses nothing by not having been drawn; no importance weights, which would only add noise to a mean that needs none.
+    One that is not there, or never had a loss, keeps its share. An update without any loss changes nothing. Losses are
+    compared as they are: streams have to be comparable in their units.
+
+    Nothing pulls back: a stream whose loss stays the largest ends with everything, and one whose `α` has underflown to
+    0 never comes back without smoothing.
+
+    Args:
+        step_size: `η`, per unit of loss; the authors' code takes 0.01.
+        smoothing: `c` in [0, 1]: `α ← (1 − c) α + c/K` after each step; 0 in the paper.
+        applies_to: Whether `α` weighs the losses (the paper's form), or is the mixture from which samples are drawn.
+        unit: Whether the weights are shares of samples or of tokens.
+
+    Raises:
+        ValueError: If a value is outside its range.
+    """
+
+    needs = frozenset({"loss"})
+
+    def __init__(
+        self, step_size: float = 0.01, smoothing: float = 0.0, applies_to: Target = "loss", *, unit: Unit = "samples"
+    ):
+        super().__init__(unit=unit)
+        check_range("step_size", step_size, 0, np.inf, "0 leaves the weights as they are")
+        check_range("smoothing", smoothing, 0, 1, "0 does without, 1 is uniform")
+        if applies_to not in ("loss", "sampling"):
+            raise ValueError(f"applies_to must be 'loss' or 'sampling', got {applies_to!r}.")
+        self.step_size, self.smoothing = step_size, smoothing
+        self.applies_to = applies_to
+        self._last_losses = StreamAverage(0.0)  # of nothing but the last value
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Forgets all losses and begins with uniform `α`; see `Policy.start`."""
+        num_streams = len(mixture.names)
+        self._own = mixture.weights
+        self._weights = np.full(num_streams, 1.0 / num_streams)
+        self._last_losses.start(num_streams)
+        return self._decide(np.ones(num_streams, dtype=np.bool_))
+
+    def update(self, observation: Observation) -> Decision:
+        """Moves `α` by the new losses; see `Policy.update`."""
+        losses, there = self._losses(observation), streams_there(observation)
+        if np.isfinite(losses).any():
+            self._last_losses.take(losses)
+            values = np.where(there, self._last_losses.values, np.nan)
+            self._weights = exponentiated_step(self._weights, values, self.step_size, self.smoothing)
+        return self._decide(there)
+
+    def _losses(self, observation: Observation) -> FloatArray:
+        """`[num_streams]`: what is to be made small for the worst stream, for a subclass; NaN where there is none."""
+        return observation.losses
+
+    def _decide(self, there: NDArray[np.bool_]) -> Decision:
+        if self.applies_to == "sampling":
+            return Decision(self._weights)
+        # Among the streams that are there both kinds of weights sum to less than 1; the mean factor stays 1.
+        scale = self._own[there].sum() / max(self._weights[there].sum(), 1e-300)
+        factors = np.ones(len(self._own))
+        np.divide(self._weights * (scale or 1.0), self._own, out=factors, where=self._own > 0.0)
+        return Decision(self._own, factors)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the weights and the last losses; see `Policy.state_dict`."""
+        return {"weights": self._weights.tolist(), "last_losses": self._last_losses.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up weights and losses; see `Policy.load_state_dict`."""
+        super().load_state_dict(state)
+        self._weights = np.array(state["weights"], dtype=np.float64)
+        self._last_losses.load_state_dict(state["last_losses"])

@@ -1,0 +1,105 @@
+"""The course of the streams' losses, in a bounded number of points."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mixer.policies.base import FloatArray
+
+
+class LossHistory:
+    """Losses of streams over amounts of data, each stream's course thinned to at most `max_points` points.
+
+    A point is the mean of the logarithms of amount and loss over a block of consecutive losses of a stream (exact for a
+    power law, and what smooths the noise of single batches). Blocks are of one loss at first; when a stream has
+    `max_points` of them, neighbours are joined and later blocks are twice as long. So memory and the cost of a fit are
+    bounded however long the run, and points stay evenly spaced in updates.
+
+    Args:
+        max_points: Most points of a stream; even.
+
+    Raises:
+        ValueError: If that is odd or below 8.
+    """
+
+    def __init__(self, max_points: int):
+        if not isinstance(max_points, int) or max_points < 8 or max_points % 2:
+            raise ValueError(f"max_points must be an even number, 8 or more, got {max_points}; 64 is plenty for a fit.")
+        self.max_points = max_points
+        self.start(0)
+
+    def start(self, num_streams: int) -> None:
+        """Forgets all losses.
+
+        Args:
+            num_streams: How many streams there are.
+        """
+        self._points = np.zeros((2, num_streams, self.max_points))  # log amounts, log losses
+        self._num_points = np.zeros(num_streams, dtype=np.int64)
+        self._block_sizes = np.ones(num_streams, dtype=np.int64)
+        self._open_sums = np.zeros((2, num_streams))
+        self._open_counts = np.zeros(num_streams, dtype=np.int64)
+
+    def take(self, amounts: FloatArray, losses: FloatArray) -> None:
+        """Takes losses into the open blocks; those that are not above 0 and finite are skipped.
+
+        Args:
+            amounts: `[num_streams]`: data until each loss, in any unit.
+            losses: `[num_streams]`: NaN for a stream without.
+        """
+        streams = np.flatnonzero(np.isfinite(losses) & (losses > 0.0) & (amounts > 0.0))
+        self._open_sums[:, streams] += np.log([amounts[streams], losses[streams]])
+        self._open_counts[streams] += 1
+        closed = streams[self._open_counts[streams] == self._block_sizes[streams]]
+        self._points[:, closed, self._num_points[closed]] = self._open_sums[:, closed] / self._block_sizes[closed]
+        self._num_points[closed] += 1
+        self._open_sums[:, closed], self._open_counts[closed] = 0.0, 0
+        self._join(closed[self._num_points[closed] == self.max_points])
+
+    def _join(self, streams: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        half, points = self.max_points // 2, self._points[:, streams]
+        points[:, :, :half] = (points[:, :, 0::2] + points[:, :, 1::2]) / 2.0
+        points[:, :, half:] = 0.0
+        self._points[:, streams] = points
+        self._num_points[streams] = half
+        self._block_sizes[streams] *= 2
+
+    def points(self, stream: int) -> tuple[FloatArray, FloatArray]:
+        """Gives a stream's course, without the open block.
+
+        Args:
+            stream: Index of the stream.
+
+        Returns:
+            Logarithms of amounts and of losses, each `[num_points]`.
+        """
+        log_amounts, log_losses = self._points[:, stream, : self._num_points[stream]]
+        return log_amounts, log_losses
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the courses, as plain data that JSON can hold.
+
+        Returns:
+            The state.
+        """
+        return {
+            "points": [np.array(self.points(stream)).tolist() for stream in range(len(self._num_points))],
+            "block_sizes": self._block_sizes.tolist(),
+            "open_sums": self._open_sums.tolist(),
+            "open_counts": self._open_counts.tolist(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up saved courses, after `start`.
+
+        Args:
+            state: What `state_dict` gave.
+        """
+        self.start(len(state["points"]))
+        for stream, points in enumerate(state["points"]):
+            self._num_points[stream] = len(points[0])
+            self._points[:, stream, : len(points[0])] = points
+        self._block_sizes = np.array(state["block_sizes"], dtype=np.int64)
+        self._open_sums = np.array(state["open_sums"], dtype=np.float64)
+        self._open_counts = np.array(state["open_counts"], dtype=np.int64)

@@ -1,0 +1,133 @@
+"""More of what has the largest loss, by a bandit that explores less and less: online data mixing."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
+from mixer.policies.exponentiated import HUGE
+from mixer.policies.least_share import share_out
+from mixer.policies.presence import streams_there
+from mixer.policies.ranges import check_count
+from mixer.policies.stream_average import StreamAverage
+
+_LARGEST_EXPONENT = math.log(HUGE)
+
+
+class ODM(Policy):
+    """Samples a stream by its average loss, as a bandit with exploration `ε_t` does: online data mixing.
+
+    Albalak et al. 2023, "Efficient Online Data Mixing For Language Model Pre-Training", arXiv:2312.02406, Algorithm 1.
+    With `ε_t = min(1/K, √(ln K / (K t)))` at the t-th update, for each stream of which it had samples:
+
+    - `"paper"`: reward `R_k ← αR_k + (1 − α) L_k/π_k` and mixture `π = (1 − Kε_t) softmax(ε_{t−1} R) + ε_t`.
+    - `"code"`, as the public code computes for mixed batches: `R_k ← αR_k + (1 − α) exp(L_k)`, without importance
+      weights, and `π = (1 − Kε_t) R/ΣR + ε_t`, so that shares follow perplexities.
+
+    The two are not alike. As `R` is an average and no sum, `ε_{t−1} R` goes to 0: the paper's form is uniform until
+    `t > K ln K` and uniform again in the long run. The code's form goes to shares in proportion to perplexity.
+
+    `π_k` is the share by which the stream was really drawn. Ours: rewards are averaged without the bias of a start at
+    0, during the warm-up too, and a stream that had no loss yet counts as the mean of the others; streams that are not
+    there count for nothing, neither in `K` nor in the softmax.
+
+    Args:
+        form: Which form.
+        decay: `α` in [0, 1); 0.9, and 0.5 in the authors' scripts for a model of a billion parameters.
+        num_warmup_steps: Updates for which the streams' own weights hold.
+        unit: Whether the weights are shares of samples or of tokens.
+
+    Raises:
+        ValueError: If a value is outside its range.
+    """
+
+    needs = frozenset({"loss"})
+
+    def __init__(
+        self,
+        form: Literal["paper", "code"] = "paper",
+        decay: float = 0.9,
+        num_warmup_steps: int = 2000,
+        *,
+        unit: Unit = "samples",
+    ):
+        super().__init__(unit=unit)
+        if form not in ("paper", "code"):
+            raise ValueError(f"form must be 'paper' or 'code', got {form!r}.")
+        check_count("num_warmup_steps", num_warmup_steps, 0, "0 begins at once")
+        self.form = form
+        self.num_warmup_steps = num_warmup_steps
+        self._rewards = StreamAverage(decay)
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Forgets all losses and gives the first mixture; see `Policy.start`."""
+        self._own = mixture.weights
+        self._rewards.start(len(mixture.names))
+        return self._decide(0, np.ones(len(mixture.names), dtype=np.bool_))
+
+    def update(self, observation: Observation) -> Decision:
+        """Takes the new rewards into the averages and weighs the streams anew; see `Policy.update`."""
+        self._rewards.take(self._new_rewards(observation))
+        return self._decide(observation.step, streams_there(observation))
+
+    def _new_rewards(self, observation: Observation) -> FloatArray:
+        losses, drawn = observation.losses, observation.weights if observation.shares is None else observation.shares
+        rewards = np.full(len(losses), np.nan)
+        if self.form == "code":
+            new = np.isfinite(losses)
+            rewards[new] = np.exp(np.minimum(losses[new], _LARGEST_EXPONENT))
+        else:
+            new = np.isfinite(losses) & (drawn > 0.0)
+            with np.errstate(over="ignore"):
+                rewards[new] = np.clip(losses[new] / drawn[new], -HUGE, HUGE)
+        return rewards
+
+    def _decide(self, step: int, there: NDArray[np.bool_]) -> Decision:
+        num_there, time = int(there.sum()), step + 1  # the paper counts from 1
+        if step < self.num_warmup_steps or num_there == 0:
+            return Decision(self._own)
+        explored = num_there * exploration(num_there, time)
+        weights = np.zeros(len(there))
+        weights[there] = (1.0 - explored) * self._exploited(there, exploration(num_there, time - 1))
+        weights[there] += explored / num_there
+        return Decision(share_out(weights, self._own, there, 0.0))
+
+    def _exploited(self, there: NDArray[np.bool_], rate: float) -> FloatArray:
+        """The shares by reward among the streams that are there."""
+        rewards = self._rewards.values[there]
+        known = np.isfinite(rewards)
+        if not known.any():
+            return np.full(len(rewards), 1.0 / len(rewards))
+        rewards[~known] = rewards[known].mean()
+        gains = np.exp(rate * (rewards - rewards.max())) if self.form == "paper" else rewards
+        # Perplexities of all may be too small for a number.
+        gains = gains if gains.sum() > 0.0 else np.ones(len(gains))
+        shares: FloatArray = gains / gains.sum()
+        return shares
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the average rewards; see `Policy.state_dict`."""
+        return {"rewards": self._rewards.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up the average rewards; see `Policy.load_state_dict`."""
+        super().load_state_dict(state)
+        self._rewards.load_state_dict(state["rewards"])
+
+
+def exploration(num_streams: int, time: int) -> float:
+    """Gives what each stream has for exploration alone: `ε_t = min(1/K, √(ln K / (K t)))`.
+
+    Args:
+        num_streams: `K`.
+        time: `t`; 0 stands for the time before the first update.
+
+    Returns:
+        The share, in [0, 1/K].
+    """
+    if time < 1:
+        return 1.0 / num_streams
+    return min(1.0 / num_streams, math.sqrt(math.log(num_streams) / (num_streams * time)))

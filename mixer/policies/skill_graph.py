@@ -1,0 +1,56 @@
+"""Which streams help which."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from mixer.policies.base import FloatArray
+
+SkillGraph = Mapping[str, Mapping[str, float]] | Sequence[Sequence[float]] | FloatArray
+
+_WAY_OUT = "give {helper: {helped: strength}} by name, or a row for each helper with a number for each stream"
+
+
+def graph_array(graph: SkillGraph | None, names: Sequence[str]) -> FloatArray:
+    """Checks a graph and brings it into the order of the streams.
+
+    Args:
+        graph: Strengths by name or in order, or `None`; see `SkillIt`.
+        names: Names of the streams.
+
+    Returns:
+        float64 `[num_streams, num_streams]`: `A_ij`, how much training on stream i helps stream j.
+
+    Raises:
+        ValueError: If names or the shape do not fit, or a strength is negative or not finite.
+    """
+    if graph is None:
+        return np.eye(len(names))
+    array = _by_name(graph, names) if isinstance(graph, Mapping) else _in_order(graph, names)
+    if not (np.isfinite(array) & (array >= 0)).all():
+        raise ValueError(f"SkillIt: strengths in the graph must be finite and 0 or more, got {array.tolist()}.")
+    return array
+
+
+def _by_name(graph: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> FloatArray:
+    if not all(isinstance(row, Mapping) for row in graph.values()):
+        raise ValueError(f"SkillIt: the graph must have a mapping for each helper, got {graph!r}; {_WAY_OUT}.")
+    named = set(graph).union(*graph.values())
+    unknown = sorted(named - set(names))
+    if unknown:
+        raise ValueError(f"SkillIt: the graph names {unknown}, but the streams are {list(names)}; {_WAY_OUT}.")
+    rows = [[graph.get(i, {}).get(j, float(i == j)) for j in names] for i in names]
+    return np.array(rows, dtype=np.float64)
+
+
+def _in_order(graph: Sequence[Sequence[float]] | FloatArray, names: Sequence[str]) -> FloatArray:
+    try:
+        array = np.array(graph, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"SkillIt: the graph must be numbers in rows of equal length, got {graph!r}.") from None
+    if array.shape != (len(names), len(names)):
+        raise ValueError(
+            f"SkillIt: expected a graph of shape {[len(names)] * 2} for the streams {list(names)}, got "
+            f"{list(array.shape)}; {_WAY_OUT}."
+        )
+    return array

@@ -1,0 +1,99 @@
+"""More of what helps streams whose loss is high: Skill-It."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixer.policies.acts_on import decide, streams_there
+from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
+from mixer.policies.plain import from_plain, to_plain
+from mixer.policies.ranges import check_count, check_range
+from mixer.policies.skill_graph import SkillGraph, graph_array
+from mixer.policies.softmax import softmax
+
+_HUGE = 1e100  # infinity with which one can still calculate
+
+
+class SkillIt(Policy):
+    """Samples a stream more, the higher the losses of the streams that it helps: `w_i ∝ exp(η Σ_j A_ij Σ_τ L_j(τ))`.
+
+    Skill-It of Chen et al. 2023, arXiv:2307.14430, algorithm 1: `A_ij` says how much training on stream i helps stream
+    j, `L_j(τ)` are the losses of the last `window` evaluations. The weights start from the streams' own each time,
+    not from the last ones. Before the first evaluation `L = 1`, as in the paper, that is `w_i ∝ exp(η Σ_j A_ij)`. The
+    paper starts from even weights, which are the streams' own unless they were given others.
+
+    The paper learns A beforehand, from short runs on one stream or two. Here it is given; without one, a stream helps
+    itself alone, and the policy is multiplicative weights on the evaluation losses.
+
+    A stream without a loss counts as the mean of the others; one that is not there goes on counting as something that
+    others help, as long as it is evaluated (ours). Losses in other units are another problem for the same η. Shares
+    become tiny where η times a difference of losses is large: put `Floor` around.
+
+    Args:
+        graph: A: by name `{helper: {helped: strength}}`, where what is left out is 0 (1 from a stream to itself), or
+            `[num_streams, num_streams]` with a row for each helper; `None` is the identity.
+        learning_rate: η; the paper tried 0.1 to 0.8.
+        window: Evaluations that count; the paper's is 3.
+        unit: Whether the weights are shares of samples or of tokens.
+
+    Raises:
+        ValueError: If a value is outside its range; at the start of the run if the graph does not fit the streams.
+    """
+
+    needs = frozenset({"evaluation_loss"})
+
+    def __init__(
+        self,
+        graph: SkillGraph | None = None,
+        learning_rate: float = 0.2,
+        window: int = 3,
+        *,
+        unit: Unit = "samples",
+    ):
+        super().__init__(unit=unit)
+        check_range("learning_rate", learning_rate, 0, 1e6, "the paper tried 0.1 to 0.8, 0 keeps the weights")
+        check_count("window", window, 1, "the paper's is 3, 1 takes the last evaluation alone")
+        self.graph = graph
+        self.learning_rate = learning_rate
+        self.window = window
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Reads the graph for these streams and forgets all losses; see `Policy.start`."""
+        self._own = mixture.weights
+        self._graph = graph_array(self.graph, mixture.names)
+        self._history = np.zeros((0, len(mixture.names)))
+        return self._weigh(np.ones(len(mixture.names), dtype=np.bool_))
+
+    def update(self, observation: Observation) -> Decision:
+        """Takes an evaluation into the window, and weighs the streams anew; see `Policy.update`."""
+        losses = observation.evaluation_losses
+        if losses is not None:
+            row = np.where(np.isfinite(losses), np.clip(losses, -_HUGE, _HUGE), np.nan)
+            self._history = np.vstack([self._history, row])[-self.window :]
+        return self._weigh(streams_there(observation))
+
+    def _weigh(self, there: NDArray[np.bool_]) -> Decision:
+        exponents = self.learning_rate * (self._graph @ self._sums())
+        return decide(softmax(exponents, there & (self._own > 0)), self._own, there, "sampling")
+
+    def _sums(self) -> FloatArray:
+        """`[num_streams]`: sums of the losses in the window; 1 without any."""
+        counts = np.isfinite(self._history).sum(axis=0)
+        known = counts > 0
+        if not known.any():
+            return np.ones(len(self._own))
+        means = np.nansum(self._history, axis=0) / np.maximum(counts, 1)
+        means[~known] = means[known].mean()
+        sums: FloatArray = len(self._history) * means
+        return sums
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the losses of the window; see `Policy.state_dict`."""
+        return {"history": to_plain(self._history)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up the losses of the window; see `Policy.load_state_dict`."""
+        super().load_state_dict(state)
+        self._history = from_plain(state["history"], -1, len(self._own))

@@ -1,0 +1,223 @@
+"""The search for weights by a reference and a proxy, as a user runs it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from mixer import DoReMi, Floor, Ledger, MixingTrainer, Mixture, Observation
+from mixer.cli import main
+from mixer.doremi import averaged_weights
+from tests.end_to_end.test_cli import RECIPE, ROOT
+
+POLICY = {"class_path": "mixer.DoReMi", "init_args": {"step_size": 3.0, "applies_to": "sampling"}}
+SAVING = ["--training.save_strategy", "steps", "--training.save_steps", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gc.collect", lambda *_: 0)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    training = {**RECIPE["training"], "eval_strategy": "no", "eval_on_start": False}
+    content = {**RECIPE, "mixing": POLICY, "training": {**training, "output_dir": str(tmp_path / "run")}}
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the steps that were trained."""
+    names: list[str] = []
+    train = MixingTrainer.train
+
+    def noted(self: MixingTrainer, *args: Any, **kwargs: Any) -> Any:
+        names.append(Path(str(self.args.output_dir)).name)
+        return train(self, *args, **kwargs)
+
+    monkeypatch.setattr(MixingTrainer, "train", noted)
+    return names
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        main(["doremi", *arguments])
+    assert stop.value.code == 2
+    return " ".join(capsys.readouterr().err.split())
+
+
+def weights_in(folder: Path) -> Any:
+    rows = Ledger(folder / "ledger").to_pandas()
+    return rows.pivot_table(index="step", columns="stream", values="weight")[["python", "cpp"]].to_numpy()
+
+
+def test_the_weights_are_the_averages_of_the_proxy_and_rule_the_main_run(
+    recipe: Path, tmp_path: Path, trained: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["doremi", str(recipe), "--train"])
+    assert trained == ["reference", "proxy", "main"]
+    run = tmp_path / "run"
+    weights = json.loads((run / "weights.json").read_text())
+    # The reference's shares are by size; the ledger has the proxy's weights in the updates that they ruled: all but the
+    # last ones, which came after the last update, and the first, which were decided before it.
+    np.testing.assert_allclose(weights_in(run / "reference"), [[0.6, 0.4]] * 4)
+    proxy = weights_in(run / "proxy")
+    np.testing.assert_allclose(proxy[0], 0.5)
+    assert abs(proxy[1:] - 0.5).min() > 1e-6
+    last = 4 * np.array([weights["python"], weights["cpp"]]) - proxy[1:].sum(axis=0)
+    assert last.sum() == pytest.approx(1.0, abs=1e-9)
+    assert last.min() > 0
+    np.testing.assert_allclose(weights_in(run / "main"), [[weights["python"], weights["cpp"]]] * 4)
+    printed = capsys.readouterr().out
+    assert f"{weights['python']:.4f}" in printed
+    assert str(run / "weights.json") in printed
+    # The proxy is what its recipe gives: a model of the recipe's own beside the one that it is compared with.
+    main(["train", str(run / "proxy" / "recipe.yaml"), "--training.output_dir", str(tmp_path / "second")])
+    models = [(folder / "model.safetensors").read_bytes() for folder in (run / "proxy", tmp_path / "second")]
+    assert models[0] == models[1]
+    # Weights can be given to a run, and so can the recipe of the main one.
+    main(["train", str(recipe), "--mixing", json.dumps(weights), "--training.output_dir", str(tmp_path / "own")])
+    main(["train", str(run / "main" / "recipe.yaml"), "--training.output_dir", str(tmp_path / "again")])
+    for folder in ("own", "again"):
+        assert (tmp_path / folder / "model.safetensors").read_bytes() == (
+            run / "main" / "model.safetensors"
+        ).read_bytes()
+
+
+def test_steps_at_their_end_are_not_trained_again_and_others_go_on(
+    recipe: Path, tmp_path: Path, trained: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["doremi", str(recipe), *SAVING]
+    main(command)
+    run = tmp_path / "run"
+    found, proxy = (run / "weights.json").read_bytes(), Ledger(run / "proxy" / "ledger").to_pandas()
+    assert not (run / "main").exists()
+    capsys.readouterr()
+    main(command)
+    assert trained == ["reference", "proxy"]
+    assert str(run / "weights.json") in capsys.readouterr().out
+    # As if the proxy had been killed while it wrote its third checkpoint.
+    for file in ("weights.json", "proxy/finished.json", "proxy/checkpoint-3/complete.json"):
+        (run / file).unlink()
+    (run / "proxy" / "checkpoint-4" / "complete.json").unlink()
+    main(command)
+    assert trained == ["reference", "proxy", "proxy"]
+    assert (run / "weights.json").read_bytes() == found
+    assert Ledger(run / "proxy" / "ledger").to_pandas().equals(proxy)
+    main([*command, "--train"])
+    assert trained[3:] == ["main"]
+
+
+def test_another_recipe_is_refused_in_the_same_folder(
+    recipe: Path, capsys: pytest.CaptureFixture[str], trained: list[str]
+) -> None:
+    main(["doremi", str(recipe)])
+    message = fails(capsys, str(recipe), "--training.max_steps", "5", "--batch_size", "10")
+    assert "run/reference was trained by another recipe, which differs in batch_size, training.max_steps" in message
+    assert "another training.output_dir" in message
+    # The policy is the proxy's alone, and the main run's learning rate would be that of all.
+    message = fails(capsys, str(recipe), "--mixing.init_args.step_size", "2")
+    assert "run/proxy was trained by another recipe, which differs in mixing.init_args.step_size." in message
+    assert trained == ["reference", "proxy"]
+
+
+def test_a_smaller_proxy_and_another_mixture_of_the_reference(recipe: Path, tmp_path: Path) -> None:
+    small = {**RECIPE["model"]["config"], "hidden_size": 8}
+    options = ["--proxy_model.config", json.dumps(small), "--reference_mixing", '{"python": 1, "cpp": 3}']
+    main(["doremi", str(recipe), "--train", *options, "--mixing.init_args.unit", "tokens"])
+    run = tmp_path / "run"
+    sizes = {
+        name: json.loads((run / name / "config.json").read_text())["hidden_size"]
+        for name in ("reference", "proxy", "main")
+    }
+    assert sizes == {"reference": 8, "proxy": 8, "main": 16}
+    np.testing.assert_allclose(weights_in(run / "reference"), [[0.25, 0.75]] * 4)
+    mixing = yaml.safe_load((run / "main" / "recipe.yaml").read_text())["mixing"]
+    assert mixing["init_args"]["unit"] == "tokens"
+
+
+def test_without_a_policy_it_is_the_papers(recipe: Path, tmp_path: Path, trained: list[str]) -> None:
+    content = yaml.safe_load(recipe.read_text())
+    del content["mixing"]
+    recipe.write_text(yaml.safe_dump(content))
+    main(["doremi", str(recipe)])
+    assert trained == ["reference", "proxy"]
+    run = tmp_path / "run"
+    assert yaml.safe_load((run / "proxy" / "recipe.yaml").read_text())["mixing"] == "DoReMi"
+    # It weighs the proxy's losses; its samples are drawn by the streams' own weights all the time.
+    drawn = weights_in(run / "proxy")
+    np.testing.assert_allclose(drawn, drawn[:1].repeat(len(drawn), axis=0))
+    found = json.loads((run / "weights.json").read_text())
+    assert sum(found.values()) == pytest.approx(1.0)
+    assert found["python"] != pytest.approx(drawn[0, 0], abs=1e-6)
+
+
+def test_weights_are_those_of_the_policy_that_others_are_wrapped_around() -> None:
+    policy = Floor(DoReMi(), 0.3)
+    decision = policy.start(Mixture(("a", "b"), np.array([5, 6]), np.array([0.5, 0.5])))
+    ones = np.ones(2, dtype=np.int64)
+    losses = np.full(2, np.nan)
+    policy.update(
+        Observation(1, 0.5, decision.weights, ones, ones, ones, losses, excess_losses=np.array([np.log(3.0), 0.0]))
+    )
+    found = averaged_weights(policy, ("a", "b"))
+    assert found == pytest.approx({"a": 0.999 * 0.75 + 0.0005, "b": 0.999 * 0.25 + 0.0005})
+    with pytest.raises(ValueError, match=r"DoReMi.averaged_weights: .* unknown: \['b'\]"):
+        averaged_weights(policy, ("a", "c"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--mixing", "LossChange"], "mixing: LossChange does not average its weights"),
+        (["--mixing", '{"python": 1, "cpp": 1}'], "mixing: Fixed does not average its weights"),
+        (
+            ["--mixing.init_args.reference_losses", '{"python": 1, "cpp": 2}'],
+            "mixing: DoReMi, as it is given, needs no reference",
+        ),
+        (["--reference_model", "x"], "doremi trains the reference itself"),
+        (["--training.resume_from_checkpoint", "x"], "doremi finds out by itself where to go on"),
+        (["--reference_mixing", "LosChange"], "LossChange"),
+        (["--batch_size", "0"], "batch_size must be at least 1 sample"),
+        (["--training.learning_rat", "1"], "learning_rat"),
+    ],
+)
+def test_wrong_input_is_refused_before_anything_is_trained(
+    recipe: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], trained: list[str]
+) -> None:
+    assert message in fails(capsys, str(recipe), *arguments)
+    assert trained == []
+
+
+def test_a_reference_that_cannot_be_loaded_is_named(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in (
+        (["--reference_model", "/nowhere/at/all"], "reference_model: "),
+        ([], "DoReMi needs the losses of a reference model"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main(["train", str(recipe), *arguments])
+        assert stop.value.code == 2
+        assert message in capsys.readouterr().err
+
+
+def test_two_ranks(recipe: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    launcher = ("torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "mixer")
+    command = [sys.executable, "-m", *launcher, "doremi", str(recipe), "--train"]
+    for times in range(2):  # once to train, once to find all of it at its end
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        assert run.returncode == 0, (times, run.stderr[-4000:])
+        assert run.stdout.count("weights.json") == 1
+    both = json.loads((tmp_path / "run" / "weights.json").read_text())
+    main(["doremi", str(recipe), "--training.output_dir", str(tmp_path / "alone")])
+    alone = json.loads((tmp_path / "alone" / "weights.json").read_text())
+    assert both == pytest.approx(alone, abs=1e-5)

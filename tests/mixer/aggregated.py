@@ -1,0 +1,128 @@
+"""Runs whose streams are at odds, in double precision, and what every one of their updates did."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from mixer import MixingTrainer
+from mixer.method import Method
+from tests.helpers import arguments
+
+
+class Points(Dataset[dict[str, Tensor]]):
+    """Points of the plane's first quarter, all of one class: streams of different classes are at odds."""
+
+    def __init__(self, num_samples: int, seed: int, label: int):
+        generator = torch.Generator().manual_seed(seed)
+        self.x = torch.rand(num_samples, 4, generator=generator, dtype=torch.float64)
+        self.labels = torch.full((num_samples,), label)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"x": self.x[index], "labels": self.labels[index]}
+
+
+class Classifier(nn.Module):
+    """Two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Linear(4, 5, dtype=torch.float64)
+        self.head = nn.Linear(5, 3, dtype=torch.float64)
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        logits = self.head(torch.tanh(self.body(x)))
+        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
+class TwoSides(Classifier):
+    """Micro-batches of class 0 reach a layer of their own and the others another; a third is reached by none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.none = (nn.Linear(4, 5, dtype=torch.float64) for _ in range(3))
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        side = self.left if int(labels[0]) == 0 else self.right
+        logits = self.head(torch.tanh(self.body(x) + side(x)))
+        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
+class Watch(Method):
+    """Notes for each update the model before it, its samples by stream, and the gradient that the optimizer gets."""
+
+    def __init__(self) -> None:
+        self.models: list[dict[str, Tensor]] = []
+        self.samples: list[dict[int, list[dict[str, Tensor]]]] = []
+        self.gradients: list[Tensor] = []
+
+    def begin_update(self, model: nn.Module, update: Any) -> None:
+        self.models.append({name: value.detach().clone() for name, value in model.state_dict().items()})
+        by_stream: dict[int, list[dict[str, Tensor]]] = {}
+        for micro in update.micro_batches:
+            by_stream.setdefault(int(micro.stream_ids[0]), []).append(dict(micro.inputs))
+        self.samples.append(by_stream)
+
+    def end_backward(self, model: nn.Module) -> None:
+        self.gradients.append(flat([parameter.grad for parameter in model.parameters()], model))
+
+
+def flat(gradients: Any, model: nn.Module) -> Tensor:
+    pairs = zip(gradients, model.parameters(), strict=True)
+    return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in pairs]).detach().clone()
+
+
+def jacobian(watch: Watch, number: int, model: nn.Module) -> Tensor:
+    """The gradients of the streams' parts of an update's loss, by one backward each over all of their samples."""
+    model.load_state_dict(watch.models[number])
+    by_stream = watch.samples[number]
+    total = sum(len(inputs["labels"]) for parts in by_stream.values() for inputs in parts)
+    rows = []
+    for parts in by_stream.values():
+        loss = sum((model(**inputs)["loss"] * len(inputs["labels"]) / total for inputs in parts), torch.zeros(()))
+        rows.append(flat(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True), model))
+    return torch.stack(rows)
+
+
+def at_odds() -> dict[str, Points]:
+    return {"a": Points(20, 1, 0), "b": Points(11, 2, 1), "c": Points(6, 3, 2)}
+
+
+def make_trainer(folder: Path, conflict: Any = None, **changes: Any) -> MixingTrainer:
+    options: dict[str, Any] = {
+        "model": Classifier,
+        "train_dataset": at_odds(),
+        "mixing": [0.4, 0.35, 0.25],
+        "batch_size": 17,
+        "methods": [],
+        "epoch_size": 170,  # no update is the rest of an epoch
+    }
+    options |= {name: changes.pop(name) for name in [*options, "nonfinite"] if name in changes}
+    args = arguments(folder, **{"per_device_train_batch_size": 3, "max_steps": 4, "learning_rate": 0.5, **changes})
+    return MixingTrainer(model=options.pop("model")(), args=args, conflict=conflict, **options)
+
+
+def run(folder: Path, conflict: Any = None, **changes: Any) -> tuple[MixingTrainer, Watch]:
+    watch = Watch()
+    trainer = make_trainer(folder, conflict, methods=[*changes.pop("methods", []), watch], **changes)
+    trainer.train()
+    return trainer, watch
+
+
+def logged(trainer: MixingTrainer, key: str) -> list[float]:
+    return [entry[key] for entry in trainer.state.log_history if key in entry]
+
+
+def state_of(trainer: MixingTrainer) -> dict[str, Any]:
+    """What has to be the same after a run that was resumed."""
+    weights = np.concatenate([p.detach().numpy().ravel() for p in trainer.model.parameters()])
+    log = [{k: v for k, v in entry.items() if "conflict" in k} for entry in trainer.state.log_history]
+    return {"weights": weights.tobytes(), "log": [entry for entry in log if entry]}

@@ -1,0 +1,142 @@
+"""What is read of runs, from ledgers written without training."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mixer.fit.runs import read_recorded_runs
+from mixer.ledger import Ledger
+from tests.mixer.report.ledgers import write_run
+
+
+def recorded(
+    folder: Path,
+    counts: dict[str, list[int]],
+    evaluations: dict[int, dict[str, float]] | None = None,
+    losses: dict[str, list[float]] | None = None,
+    progress: float = 1.0,
+    tokens_of_a_sample: dict[str, int] | None = None,
+) -> Path:
+    """Writes a run with so many samples a stream and update."""
+    names, steps = tuple(counts), len(next(iter(counts.values())))
+    ledger = Ledger(folder / "ledger", is_writer=True)
+    ledger.begin(None, {})
+    rates = np.array([(tokens_of_a_sample or {}).get(name, 1) for name in names])
+    samples = tokens = 0
+    for step in range(1, steps + 1):
+        count = np.array([counts[name][step - 1] for name in names])
+        loss = np.array([(losses or {}).get(name, [1.0] * steps)[step - 1] for name in names])
+        zeros, ones = np.zeros(len(names), dtype=np.int64), np.ones(len(names))
+        columns = {"weight": count / count.sum(), "count": count, "items": count, "loss": loss, "tokens": count * rates}
+        more = {"seen": zeros, "unique": zeros, "coverage": ones, "epoch": ones, "staleness": zeros}
+        ledger.record_streams(step, names, {**columns, **more, "undelivered": zeros})
+        samples, tokens = samples + int(count.sum()), tokens + int((count * rates).sum())
+        place = {"step": step, "samples": samples, "tokens": tokens, "epoch": 1.0, "batch_size": 1, "total": 1}
+        rest = {"learning_rate": 0.1, "learning_rate_factor": 1.0}
+        ledger.record_clock(**place, **rest, progress=progress * step / steps)
+    for step, found in (evaluations or {}).items():
+        ledger.record_evaluation(step, found)
+    ledger.finish()
+    return folder
+
+
+def test_what_was_trained_on_and_the_last_losses_are_read(tmp_path: Path) -> None:
+    one = recorded(tmp_path / "one", {"a": [3, 3], "b": [1, 1]}, {0: {"a": 9, "b": 9}, 2: {"a": 1.5, "b": 2.5}})
+    two = recorded(tmp_path / "two", {"b": [3, 3], "a": [1, 1]}, {2: {"b": 0.5, "a": 3.5}})
+    runs = read_recorded_runs([one, two])
+    assert (runs.runs, runs.streams, runs.loss_names) == (("one", "two"), ("a", "b"), ("a", "b"))
+    assert runs.mixtures.tolist() == [[6, 2], [2, 6]]  # by name, whatever the order
+    assert runs.losses.tolist() == [[1.5, 2.5], [3.5, 0.5]]
+    assert runs.notes == ()
+
+
+def test_shares_of_tokens(tmp_path: Path) -> None:
+    lengths = {"a": 10, "b": 1}
+    run = recorded(tmp_path / "one", {"a": [3], "b": [1]}, {1: {"a": 1, "b": 1}}, tokens_of_a_sample=lengths)
+    assert read_recorded_runs([run], "tokens").mixtures.tolist() == [[30, 1]]
+    none = recorded(tmp_path / "two", {"a": [3]}, {1: {"a": 1}}, tokens_of_a_sample={"a": 0})
+    with pytest.raises(ValueError, match="has counted no tokens"):
+        read_recorded_runs([none], "tokens")
+
+
+def test_training_losses_are_means_of_the_last_tenth_by_items(tmp_path: Path) -> None:
+    # Of 20 updates the last two count: a (2 · 1 + 6 · 3) / 8 = 2.5; b has samples in the last alone.
+    counts = {"a": [4] * 18 + [2, 6], "b": [4] * 18 + [0, 4]}
+    losses = {"a": [9.0] * 18 + [1.0, 3.0], "b": [9.0] * 18 + [np.nan, 5.0]}
+    run = recorded(tmp_path / "one", counts, losses=losses)
+    assert read_recorded_runs([run], loss="train").losses.tolist() == [[2.5, 5.0]]
+    # A loss that is not finite is not left out, and neither is a stream without samples given another's loss.
+    bad = recorded(tmp_path / "bad", {"a": [4] * 20, "b": [4] * 18 + [0, 0]}, losses={"a": [1.0] * 19 + [np.nan]})
+    assert np.isnan(read_recorded_runs([bad], loss="train").losses).all()
+
+
+def test_a_last_evaluation_that_is_not_finite_is_not_replaced_by_an_earlier_one(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "one", {"a": [1, 1]}, {1: {"a": 2.0}, 2: {"a": float("nan")}})
+    assert np.isnan(read_recorded_runs([run]).losses).all()
+
+
+def test_evaluation_sets_beside_streams_are_losses_too_and_streams_without_are_named(tmp_path: Path) -> None:
+    found = {"a": 1.0, "target": 2.0}
+    runs = [recorded(tmp_path / name, {"a": [2], "memory": [1]}, {1: found}) for name in ("one", "two")]
+    both = read_recorded_runs(runs)
+    assert both.loss_names == ("a", "target")
+    assert both.notes == ("No run has a loss of ['memory']: the objective is taken without them.",)
+    other = recorded(tmp_path / "three", {"a": [2], "memory": [1]}, {1: {"a": 1.0, "memory": 1.0}})
+    some = read_recorded_runs([*runs, other])
+    assert some.loss_names == (
+        "a",
+        "memory",
+    )  # a stream's loss that only some runs have: the fit refuses and names them
+    assert np.isnan(some.losses[:2, 1]).all()
+
+
+def test_a_mixture_that_changes_is_noted(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "adaptive", {"a": [1, 3], "b": [3, 1]}, {2: {"a": 1, "b": 1}})
+    assert "The mixture changed over adaptive" in read_recorded_runs([run]).notes[0]
+
+
+def test_runs_of_other_streams_or_budgets_are_refused_by_name(tmp_path: Path) -> None:
+    usual = [recorded(tmp_path / f"run-{number}", {"a": [10] * 10}, {10: {"a": 1.0}}) for number in range(3)]
+    others = recorded(tmp_path / "others", {"c": [10] * 10}, {10: {"c": 1.0}})
+    with pytest.raises(ValueError, match=r"run-0 has \['a'\], but others has \['c'\]"):
+        read_recorded_runs([*usual, others])
+    cases = {
+        "long": (
+            recorded(tmp_path / "long", {"a": [10] * 12}, {12: {"a": 1.0}}),
+            r"trained on as many .* long \(120\)",
+        ),
+        "stopped": (recorded(tmp_path / "stopped", {"a": [10] * 10}, {10: {"a": 1}}, progress=0.5), r"stopped \(50%\)"),
+        "early": (recorded(tmp_path / "early", {"a": [10] * 10}, {6: {"a": 1.0}}), r"evaluated last .* early \(60\)"),
+    }
+    for name, (folder, message) in cases.items():
+        with pytest.raises(ValueError, match=message):
+            read_recorded_runs([*usual, folder])
+        assert name in read_recorded_runs([*usual, folder], allow_different_budgets=True).runs
+    read_recorded_runs([*usual, cases["early"][0]], loss="train")  # evaluations make no difference then
+    near = recorded(tmp_path / "near", {"a": [10] * 9 + [13]}, {10: {"a": 1.0}})
+    read_recorded_runs([*usual, near])
+
+
+def test_what_is_no_run_or_has_nothing_to_fit_is_refused(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "one", {"a": [1]})
+    with pytest.raises(ValueError, match="No stream was evaluated in any of the runs"):
+        read_recorded_runs([run])
+    with pytest.raises(ValueError, match="are given twice"):
+        read_recorded_runs([run, tmp_path / "x" / ".." / "one"])
+    with pytest.raises(ValueError, match="is not the folder of a run"):
+        read_recorded_runs([tmp_path])
+    Ledger(tmp_path / "new" / "ledger", is_writer=True).begin(None, {})
+    with pytest.raises(ValueError, match="has no update"):
+        read_recorded_runs([tmp_path / "new"])
+    with pytest.raises(ValueError, match=r"unit must be one of \['samples', 'tokens'\], got 'bytes'"):
+        read_recorded_runs([run], "bytes")  # type: ignore[arg-type]
+
+
+def test_runs_of_the_same_name_go_by_their_paths_and_a_report_s_runs_are_read(tmp_path: Path) -> None:
+    write_run(tmp_path / "x" / "run")
+    shutil.copytree(tmp_path / "x", tmp_path / "y")
+    runs = read_recorded_runs([tmp_path / "x" / "run", tmp_path / "y" / "run"])
+    assert runs.runs == (str(tmp_path / "x" / "run"), str(tmp_path / "y" / "run"))
+    assert runs.streams == ("math", "code")

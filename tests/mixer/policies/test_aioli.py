@@ -1,0 +1,197 @@
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mixer.policies import Aioli, Decision
+from mixer.policies.interactions import interactions_of, normalised, probe_mixture
+from tests.mixer.policies.losses import mixture, observe
+
+OWN = [0.5, 0.3, 0.2]
+# Stream j lowers loss i by A_ij in an update of its own samples alone.
+EFFECTS = np.array([[0.03, 0.01, 0.0], [0.0, 0.02, -0.01], [0.02, 0.0, 0.01]])
+
+
+class World:
+    """Losses that fall by `A p` in each update; evaluated after every so many updates."""
+
+    def __init__(self, policy: Aioli, own: list[float] = OWN, effects: np.ndarray = EFFECTS, eval_steps: int = 1):
+        self.policy, self.effects, self.eval_steps = policy, effects, eval_steps
+        self.losses, self.step = np.full(len(own), 50.0), 0
+        self.decisions = [policy.start(mixture(own))]
+
+    def run(self, num_steps: int) -> list[Decision]:
+        for _ in range(num_steps):
+            before, weights = self.losses, self.decisions[-1].weights
+            self.losses, self.step = before - self.effects @ weights, self.step + 1
+            evaluation = self.losses if self.step % self.eval_steps == 0 else None
+            seen = observe(self.step, before, evaluation=evaluation, weights=weights)
+            self.decisions.append(self.policy.update(seen))
+        return self.decisions
+
+
+def stepped(own: list[float], learning_rate: float, effects: np.ndarray = EFFECTS) -> np.ndarray:
+    """One step of the paper on the true interactions."""
+    shifted = effects - min(effects.min(), 0.0)
+    weights = np.array(own) * np.exp(learning_rate * shifted.sum(axis=0) / shifted.sum())
+    return weights / weights.sum()
+
+
+def test_phases_by_hand() -> None:
+    # Two sweeps of two updates each, the second one backwards, then five updates of training; 0.8 and twice 0.1.
+    weights = [d.weights.tolist() for d in World(Aioli(1.0, 2, 2, 5, 0.8)).run(18)]
+    a, b, c = [0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]
+    for step, expected in enumerate([a, a, b, b, c, c, c, c, b, b, a, a]):
+        np.testing.assert_allclose(weights[step], expected)
+    for step in range(12, 17):
+        np.testing.assert_allclose(weights[step], stepped(OWN, 1.0))
+    np.testing.assert_allclose(weights[17], a)
+
+
+@pytest.mark.parametrize(("loss", "wait"), [("train", 0), ("evaluation", 4)])
+def test_losses_that_fall_evenly_tell_the_interactions(loss: str, wait: int) -> None:
+    world = World(Aioli(0.5, 4, 2, 3, 0.7, loss=loss), eval_steps=4)
+    decisions = world.run(wait + 24)
+    if wait:
+        np.testing.assert_allclose(decisions[wait - 1].weights, OWN)
+    np.testing.assert_allclose(decisions[-1].weights, stepped(OWN, 0.5), rtol=1e-9)
+
+
+def test_the_weights_go_on_from_those_of_the_last_round() -> None:
+    decisions = World(Aioli(0.5, 2, 1, 4)).run(6 + 4 + 6)
+    np.testing.assert_allclose(decisions[6].weights, stepped(OWN, 0.5), rtol=1e-9)
+    np.testing.assert_allclose(decisions[16].weights, stepped(list(stepped(OWN, 0.5)), 0.5), rtol=1e-9)
+
+
+def test_without_normalising_the_step_has_the_unit_of_the_losses() -> None:
+    decisions = World(Aioli(2.0, 3, 1, 4, normalise=False)).run(9)
+    expected = np.array(OWN) * np.exp(2.0 * 3 * EFFECTS.sum(axis=0))  # falls are those of a probe of 3 updates
+    np.testing.assert_allclose(decisions[-1].weights, expected / expected.sum(), rtol=1e-9)
+
+
+def test_evaluations_that_are_rarer_than_probes_make_them_longer() -> None:
+    decisions = World(Aioli(0.5, 2, 1, 3, loss="evaluation"), eval_steps=5).run(25)
+    probed = [int(np.argmax(d.weights)) for d in decisions[5:20]]
+    assert probed == [0] * 5 + [1] * 5 + [2] * 5
+    np.testing.assert_allclose(decisions[20].weights, stepped(OWN, 0.5), rtol=1e-9)
+
+
+def test_an_even_trend_is_taken_out_by_the_way_back() -> None:
+    # Evaluation losses fall by a rate that itself falls evenly with time, whatever is trained on.
+    policy = Aioli(50.0, 1, 2, 5, normalise=False, loss="evaluation")
+    policy.start(mixture(OWN))
+    losses = 50.0
+    for step in range(1, 8):
+        decision = policy.update(observe(step, evaluation=[losses] * 3))
+        losses -= 1.0 - 0.1 * step
+    np.testing.assert_allclose(decision.weights, OWN)
+
+
+def test_before_the_first_round_the_own_weights_hold() -> None:
+    decisions = World(Aioli(num_warmup_steps=3)).run(3)
+    for early in decisions[:3]:
+        np.testing.assert_allclose(early.weights, OWN)
+    assert decisions[3].weights[0] == pytest.approx(0.75)
+
+
+def test_a_single_stream_has_nothing_to_probe() -> None:
+    world = World(Aioli(1.0, 2, 1, 2), [1.0], np.array([[0.1]]))
+    assert all(d.weights.tolist() == [1.0] for d in world.run(9))
+
+
+def test_a_stream_without_a_weight_is_not_probed() -> None:
+    own, effects = [0.6, 0.0, 0.4], EFFECTS
+    decisions = World(Aioli(1.0, 2, 1, 3, 0.8), own, effects).run(4)
+    np.testing.assert_allclose(decisions[0].weights, [0.8, 0.0, 0.2])
+    np.testing.assert_allclose(decisions[2].weights, [0.2, 0.0, 0.8])
+    among = stepped([0.6, 0.4], 1.0, effects[:, [0, 2]])
+    np.testing.assert_allclose(decisions[4].weights, [among[0], 0.0, among[1]], rtol=1e-9)
+
+
+def test_the_probe_of_a_stream_that_left_is_passed_over() -> None:
+    policy = Aioli(1.0, 2, 1, 9, 0.8)
+    decision = policy.start(mixture(OWN))
+    gone = {"weights": [0.4, 0.3, 0.3], "shares": [0.5, 0.0, 0.5]}
+    for step in (1, 2):
+        decision = policy.update(observe(step, [3.0 - step, math.nan, 2.0], **gone))
+    np.testing.assert_allclose(decision.weights, [0.7 / 9, 0.3, 5.6 / 9])  # c in place of b, which waits with its 0.3
+    for step in (3, 4):
+        decision = policy.update(observe(step, [1.0, math.nan, 3.0 - step / 2], **gone))
+    back = policy.update(observe(5, [1.0, 2.0, 1.0]))
+    # Loss a fell by 2 under a's probe, loss c by 1 under its own; b's column is the mean of each row and is not moved.
+    other = 0.1
+    falls = np.array([[2.0, 1.0, 0.0], [0.0, 0.5, 1.0]])
+    solved = (falls - other * falls.sum(axis=1, keepdims=True)) / (0.8 - other)
+    shifted = solved - solved.min()
+    a, c = np.exp(shifted.sum(axis=0) / shifted.sum())[[0, 2]] * [0.5, 0.2]
+    np.testing.assert_allclose(back.weights, [0.7 * a / (a + c), 0.3, 0.7 * c / (a + c)], rtol=1e-9)
+
+
+def test_losses_that_are_missing_move_nothing() -> None:
+    policy = Aioli(1.0, 2, 1, 3)
+    policy.start(mixture(OWN))
+    for step in range(1, 8):
+        decision = policy.update(observe(step, [math.nan] * 3))
+    np.testing.assert_allclose(decision.weights, OWN)
+
+
+@pytest.mark.parametrize("loss", ["train", "evaluation"])
+@pytest.mark.parametrize("cut", range(0, 20, 3))
+def test_it_goes_on_alike_after_a_resume_in_the_midst_of_a_phase(loss: str, cut: int) -> None:
+    whole = World(Aioli(0.5, 3, 2, 4, loss=loss), eval_steps=2)
+    expected = whole.run(40)
+    first = World(Aioli(0.5, 3, 2, 4, loss=loss), eval_steps=2)
+    first.run(cut)
+    saved = json.dumps(first.policy.state_dict(), allow_nan=False)
+    second = World(Aioli(0.5, 3, 2, 4, loss=loss), eval_steps=2)
+    second.policy.load_state_dict(json.loads(saved))
+    second.losses, second.step, second.decisions = first.losses, first.step, first.decisions
+    for one, other in zip(second.run(40 - cut), expected, strict=True):
+        np.testing.assert_array_equal(one.weights, other.weights)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"probe_steps": 1}, "probe_steps must be a whole number, 2 or more"),
+        ({"probe_share": 0.5}, "probe_share must be"),
+        ({"probe_share": 1.0}, "probe_share=1 shows the training loss of the probed stream alone"),
+        ({"num_sweeps": 0}, "num_sweeps must be"),
+        ({"training_steps": 0}, "training_steps must be"),
+        ({"learning_rate": -1.0}, "learning_rate must be"),
+        ({"loss": "test"}, "loss must be 'train' or 'evaluation', got 'test'"),
+    ],
+)
+def test_values_outside_their_ranges_are_refused(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Aioli(**arguments)
+
+
+def test_a_thousand_streams() -> None:
+    policy = Aioli(1.0, 2, 1, 3)
+    decision = policy.start(mixture([1.0] * 1000))
+    assert decision.weights.max() == pytest.approx(0.75)
+    assert policy.update(observe(1, np.ones(1000))).weights.sum() == pytest.approx(1.0)
+
+
+class TestInteractions:
+    @given(
+        entries=st.lists(st.floats(-5, 5), min_size=12, max_size=12),
+        share=st.floats(0.51, 1.0),
+    )
+    def test_they_are_what_the_falls_came_from(self, entries: list[float], share: float) -> None:
+        true = np.array(entries).reshape(4, 3)
+        probes = np.stack([probe_mixture(3, j, share) for j in range(3)], axis=1)
+        np.testing.assert_allclose(interactions_of(true @ probes, share), true, atol=1e-12)
+
+    def test_an_unknown_column_counts_as_the_mean_and_an_unknown_row_not_at_all(self) -> None:
+        falls = np.array([[1.0, np.nan, 3.0], [np.nan] * 3])
+        np.testing.assert_allclose(interactions_of(falls, 1.0), [[1.0, 2.0, 3.0]])
+
+    def test_normalising_by_hand(self) -> None:
+        np.testing.assert_allclose(normalised(np.array([[-1.0, 1.0], [0.0, 2.0]])), [[0.0, 1 / 3], [1 / 6, 1 / 2]])
+        np.testing.assert_allclose(normalised(np.array([[1.0, 3.0]])), [[0.25, 0.75]])  # none is negative: no shift
+        np.testing.assert_allclose(normalised(np.full((2, 2), -3.0)), np.zeros((2, 2)))

@@ -1,0 +1,96 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from mixer.policies import FAMO, Decision
+from tests.mixer.policies.losses import mixture, observe
+
+
+def run(policy: FAMO, pairs: list, own: tuple[float, ...] = (0.5, 0.5)) -> list[Decision]:
+    updates = (policy.update(observe(step, before, after=after)) for step, (before, after) in enumerate(pairs, 1))
+    return [policy.start(mixture(own)), *updates]
+
+
+def test_a_step_by_hand() -> None:
+    # Δ = (log 2 - log 1, 0) and z = (1/2, 1/2), so δ = (log 2)/4 · (1, -1). The first step of Adam is β δ / |δ|: the
+    # logits are (-β, β), z = (1, e^2β) / (1 + e^2β), and w ∝ z / L with L = (1, 3) after the step.
+    _, decision = run(FAMO(0.025, 0.01, loss_decay=0.0), [([2.0, 3.0], [1.0, 3.0])])
+    first, second = 1.0, math.exp(0.05) / 3
+    np.testing.assert_allclose(decision.weights, [first / (first + second), second / (first + second)], rtol=1e-6)
+
+
+def test_a_second_step_by_hand() -> None:
+    # δ of the first step is d (1, -1) with d = (log 2)/4. The second update leaves both losses: its gradient is the
+    # decay alone, γ ξ = -γβ (1, -1). Moments, without the signs: m = (0.09 d - 0.1 γβ) / (1 - 0.81), v = (0.000999 d^2
+    # + 0.001 (γβ)^2) / (1 - 0.998001).
+    policy = FAMO(0.025, 0.4, loss_decay=0.0)
+    run(policy, [([2.0, 3.0], [1.0, 3.0]), ([1.0, 3.0], [1.0, 3.0])])
+    d, decay = math.log(2) / 4, 0.4 * 0.025
+    mean = (0.1 * 0.9 * d - 0.1 * decay) / (1 - 0.9**2)
+    square = (0.001 * 0.999 * d**2 + 0.001 * decay**2) / (1 - 0.999**2)
+    expected = -0.025 - 0.025 * mean / math.sqrt(square)
+    np.testing.assert_allclose(policy.state_dict()["logits"], [expected, -expected], rtol=1e-6)
+
+
+def test_the_logits_are_those_of_torch() -> None:
+    random = np.random.default_rng(0)
+    before, after = np.exp(random.normal(size=(2, 30, 3)))
+    policy = FAMO(0.1, 0.05, lower_bound=-0.5)
+    run(policy, list(zip(before, after, strict=True)), (0.2, 0.3, 0.5))
+    logits = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    adam = torch.optim.Adam([logits], lr=0.1, weight_decay=0.05)
+    for falls in torch.from_numpy(np.log(before + 0.5 + 1e-8) - np.log(after + 0.5 + 1e-8)):
+        adam.zero_grad()
+        (torch.softmax(logits, 0) @ falls).backward()
+        adam.step()
+    np.testing.assert_allclose(policy.state_dict()["logits"], logits.detach().numpy(), rtol=1e-9)
+
+
+def test_on_even_streams_the_loss_weights_are_those_of_the_paper() -> None:
+    # c z / L of eq. 11 sums to 1, here to K; with a learning rate of 0 z is even.
+    _, decision = run(FAMO(0.0, loss_decay=0.0, acts_on="loss"), [([9.0, 9.0], [1.0, 4.0])])
+    np.testing.assert_allclose(decision.loss_weights, [1.6, 0.4], rtol=1e-6)
+
+
+def test_a_loss_in_another_unit_counts_the_same() -> None:
+    pairs = [([3.0, 2.0], [2.0, 2.1]), ([2.0, 2.1], [1.5, 1.9])]
+    scaled = [([b, 100 * c], [d, 100 * e]) for (b, c), (d, e) in pairs]
+    one, other = run(FAMO(acts_on="loss"), pairs)[-1], run(FAMO(acts_on="loss"), scaled)[-1]
+    ratios = other.loss_weights / one.loss_weights
+    assert ratios[0] / ratios[1] == pytest.approx(100, rel=1e-6), "the loss times its weight is the same"
+
+
+def test_the_stream_that_falls_fastest_gets_less() -> None:
+    *_, last = run(FAMO(loss_decay=0.0, lower_bound=-1e6), [([2.0, 2.0], [1.0, 2.0])] * 20)
+    assert last.weights[0] < 0.5
+
+
+def test_a_stream_without_both_losses_keeps_its_logit() -> None:
+    policy, alone = FAMO(), FAMO()
+    run(policy, [([2.0, 3.0, 5.0], [1.0, 3.0, math.nan]), ([2.0, 3.0, math.inf], [1.0, 3.0, 2.0])], (0.4, 0.4, 0.2))
+    run(alone, [([2.0, 3.0], [1.0, 3.0])] * 2)
+    assert policy.state_dict()["logits"] == [*alone.state_dict()["logits"], 0.0]
+
+
+def test_without_losses_after_the_step_nothing_moves() -> None:
+    policy = FAMO(0.5)
+    run(policy, [([2.0, 3.0], [1.0, 3.0]), ([2.0, 3.0], None)])
+    once = FAMO(0.5)
+    run(once, [([2.0, 3.0], [1.0, 3.0])])
+    assert policy.state_dict() == once.state_dict()
+
+
+def test_losses_below_their_bound_count_as_missing() -> None:
+    policy = FAMO(lower_bound=1.0)
+    run(policy, [([2.0, 3.0], [0.5, 2.0])])
+    assert policy.state_dict()["num_steps"] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"learning_rate": -1.0}, {"weight_decay": math.nan}, {"lower_bound": math.inf}, {"loss_decay": 1.0}]
+)
+def test_values_outside_their_ranges_are_refused(arguments: dict) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(arguments))} must be"):
+        FAMO(**arguments)

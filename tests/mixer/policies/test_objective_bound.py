@@ -1,0 +1,140 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mixer.policies.evidence import LEAST_MEASUREMENTS, Evidence
+from mixer.policies.objective_bound import ObjectiveBound
+
+seeds = st.integers(0, 10_000)
+
+
+def drawn(seed: int, size: int, noise: float = 1.0) -> ObjectiveBound:
+    random = np.random.default_rng(seed)
+    factor = random.normal(size=(size, 6))
+    return ObjectiveBound(factor @ factor.T, noise * random.exponential(5.0, size), random.dirichlet(np.ones(size)))
+
+
+def best(bound: ObjectiveBound, step: float | None) -> tuple[np.ndarray, float]:
+    size = len(bound.noise)
+    return bound.best_weights(np.full(size, 1 / size), np.zeros(size), np.ones(size), step)
+
+
+class TestBound:
+    def test_by_hand(self) -> None:
+        # aᵀGw = ½·(4·¾ + 1·¼) = 1.625; wᵀGw = 4·9/16 + 1/16 = 2.3125; wᵀν = 0.75 + 0.5 = 1.25.
+        bound = ObjectiveBound(np.diag([4.0, 1.0]), np.array([1.0, 2.0]), np.array([0.5, 0.5]))
+        weights = np.array([0.75, 0.25])
+        assert bound.square(weights) == pytest.approx(3.5625)
+        assert bound.fall(weights, 0.5) == pytest.approx(0.5 * 1.625 - 0.125 * 3.5625)
+        assert bound.best_step(weights) == pytest.approx(1.625 / 3.5625)
+
+    @given(seed=seeds)
+    def test_it_holds_on_quadratics_and_is_exact_in_the_mean(self, seed: int) -> None:
+        """L_i = ½||θ − c_i||² at 0: g_i = −c_i, L = 1, F falls by s aᵀGw − ½ s² ||Gw||² exactly."""
+        random = np.random.default_rng(seed)
+        optima, weights, importance = random.normal(size=(3, 5)), random.dirichlet([1] * 3), random.dirichlet([1] * 3)
+        bound = ObjectiveBound(optima @ optima.T, np.zeros(3), importance)
+        after = 0.3 * weights @ optima
+        losses = 0.5 * (optima**2).sum(axis=1) - 0.5 * ((after - optima) ** 2).sum(axis=1)
+        assert bound.fall(weights, 0.3) == pytest.approx(float(importance @ losses))
+
+    @given(seed=seeds)
+    def test_the_best_step_is_the_best(self, seed: int) -> None:
+        bound = drawn(seed, 4)
+        weights = np.random.default_rng(seed + 1).dirichlet(np.ones(4))
+        step = bound.best_step(weights)
+        for other in (0.0, 0.5 * step, 1.1 * step, 1.0):
+            assert bound.fall(weights, step) >= bound.fall(weights, other) - 1e-9
+
+
+class TestBestWeights:
+    @given(seed=seeds, size=st.integers(1, 7))
+    def test_without_noise_the_objective_itself_is_the_best_mixture(self, seed: int, size: int) -> None:
+        """Cauchy-Schwarz: aᵀGw ≤ ||g_a|| ||g_w||, however large one stream's gradients are."""
+        bound = drawn(seed, size, noise=0.0)
+        weights, step = best(bound, 1.0)
+        assert bound.fall(weights, step) == pytest.approx(bound.fall(bound.importance, 1.0), rel=1e-4)
+        if size <= 5:  # the gradients span as many directions, so that no other mixture is as good
+            np.testing.assert_allclose(weights, bound.importance, atol=2e-2)
+
+    def test_two_streams_with_noise_by_hand(self) -> None:
+        # G = 1, ν = (0.2, 0), a = ½: slopes w₁ − ½ + 0.1 = w₂ − ½: w₁ = 0.45.
+        bound = ObjectiveBound(np.eye(2), np.array([0.2, 0.0]), np.array([0.5, 0.5]))
+        np.testing.assert_allclose(best(bound, 1.0)[0], [0.45, 0.55], atol=1e-5)
+
+    def test_a_stream_with_the_same_gradient_stands_for_a_noisy_one(self) -> None:
+        # The first two differ in nothing but noise; all that matters between them is ν.
+        gram = np.array([[1.0, 1, 0], [1, 1, 0], [0, 0, 1]])
+        bound = ObjectiveBound(gram, np.array([0.5, 0.1, 0.1]), np.array([1.0, 0, 0]))
+        np.testing.assert_allclose(best(bound, 1.0)[0], [0, 1, 0], atol=1e-4)
+
+    def test_a_short_step_picks_the_steepest_stream(self) -> None:
+        # What the bound says at a small s, and why that is not the default.
+        bound = ObjectiveBound(np.diag([4.0, 1.0]), np.zeros(2), np.array([0.5, 0.5]))
+        np.testing.assert_allclose(best(bound, 0.01)[0], [1, 0], atol=1e-4)
+        # s (4w₁) − 2 = s (1 − w₁) − ½ at s = 0.5: 2.5 w₁ = 2, w₁ = 0.8.
+        np.testing.assert_allclose(best(bound, 0.5)[0], [0.8, 0.2], atol=1e-4)
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_each_ones_own_step_against_a_grid(self, seed: int) -> None:
+        bound = drawn(seed, 2, noise=0.3)
+        weights, step = best(bound, None)
+        grid = [np.array([share, 1 - share]) for share in np.linspace(0, 1, 2001)]
+        falls = [bound.fall(other, bound.best_step(other)) for other in grid]
+        assert bound.fall(weights, step) == pytest.approx(max(falls), rel=1e-3, abs=1e-9)
+
+    @given(seed=seeds, size=st.integers(1, 6), step=st.sampled_from([None, 0.1, 1.0]))
+    def test_never_less_than_the_start(self, seed: int, size: int, step: float | None) -> None:
+        bound = drawn(seed, size)
+        start = np.full(size, 1 / size)
+        found, length = bound.best_weights(start, 0.5 * start, np.minimum(1.0, 2 * start), step)
+        before = bound.fall(start, bound.best_step(start) if step is None else step)
+        assert bound.fall(found, length) >= before - 1e-5 * (np.abs(bound.gram).max() + bound.noise.max())
+
+    def test_uphill_nothing_is_promised(self) -> None:
+        bound = ObjectiveBound(np.array([[1.0, -3], [-3, 9]]), np.zeros(2), np.array([1.0, 0]))
+        start = np.array([0.5, 0.5])
+        weights, step = bound.best_weights(start, 0.9 * start, 1.1 * start, None)
+        assert (weights.tolist(), step) == ([0.5, 0.5], 0.0)
+
+
+def trust_of(gains: list[float], threshold: float = 2.0, decay: float = 0.95) -> float:
+    evidence = Evidence(decay, threshold)
+    evidence.start()
+    for gain in gains:
+        evidence.take(gain)
+    return evidence.trust
+
+
+class TestEvidence:
+    def test_by_hand(self) -> None:
+        # Decay ½, gains 1, 1, 1, 3: weights 1, 2, 4, 8 over 15: mean 31/15, squares (7 + 72)/15; number of values
+        # (15² / (1 + 4 + 16 + 64)) = 225/85. Error² = (79/15 − (31/15)²) / (225/85 − 1).
+        error = (79 / 15 - (31 / 15) ** 2) / (225 / 85 - 1)
+        assert trust_of([1, 1, 1, 3], 0.5, 0.5) == pytest.approx(1 - 0.25 * error / (31 / 15) ** 2)
+
+    def test_little_is_believed(self) -> None:
+        assert trust_of([1.0] * (LEAST_MEASUREMENTS - 1)) == 0.0
+        assert trust_of([1.0] * LEAST_MEASUREMENTS) == pytest.approx(1.0)
+        assert trust_of([-1.0] * 20) == 0.0
+        assert trust_of([0.0] * 20) == 0.0
+        assert trust_of([], threshold=0.0) == 1.0
+
+    def test_gains_of_pure_noise_are_seldom_believed(self) -> None:
+        random = np.random.default_rng(0)
+        trusts = [trust_of(list(random.normal(size=30))) for _ in range(3000)]
+        # Student's t with some 24 degrees of freedom is above 2 in 2.8 % (± 0.3 % of 3000), and seldom by much.
+        assert np.mean(np.array(trusts) > 0) == pytest.approx(0.028, abs=0.01)
+        assert np.mean(trusts) < 0.02
+
+    def test_the_surer_the_more(self) -> None:
+        random = np.random.default_rng(1)
+        noise = random.normal(size=40)
+        trusts = [trust_of(list(mean + noise)) for mean in (0.1, 0.5, 1.0, 3.0)]
+        assert trusts == sorted(trusts)
+        assert trusts[-1] > 0.9
+
+    def test_awkward_gains(self) -> None:
+        assert trust_of([np.nan, np.inf, -np.inf] * 5) == 0.0
+        assert 0.0 <= trust_of([1e300, -1e300, 1.0, 2.0, 1e-300]) <= 1.0

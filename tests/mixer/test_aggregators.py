@@ -1,0 +1,231 @@
+"""Weights by name and as given: golden values, what they are scaled to, and what is refused."""
+
+import importlib
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mixer import GradientAggregation
+from mixer.aggregators import Aggregator
+from mixer.weightings import NAMES
+from tests.mixer.aggregated import at_odds, make_trainer
+
+torchjd = pytest.importorskip("torchjd.aggregation")
+
+KEY = (1, 2, 3)
+# Two gradients at an angle of 135 degrees: g = (1, 0) and h = (-1, 1).
+OPPOSED = np.array([[1.0, -1.0], [-1.0, 2.0]])
+
+
+def weigh(name: Any, gramian: np.ndarray, **options: Any) -> np.ndarray:
+    return Aggregator(name, options, len(gramian)).weigh(gramian, range(len(gramian)), KEY)
+
+
+def test_pcgrad_of_two_by_hand() -> None:
+    # g - <g,h>/|h|^2 h = g + h/2; h - <h,g>/|g|^2 g = h + g. Their sum is 2 g + 3/2 h.
+    np.testing.assert_allclose(weigh("pcgrad", OPPOSED), [2.0, 1.5], atol=1e-15)
+
+
+def test_mgda_of_two_by_hand() -> None:
+    # |a g + (1-a) h|^2 is least at a = (|h|^2 - <g,h>)/|g-h|^2 = 3/5. Twice that, for two streams.
+    np.testing.assert_allclose(weigh("mgda", OPPOSED), [1.2, 0.8], atol=1e-12)
+
+
+def test_upgrad_of_two_by_hand() -> None:
+    # The dual cone is {v: v_1 >= 0, v_2 >= v_1}. The half of g projected onto it lies on v_1 = v_2: (1/4, 1/4), or
+    # g/2 + h/4; that of h lies on v_1 = 0: it is (0, 1/2), or g/2 + h/2. Together g + 3/4 h, twice for two streams:
+    # 2 g + 3/2 h. torchjd regularises by 1e-4.
+    np.testing.assert_allclose(weigh("upgrad", OPPOSED), [2.0, 1.5], atol=1e-3)
+
+
+def test_nash_of_two_by_hand() -> None:
+    # For two streams both gain alike where a|g| = b|h|: a = t, b = t/sqrt(2), with t^2 (1 - 2/sqrt(2) + 1) = 3.
+    t = (3.0 / (2.0 - np.sqrt(2.0))) ** 0.5
+    np.testing.assert_allclose(weigh("nash-mtl", OPPOSED), [t, t / 2.0**0.5], rtol=1e-6)
+
+
+def test_cagrad_of_two_by_hand() -> None:
+    # Of g = (1, 0), h = (0, 1): the mean and the worst improvement are symmetric: both weights are (1 + c)/2, scaled by
+    # 2/(1 + c). With c = 0 it is the mean of any gradients: weights of 1.
+    np.testing.assert_allclose(weigh("cagrad", np.eye(2), c=0.7), [1.0, 1.0], atol=1e-9)
+    np.testing.assert_allclose(weigh("cagrad", OPPOSED, c=0.0), [1.0, 1.0], atol=1e-9)
+    # Of 1 and -1/2 the mean is 1/4. For the combination x, x/4 + c|x|/4 is least at x = -1/2 (the second alone), so
+    # that the update is 1/4 - c/4: weights 1/2 and 1/2 + c/2, times 2/(1 + c).
+    found = weigh("cagrad", np.array([[1.0, -0.5], [-0.5, 0.25]]))
+    np.testing.assert_allclose(found, np.array([0.5, 0.7]) * 2.0 / 1.4, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("num_streams", [2, 3, 7])
+def test_orthogonal_gradients_of_one_length_are_added_up(name: str, num_streams: int) -> None:
+    for size in (1e-12, 1.0, 1e12):
+        np.testing.assert_allclose(weigh(name, size * np.eye(num_streams)), np.ones(num_streams), rtol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["pcgrad", "upgrad"])
+@given(seed=st.integers(0, 10_000), num_streams=st.integers(2, 5))
+def test_streams_that_agree_are_added_up(name: str, seed: int, num_streams: int) -> None:
+    rows = np.random.default_rng(seed).uniform(0.1, 1.0, (num_streams, 8))
+    np.testing.assert_allclose(weigh(name, rows @ rows.T), np.ones(num_streams), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["upgrad", "mgda", "nash-mtl"])
+@given(seed=st.integers(0, 10_000), num_streams=st.integers(2, 5))
+@settings(max_examples=25)
+def test_no_stream_loses(name: str, seed: int, num_streams: int) -> None:
+    generator = np.random.default_rng(seed)
+    rows = generator.normal(size=(num_streams, 9)) * np.exp(generator.normal(size=(num_streams, 1)))
+    gramian = rows @ rows.T
+    weights = weigh(name, gramian)
+    # What torchjd adds to the diagonal for upgrad, and where it stops in mgda.
+    slack = {"upgrad": 1.001e-4 * np.trace(gramian) * weights, "mgda": 2e-3 * num_streams * gramian.diagonal()}
+    assert (gramian @ weights >= -slack.get(name, 0.0)).all()
+
+
+@given(seed=st.integers(0, 10_000), num_streams=st.integers(2, 5))
+@settings(max_examples=25)
+def test_in_a_bargain_all_gain_alike_however_long_their_gradients(seed: int, num_streams: int) -> None:
+    generator = np.random.default_rng(seed)
+    rows = generator.normal(size=(num_streams, 9))
+    longer = rows * np.exp(2.0 * generator.normal(size=(num_streams, 1)))
+    gramian = longer @ longer.T
+    weights = weigh("nash-mtl", gramian)
+    gains = weights * (gramian @ weights)
+    np.testing.assert_allclose(gains, np.full(num_streams, gains.mean()), rtol=1e-3)
+    assert weights @ gramian @ weights == pytest.approx(np.trace(gramian))
+    direction, same = weights @ longer, weigh("nash-mtl", rows @ rows.T) @ rows
+    assert direction @ same == pytest.approx(np.linalg.norm(direction) * np.linalg.norm(same), rel=1e-5)
+
+
+def test_where_nobody_can_gain_a_bargain_is_next_to_nothing() -> None:
+    gradients = np.array([[1.0, 0.0], [-3.0, 0.0]])
+    assert np.linalg.norm(weigh("nash-mtl", gradients @ gradients.T) @ gradients) < 1e-6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_do_not_go_by_length_as_a_whole(name: str) -> None:
+    rows = np.random.default_rng(3).normal(size=(3, 20))
+    rows[0] -= 2.0 * rows[1]
+    whole = weigh(name, rows @ rows.T)
+    for factor in (1e-8, 1e8):
+        np.testing.assert_allclose(weigh(name, factor * (rows @ rows.T)), whole, rtol=1e-6)
+
+
+def test_random_order_is_of_the_key_and_leaves_the_global_generators() -> None:
+    rows = np.random.default_rng(0).normal(size=(6, 4))
+    aggregator = Aggregator("pcgrad", {}, 6)
+    before = torch.get_rng_state(), random.getstate()
+    drawn = [aggregator.weigh(rows @ rows.T, range(6), (key,)).tolist() for key in (1, 2, 1, 3)]
+    assert drawn[0] == drawn[2]
+    assert len({tuple(weights) for weights in drawn}) == 3
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+
+
+def test_aggregators_of_torchjd_as_they_are() -> None:
+    rows = np.random.default_rng(3).normal(size=(3, 20))
+    rows[0] -= 2.0 * rows[1]
+    gramian = rows @ rows.T
+    for given_, name in ((torchjd.UPGrad(), "upgrad"), (torchjd.UPGradWeighting(), "upgrad"), (torchjd.MGDA(), "mgda")):
+        np.testing.assert_array_equal(weigh(given_, gramian), weigh(name, gramian))
+    np.testing.assert_allclose(weigh(torchjd.Mean(), gramian), np.ones(3), rtol=1e-15)
+    np.testing.assert_allclose(weigh(torchjd.Sum(), gramian), np.ones(3), rtol=1e-15)
+    assert weigh(torchjd.IMTLG(), gramian).shape == weigh(torchjd.AlignedMTL(), gramian).shape == (3,)
+    # 1, 2 and 5 add up to 8: times 3/8.
+    constant = torchjd.Constant(torch.tensor([1.0, 2.0, 5.0]))
+    np.testing.assert_allclose(weigh(constant, gramian), [0.375, 0.75, 1.875], rtol=1e-15)
+
+
+def test_entries_by_stream_are_those_of_the_streams_that_are_present() -> None:
+    constant = torchjd.Constant(torch.tensor([1.0, 2.0, 5.0]))
+    found = Aggregator(constant, {}, 3).weigh(np.eye(2), [0, 2], KEY)
+    np.testing.assert_allclose(found, [2 / 6, 10 / 6], rtol=1e-15)
+    preferred = torchjd.UPGrad(pref_vector=torch.tensor([1.0, 2.0, 5.0]))
+    np.testing.assert_allclose(Aggregator(preferred, {}, 3).weigh(np.eye(2), [0, 2], KEY), [2 / 6, 10 / 6], rtol=1e-9)
+    assert preferred.pref_vector.tolist() == [1.0, 2.0, 5.0]
+    with pytest.raises(ValueError, match=r"conflict=UPGrad: pref_vector must have an entry a stream \(2\), got 3"):
+        Aggregator(preferred, {}, 2)
+
+
+@pytest.mark.parametrize(
+    ("given_", "options", "error", "message"),
+    [
+        ("median", {}, ValueError, r"no aggregator is called 'median'; there are \['pcgrad', 'cagrad', 'mgda'"),
+        ("up-grade", {}, ValueError, "Did you mean 'upgrad'"),
+        ("cagrad", {"radius": 1}, ValueError, r"conflict='cagrad' cannot be made with the options \{'radius': 1\}"),
+        ("cagrad", {"c": -1.0}, ValueError, "c must be non-negative"),
+        ("nash-mtl", {"n_tasks": 3}, ValueError, "n_tasks is no option here"),
+        ("nash-mtl", {"update_weights_every": 3}, ValueError, "update_weights_every is no option here"),
+        (lambda: torchjd.NashMTL(n_tasks=2), {}, ValueError, "NashMTL remembers .* Give conflict='nash-mtl'"),
+        (lambda: torchjd.GradVac(), {}, ValueError, "GradVac remembers earlier gradients, which no checkpoint holds"),
+        (lambda: torchjd.ConFIG(), {}, ValueError, "ConFIG needs the gradients whole"),
+        (lambda: torchjd.Mean(), {"c": 1}, ValueError, r"options are for names such as 'cagrad'; give them to Mean\("),
+        (lambda: torchjd.Constant(torch.tensor([1.0, -1.0])), {}, ValueError, "must add up to more than 0, got 0"),
+        (lambda: torchjd.UPGrad, {}, TypeError, r"the class UPGrad; give an instance: conflict=UPGrad\(...\)"),
+        (lambda: 3, {}, TypeError, r"conflict must be one of \['pcgrad', .* or an aggregator of torchjd, got int"),
+    ],
+)
+def test_what_is_refused(given_: Any, options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Aggregator(given_() if callable(given_) else given_, options, 2)
+
+
+def test_a_solver_that_fails_is_named() -> None:
+    class Failing(torchjd.Weighting):  # type: ignore[misc, name-defined]
+        def forward(self, gramian: torch.Tensor) -> torch.Tensor:
+            if gramian[0, 1] < 0:
+                raise RuntimeError("no way out")
+            return torch.full((len(gramian),), float("nan") if gramian[0, 1] > 0 else 1.0)
+
+    with pytest.raises(ValueError, match=r"conflict=Failing found no weights for the Gramian .*: no way out"):
+        weigh(Failing(), OPPOSED)
+    with pytest.raises(ValueError, match="conflict=Failing must give 2 finite weights"):
+        weigh(Failing(), abs(OPPOSED))
+
+
+def test_torchjd_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    original = importlib.import_module
+
+    def without(name: str, *args: Any) -> Any:
+        if name.startswith("torchjd"):
+            raise ModuleNotFoundError("No module named 'torchjd'", name="torchjd")
+        return original(name, *args)
+
+    monkeypatch.setattr(importlib, "import_module", without)
+    with pytest.raises(ValueError, match=r"pip install 'adaptive-mixer\[conflict\]'"):
+        make_trainer(tmp_path, "upgrad", train_dataset=at_odds())
+    with pytest.raises(ValueError, match="no aggregator is called 'median'"):
+        make_trainer(tmp_path, "median")
+
+
+SOLVERS: dict[str, list[str]] = {
+    "pcgrad": [],
+    "cagrad": ["cvxpy", "clarabel"],
+    "mgda": [],
+    "nash-mtl": ["cvxpy", "ecos"],
+    "upgrad": ["qpsolvers", "quadprog"],
+}
+
+
+@pytest.mark.parametrize(("name", "missing"), [(name, one) for name in NAMES for one in [None, *SOLVERS[name]]])
+def test_a_solver_that_is_not_installed_is_named(
+    name: str, missing: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = {"numpy", *SOLVERS[name]} - {missing}  # and no solver that others need
+    monkeypatch.setattr("torchjd._mixins.find_spec", lambda asked: object() if asked in there else None)
+    if missing is None:
+        assert weigh(name, OPPOSED).shape == (2,)
+        return
+    with pytest.raises(ValueError, match=rf"{name}.*requires \['{missing}'\].*'adaptive-mixer\[conflict-solvers\]'"):
+        weigh(name, OPPOSED)
+
+
+def test_a_name_is_checked_at_once() -> None:
+    with pytest.raises(ValueError, match="no aggregator is called 'mean'"):
+        GradientAggregation("mean")
+    assert GradientAggregation("Nash_MTL").aggregator == "nash-mtl"

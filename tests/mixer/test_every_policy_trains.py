@@ -1,0 +1,96 @@
+"""Every policy in runs of the trainer: what it needs is measured and reaches it, also beside aggregated gradients."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mixer
+from mixer import Decision, MixingTrainer, Observation, Policy
+from mixer.policies.registry import built_in_policies
+from tests.mixer.comparing import Tagger, build, streams
+
+LOSSES = {"a": 1.0, "b": 0.9, "c": 0.8}
+# Arguments with which so few updates change something.
+MAKERS: dict[str, Callable[[], Policy]] = {
+    "UniMax": lambda: mixer.UniMax(45, max_epochs=2.0),
+    "Scheduled": lambda: mixer.Scheduled([(0.0, {"a": 1, "b": 1, "c": 1}), (1.0, {"a": 3, "b": 1, "c": 1})]),
+    "LossChange": lambda: mixer.LossChange(num_warmup_observations=1),
+    "ODM": lambda: mixer.ODM("code", num_warmup_steps=0),
+    "ADO": lambda: mixer.ADO("paper", 2, 1, 0),
+    "TargetLoss": lambda: mixer.TargetLoss(LOSSES),
+    "PiKE": lambda: mixer.PiKE(1, min_samples=2),
+    "BalancedPiKE": lambda: mixer.BalancedPiKE(interval_steps=1, min_samples=2),
+    "CoBa": lambda: mixer.CoBa(2, num_warmup_evaluations=2),
+    "DWA": lambda: mixer.DWA(0.1, 1),
+    "Aioli": lambda: mixer.Aioli(1.0, 2, 1, 1),
+    "DoGE": lambda: mixer.DoGE(interval_steps=1),
+    "GRAPE": lambda: mixer.GRAPE(interval_steps=1),
+    "RegularizedBalance": lambda: mixer.RegularizedBalance(interval_steps=1),
+    "GradNorm": lambda: mixer.GradNorm(interval_steps=1, acts_on="sampling"),
+    "ObjectiveDescent": lambda: mixer.ObjectiveDescent("worst", interval_steps=1, evidence=0.0, loss="excess"),
+    "Function": lambda: mixer.Function(lambda step, weights: [1 + step, 1, 1]),
+    "Floor": lambda: mixer.Floor(mixer.DoReMi(applies_to="sampling"), 0.1),
+    "Smoothed": lambda: mixer.Smoothed(mixer.FAMO()),
+    "WarmUp": lambda: mixer.WarmUp(mixer.FAMO(), 2),
+    "Hold": lambda: mixer.Hold(mixer.DWA(0.1, 1), 2),
+    "TrustRegion": lambda: mixer.TrustRegion(mixer.DWA(0.1, 1), 0.01),
+}
+STAY = {"Uniform", "Proportional", "Temperature", "UniMax", "Fixed"}
+ON_LOSSES = {"GroupDRO", "DoReMi"}  # sampled by the streams' own weights
+
+
+def train(folder: Path, name: str, **changes: Any) -> tuple[MixingTrainer, list[Observation], list[Decision]]:
+    policy = MAKERS[name]() if name in MAKERS else built_in_policies()[name]()
+    seen: list[Observation] = []
+    decisions: list[Decision] = []
+    update = policy.update
+
+    def noted(observation: Observation) -> Decision:
+        seen.append(observation)
+        decisions.append(update(observation))
+        return decisions[-1]
+
+    policy.update = noted  # type: ignore[method-assign]
+    args = {"max_steps": 6, "eval_strategy": "steps", "eval_steps": 1, "learning_rate": 0.05}
+    trainer = build(folder, policy, eval_dataset=streams(), model=Tagger(), args=args, **changes)
+    trainer.train()
+    return trainer, seen, decisions
+
+
+def check(trainer: MixingTrainer, seen: list[Observation], decisions: list[Decision], name: str) -> None:
+    policy = trainer.mixing.policy
+    for observation in seen:
+        if "loss_after" in policy.needs:
+            assert np.isfinite(observation.losses_after).any()
+        if "excess_loss" in policy.needs:
+            assert np.isfinite(observation.excess_losses).any()
+    if policy.needs & {"gradient", "gradient_variance"}:
+        assert any(observation.gradients is not None for observation in seen)
+    if "evaluation_loss" in policy.needs:
+        assert any(observation.evaluation_losses is not None for observation in seen)
+    if name in STAY:
+        return
+    assert len(decisions) == 6
+    found = [decision.loss_weights if name in ON_LOSSES else decision.weights for decision in decisions]
+    assert np.ptp(np.array(found), axis=0).max() > 1e-4
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gc.collect", lambda *_: 0)
+
+
+@pytest.mark.parametrize("name", sorted(built_in_policies()))
+def test_alone(tmp_path: Path, name: str) -> None:
+    check(*train(tmp_path, name), name)
+
+
+@pytest.mark.parametrize("name", ["DoGE", "DoReMi", "FAMO", "GradNorm", "GroupDRO", "ObjectiveDescent"])
+def test_beside_aggregated_gradients(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("torchjd")
+    trainer, seen, decisions = train(tmp_path, name, conflict="pcgrad")
+    check(trainer, seen, decisions, name)
+    assert any("conflicts" in entry for entry in trainer.state.log_history)
