@@ -1,0 +1,177 @@
+"""The competitors of `benchmarks.mixing_quality`: plain mixtures, a grid of fixed ones, and every adaptive policy.
+
+No policy is tuned: each has its defaults, but for what goes by the length of the run, which one rule sets for all by the
+parameter's name. With `N` updates and `M` observations (evaluations, for a policy that follows these; else updates):
+
+- an interval (`interval_steps`) is `N/24` updates;
+- a warm-up is `N/20` updates, or `M/20` observations where its name ends in `observations`;
+- a window or history is `M/10`;
+- `fast_decay` and `slow_decay` have horizons of `M/24` and `5M/24`.
+
+At 240 updates these are the defaults of `LossChange` and the interval of `benchmarks.pike`. Evaluations come at the same
+interval.
+"""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mixer.policies import Policy
+from mixer.policies.registry import built_in_policies
+
+UNIFORM, PROPORTIONAL, TEMPERATURE = "Uniform", "Proportional", "Temperature"
+REFERENCE_LOSSES = "the reference's validation losses"  # in settings: is replaced by them, by stream
+NUM_DECISIONS = 24
+NO_COMPETITORS = {
+    "Fixed": "is the grid",
+    "Scheduled": "is given by its user",
+    "Function": "is given by its user",
+    "Floor": "is a wrapper",
+    "Smoothed": "is a wrapper",
+    "WarmUp": "is a wrapper",
+    "Hold": "is a wrapper",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A competitor.
+
+    Args:
+        class_name: Its class, among the built-in policies.
+        settings: Arguments that differ from what the rule gives.
+    """
+
+    class_name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+ENTRIES: dict[str, Entry] = {
+    UNIFORM: Entry("Uniform"),
+    PROPORTIONAL: Entry("Proportional"),
+    TEMPERATURE: Entry("Temperature"),
+    "UniMax": Entry("UniMax"),
+    "LossChange": Entry("LossChange"),
+    "LossChange, evaluation": Entry("LossChange", {"loss": "evaluation"}),
+    "ODM": Entry("ODM"),
+    "ADO": Entry("ADO"),
+    "GroupDRO": Entry("GroupDRO"),
+    "DoReMi": Entry("DoReMi"),
+    "TargetLoss": Entry("TargetLoss", {"targets": REFERENCE_LOSSES}),
+    "CoBa": Entry("CoBa"),
+    "DWA": Entry("DWA"),
+    "FAMO": Entry("FAMO"),
+    "SkillIt": Entry("SkillIt"),
+    "Aioli": Entry("Aioli"),
+    "PiKE": Entry("PiKE"),
+    "PiKE, conceptual": Entry("PiKE", {"mode": "conceptual"}),
+    "BalancedPiKE": Entry("BalancedPiKE"),
+    "DoGE": Entry("DoGE"),
+    "GRAPE": Entry("GRAPE"),
+    "RB": Entry("RB"),
+    "GradNorm": Entry("GradNorm"),
+    "Gram": Entry("Gram"),
+}
+
+
+def competitors() -> dict[str, Entry]:
+    """Lists the competitors that there are: those of the table, and every other built-in policy by the rule alone.
+
+    Returns:
+        Entries by name; those of classes that are not there are left out.
+    """
+    classes = built_in_policies()
+    found = {name: entry for name, entry in ENTRIES.items() if entry.class_name in classes}
+    known = {entry.class_name for entry in found.values()} | set(NO_COMPETITORS)
+    return found | {name: Entry(name) for name in classes if name not in known}
+
+
+def settings_of(entry: Entry, num_steps: int) -> dict[str, Any]:
+    """Gives all arguments of a competitor that are not defaults.
+
+    Args:
+        entry: The competitor.
+        num_steps: Updates of the run.
+
+    Returns:
+        Arguments by name.
+
+    Raises:
+        TypeError: If the class takes other arguments than the entry gives.
+    """
+    policy_class = built_in_policies()[entry.class_name]
+    follows_evaluations = "evaluation_loss" in _needs(policy_class, entry.settings)
+    num_observations = NUM_DECISIONS if follows_evaluations else num_steps
+    settings = {}
+    for name in parameters_of(policy_class):
+        value = _by_rule(name, num_steps, num_observations)
+        if value is not None:
+            settings[name] = value
+    return settings | dict(entry.settings)
+
+
+def interval_of(num_steps: int) -> int:
+    """Gives the updates from one decision, measurement or evaluation to the next.
+
+    Args:
+        num_steps: Updates of the run.
+
+    Returns:
+        The interval, 1 or more.
+    """
+    return max(1, round(num_steps / NUM_DECISIONS))
+
+
+def make(class_name: str, settings: Mapping[str, Any], reference_losses: Mapping[str, float] | None = None) -> Policy:
+    """Makes a policy.
+
+    Args:
+        class_name: Its class, among the built-in policies.
+        settings: Its arguments.
+        reference_losses: Validation losses of the reference, by stream, for settings that name them.
+
+    Returns:
+        The policy.
+    """
+    given = {name: reference_losses if value == REFERENCE_LOSSES else value for name, value in settings.items()}
+    return built_in_policies()[class_name](**given)
+
+
+def _by_rule(name: str, num_steps: int, num_observations: int) -> int | float | None:
+    if "interval" in name:
+        return interval_of(num_steps)
+    if "warm" in name:
+        return max(1, round((num_observations if name.endswith("observations") else num_steps) / 20))
+    if "window" in name or "history" in name:
+        return max(2, round(num_observations / 10))
+    if name in ("fast_decay", "slow_decay"):
+        return max(0.0, 1.0 - (24 if name == "fast_decay" else 4.8) / num_observations)
+    return None
+
+
+def parameters_of(policy_class: type[Policy]) -> dict[str, inspect.Parameter]:
+    """Gives the parameters of a class that have defaults, and of those above it where it passes arguments on.
+
+    Args:
+        policy_class: The class.
+
+    Returns:
+        Parameters by name.
+    """
+    found: dict[str, inspect.Parameter] = {}
+    for owner in (owner for owner in policy_class.__mro__ if issubclass(owner, Policy) and owner is not Policy):
+        parameters = inspect.signature(owner).parameters
+        for name, parameter in parameters.items():
+            if parameter.default is not inspect.Parameter.empty:
+                found.setdefault(name, parameter)
+        if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+            break
+    return found
+
+
+def _needs(policy_class: type[Policy], settings: Mapping[str, Any]) -> frozenset[str]:
+    """What a policy observes; a setting may change it, but for one that is only known in a run."""
+    if REFERENCE_LOSSES in settings.values():
+        return policy_class.needs
+    return policy_class(**settings).needs
