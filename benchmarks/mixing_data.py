@@ -1,8 +1,8 @@
 """What the mixtures of `benchmarks.mixing_quality` read, each stream in three parts that share no text.
 
-`train` is trained on, `validation` is shown to policies that follow evaluations and chooses among fixed mixtures, `test`
-is what all are judged by and no policy sees. Which part a text belongs to is a hash of its letters and digits: the same
-on every machine, and a sentence that two tasks have (SST-2 is made of MR's) is held out of both.
+`train` is trained on; `validation` is shown to policies that follow evaluations, and chooses among fixed mixtures;
+`test` is what all are judged by, and no policy sees. Which part a text belongs to is a hash of its letters and digits:
+the same on every machine, and a sentence that two tasks have (SST-2 is made of MR's) is held out of both.
 """
 
 import hashlib

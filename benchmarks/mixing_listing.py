@@ -32,7 +32,9 @@ def describe(num_steps: int) -> list[list[str]]:
             remark = "; ".join(filter(None, [remark, f"not by the rule: {unset}" if unset else ""]))
         except (TypeError, ValueError) as error:
             settings, remark = dict(entry.settings), f"cannot be made: {error}"
-        rows.append([name, entry.class_name, ", ".join(f"{key}={_short(value)}" for key, value in settings.items()), remark])
+        rows.append(
+            [name, entry.class_name, ", ".join(f"{key}={_short(value)}" for key, value in settings.items()), remark]
+        )
     return rows + [[name, name, "", f"no competitor: {reason}"] for name, reason in NO_COMPETITORS.items()]
 
 

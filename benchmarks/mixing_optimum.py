@@ -94,8 +94,8 @@ def best_changing(
 ) -> Optimum:
     """Descends from the best fixed weights to weights of their own for each twelfth of the run.
 
-    A policy that decides by what it sees may do better by chance only: it is the floor for policies that leave the losses
-    as they are, up to a local optimum and the coarseness of the pieces.
+    It is about the least that a policy can come to that leaves the losses as they are, up to a local optimum, the
+    coarseness of the pieces, and what can be made of the noise of a single run.
 
     Args:
         problem: The problem.

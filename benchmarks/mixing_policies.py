@@ -1,14 +1,14 @@
 """The competitors of `benchmarks.mixing_quality`: plain mixtures, a grid of fixed ones, and every adaptive policy.
 
-No policy is tuned: each has its defaults, but for what goes by the length of the run, which one rule sets for all by the
-parameter's name. With `N` updates and `M` observations (evaluations, for a policy that follows these; else updates):
+No policy is tuned: each has its defaults, but for what goes by the length of the run, which one rule sets for all by
+the parameter's name. With `N` updates and `M` observations (24 evaluations, for a policy that follows these; else `N`):
 
 - an interval (`interval_steps`) is `N/24` updates;
 - a warm-up is `N/20` updates, or `M/20` observations where its name ends in `observations`;
 - a window or history is `M/10`;
 - `fast_decay` and `slow_decay` have horizons of `M/24` and `5M/24`.
 
-At 240 updates these are the defaults of `LossChange` and the interval of `benchmarks.pike`. Evaluations come at the same
+At 240 updates these are the decays of `LossChange` and the interval of `benchmarks.pike`. Evaluations come at the same
 interval.
 """
 

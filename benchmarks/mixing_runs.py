@@ -1,13 +1,10 @@
-"""One run of `benchmarks.mixing_quality`: a mixture under a policy, kept as a file that goes by all that matters."""
+"""One run of `benchmarks.mixing_quality`: a mixture under a policy, how well it ends and what it takes."""
 
-import hashlib
 import inspect
+import io
 import json
-import os
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,68 +14,13 @@ from transformers import PrinterCallback, TrainerCallback
 from transformers.utils import logging
 
 from benchmarks.domains import Stopwatch
+from benchmarks.mixing_cache import Run, write_whole
 from benchmarks.mixing_data import Parts
-from benchmarks.mixing_mixtures import MIXTURES, Scale, read
+from benchmarks.mixing_mixtures import MIXTURES, read
 from benchmarks.mixing_policies import REFERENCE_LOSSES, UNIFORM, interval_of, make
 from mixer import MixingTrainer, Policy
 
-PROTOCOL = 1  # to be raised when results of earlier runs do not count any more
 PLACES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the run, at which weights are noted
-
-
-@dataclass(frozen=True)
-class Run:
-    """What a run is; another one has another file.
-
-    Args:
-        mixture: Name of the mixture.
-        scale: How much of it.
-        name: Name of the competitor.
-        class_name: Class of its policy.
-        settings: Arguments of the policy, plain data.
-        seed: Seed of the weights and of the order of the samples.
-    """
-
-    mixture: str
-    scale: Scale
-    name: str
-    class_name: str
-    settings: Mapping[str, Any]
-    seed: int
-
-    def key(self) -> dict[str, Any]:
-        """Everything that its result depends on, but the name, which is only what it is called."""
-        own = {name: value for name, value in asdict(self).items() if name != "name"}
-        plain: dict[str, Any] = json.loads(json.dumps({"protocol": PROTOCOL, **own}))
-        return plain
-
-    def path(self, folder: Path) -> Path:
-        """Names the file of the result.
-
-        Args:
-            folder: Where results are kept.
-
-        Returns:
-            The file.
-        """
-        digest = hashlib.blake2b(json.dumps(self.key(), sort_keys=True).encode(), digest_size=6).hexdigest()
-        called = "".join(sign if sign.isalnum() else "-" for sign in self.name)
-        return folder / self.mixture / f"{called}-{self.seed}-{digest}.json"
-
-    def result(self, folder: Path) -> dict[str, Any] | None:
-        """Reads the result of an earlier run.
-
-        Args:
-            folder: Where results are kept.
-
-        Returns:
-            The result, or `None` if there is none.
-        """
-        path = self.path(folder)
-        if not path.is_file():
-            return None
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found if found["key"] == self.key() else None
 
 
 class _Clock(TrainerCallback):
@@ -114,7 +56,7 @@ def run_once(run: Run, folder: Path, data_dir: Path | None) -> None:
         policy = policy or make(run.class_name, run.settings, reference["validation_losses"])
         options = {"reference_model": model} if "excess_loss" in policy.needs else {}
     measured = {"reference_seconds": reference.get("cpu_seconds", 0.0), **_train(run, policy, parts, folder, options)}
-    _write(run.path(folder), json.dumps({"key": run.key(), "name": run.name, **measured}, indent=2).encode())
+    write_whole(run.path(folder), json.dumps({"key": run.key(), "name": run.name, **measured}, indent=2).encode())
 
 
 def _reference(run: Run, folder: Path, data_dir: Path | None) -> tuple[dict[str, Any], nn.Module]:
@@ -157,7 +99,9 @@ def _train(run: Run, policy: Policy, parts: Parts, folder: Path, options: dict[s
             "probe_seconds": float(trainer.ledger.updates()["probe_seconds"].sum()),
         }
         if run.class_name == "Uniform":
-            _save_weights(trainer.model, run.path(folder).with_suffix(".pt"))
+            weights = io.BytesIO()
+            torch.save(trainer.model.state_dict(), weights)
+            write_whole(run.path(folder).with_suffix(".pt"), weights.getvalue())
         return {**_quality(trainer, parts, task.compute_metrics), **times, **_weights(trainer, list(parts))}
 
 
@@ -186,17 +130,3 @@ def _weights(trainer: MixingTrainer, streams: list[str]) -> dict[str, Any]:
         "weights": {name: weights[name].iloc[rows].tolist() for name in streams},
         "shares": {name: float(counts[name] / counts.sum()) for name in streams},
     }
-
-
-def _save_weights(model: Any, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
-        torch.save(model.state_dict(), file)
-    os.replace(file.name, path)
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
-        file.write(content)
-    os.replace(file.name, path)

@@ -77,9 +77,7 @@ def read_sentences(folder: Path, num_words: int, length: int) -> Parts:
     numbered = words(Splits(learned_from, whole), max_length=length, vocabulary_size=num_words, min_count=2).evaluation
     samples = numbered.read_columns(np.arange(len(whole)))
     tasks, parts = np.array(columns["task"]), np.array(columns["part"])
-    return {
-        task: {part: _select(samples, (tasks == task) & (parts == part)) for part in PARTS} for task in NUM_CLASSES
-    }
+    return {task: {part: _select(samples, (tasks == task) & (parts == part)) for part in PARTS} for task in NUM_CLASSES}
 
 
 def _select(samples: Mapping[str, torch.Tensor], chosen: Any) -> Sentences:

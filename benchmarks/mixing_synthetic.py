@@ -1,13 +1,14 @@
 """A mixture whose best weights are known: four linear regressions by one vector, trained by SGD on Gaussian inputs.
 
-Stream k draws `x ~ N(0, diag(h_k))` and `y = <θ_k, x> + σ_k ε`; its loss is the squared error. As long as no sample comes
-twice, the mean and the mean square of each coordinate of θ follow a recursion that is exact: `E[xx'Axx'] = 2HAH + H
-tr(HA)` for Gaussian x and symmetric A. With `δ = θ − θ_k` the gradient of a sample has mean `2 H_k δ` and
+Stream k draws `x ~ N(0, diag(h_k))` and `y = <θ_k, x> + σ_k ε`; its loss is the squared error. As long as no sample
+comes twice, the mean and the mean square of each coordinate of θ follow a recursion that is exact: `E[xx'Axx'] = 2HAH +
+H tr(HA)` for Gaussian x and symmetric A. With `δ = θ − θ_k` the gradient of a sample has mean `2 H_k δ` and variance
 
     Var_i = 4 (h_ki² δ_i² + h_ki (Σ_j h_kj δ_j² + σ_k²)),
 
-a batch of `b` samples, `p_k b` of stream k, has mean `Σ p_k mean_k` and variance `Σ p_k Var_k / b`. So the expected loss at
-the end of a run is a function of its weights that is computed, not sampled, and so is that of weights that change.
+that of a batch of `b` samples, `p_k b` of stream k, has mean `Σ p_k mean_k` and variance `Σ p_k Var_k / b`. So the
+expected loss at the end of a run is a function of its weights that is computed, not sampled, and so is that of weights
+that change.
 
 The streams, each with 12 coordinates of its own and 12 that all have: `plain`; `slow`, whose own inputs are small, so
 that it is learned slowly and needs most; `noisy`, whose loss is high and stays so, whatever is done; `contrary`, which
