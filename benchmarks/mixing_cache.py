@@ -1,17 +1,41 @@
 """What a run of `benchmarks.mixing_quality` is, and where its result is kept: a file that goes by all that matters."""
 
+import ast
 import hashlib
+import inspect
 import json
 import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from benchmarks.mixing_mixtures import Scale
+from mixer.policies import Policy
+from mixer.policies.registry import built_in_policies
 
 PROTOCOL = 1  # to be raised when results of earlier runs do not count any more
+
+
+@cache
+def code_of(class_name: str) -> str:
+    """Gives a digest of a policy's code, so that results of a policy that was changed since do not count.
+
+    Args:
+        class_name: The class, among the built-in policies.
+
+    Returns:
+        A digest of it and the classes that it comes from, without comments and docstrings. What they call is left out:
+        who changes that has to raise `PROTOCOL`.
+    """
+    owners = [owner for owner in built_in_policies()[class_name].__mro__ if issubclass(owner, Policy)]
+    trees = [ast.parse(inspect.getsource(owner)) for owner in owners if owner is not Policy]
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body[0] = ast.Pass()
+    return hashlib.blake2b("".join(map(ast.dump, trees)).encode(), digest_size=6).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -37,6 +61,7 @@ class Run:
     def key(self) -> dict[str, Any]:
         """Everything that its result depends on, but the name, which is only what it is called."""
         own = {name: value for name, value in asdict(self).items() if name != "name"}
+        own["code"] = code_of(self.class_name)
         plain: dict[str, Any] = json.loads(json.dumps({"protocol": PROTOCOL, **own}))
         return plain
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.mixing_policies import ENTRIES, NO_COMPETITORS, competitors, parameters_of, settings_of
+from benchmarks.mixing_policies import ENTRIES, NO_COMPETITORS, Entry, competitors, make, parameters_of, settings_of
 from mixer.policies import Policy
 from mixer.policies.registry import built_in_policies
 
@@ -25,17 +25,37 @@ def describe(num_steps: int) -> list[list[str]]:
         if entry.class_name not in classes:
             rows.append([name, entry.class_name, "", "there is no such policy (yet)"])
             continue
-        try:
+        reason = why_not(entry, num_steps)
+        if reason is None:
             settings = settings_of(entry, num_steps)
             remark = "" if name in ENTRIES else "not in the table: by the rule alone"
             unset = _long_counts(classes[entry.class_name], settings)
             remark = "; ".join(filter(None, [remark, f"not by the rule: {unset}" if unset else ""]))
-        except (TypeError, ValueError) as error:
-            settings, remark = dict(entry.settings), f"cannot be made: {error}"
+        else:
+            settings, remark = dict(entry.settings), f"cannot be made: {reason}"
         rows.append(
             [name, entry.class_name, ", ".join(f"{key}={_short(value)}" for key, value in settings.items()), remark]
         )
     return rows + [[name, name, "", f"no competitor: {reason}"] for name, reason in NO_COMPETITORS.items()]
+
+
+def why_not(entry: Entry, num_steps: int) -> str | None:
+    """Says why a competitor cannot be made.
+
+    Args:
+        entry: The competitor, of a class that is there.
+        num_steps: Updates of the run.
+
+    Returns:
+        The reason; `None` if it can, as far as is known before a run.
+    """
+    try:
+        settings = settings_of(entry, num_steps)
+        stand_in = dict.fromkeys(("a", "b"), 1.0)
+        make(entry.class_name, settings, stand_in)
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return None
 
 
 def _short(value: Any) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.common import show, write_json
 from benchmarks.mixing_cache import PROTOCOL
-from benchmarks.mixing_listing import describe, names_among
+from benchmarks.mixing_listing import describe, names_among, why_not
 from benchmarks.mixing_mixtures import MIXTURES, Scale
 from benchmarks.mixing_optimum import Optimum, best_changing, best_fixed
 from benchmarks.mixing_plan import ALL_OF_GRID, best_again, collect, planned, run_all
@@ -80,6 +80,11 @@ def report(mixture: str, scale: Scale, folder: Path) -> dict[str, Any]:
     return found
 
 
+def _left_out(names: Sequence[str], num_steps: int) -> dict[str, str]:
+    reasons = {name: why_not(entry, num_steps) for name, entry in competitors().items() if name in names}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, help="folder of the data, for classification and texts")
@@ -128,7 +133,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not args.report:
         seeds = range(1, args.seeds + 1)
         for name, scale in scales.items():
-            runs = planned(name, scale, args.policy, seeds, args.data_dir)
+            reasons = _left_out(args.policy, scale.num_steps)
+            failed += [f"{name}, {policy}: {reason}" for policy, reason in reasons.items()]
+            wanted = [policy for policy in args.policy if policy not in reasons]
+            runs = planned(name, scale, wanted, seeds, args.data_dir)
             failed += run_all(runs, args.folder, args.data_dir, args.parallel)
             failed += run_all(best_again(runs, seeds, args.folder), args.folder, args.data_dir, args.parallel)
     found = {name: report(name, scale, args.folder) for name, scale in scales.items()}

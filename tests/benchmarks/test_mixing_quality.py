@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks import mixing_plan
-from benchmarks.mixing_cache import Run, write_whole
+from benchmarks.mixing_cache import Run, code_of, write_whole
 from benchmarks.mixing_data import part_of, read_texts
 from benchmarks.mixing_grid import grid
 from benchmarks.mixing_listing import describe
@@ -28,6 +28,7 @@ from benchmarks.mixing_quality import main
 from benchmarks.mixing_report import best_of_grid, paired, quality, spread_over_noise, student, summarise
 from benchmarks.mixing_runs import run_once
 from benchmarks.mixing_sentences import NUM_CLASSES, new_classifier, read_sentences
+from mixer.policies import Policy
 from mixer.policies.registry import built_in_policies
 from tests.benchmarks.mixing_data_folder import make_data
 
@@ -194,6 +195,44 @@ def test_every_policy_that_is_there_competes(mixture: str) -> None:
         assert [row for row in rows.values() if "cannot be made" in row[3]] == []
     classes = {entry.class_name for entry in competitors().values()}
     assert classes | set(NO_COMPETITORS) == set(built_in_policies())
+
+
+def test_a_policy_that_cannot_be_made_is_named_and_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(ENTRIES, "odd", Entry("LossChange", {"strange": 1}))
+    assert "cannot be made" in {row[0]: row[3] for row in describe(100)}["odd"]
+    command = ["--quick", "--parallel", "1", "--seeds", "1", "--mixture", "synthetic", "--folder", str(tmp_path)]
+    with pytest.raises(SystemExit, match="strange"):
+        main([*command, "--policy", UNIFORM, "odd"])
+    assert f"| `{UNIFORM}` | 1 |" in capsys.readouterr().out
+
+
+def test_a_result_of_other_code_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = [code_of(name) for name in built_in_policies()]
+    assert len(set(digests)) == len(digests)
+    before = UNIFORM_RUN.path(tmp_path)
+    monkeypatch.setattr("benchmarks.mixing_cache.code_of", lambda class_name: "changed")
+    assert UNIFORM_RUN.path(tmp_path) != before
+
+
+def test_comments_and_docstrings_are_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = iter(
+        [
+            'class A:\n    """One."""\n\n    def f(self):\n        """Two."""\n        return 1',
+            'class A:\n    """Three."""\n\n    def f(self):\n        """Four."""\n        return 1  # five',
+            'class A:\n    """One."""\n\n    def f(self):\n        """Two."""\n        return 2',
+        ]
+    )
+
+    class Plain(Policy):
+        pass
+
+    monkeypatch.setattr("benchmarks.mixing_cache.built_in_policies", lambda: {"Plain": Plain})
+    monkeypatch.setattr("benchmarks.mixing_cache.inspect.getsource", lambda owner: next(sources))
+    first, second, third = (code_of.__wrapped__("Plain") for _ in range(3))
+    assert first == second
+    assert first != third
 
 
 def test_a_policy_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
