@@ -7,8 +7,8 @@
 - `synthetic`: regressions whose best mixture is computed; see `benchmarks.mixing_synthetic`.
 
 Learning rates, sizes and numbers of updates were chosen by the time of a run and so that seeds of uniform mixing differ
-little, not by what any policy comes to. (Half as many blocks of twice the length took the same time, but ended where the
-model just begins to use its context: nearly equal mixtures then differed by 0.05, a third of the grid's range.)
+little, not by what any policy comes to. (Half as many blocks of twice the length took the same time, but ended where
+the model just begins to use its context: nearly equal mixtures then differed by 0.05, a third of the grid's range.)
 """
 
 from collections.abc import Callable, Mapping
