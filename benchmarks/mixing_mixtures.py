@@ -3,7 +3,8 @@
 - `domains`: the demo's Python, C++ and English, 8,000, 4,000 and 2,000 blocks of 64 bytes; a byte-level Llama.
 - `classification`: six tasks of sentence classification, all there is of them (3,000 to 8,500 sentences in training),
   one averaging encoder, one output layer; see `benchmarks.mixing_sentences`.
-- `texts`: Shakespeare, Wikipedia, requests to an assistant, reviews, all there is of them; a byte-level Llama.
+- `texts`: Shakespeare, Wikipedia, requests to an assistant, reviews, all there is of them; a perceptron over the last
+  eight bytes, see `benchmarks.mixing_window`.
 - `synthetic`: regressions whose best mixture is computed; see `benchmarks.mixing_synthetic`.
 
 Learning rates, sizes and numbers of updates were chosen by the time of a run and so that seeds of uniform mixing differ
@@ -24,6 +25,9 @@ from benchmarks.domains import new_model
 from benchmarks.mixing_data import Parts, read_domains, read_texts
 from benchmarks.mixing_sentences import accuracy, new_classifier, read_sentences
 from benchmarks.mixing_synthetic import STREAMS, LinearRegression, draw
+from benchmarks.mixing_window import new_window_model
+
+_WINDOW = 8  # bytes
 
 
 @dataclass(frozen=True)
@@ -155,10 +159,10 @@ MIXTURES = {
         compute_metrics=accuracy,
     ),
     "texts": MixtureTask(
-        Scale(384, 24, 3e-3, 128, 256, length=64, hidden=64, layers=2),
-        Scale(8, 12, 3e-3, 4, 8, length=16, hidden=16, layers=1),
+        Scale(480, 32, 3e-3, 128, 256, length=64, hidden=256),
+        Scale(8, 12, 3e-3, 4, 8, length=16, hidden=16),
         lambda scale, folder: read_texts(_folder(folder), scale.num_validation, scale.num_test, scale.length),
-        _llama,
+        lambda scale, seed: new_window_model(_WINDOW, scale.hidden, seed),
     ),
     "synthetic": MixtureTask(
         Scale(300, 32, 0.05, 256, 256, (40_000, 10_000, 20_000, 10_000)),

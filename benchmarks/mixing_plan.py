@@ -120,7 +120,7 @@ def collect(mixture: str, scale: Scale, folder: Path) -> dict[str, dict[int, dic
     Returns:
         Results by competitor and seed.
     """
-    entries, found = competitors(), {}
+    entries, found = competitors(), dict[str, dict[int, dict[str, Any]]]()
     for path in sorted((folder / mixture).glob("*.json")):
         result = json.loads(path.read_text())
         name, key = result["name"], result["key"]

@@ -134,7 +134,9 @@ def make(class_name: str, settings: Mapping[str, Any], reference_losses: Mapping
     Returns:
         The policy.
     """
-    given = {name: reference_losses if value == REFERENCE_LOSSES else value for name, value in settings.items()}
+    given: dict[str, Any] = {
+        name: reference_losses if value == REFERENCE_LOSSES else value for name, value in settings.items()
+    }
     return built_in_policies()[class_name](**given)
 
 

@@ -50,7 +50,8 @@ def run_once(run: Run, folder: Path, data_dir: Path | None) -> None:
     parts = read(run.mixture, run.scale, data_dir)
     needs_reference = REFERENCE_LOSSES in run.settings.values()
     policy = None if needs_reference else make(run.class_name, run.settings)
-    reference, options = {}, {}
+    reference: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if policy is None or "excess_loss" in policy.needs:
         reference, model = _reference(run, folder, data_dir)
         policy = policy or make(run.class_name, run.settings, reference["validation_losses"])
@@ -80,8 +81,9 @@ def _train(run: Run, policy: Policy, parts: Parts, folder: Path, options: dict[s
         raise ValueError(f"{run.name} needs the trainer's {missing}, which this version does not have.")
     evaluates = "evaluation_loss" in policy.needs
     with tempfile.TemporaryDirectory() as output:
+        model = task.model(run.scale, run.seed)
         trainer = MixingTrainer(
-            task.model(run.scale, run.seed),
+            model,
             task.arguments(output, run.scale, run.seed, interval_of(run.scale.num_steps) if evaluates else None),
             train_dataset={name: own["train"] for name, own in parts.items()},
             eval_dataset={name: own["validation"] for name, own in parts.items()},
@@ -100,13 +102,13 @@ def _train(run: Run, policy: Policy, parts: Parts, folder: Path, options: dict[s
         }
         if run.class_name == "Uniform":
             weights = io.BytesIO()
-            torch.save(trainer.model.state_dict(), weights)
+            torch.save(model.state_dict(), weights)
             write_whole(run.path(folder).with_suffix(".pt"), weights.getvalue())
         return {**_quality(trainer, parts, task.compute_metrics), **times, **_weights(trainer, list(parts))}
 
 
 def _trainer_arguments() -> set[str]:
-    return {name for owner in MixingTrainer.__mro__ for name in inspect.signature(owner.__init__).parameters}
+    return {name for owner in MixingTrainer.__mro__ for name in inspect.signature(owner).parameters}
 
 
 def _quality(trainer: MixingTrainer, parts: Parts, compute_metrics: Any) -> dict[str, Any]:

@@ -118,6 +118,7 @@ class AveragingForSequenceClassification(PreTrainedModel):
         self.words = nn.Embedding(config.num_words, config.hidden)
         self.layers = nn.ModuleList(nn.Linear(config.hidden, config.hidden) for _ in range(config.layers))
         self.output = nn.Linear(config.hidden, int(config.num_labels or 0))
+        self.task_of: Tensor
         self.register_buffer("task_of", torch.arange(len(NUM_CLASSES)).repeat_interleave(_sizes()), persistent=False)
         self.post_init()  # type: ignore[no-untyped-call]
 
