@@ -52,7 +52,7 @@ def why_not(entry: Entry, num_steps: int) -> str | None:
     try:
         settings = settings_of(entry, num_steps)
         stand_in = dict.fromkeys(("a", "b"), 1.0)
-        make(entry.class_name, settings, stand_in)
+        make(entry.class_name, settings, 1_000, stand_in)
     except (TypeError, ValueError) as error:
         return str(error)
     return None

@@ -4,8 +4,11 @@ No policy is tuned: each has its defaults, but for what goes by the length of th
 the parameter's name. With `N` updates and `M` observations (24 evaluations, for a policy that follows these; else `N`):
 
 - an interval (`interval_steps`) is `N/24` updates;
-- a warm-up is `N/20` updates, or `M/20` observations where its name ends in `observations`;
-- a window or history is `M/10`;
+- so is the time to the next fit (`refit_steps`) and that of losses averaged (`window_steps`);
+- the time left out of fits (`num_ignored_steps`) is `N/40`;
+- a warm-up is `N/20` updates, or `M/20` observations, 2 or more, where it is of observations or evaluations;
+- another window or history is `M/5`, 3 or more;
+- probes (`probe_steps`) take `N/120` updates each, and training between them (`training_steps`) `N/12`;
 - `fast_decay` and `slow_decay` have horizons of `M/24` and `5M/24`.
 
 At 240 updates these are the decays of `LossChange` and the interval of `benchmarks.pike`. Evaluations come at the same
@@ -21,7 +24,8 @@ from mixer.policies import Policy
 from mixer.policies.registry import built_in_policies
 
 UNIFORM, PROPORTIONAL, TEMPERATURE = "Uniform", "Proportional", "Temperature"
-REFERENCE_LOSSES = "the reference's validation losses"  # in settings: is replaced by them, by stream
+# In settings, replaced when a policy is made: validation losses by stream, and samples of the run.
+REFERENCE_LOSSES, NUM_SAMPLES = "the reference's validation losses", "the run's samples"
 NUM_DECISIONS = 24
 NO_COMPETITORS = {
     "Fixed": "is the grid",
@@ -31,6 +35,7 @@ NO_COMPETITORS = {
     "Smoothed": "is a wrapper",
     "WarmUp": "is a wrapper",
     "Hold": "is a wrapper",
+    "TrustRegion": "is a wrapper",
 }
 
 
@@ -51,18 +56,18 @@ ENTRIES: dict[str, Entry] = {
     UNIFORM: Entry("Uniform"),
     PROPORTIONAL: Entry("Proportional"),
     TEMPERATURE: Entry("Temperature"),
-    "UniMax": Entry("UniMax"),
+    "UniMax": Entry("UniMax", {"budget": NUM_SAMPLES}),
     "LossChange": Entry("LossChange"),
     "LossChange, evaluation": Entry("LossChange", {"loss": "evaluation"}),
     "ODM": Entry("ODM"),
     "ADO": Entry("ADO"),
     "GroupDRO": Entry("GroupDRO"),
     "DoReMi": Entry("DoReMi"),
-    "TargetLoss": Entry("TargetLoss", {"targets": REFERENCE_LOSSES}),
+    "TargetLoss": Entry("TargetLoss", {"target_losses": REFERENCE_LOSSES}),
     "CoBa": Entry("CoBa"),
     "DWA": Entry("DWA"),
     "FAMO": Entry("FAMO"),
-    "SkillIt": Entry("SkillIt"),
+    "SkillIt": Entry("SkillIt", {"window": 3}),
     "Aioli": Entry("Aioli"),
     "PiKE": Entry("PiKE"),
     "PiKE, conceptual": Entry("PiKE", {"mode": "conceptual"}),
@@ -123,30 +128,40 @@ def interval_of(num_steps: int) -> int:
     return max(1, round(num_steps / NUM_DECISIONS))
 
 
-def make(class_name: str, settings: Mapping[str, Any], reference_losses: Mapping[str, float] | None = None) -> Policy:
+def make(
+    class_name: str,
+    settings: Mapping[str, Any],
+    num_samples: int,
+    reference_losses: Mapping[str, float] | None = None,
+) -> Policy:
     """Makes a policy.
 
     Args:
         class_name: Its class, among the built-in policies.
         settings: Its arguments.
+        num_samples: Samples of the run, for settings that name them.
         reference_losses: Validation losses of the reference, by stream, for settings that name them.
 
     Returns:
         The policy.
     """
-    given: dict[str, Any] = {
-        name: reference_losses if value == REFERENCE_LOSSES else value for name, value in settings.items()
-    }
+    known: dict[str, Any] = {REFERENCE_LOSSES: reference_losses, NUM_SAMPLES: num_samples}
+    given = {name: known.get(value, value) if isinstance(value, str) else value for name, value in settings.items()}
     return built_in_policies()[class_name](**given)
 
 
 def _by_rule(name: str, num_steps: int, num_observations: int) -> int | float | None:
-    if "interval" in name:
+    if "interval" in name or name in ("refit_steps", "window_steps"):
         return interval_of(num_steps)
     if "warm" in name:
-        return max(1, round((num_observations if name.endswith("observations") else num_steps) / 20))
+        if name.endswith(("observations", "evaluations")):
+            return max(2, round(num_observations / 20))
+        return max(1, round(num_steps / 20))
     if "window" in name or "history" in name:
-        return max(2, round(num_observations / 10))
+        return max(3, round(num_observations / 5))
+    parts = {"num_ignored_steps": 40, "probe_steps": 120, "training_steps": 12}
+    if name in parts:
+        return max(1, round(num_steps / parts[name]))
     if name in ("fast_decay", "slow_decay"):
         return max(0.0, 1.0 - (24 if name == "fast_decay" else 4.8) / num_observations)
     return None
@@ -174,6 +189,6 @@ def parameters_of(policy_class: type[Policy]) -> dict[str, inspect.Parameter]:
 
 def _needs(policy_class: type[Policy], settings: Mapping[str, Any]) -> frozenset[str]:
     """What a policy observes; a setting may change it, but for one that is only known in a run."""
-    if REFERENCE_LOSSES in settings.values():
+    if {REFERENCE_LOSSES, NUM_SAMPLES} & {value for value in settings.values() if isinstance(value, str)}:
         return policy_class.needs
     return policy_class(**settings).needs

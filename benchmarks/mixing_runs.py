@@ -49,12 +49,13 @@ def run_once(run: Run, folder: Path, data_dir: Path | None) -> None:
     torch.set_num_threads(1)
     parts = read(run.mixture, run.scale, data_dir)
     needs_reference = REFERENCE_LOSSES in run.settings.values()
-    policy = None if needs_reference else make(run.class_name, run.settings)
+    num_samples = run.scale.num_steps * run.scale.batch
+    policy = None if needs_reference else make(run.class_name, run.settings, num_samples)
     reference: dict[str, Any] = {}
     options: dict[str, Any] = {}
     if policy is None or "excess_loss" in policy.needs:
         reference, model = _reference(run, folder, data_dir)
-        policy = policy or make(run.class_name, run.settings, reference["validation_losses"])
+        policy = policy or make(run.class_name, run.settings, num_samples, reference["validation_losses"])
         options = {"reference_model": model} if "excess_loss" in policy.needs else {}
     measured = {"reference_seconds": reference.get("cpu_seconds", 0.0), **_train(run, policy, parts, folder, options)}
     write_whole(run.path(folder), json.dumps({"key": run.key(), "name": run.name, **measured}, indent=2).encode())
