@@ -74,9 +74,9 @@ ENTRIES: dict[str, Entry] = {
     "BalancedPiKE": Entry("BalancedPiKE"),
     "DoGE": Entry("DoGE"),
     "GRAPE": Entry("GRAPE"),
-    "RB": Entry("RB"),
+    "RegularizedBalance": Entry("RegularizedBalance"),
     "GradNorm": Entry("GradNorm"),
-    "Gram": Entry("Gram"),
+    "ObjectiveDescent": Entry("ObjectiveDescent"),
 }
 
 
