@@ -8,7 +8,7 @@ the parameter's name. With `N` updates and `M` observations (24 evaluations, for
 - the time left out of fits (`num_ignored_steps`) is `N/40`;
 - a warm-up is `N/20` updates, or `M/20` observations, 2 or more, where it is of observations or evaluations;
 - another window or history is `M/5`, 3 or more;
-- probes (`probe_steps`) take `N/120` updates each, and training between them (`training_steps`) `N/12`;
+- probes (`probe_steps`) take `N/120` updates each, two at least, and training between them (`training_steps`) `N/12`;
 - `fast_decay` and `slow_decay` have horizons of `M/24` and `5M/24`.
 
 At 240 updates these are the decays of `LossChange` and the interval of `benchmarks.pike`. Evaluations come at the same
@@ -161,7 +161,7 @@ def _by_rule(name: str, num_steps: int, num_observations: int) -> int | float | 
         return max(3, round(num_observations / 5))
     parts = {"num_ignored_steps": 40, "probe_steps": 120, "training_steps": 12}
     if name in parts:
-        return max(1, round(num_steps / parts[name]))
+        return max(2 if name == "probe_steps" else 1, round(num_steps / parts[name]))  # a slope needs two losses
     if name in ("fast_decay", "slow_decay"):
         return max(0.0, 1.0 - (24 if name == "fast_decay" else 4.8) / num_observations)
     return None
