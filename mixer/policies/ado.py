@@ -12,6 +12,7 @@ from mixer.policies.loss_history import LossHistory
 from mixer.policies.presence import streams_there
 from mixer.policies.ranges import check_count, check_range
 from mixer.policies.scaling_law import MIN_POINTS, ScalingLaw, fit_scaling_law
+from mixer.policies.softmax import softmax
 
 
 class ADO(Policy):
@@ -153,8 +154,7 @@ class ADO(Policy):
             logits[stream] += -np.inf if law is None else law.log_slope(amounts[stream])
         known = there & np.array([law is not None for law in self._laws])
         if known.any() and np.isfinite(logits[known].max()):
-            shares = np.exp(logits[known] - logits[known].max())
-            preferred[known] = preferred[known].sum() * (shares / shares.sum())
+            preferred[known] = preferred[known].sum() * softmax(logits[known])
         if self.form == "code":
             preferred[there] = at_least(preferred[there], self.floor)
         return preferred

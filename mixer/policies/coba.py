@@ -121,12 +121,12 @@ class CoBa(Policy):
         if num_known == 0:
             return
         self._max_slopes = np.append(self._max_slopes, slopes[known].max())
-        relative = softmax(_by_mean_size(slopes[known], slopes[known]), np.ones(num_known, dtype=np.bool_))
-        absolute = softmax(-self._by_own_past()[known], np.ones(num_known, dtype=np.bool_))
+        relative = softmax(_by_mean_size(slopes[known], slopes[known]))
+        absolute = softmax(-self._by_own_past()[known])
         share = self._divergence_factor()
         weights = share * relative + (1.0 - share) * absolute
         if self.sharpen:
-            weights = softmax(num_known * weights, np.ones(num_known, dtype=np.bool_))
+            weights = softmax(num_known * weights)
         self._factors[known] = num_known / num_streams * at_least(weights, self.floor / num_known)
 
     def _by_own_past(self) -> FloatArray:
@@ -135,7 +135,7 @@ class CoBa(Policy):
 
     def _divergence_factor(self) -> float:
         scores = -self.tau * _by_mean_size(self._max_slopes, self._max_slopes)
-        last = softmax(scores, np.ones(len(scores), dtype=np.bool_))[-1]
+        last = softmax(scores)[-1]
         return min(1.0, len(scores) * float(last))
 
     def state_dict(self) -> dict[str, Any]:

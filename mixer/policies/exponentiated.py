@@ -3,6 +3,7 @@
 import numpy as np
 
 from mixer.policies.base import FloatArray
+from mixer.policies.softmax import softmax
 
 HUGE = 1e300  # infinity with which one can still calculate
 
@@ -28,8 +29,7 @@ def exponentiated_step(weights: FloatArray, values: FloatArray, step_size: float
     if together > 0.0:
         with np.errstate(over="ignore", divide="ignore"):  # the logarithm of 0 is a share of 0
             logits = np.log(weights[known]) + np.clip(step_size * values[known], -HUGE, HUGE)
-        shares = np.exp(logits - logits.max())
-        moved[known] = together * (shares / shares.sum())
+        moved[known] = together * softmax(logits)
     smoothed = (1.0 - smoothing) * moved + smoothing / len(weights)
     normalised: FloatArray = smoothed / smoothed.sum()
     return normalised

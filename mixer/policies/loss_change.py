@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
+from mixer.policies.softmax import softmax
 
 
 class LossChange(Policy):
@@ -99,9 +100,7 @@ class LossChange(Policy):
         progress = np.abs(fast - slow)
         progress = progress / (progress.max() or 1.0)  # before the mean, which could under- or overflow
         scores = progress / (self.temperature * (progress.mean() or 1.0))
-        shares = np.exp(scores - scores.max())
-        shares /= shares.sum()
-        weights: FloatArray = self.floor + (1.0 - self.floor * len(shares)) * shares
+        weights: FloatArray = self.floor + (1.0 - self.floor * len(scores)) * softmax(scores)
         return weights
 
     def state_dict(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import numpy as np
 from mixer.policies.base import Decision, FloatArray, Mixture, Unit
 from mixer.policies.gradient_policy import GradientPolicy, Gradients, scaled_to_one
 from mixer.policies.ranges import check_range
+from mixer.policies.softmax import softmax
 from mixer.policies.targets import Targets, among, check_targets, target_weights
 
 
@@ -77,7 +78,4 @@ def balanced(gram: FloatArray, importance: FloatArray, strength: float) -> Float
     norm = float(np.linalg.norm(products))
     if not norm > 0.0:
         return None
-    scores = strength * products / norm
-    exponentials = np.exp(scores - scores.max())
-    shares: FloatArray = exponentials / exponentials.sum()
-    return shares
+    return softmax(strength * products / norm)
