@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.policies.base import Decision, FloatArray, Observation
+from mixer.policies.base import Decision, FloatArray
 from mixer.policies.least_share import share_out
 
 ActsOn = Literal["sampling", "loss"]
@@ -24,22 +24,6 @@ def check_acts_on(acts_on: str) -> None:
         raise ValueError(
             f"acts_on must be 'sampling' (more samples of a stream) or 'loss' (each counts more), got {acts_on!r}."
         )
-
-
-def streams_there(observation: Observation) -> NDArray[np.bool_]:
-    """Says which streams were there in the last update.
-
-    Args:
-        observation: What it showed.
-
-    Returns:
-        bool `[num_streams]`: false for those that had a weight and got nothing: they ended, or have not begun. A stream
-        without a weight counts as there.
-    """
-    if observation.shares is None:
-        return np.ones(len(observation.weights), dtype=np.bool_)
-    there: NDArray[np.bool_] = (observation.shares > 0) | (observation.weights <= 0)
-    return there
 
 
 def decide(factors: FloatArray, own: FloatArray, there: NDArray[np.bool_], acts_on: ActsOn) -> Decision:

@@ -6,11 +6,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.policies.acts_on import streams_there
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
 from mixer.policies.interactions import interactions_of, normalised, probe_mixture
 from mixer.policies.least_share import share_out
 from mixer.policies.plain import from_plain, to_plain
+from mixer.policies.presence import streams_there
 from mixer.policies.ranges import check_count, check_range
 from mixer.policies.slopes import slopes_of
 from mixer.policies.softmax import softmax

@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from mixer.policies.base import Decision, FloatArray, Mixture, Unit
+from mixer.policies.exponentiated import exponentiated_step
 from mixer.policies.gradient_policy import GradientPolicy, Gradients, scaled_to_one
-from mixer.policies.mirror_descent import multiplied
 from mixer.policies.ranges import check_range
 from mixer.policies.targets import Targets, among, check_targets, target_weights
 
@@ -86,4 +86,4 @@ class DoGE(GradientPolicy):
             return None
         with np.errstate(over="ignore"):
             scores = np.clip(helped / size, 0.0, self.max_score)
-        return multiplied(gradients.weights, self.rate * scores)
+        return exponentiated_step(gradients.weights, scores, self.rate)

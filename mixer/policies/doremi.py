@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from mixer.policies.acts_on import ActsOn
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Unit
-from mixer.policies.group_dro import GroupDRO, Target
+from mixer.policies.group_dro import GroupDRO
 from mixer.policies.named_losses import check_losses, losses_array
 
 
@@ -30,7 +31,7 @@ class DoReMi(GroupDRO):
         smoothing: `c` in [0, 1].
         reference_losses: Mean loss per item of the reference model by the name of the stream; `None` takes the
             trainer's reference model.
-        applies_to: Whether `α` weighs the losses of the proxy (the paper's form), or is the mixture from which its
+        acts_on: Whether `α` weighs the losses of the proxy (the paper's form), or is the mixture from which its
             samples are drawn.
         unit: Whether the weights are shares of samples or of tokens.
 
@@ -45,11 +46,11 @@ class DoReMi(GroupDRO):
         step_size: float = 1.0,
         smoothing: float = 1e-3,
         reference_losses: Mapping[str, float] | None = None,
-        applies_to: Target = "loss",
+        acts_on: ActsOn = "loss",
         *,
         unit: Unit = "samples",
     ):
-        super().__init__(step_size, smoothing, applies_to, unit=unit)
+        super().__init__(step_size, smoothing, acts_on, unit=unit)
         self.reference_losses = reference_losses
         if reference_losses is not None:
             check_losses(reference_losses, "reference_losses")

@@ -8,7 +8,7 @@ from mixer.policies.softmax import softmax
 HUGE = 1e300  # infinity with which one can still calculate
 
 
-def exponentiated_step(weights: FloatArray, values: FloatArray, step_size: float, smoothing: float) -> FloatArray:
+def exponentiated_step(weights: FloatArray, values: FloatArray, step_size: float, smoothing: float = 0.0) -> FloatArray:
     """Moves weights towards large values: `w_k ← w_k exp(η v_k)`, normalised, then `(1 − c) w_k + c/K`.
 
     The update of group DRO (Sagawa et al. 2020, arXiv:1911.08731, Algorithm 1) with the smoothing of DoReMi (Xie et al.

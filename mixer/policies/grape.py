@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Unit
+from mixer.policies.exponentiated import exponentiated_step
 from mixer.policies.gradient_policy import GradientPolicy, Gradients
-from mixer.policies.mirror_descent import multiplied
 from mixer.policies.ranges import check_range
 from mixer.policies.stream_average import StreamAverage
 from mixer.policies.targets import Targets, among, check_targets, target_weights
@@ -98,11 +98,11 @@ class GRAPE(GradientPolicy):
                 return None
             products = np.clip(products / size, -1e150, 1e150)
         tasks = self._play(playing, tasks, products @ gradients.weights)
-        return multiplied(gradients.weights, self.rate * (tasks @ products))
+        return exponentiated_step(gradients.weights, tasks @ products, self.rate)
 
     def _play(self, playing: np.ndarray, tasks: FloatArray, improvements: FloatArray) -> FloatArray:
         """Moves the targets' weights, eq. 3; those that do not play keep theirs."""
-        moved = multiplied(tasks, -self.task_rate * improvements)
+        moved = exponentiated_step(tasks, -improvements, self.task_rate)
         weights = self._tasks.copy()
         weights[playing] = weights[playing].sum() * moved
         self._tasks = weights

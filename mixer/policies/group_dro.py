@@ -1,18 +1,17 @@
 """More weight to the streams with the largest losses: group DRO."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.policies.acts_on import ActsOn, check_acts_on, decide
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
 from mixer.policies.exponentiated import exponentiated_step
 from mixer.policies.presence import streams_there
 from mixer.policies.ranges import check_range
 from mixer.policies.stream_average import StreamAverage
-
-Target = Literal["loss", "sampling"]
 
 
 class GroupDRO(Policy):
@@ -22,7 +21,7 @@ class GroupDRO(Policy):
     each update `α_k ← α_k exp(η L_k)`, normalised, from `α = 1/K`; the model is trained on `Σ_k α_k L_k`. As there,
     `α` by default weighs the losses, and sampling stays with the streams' own weights `p` (uniform in the paper): a
     sample of stream k counts `α_k/p_k`, so that the expected gradient is that of `Σ_k α_k L_k` whatever `p` is (`L_k`
-    per item with `unit="tokens"`, else as far as samples have as many items everywhere). With `applies_to="sampling"`
+    per item with `unit="tokens"`, else as far as samples have as many items everywhere). With `acts_on="sampling"`
     `α` is the mixture itself, which has the same expectation, costs no micro-batches of one stream each, and shows
     the streams that matter more of their data.
 
@@ -37,7 +36,7 @@ class GroupDRO(Policy):
     Args:
         step_size: `η`, per unit of loss; the authors' code takes 0.01.
         smoothing: `c` in [0, 1]: `α ← (1 − c) α + c/K` after each step; 0 in the paper.
-        applies_to: Whether `α` weighs the losses (the paper's form), or is the mixture from which samples are drawn.
+        acts_on: Whether `α` weighs the losses (the paper's form), or is the mixture from which samples are drawn.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:
@@ -47,15 +46,14 @@ class GroupDRO(Policy):
     needs = frozenset({"loss"})
 
     def __init__(
-        self, step_size: float = 0.01, smoothing: float = 0.0, applies_to: Target = "loss", *, unit: Unit = "samples"
+        self, step_size: float = 0.01, smoothing: float = 0.0, acts_on: ActsOn = "loss", *, unit: Unit = "samples"
     ):
         super().__init__(unit=unit)
         check_range("step_size", step_size, 0, np.inf, "0 leaves the weights as they are")
         check_range("smoothing", smoothing, 0, 1, "0 does without, 1 is uniform")
-        if applies_to not in ("loss", "sampling"):
-            raise ValueError(f"applies_to must be 'loss' or 'sampling', got {applies_to!r}.")
+        check_acts_on(acts_on)
         self.step_size, self.smoothing = step_size, smoothing
-        self.applies_to = applies_to
+        self.acts_on: ActsOn = acts_on
         self._last_losses = StreamAverage(0.0)  # of nothing but the last value
 
     def start(self, mixture: Mixture) -> Decision:
@@ -80,13 +78,11 @@ class GroupDRO(Policy):
         return observation.losses
 
     def _decide(self, there: NDArray[np.bool_]) -> Decision:
-        if self.applies_to == "sampling":
+        if self.acts_on == "sampling":
             return Decision(self._weights)
-        # Among the streams that are there both kinds of weights sum to less than 1; the mean factor stays 1.
-        scale = self._own[there].sum() / max(self._weights[there].sum(), 1e-300)
         factors = np.ones(len(self._own))
-        np.divide(self._weights * (scale or 1.0), self._own, out=factors, where=self._own > 0.0)
-        return Decision(self._own, factors)
+        np.divide(self._weights, self._own, out=factors, where=self._own > 0.0)
+        return decide(factors, self._own, there, "loss")
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the weights and the last losses; see `Policy.state_dict`."""

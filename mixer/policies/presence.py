@@ -7,14 +7,16 @@ from mixer.policies.base import Observation
 
 
 def streams_there(observation: Observation) -> NDArray[np.bool_]:
-    """Says which streams took part in the last update; others have not entered yet, ended or left.
+    """Says which streams were there in the last update.
 
     Args:
-        observation: What the update showed.
+        observation: What it showed.
 
     Returns:
-        bool `[num_streams]`; all of them where the shares are not known.
+        bool `[num_streams]`: false for those that had a weight and got nothing: they ended, or have not begun. A stream
+        without a weight counts as there.
     """
     if observation.shares is None:
         return np.ones(len(observation.weights), dtype=np.bool_)
-    return np.asarray(observation.shares > 0.0)
+    there: NDArray[np.bool_] = (observation.shares > 0) | (observation.weights <= 0)
+    return there

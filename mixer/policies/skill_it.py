@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.policies.acts_on import decide, streams_there
+from mixer.policies.acts_on import decide
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
 from mixer.policies.plain import from_plain, to_plain
+from mixer.policies.presence import streams_there
 from mixer.policies.ranges import check_count, check_range
 from mixer.policies.skill_graph import SkillGraph, graph_array
 from mixer.policies.softmax import softmax

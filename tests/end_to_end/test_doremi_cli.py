@@ -16,7 +16,7 @@ from mixer.cli import main
 from mixer.doremi import averaged_weights
 from tests.end_to_end.test_cli import RECIPE, ROOT
 
-POLICY = {"class_path": "mixer.DoReMi", "init_args": {"step_size": 3.0, "applies_to": "sampling"}}
+POLICY = {"class_path": "mixer.DoReMi", "init_args": {"step_size": 3.0, "acts_on": "sampling"}}
 SAVING = ["--training.save_strategy", "steps", "--training.save_steps", "1"]
 
 

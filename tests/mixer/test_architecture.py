@@ -65,7 +65,6 @@ SHARED = {
         "acts_on",
         "exponentiated",
         "least_share",
-        "mirror_descent",
         "named_losses",
         "plain",
         "presence",

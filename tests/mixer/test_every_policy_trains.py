@@ -32,7 +32,7 @@ MAKERS: dict[str, Callable[[], Policy]] = {
     "GradNorm": lambda: mixer.GradNorm(interval_steps=1, acts_on="sampling"),
     "ObjectiveDescent": lambda: mixer.ObjectiveDescent("worst", interval_steps=1, evidence=0.0, loss="excess"),
     "Function": lambda: mixer.Function(lambda step, weights: [1 + step, 1, 1]),
-    "Floor": lambda: mixer.Floor(mixer.DoReMi(applies_to="sampling"), 0.1),
+    "Floor": lambda: mixer.Floor(mixer.DoReMi(acts_on="sampling"), 0.1),
     "Smoothed": lambda: mixer.Smoothed(mixer.FAMO()),
     "WarmUp": lambda: mixer.WarmUp(mixer.FAMO(), 2),
     "Hold": lambda: mixer.Hold(mixer.DWA(0.1, 1), 2),

@@ -71,7 +71,7 @@ MAKERS: dict[str, Callable[..., Policy]] = {
     "GroupDRO": lambda **unit: GroupDRO(0.3, **unit),
     "GroupDRO, sampling": lambda **unit: GroupDRO(2.0, 0.1, "sampling", **unit),
     "DoReMi": DoReMi,
-    "DoReMi, sampling": lambda **unit: DoReMi(0.1, 0.01, applies_to="sampling", **unit),
+    "DoReMi, sampling": lambda **unit: DoReMi(0.1, 0.01, acts_on="sampling", **unit),
     "DoReMi, recorded": lambda **unit: DoReMi(3.0, 0.0, LOSSES_BY_NAME, "sampling", **unit),
     "TargetLoss": lambda **unit: TargetLoss(LOSSES_BY_NAME, **unit),
     "TargetLoss, code": lambda **unit: TargetLoss(LOSSES_BY_NAME, 5.0, "code", 0.0, **unit),

@@ -15,7 +15,7 @@ def test_by_hand_from_a_reference_model() -> None:
 
     Then the second stream's excess is larger by ln(7/3): equal, smoothed equal. Means 0.6 and 0.4.
     """
-    policy = DoReMi(1.0, 0.2, applies_to="sampling")
+    policy = DoReMi(1.0, 0.2, acts_on="sampling")
     policy.start(mixture_of(OWN))
     assert policy.averaged_weights == {"a": 0.5, "b": 0.5}
     first = policy.update(seen(1, [9.0, 9.0], excess_losses=[LN3, 0.0]))
@@ -49,7 +49,7 @@ def test_it_needs_a_reference_model_or_only_losses() -> None:
 
 def test_the_defaults_are_those_of_the_paper() -> None:
     policy = DoReMi()
-    assert (policy.step_size, policy.smoothing, policy.applies_to) == (1.0, 1e-3, "loss")
+    assert (policy.step_size, policy.smoothing, policy.acts_on) == (1.0, 1e-3, "loss")
 
 
 def test_the_average_counts_updates_without_losses() -> None:
@@ -63,7 +63,7 @@ def test_the_average_counts_updates_without_losses() -> None:
 
 def test_the_average_is_that_of_all_weights_and_survives_a_resume() -> None:
     random = np.random.default_rng(0)
-    policy, resumed = DoReMi(0.5, applies_to="sampling"), DoReMi(0.5, applies_to="sampling")
+    policy, resumed = DoReMi(0.5, acts_on="sampling"), DoReMi(0.5, acts_on="sampling")
     policy.start(mixture_of([0.2, 0.3, 0.5]))
     all_weights = []
     for step in range(1, 30):

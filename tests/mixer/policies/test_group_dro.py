@@ -16,7 +16,7 @@ def alphas(policy: GroupDRO) -> list[float]:
 class TestSampling:
     def test_by_hand(self) -> None:
         """η = 1/2. First (e^{ln 3}, e^0)/4 = (3/4, 1/4), then the second stream's 3 makes them equal."""
-        policy = GroupDRO(0.5, applies_to="sampling")
+        policy = GroupDRO(0.5, acts_on="sampling")
         assert policy.start(mixture_of([0.1, 0.9])).weights.tolist() == [0.5, 0.5]
         first = policy.update(seen(1, [2 * LN3, 0.0]))
         np.testing.assert_allclose(first.weights, [0.75, 0.25], rtol=1e-14)
@@ -25,7 +25,7 @@ class TestSampling:
         assert second.loss_weights is None
 
     def test_a_stream_without_a_sample_counts_with_its_last_loss(self) -> None:
-        drawn, not_drawn = (GroupDRO(0.5, applies_to="sampling") for _ in range(2))
+        drawn, not_drawn = (GroupDRO(0.5, acts_on="sampling") for _ in range(2))
         for policy, later in ((drawn, 1.0), (not_drawn, NOTHING)):
             policy.start(mixture_of([0.5, 0.5]))
             policy.update(seen(1, [1.0, 2.0]))
@@ -34,13 +34,13 @@ class TestSampling:
 
     def test_a_stream_that_never_had_a_loss_keeps_its_share(self) -> None:
         """Of 1/3 each the other two share 2/3: 3 : 1, so 1/2 and 1/6."""
-        policy = GroupDRO(1.0, applies_to="sampling")
+        policy = GroupDRO(1.0, acts_on="sampling")
         policy.start(mixture_of([0.2, 0.2, 0.6]))
         decision = policy.update(seen(1, [NOTHING, LN3, 0.0]))
         np.testing.assert_allclose(decision.weights, [1 / 3, 1 / 2, 1 / 6], rtol=1e-14)
 
     def test_a_stream_that_left_keeps_its_share_whatever_its_last_loss(self) -> None:
-        policy = GroupDRO(1.0, applies_to="sampling")
+        policy = GroupDRO(1.0, acts_on="sampling")
         policy.start(mixture_of([0.2, 0.2, 0.6]))
         before = policy.update(seen(1, [50.0, 1.0, 1.0])).weights[0]
         for step in range(2, 20):
@@ -61,7 +61,7 @@ class TestSampling:
 
         The worst loss is least where both are alike: 2(1 − α₁) = 1 − α₂ = α₁, so α₁ = 2/3.
         """
-        policy = GroupDRO(0.1, applies_to="sampling")
+        policy = GroupDRO(0.1, acts_on="sampling")
         weights = policy.start(mixture_of([0.5, 0.5])).weights
         for step in range(1, 400):
             weights = policy.update(seen(step, [2 * (1 - weights[0]), 1 - weights[1]])).weights
@@ -127,7 +127,7 @@ class TestLossWeights:
         ({"step_size": float("nan")}, "step_size must be 0 or more, got nan"),
         ({"step_size": float("inf")}, "step_size must be 0 or more, got inf"),
         ({"smoothing": 1.1}, r"smoothing must be in \[0, 1\], got 1.1"),
-        ({"applies_to": "both"}, "applies_to must be 'loss' or 'sampling', got 'both'"),
+        ({"acts_on": "both"}, r"acts_on must be 'sampling' .* or 'loss' .*, got 'both'"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(arguments: dict, message: str) -> None:
