@@ -26,7 +26,7 @@ _IN_WORDS = {
 
 
 def cost_of(rule: type[Policy] | type[Schedule]) -> str:
-    """Says what a rule's needs cost, with its default arguments.
+    """Says what a rule and its needs cost, with its default arguments.
 
     Args:
         rule: The class of a policy or a schedule.
@@ -46,6 +46,8 @@ def cost_of(rule: type[Policy] | type[Schedule]) -> str:
         # Several ranks have the noise of the gradient from what theirs differ by.
         where = " on a single rank" if needs == {"gradient_noise"} else ""
         costs.append(f"{steps} takes {max(factors):.2f} times as long{where}")
+    if issubclass(rule, Policy) and rule.own_cost:
+        costs.append(rule.own_cost)
     return ", ".join(costs) or "nothing"
 
 

@@ -53,6 +53,7 @@ class ADO(Policy):
     """
 
     needs = frozenset({"loss"})
+    own_cost = "fits on the CPU"
 
     def __init__(
         self,

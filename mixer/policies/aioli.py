@@ -59,6 +59,7 @@ class Aioli(Policy):
     """
 
     needs = frozenset({"loss"})
+    own_cost = "a part of the updates are probes"
 
     def __init__(
         self,

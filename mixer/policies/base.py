@@ -124,7 +124,8 @@ class Policy(ABC):
     with their variance, which costs more), `"excess_loss"` (training losses above those of the trainer's reference
     model), `"loss_after"` (training losses once more after each optimizer step) or `"update_norm"` (how far each update
     moves the parameters). One that never changes its first decision says so by `is_static` and is not asked again. One
-    that goes by so many samples of each stream in a batch says how many in `min_samples`.
+    that goes by so many samples of each stream in a batch says how many in `min_samples`. What it takes beside what is
+    observed for it, with its default arguments, it says in words in `own_cost`.
 
     Args:
         unit: Whether the weights are shares of samples or of tokens.
@@ -137,6 +138,7 @@ class Policy(ABC):
     is_static: bool = False
     interval_steps: int = 1
     min_samples: int = 0
+    own_cost: str = ""
 
     def __init__(self, *, unit: Unit = "samples"):
         if unit not in ("samples", "tokens"):

@@ -46,6 +46,7 @@ class GradNorm(GradientPolicy):
     """
 
     needs = frozenset({"gradient_variance", "loss"})
+    own_cost = "micro-batches of one stream each"
 
     def __init__(
         self,

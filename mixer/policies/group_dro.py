@@ -44,6 +44,7 @@ class GroupDRO(Policy):
     """
 
     needs = frozenset({"loss"})
+    own_cost = "micro-batches of one stream each"
 
     def __init__(
         self, step_size: float = 0.01, smoothing: float = 0.0, acts_on: ActsOn = "loss", *, unit: Unit = "samples"

@@ -1,8 +1,10 @@
+from inspect import signature
+
 import pytest
 
 from mixer.costs import STEP_WITH_GRADIENTS, STEP_WITH_VARIANCES, cost_of
 from mixer.options import OBSERVABLE, OBSERVABLE_BY_SCHEDULE
-from mixer.policies import BalancedPiKE, LossChange, PiKE, Policy, Uniform, policy_classes
+from mixer.policies import BalancedPiKE, DoReMi, GroupDRO, LossChange, PiKE, Policy, Uniform, policy_classes
 from mixer.schedules import NoiseScale, Seesaw, schedule_classes
 
 
@@ -24,6 +26,8 @@ def needing(*words: str, interval: int = 1) -> type[Policy]:
             needing("gradient", "evaluation_loss", interval=7),
             f"the evaluations, 1 step in 7 takes {STEP_WITH_GRADIENTS:.2f} times as long",
         ),
+        (GroupDRO, "micro-batches of one stream each"),
+        (DoReMi, "a forward of the reference model each step, micro-batches of one stream each"),
         (PiKE, f"1 step in 20 takes {STEP_WITH_VARIANCES:.2f} times as long"),
     ],
 )
@@ -33,6 +37,12 @@ def test_in_words(rule: type[Policy], cost: str) -> None:
 
 def test_arguments_that_are_passed_on_have_the_same_default() -> None:
     assert cost_of(BalancedPiKE) == cost_of(PiKE)
+
+
+@pytest.mark.parametrize("name", policy_classes())
+def test_who_weighs_losses_by_default_says_what_that_takes(name: str) -> None:
+    acts_on = signature(policy_classes()[name]).parameters.get("acts_on")
+    assert ("one stream each" in cost_of(policy_classes()[name])) == (acts_on is not None and acts_on.default == "loss")
 
 
 def test_noise_is_measured() -> None:
