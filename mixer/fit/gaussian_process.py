@@ -13,8 +13,8 @@ def fit_gaussian_process(mixtures: FloatArray, losses: FloatArray) -> Predictor:
     """Fits a Gaussian process with a squared-exponential kernel and noise to all losses at once.
 
     Rasmussen & Williams, Gaussian Processes for Machine Learning (2006), algorithm 2.1, with the kernel's variance, its
-    one length for all streams and the noise by the largest marginal likelihood (section 5.4.1). One length, since few
-    runs do not tell one for each stream; one kernel for all losses, each scaled to variance 1, for the same reason.
+    one length for all streams and the noise by the largest marginal likelihood. One length, since few runs do not tell
+    one for each stream; one kernel for all losses, each scaled to variance 1, for the same reason.
 
     Args:
         mixtures: `[num_runs, num_streams]` on the simplex.

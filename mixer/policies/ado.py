@@ -19,7 +19,7 @@ class ADO(Policy):
     """Samples a stream by how fast a scaling law says that its loss falls: adaptive data optimization.
 
     Jiang et al. 2024, "Adaptive Data Optimization: Dynamic Sample Selection with Scaling Laws", arXiv:2410.11820 (ICLR
-    2025), sec. 3. A law `L_k(n) = ε_k + β_k n^{−α_k}` is fitted to the course of each stream's training loss every
+    2025). A law `L_k(n) = ε_k + β_k n^{−α_k}` is fitted to the course of each stream's training loss every
     `refit_steps` updates (see `fit_scaling_law`). At each update, with `μ` the streams' own weights and `π` the share
     by which a stream was drawn:
 

@@ -36,14 +36,16 @@ class Aioli(Policy):
     times `probe_steps`. Every probe has samples of every stream as long as the smoothing leaves it some; one that had
     less than two losses in it tells nothing of that probe.
 
-    The public code draws the order of the streams in each sweep. Here it is fixed, larger weights first, and every
-    second sweep runs backwards, which takes out what changes evenly with time (ours). Streams that are not there at the
-    start of a round are not probed and keep their share of the weight; those that leave on the way are passed over.
-    Wrappers that change weights (`Smoothed`, `TrustRegion`, `Hold`, `WarmUp`) would blur the probes; of such a change
-    the policy knows nothing.
+    The paper starts from even weights, and draws the order of the probes. Here the weights start from the streams' own,
+    and the order is fixed, larger weights first, where every second sweep runs backwards, which takes out what changes
+    evenly with time (ours). The scripts of the public code average A over rounds too (`--ema`), and then take `p_j ∝
+    exp(η Σ_i A_ij)` anew each time instead of a step from the last weights; that is not done here. Streams that are not
+    there at the start of a round are not probed and keep their share of the weight; those that leave on the way are
+    passed over. Wrappers that change weights (`Smoothed`, `TrustRegion`, `Hold`, `WarmUp`) would blur the probes; of
+    such a change the policy knows nothing.
 
     Args:
-        learning_rate: η; the public code advises 0.1 to 0.5.
+        learning_rate: η; the public code advises 0.1 to 0.5, and takes 1 for seven streams.
         probe_steps: Updates of a probe; the public code has 4 to 10, training losses need at least 2.
         num_sweeps: Probes of each stream in a round; the public code has 2 to 6.
         training_steps: Updates of a round between its last probe and the next round.

@@ -22,8 +22,7 @@ class CoBa(Policy):
     """Counts a stream more, the slower its evaluation loss falls, and less once it rises: convergence balancer.
 
     Gong et al. 2024, "CoBa: Convergence Balancer for Multitask Finetuning of Large Language Models", arXiv:2410.06741
-    (EMNLP 2024), sec. 3 and algorithm 1. With `α_k(t)` the slope of `L_k / L_k(first)` over the last `window`
-    evaluations, over the K streams
+    (EMNLP 2024). With `α_k(t)` the slope of `L_k / L_k(first)` over the last `window` evaluations, over the K streams
 
     - relative convergence score: `RCS = softmax_k(K α_k / Σ_j |α_j|)`, more for what converges slowly;
     - absolute convergence score: `ACS = softmax_k(−N α_k(t) / Σ_s |α_k(s)|)` over a stream's last N slopes, less for
@@ -36,11 +35,12 @@ class CoBa(Policy):
     times the same factors, which has the same mean gradient without batches of a single stream; `acts_on="loss"` is the
     paper's form.
 
-    The paper takes a batch of evaluation data after every update; the public code has a window of 200 and a warm-up of
-    100 of those. An evaluation here is one of the trainer, on all of its data: rarer and with little noise, so that the
-    defaults are smaller (ours). Slopes are by step, whatever lies between the evaluations. The public code differs: it
-    does not divide by the first loss, takes `α_max` from the course of the largest loss, does not cut D at 1 and takes
-    `softmax(K ω)` at the end; that last step is `sharpen=True`.
+    The public code takes a batch of evaluation data after every update, with a window of 200 and a warm-up of 100 of
+    those by default, and mixes all weights with even ones where one is below `1/(10K)`; here the low ones alone are
+    lifted. An evaluation here is one of the trainer, on all of its data: rarer and with little noise, so that the
+    defaults are smaller (ours). Slopes are by step, whatever lies between the evaluations. In its formulas the public
+    code differs from the paper: it does not divide by the first loss, takes `α_max` from the course of the largest
+    loss, does not cut D at 1 and takes `softmax(K ω)` at the end; that last step is `sharpen=True`.
 
     Streams that are not there, whose first loss is not above 0 or that have not been evaluated twice within the window
     are left out of all scores and have `ω = 1/K`, also on the way (ours).
@@ -48,7 +48,7 @@ class CoBa(Policy):
     Args:
         window: Evaluations over which slopes are fitted, and slopes that ACS compares with; at least 2.
         num_warmup_evaluations: Evaluations before the weights change; at least 2.
-        tau: τ; the paper's is 5. 0 is RCS alone.
+        tau: τ; 5 in the public code. 0 is RCS alone.
         floor: Least share of a stream as a multiple of 1/K, in [0, 1]; 0.1 is the public code's `1/(10K)`.
         sharpen: Whether `softmax(K ω)` is taken before the floor, as the public code does.
         acts_on: Whether the factors change how much is sampled of each stream, or multiply its loss.

@@ -16,14 +16,16 @@ class DoGE(GradientPolicy):
 
     Fan, Pagliardini and Jaggi 2024, "DoGE: Domain Reweighting with Generalization Estimation", arXiv:2310.15393: `log
     w_k += (η/μ) W_k`, normalised, one step of mirror descent, with `W_k = <g_k, Σ_{j≠k} g_j>`, or `<g_k, g_target>` for
-    targets of their own. Before it enters, `W_k` is divided by the mean of the gradients' norms and cut to [0, 5].
+    targets of their own. First, as in the public code, `W_k` is divided by the mean of the gradients' norms and cut to
+    [0, 5].
 
     A stream that harms the others (a product below 0) keeps its logarithm, and falls back as others rise. Nothing pulls
     back to the start: streams that go on being helpful take all but the least shares. Divided by a norm, `W` is still
     in units of the gradient, so that `rate` depends on the unit of the loss; `scale_free` divides by the mean squared
-    norm instead (ours). The paper learns weights with a small model at every update and trains a large one with their
-    mean over time; here they rule the run itself, at the same rate a decision, so that a run of few decisions moves
-    little: raise `rate` by `interval_steps` to move as far as the paper. Smoothing over measurements is ours too.
+    norm instead (ours). The paper learns weights with a small model at every update, from even ones, and trains a large
+    one with their mean over time; here they rule the run itself, from the streams' own, at the same rate a decision, so
+    that a run of few decisions moves little: raise `rate` by `interval_steps` to move as far as the paper. Smoothing
+    over measurements is ours too.
 
     Without targets only products of different streams count, in which there is no bias from noise. With targets, those
     are streams whose own training samples stand for them, and that of a target with itself has its noise taken out.
@@ -31,7 +33,8 @@ class DoGE(GradientPolicy):
     Args:
         targets: Names of streams, or importance by name, whose losses are to fall; `None` is each of the others.
         interval_steps: Updates from a measurement to the next.
-        rate: `η/μ`; the paper's `η` is 5e-4 and its `μ` 0.05.
+        rate: `η/μ`. In the public code `η` is the learning rate, 5e-4 at most, and `μ` 0.05 by default (0.01 in the
+            configuration that is published with it).
         max_score: Where `W` is cut, 5 in the published code; below it is cut at 0.
         scale_free: Whether `W` is divided by the mean squared norm.
         min_samples: Least samples of each stream in a batch.

@@ -25,11 +25,13 @@ class GRAPE(GradientPolicy):
         `w_k ← w_k exp((γ/μ_w) <g_k, Σ_n z_n ∇log L_n>)`, normalised: what helps these is sampled more.
 
     Both are done at the same decision, `z` first, as the derivation has it (appendix B). The paper draws separate
-    batches of targets and streams; here targets are streams, whose own training samples stand for them, and gradients
-    and losses are smoothed. A target's product with itself has its noise taken out. Rates are the paper's `γ/μ` (1.5
-    and 10, appendix D); its exponents have the units of a gradient's square over a loss, so that they fit its models
-    and not any other: `scale_free` divides the products `<∇log L_n, g_k>` by the mean size of the targets' own, `<∇log
-    L_n, g_n>`, and then rates near 0.1 are in place (ours). Nothing pulls back to the start but the targets' own play.
+    batches of targets and streams, and starts `z` and `w` from even weights; here targets are streams, whose own
+    training samples stand for them, `w` starts from the streams' own weights, and gradients and losses are smoothed. A
+    target's product with itself has its noise taken out. Rates are the paper's `γ/μ` (1.5 and 10, appendix D), where γ
+    is the learning rate and decays, which these do not; its exponents have the units of a gradient's square over a
+    loss, so that they fit its models and not any other: `scale_free` divides the products `<∇log L_n, g_k>` by the mean
+    size of the targets' own, `<∇log L_n, g_n>`, and then rates near 0.1 are in place (ours). Nothing pulls back to the
+    start but the targets' own play.
 
     Losses have to be above 0: a target whose average is not, or that has none yet, is left out of the decision.
 

@@ -17,13 +17,15 @@ from mixer.policies.stream_average import StreamAverage
 class GroupDRO(Policy):
     """Weighs streams for the worst of them: `min_θ max_α Σ_k α_k L_k(θ)`, by a step of each player at a time.
 
-    Sagawa et al. 2020, "Distributionally Robust Neural Networks for Group Shifts", arXiv:1911.08731, Algorithm 1: after
-    each update `α_k ← α_k exp(η L_k)`, normalised, from `α = 1/K`; the model is trained on `Σ_k α_k L_k`. As there,
-    `α` by default weighs the losses, and sampling stays with the streams' own weights `p` (uniform in the paper): a
-    sample of stream k counts `α_k/p_k`, so that the expected gradient is that of `Σ_k α_k L_k` whatever `p` is (`L_k`
-    per item with `unit="tokens"`, else as far as samples have as many items everywhere). With `acts_on="sampling"`
-    `α` is the mixture itself, which has the same expectation, costs no micro-batches of one stream each, and shows
-    the streams that matter more of their data.
+    Sagawa et al. 2020, "Distributionally Robust Neural Networks for Group Shifts: On the Importance of Regularization
+    for Worst-Case Generalization", arXiv:1911.08731, Algorithm 1: after each update `α_k ← α_k exp(η L_k)`, normalised;
+    the model is trained on `Σ_k α_k L_k`. There a step has a sample of one group, whose `α` alone grows and weighs this
+    very sample; here `α` starts from 1/K, all streams' grow at once, and what an update shows counts from the next. By
+    default `α` weighs the losses, as there, and sampling stays with the streams' own weights `p` (uniform in the
+    paper): a sample of stream k counts `α_k/p_k`, so that the expected gradient is that of `Σ_k α_k L_k` whatever `p`
+    is (`L_k` per item with `unit="tokens"`, else as far as samples have as many items everywhere). With
+    `acts_on="sampling"` `α` is the mixture itself, which has the same expectation, costs no micro-batches of one
+    stream each, and shows the streams that matter more of their data.
 
     A stream without a sample in the update counts with the last loss it had, as in DoReMi's public code, so that it
     loses nothing by not having been drawn; no importance weights, which would only add noise to a mean that needs none.

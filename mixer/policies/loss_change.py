@@ -12,11 +12,11 @@ from mixer.policies.softmax import softmax
 class LossChange(Policy):
     """Samples a stream by how fast its loss changes: `w ∝ softmax(progress / T)`, mixed with a floor.
 
-    The progress of a stream is the distance between a fast and a slow moving average of its loss, `|fast_k −
-    slow_k|`: the learning-progress signal of teacher-student curriculum learning (Matiisen et al. 2017,
-    arXiv:1707.00183, sec. 3), which in its absolute form also picks streams whose loss rises, that is streams that
-    are being forgotten. The temperature is in units of the mean progress over the streams, so that the policy is
-    the same for a loss measured in other units.
+    The progress of a stream is the distance between a fast and a slow moving average of its loss, `|fast_k − slow_k|`.
+    It stands for the slope of the learning curve, by which teacher-student curriculum learning (Matiisen et al. 2017,
+    arXiv:1707.00183) chooses: what is learned fastest, and by its absolute value also what is being forgotten. The two
+    averages, the softmax of them and the floor are ours. The temperature is in units of the mean progress over the
+    streams, so that the policy is the same for a loss measured in other units.
 
     Until every stream has been seen `num_warmup_observations` times the starting weights hold.
 

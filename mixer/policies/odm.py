@@ -20,8 +20,8 @@ _LARGEST_EXPONENT = math.log(HUGE)
 class ODM(Policy):
     """Samples a stream by its average loss, as a bandit with exploration `ε_t` does: online data mixing.
 
-    Albalak et al. 2023, "Efficient Online Data Mixing For Language Model Pre-Training", arXiv:2312.02406, Algorithm 1.
-    With `ε_t = min(1/K, √(ln K / (K t)))` at the t-th update, for each stream of which it had samples:
+    Albalak et al. 2023, "Efficient Online Data Mixing For Language Model Pre-Training", arXiv:2312.02406. With `ε_t =
+    min(1/K, √(ln K / (K t)))` at the t-th update, for each stream of which it had samples:
 
     - `"paper"`: reward `R_k ← αR_k + (1 − α) L_k/π_k` and mixture `π = (1 − Kε_t) softmax(ε_{t−1} R) + ε_t`.
     - `"code"`, as the public code computes for mixed batches: `R_k ← αR_k + (1 − α) exp(L_k)`, without importance

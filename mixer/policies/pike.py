@@ -28,13 +28,13 @@ class PiKE(Policy):
       `Σ_k w_k λ_k + ½ w_k² κ_k` with `λ_k = −ηβ||g_k||² + (Lη²/2b) σ_k²` and `κ_k = Lη²γ||g_k||²`. It goes there at
       once, `max_log_change` or not; `Smoothed` makes it gentle.
 
-    The paper gives neither ζ₁, ζ₂, the interval nor what follows; these are ours. Both statistics are smoothed over
-    measurements (negative estimates of `||g_k||²` count, the average is then cut at 0) and divided by the mean of
-    `||g_k||²` over the streams, so that the policy is the same for a loss in other units. The default
-    rates weigh signal and noise as the conceptual form does at `ηL = 1` without conflict. Each stream keeps
-    `min_samples` samples of the batch, or its variance could not be measured again. A stream that was never measured
-    keeps its share, one that is not there counts for nothing. The streams' own weights hold until the first
-    measurement, as far as they leave `min_samples`.
+    The paper's text gives neither ζ₁, ζ₂, the interval nor what follows; these are ours. Both statistics are smoothed
+    over measurements (negative estimates of `||g_k||²` count, the average is then cut at 0) and divided by the mean of
+    `||g_k||²` over the streams, so that the policy is the same for a loss in other units. The default rates weigh
+    signal and noise as the conceptual form does at `ηL = 1` without conflict. Each stream keeps `min_samples` samples
+    of the batch, or its variance could not be measured again. A stream that was never measured keeps its share, one
+    that is not there counts for nothing. The streams' own weights hold until the first measurement, as far as they
+    leave `min_samples`.
 
     Nothing in the practical form pulls back: with gradients that stay as they are it ends at the stream with the
     largest, others at their least; and where noise drowns the differences it wanders. `Floor` around it, or the

@@ -24,7 +24,8 @@ class RegularizedBalance(GradientPolicy):
     As `‖Gp‖₂` is taken out, gradients that are small or noise alone move the weights as far as large ones: with all
     products equal it is uniform, whatever the streams' own weights, and two streams differ by a factor of `exp(√2 λ)`
     at most (70 for λ = 3). The paper takes the last layer's gradients, sums over a window and leaves the noise in the
-    diagonal; here the probe's layers, a moving average, and no noise. It names λ for one data set alone, 3.
+    diagonal; here the probe's layers, a moving average, and no noise. It samples evenly before the first decision, here
+    the streams' own weights hold, and names λ for one data set alone, 3.
 
     Args:
         targets: Names of streams, or importance by name: `p`; `None` is the streams' own weights.

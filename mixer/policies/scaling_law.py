@@ -49,9 +49,10 @@ class ScalingLaw:
 def fit_scaling_law(log_amounts: FloatArray, log_losses: FloatArray) -> ScalingLaw:
     """Fits a law to a course of losses, by the Huber loss of `log L` from a grid of starts.
 
-    Jiang et al. 2024, arXiv:2410.11820, sec. 3: minimises `Σ huber(log L(n_i) − log L_i)` with `δ = 1e-3`, from starts
-    on a grid, and keeps the best. Damped Gauss-Newton steps on reweighted squares (Levenberg-Marquardt) take the place
-    of L-BFGS: a fixed number of iterations, all starts at once, no random numbers.
+    Jiang et al. 2024, arXiv:2410.11820: minimises `Σ huber(log L(n_i) − log L_i)` with `δ = 1e-3`, from starts on a
+    grid, and keeps the best. The grid is ours (the authors' code has one of 512 starts for every stream), and damped
+    Gauss-Newton steps on reweighted squares (Levenberg-Marquardt) take the place of L-BFGS: a fixed number of
+    iterations, all starts at once, no random numbers.
 
     The exponent is within [0.05, 0.8]: the authors' code punishes ones above 0.8 and counts those below 0.05 as 0.05.
     As a bound of the fit the latter keeps a loss that stands still from passing for one that falls (with an exponent

@@ -35,8 +35,8 @@ class SkillIt(Policy):
     Args:
         graph: A: by name `{helper: {helped: strength}}`, where what is left out is 0 (1 from a stream to itself), or
             `[num_streams, num_streams]` with a row for each helper; `None` is the identity.
-        learning_rate: η; the paper tried 0.1 to 0.8.
-        window: Evaluations that count; the paper's is 3.
+        learning_rate: η; 0.1 to 0.8 in the authors' scripts.
+        window: Evaluations that count; 3 in the authors' scripts.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:

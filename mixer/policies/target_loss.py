@@ -17,12 +17,12 @@ class TargetLoss(Policy):
 
     Xia et al. 2023, "Sheared LLaMA: Accelerating Language Model Pre-training via Structured Pruning", arXiv:2310.06694,
     Algorithm 1: at each evaluation `w_k ← w_k exp(η max(L_k − L_target,k, 0))`, normalised, from the streams' own
-    weights. The targets there are the validation losses of a model of the wanted size, trained on all domains, or what
-    a scaling law predicts for them.
+    weights. The targets there are what a scaling law predicts for a model of the wanted size, or the losses of the
+    larger model that is pruned.
 
-    In the paper `η` is 1 and no stream's share falls for being below its target but by the others' growth; in the
-    authors' code the difference is not cut at 0, so that it falls the faster. The code smooths with `c/K`, we do in
-    both forms. Each evaluation moves the weights once more by the same gap: the more evaluations, the faster.
+    The paper has no `η`, that is 1, and no stream's share falls for being below its target but by the others' growth;
+    in the authors' code the difference is not cut at 0, so that it falls the faster. The code smooths with `c/K`, we do
+    in both forms. Each evaluation moves the weights once more by the same gap: the more evaluations, the faster.
 
     A stream without a loss in the evaluation, or that is not there, keeps its share.
 

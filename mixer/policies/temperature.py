@@ -7,9 +7,9 @@ from mixer.policies.static import StaticPolicy
 class Temperature(StaticPolicy):
     """Shares by size to the power 1/τ: `w_k ∝ n_k^(1/τ)`.
 
-    τ = 1 is proportional and a large τ is nearly uniform. Multilingual BERT trained with τ = 1.43 (Devlin et al.
-    2019), XLM with 2 (Conneau and Lample 2019, arXiv:1901.07291, eq. 1), XLM-R and mT5 with 3.33 (Xue et al. 2021,
-    arXiv:2010.11934, sec. 3.2).
+    τ = 1 is proportional and a large τ is nearly uniform. Multilingual BERT took τ = 1.43 (Devlin et al. 2019), XLM 2
+    (Conneau and Lample 2019, arXiv:1901.07291), XLM-R and mT5 3.33 (Xue et al. 2021, arXiv:2010.11934, sec. 3.2, which
+    names all but XLM's as `α = 1/τ`).
 
     Args:
         temperature: τ, above 0.
