@@ -60,7 +60,7 @@ class DoGE(GradientPolicy):
         unit: Unit = "samples",
     ):
         super().__init__(interval_steps, min_samples, decay, unit=unit)
-        check_range("rate", rate, 0, math.inf, "0.01 is the paper's η/μ")
+        check_range("rate", rate, 0, math.inf, "0.01 is η/μ of the public code")
         check_range("max_score", max_score, 0, 1e9, "5 is that of the published code")
         self.targets = check_targets(targets)
         self.rate, self.max_score, self.scale_free = rate, max_score, scale_free

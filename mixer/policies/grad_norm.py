@@ -61,7 +61,7 @@ class GradNorm(GradientPolicy):
         unit: Unit = "samples",
     ):
         super().__init__(interval_steps, min_samples, decay, unit=unit)
-        check_range("alpha", alpha, 0, 100, "1.5 is the paper's, 0 asks for equal norms")
+        check_range("alpha", alpha, 0, 100, "1.5 is the paper's for NYUv2, 0 asks for equal norms")
         check_range("rate", rate, 1e-9, 1, "1 goes to the fixed point at once")
         check_range("max_factor", max_factor, 1, 1e9, "10 lets a loss weigh a tenth or ten times as much")
         check_acts_on(acts_on)

@@ -54,8 +54,8 @@ class SkillIt(Policy):
         unit: Unit = "samples",
     ):
         super().__init__(unit=unit)
-        check_range("learning_rate", learning_rate, 0, 1e6, "the paper tried 0.1 to 0.8, 0 keeps the weights")
-        check_count("window", window, 1, "the paper's is 3, 1 takes the last evaluation alone")
+        check_range("learning_rate", learning_rate, 0, 1e6, "the public scripts try 0.1 to 0.8, 0 keeps the weights")
+        check_count("window", window, 1, "the public scripts take 3, 1 takes the last evaluation alone")
         self.graph = graph
         self.learning_rate = learning_rate
         self.window = window
