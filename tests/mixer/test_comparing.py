@@ -404,7 +404,7 @@ def test_a_reference_that_is_not_finite_gives_no_excess_there(tmp_path: Path) ->
 # ---- What is kept of it ----
 
 
-def _entries(trainer: MixingTrainer) -> list[dict[str, float]]:
+def compared_entries(trainer: MixingTrainer) -> list[dict[str, float]]:
     """Log entries on training, of which only those on what losses were compared with."""
     entries = [entry for entry in trainer.state.log_history if "train_coverage" in entry]
     compared = ("excess_loss/", "loss_after/")
@@ -461,8 +461,8 @@ def test_the_ledger_and_the_log_have_what_the_policy_saw(tmp_path: Path, name: s
         for entry, part in zip(expected, (slice(0, 5), slice(5, 10)), strict=True):
             means = np.nansum(found[part] * items[part], axis=0) / items[part].sum(axis=0)
             entry |= {f"{need}/{stream}": mean for stream, mean in zip("abc", means, strict=True)}
-    assert [entry.keys() for entry in _entries(trainer)] == [entry.keys() for entry in expected]
-    for entry, wanted in zip(_entries(trainer), expected, strict=True):
+    assert [entry.keys() for entry in compared_entries(trainer)] == [entry.keys() for entry in expected]
+    for entry, wanted in zip(compared_entries(trainer), expected, strict=True):
         assert entry == pytest.approx(wanted, rel=1e-12)
 
 
@@ -470,7 +470,7 @@ def test_what_is_not_known_does_not_count_in_the_log(tmp_path: Path) -> None:
     trainer = build(tmp_path, Watching(*BOTH), Broken(), train_dataset=broken_streams(), args={"max_steps": 1})
     trainer.train()
     # The step has ruined the weights: of what comes after it nothing is left.
-    assert [entry.keys() for entry in _entries(trainer)] == [{"excess_loss/a", "excess_loss/c"}]
+    assert [entry.keys() for entry in compared_entries(trainer)] == [{"excess_loss/a", "excess_loss/c"}]
     assert trainer.ledger.comparisons()["excess_loss"].isna().tolist() == [False, True, False]
 
 
@@ -481,7 +481,7 @@ def test_runs_that_compare_nothing_have_no_such_table(tmp_path: Path, policy: Po
     assert not (tmp_path / "ledger" / "comparisons").exists()
     assert list(trainer.ledger.comparisons().columns) == ["step", "stream", "excess_loss", "loss_after"]
     assert trainer.ledger.comparisons().empty
-    assert _entries(trainer) == [{}] * 4
+    assert compared_entries(trainer) == [{}] * 4
 
 
 # ---- Runs that are cut off ----
@@ -498,7 +498,7 @@ def test_a_run_that_is_cut_off_goes_on_to_the_bit(tmp_path: Path, needs: tuple[s
     whole.train()
     expected = end_of(whole)
     assert len(whole.ledger.comparisons()) == 7 * 3
-    assert len(_entries(whole)) == 2
+    assert len(compared_entries(whole)) == 2
     assert len(set(whole.ledger.to_pandas()["weight"])) > 10
     for step in (1, 4, 5):
         again = make()
