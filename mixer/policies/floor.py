@@ -1,15 +1,18 @@
 """A least share for every stream."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy
-from mixer.policies.wrapper import Wrapper
+from mixer.policies.wrapper import Wrapper, in_batch, with_weights
 
 
 class Floor(Wrapper):
     """Keeps every stream at a least share: `w'_k = floor + (1 − K·floor)·w_k`.
+
+    Around a policy that weighs losses it changes what is sampled, not what counts: factors are multiplied by
+    `w_k/w'_k`, so that each stream has the part of the gradient, weight times factor, that the policy wants. One to
+    which such a policy gives no weight is drawn then, and counts nothing. Streams with samples on top of the batch size
+    have no share of it, and K counts the others.
 
     Args:
         policy: The inner policy.
@@ -37,4 +40,5 @@ class Floor(Wrapper):
 
     def _lift(self, decision: Decision) -> Decision:
         shares = decision.weights / np.sum(decision.weights)
-        return replace(decision, weights=self.minimum + (1.0 - self.minimum * len(shares)) * shares)
+        least = in_batch(np.full(len(shares), self.minimum), decision.additional)
+        return with_weights(decision, least + (1.0 - least.sum()) * shares)

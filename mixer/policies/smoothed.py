@@ -1,17 +1,21 @@
 """Weights that move slowly."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy
-from mixer.policies.wrapper import Wrapper
+from mixer.policies.wrapper import Wrapper, in_batch, with_weights
 
 
 class Smoothed(Wrapper):
     """Moves only part of the way to new weights: `w' ← decay·w' + (1 − decay)·w`.
+
+    Around a policy that weighs losses it smooths what is sampled, not what counts: factors are multiplied by
+    `w_k/w'_k`, so that each stream has the part of the gradient, weight times factor, that the policy wants;
+    `TrustRegion` limits both. A stream with samples on top of the batch size loses its share of it at once, and starts
+    from 0 again.
 
     Args:
         policy: The inner policy.
@@ -31,14 +35,16 @@ class Smoothed(Wrapper):
         """Starts from the inner policy's first weights; see `Policy.start`."""
         decision = super().start(mixture)
         self._weights = decision.weights / np.sum(decision.weights)
-        return replace(decision, weights=self._weights)
+        return with_weights(decision, self._weights)
 
     def update(self, observation: Observation) -> Decision:
         """Moves towards the inner policy's weights; see `Policy.update`."""
         decision = super().update(observation)
         target = decision.weights / np.sum(decision.weights)
-        self._weights = self.decay * self._weights + (1.0 - self.decay) * target
-        return replace(decision, weights=self._weights)
+        old = in_batch(self._weights, decision.additional)
+        total = old.sum()
+        self._weights = self.decay * (old / total) + (1.0 - self.decay) * target if total > 0.0 else target
+        return with_weights(decision, self._weights)
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the smoothed weights too; see `Policy.state_dict`."""

@@ -6,6 +6,7 @@ from mixer.policies import (
     Fixed,
     Floor,
     Function,
+    GroupDRO,
     Hold,
     LossChange,
     Mixture,
@@ -30,6 +31,20 @@ class Alternating(Policy):
 
     def update(self, observation: Observation) -> Decision:
         return Decision(np.array([0.0, 5.0] if observation.step % 2 else [5.0, 0.0]))
+
+
+class Told(Policy):
+    """Decides what it is told to, one decision after the other."""
+
+    def __init__(self, *decisions: Decision):
+        super().__init__()
+        self.decisions = decisions
+
+    def start(self, mixture: Mixture) -> Decision:
+        return self.decisions[0]
+
+    def update(self, observation: Observation) -> Decision:
+        return self.decisions[observation.step]
 
 
 def observe(
@@ -317,6 +332,27 @@ class TestFloor:
     def test_by_the_equation(self, minimum: float, expected: list[float]) -> None:
         assert_weights(Floor(Proportional(), minimum).start(MIXTURE), expected)
 
+    def test_around_weights_on_losses_it_changes_what_is_sampled_not_what_counts(self) -> None:
+        """α = (1/2, 1/2) of own weights (0.9, 0.1) that become (0.66, 0.34)."""
+        mixture = Mixture(("a", "b"), np.array([1, 1]), np.array([0.9, 0.1]))
+        decision = Floor(GroupDRO(), 0.3).start(mixture)
+        assert_weights(decision, [0.66, 0.34])
+        np.testing.assert_allclose(decision.weights * decision.loss_weights, [0.5, 0.5], rtol=1e-12)
+
+    def test_a_stream_that_the_policy_leaves_out_is_drawn_and_counts_nothing(self) -> None:
+        policy = Told(Decision(np.array([0.0, 2.0]), np.array([3.0, 1.0])))
+        decision = Floor(policy, 0.2).start(MIXTURE)
+        assert_weights(decision, [0.2, 0.8])
+        np.testing.assert_allclose(decision.loss_weights, [0.0, 1.25], rtol=1e-12)
+        assert Floor(policy, 0.0).start(MIXTURE).loss_weights.tolist() == [3.0, 1.0]
+
+    def test_streams_with_samples_on_top_get_no_share(self) -> None:
+        decision = Decision(np.array([0.0, 3.0, 1.0]), additional=np.array([0.5, 0.0, 0.0]))
+        mixture = Mixture(("a", "b", "c"), np.full(3, 1), np.full(3, 1 / 3))
+        lifted = Floor(Told(decision), 0.3).start(mixture)
+        assert_weights(lifted, [0.0, 0.6, 0.4])
+        assert lifted.additional.tolist() == [0.5, 0.0, 0.0]
+
     @pytest.mark.parametrize("minimum", [-0.1, 1.1, float("nan")])
     def test_a_minimum_that_cannot_be_is_refused(self, minimum: float) -> None:
         with pytest.raises(ValueError, match=r"minimum must be in \[0, 1\]"):
@@ -336,6 +372,28 @@ class TestSmoothed:
 
     def test_without_decay_it_follows_at_once(self) -> None:
         policy = Smoothed(Alternating(), 0.0)
+        policy.start(MIXTURE)
+        assert_weights(policy.update(observe(1)), [0.0, 1.0])
+
+    def test_around_weights_on_losses_it_changes_what_is_sampled_not_what_counts(self) -> None:
+        first = Decision(np.array([0.5, 0.5]), np.array([1.6, 0.4]))
+        policy = Smoothed(Told(first, Decision(np.array([0.9, 0.1]), np.array([1.0, 1.0]))), 0.5)
+        assert policy.start(MIXTURE).loss_weights.tolist() == [1.6, 0.4]
+        decision = policy.update(observe(1))
+        assert_weights(decision, [0.7, 0.3])
+        np.testing.assert_allclose(decision.weights * decision.loss_weights, [0.9, 0.1], rtol=1e-12)
+
+    def test_a_stream_that_gets_samples_on_top_loses_its_share_at_once(self) -> None:
+        on_top = Decision(np.array([0.0, 1.0, 3.0]), additional=np.array([0.5, 0.0, 0.0]))
+        policy = Smoothed(Told(Decision(np.array([0.5, 0.25, 0.25])), on_top, Decision(np.array([1.0, 1, 2]))), 0.5)
+        policy.start(MIXTURE)
+        second, third = policy.update(observe(1)), policy.update(observe(2))
+        assert_weights(second, [0.0, 0.375, 0.625])
+        assert_weights(third, [0.125, 0.3125, 0.5625])
+
+    def test_with_all_on_top_there_are_no_old_weights(self) -> None:
+        on_top = Decision(np.array([0.0, 1.0]), additional=np.array([0.5, 0.0]))
+        policy = Smoothed(Told(Decision(np.array([1.0, 0.0])), on_top), 0.5)
         policy.start(MIXTURE)
         assert_weights(policy.update(observe(1)), [0.0, 1.0])
 
