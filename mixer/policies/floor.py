@@ -3,6 +3,7 @@
 import numpy as np
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.policies.ranges import check_range
 from mixer.policies.wrapper import Wrapper, in_batch, with_weights
 
 
@@ -24,14 +25,17 @@ class Floor(Wrapper):
 
     def __init__(self, policy: Policy, minimum: float = 0.05):
         super().__init__(policy)
-        if not 0.0 <= minimum <= 1.0:
-            raise ValueError(f"minimum must be in [0, 1], got {minimum}.")
+        check_range("minimum", minimum, 0, 1, "0 does without")
         self.minimum = minimum
 
     def start(self, mixture: Mixture) -> Decision:
         """Starts the inner policy and lifts its weights; see `Policy.start`."""
-        if self.minimum * len(mixture.names) > 1.0 + 1e-12:
-            raise ValueError(f"Floor: {self.minimum} for each of {len(mixture.names)} streams is more than 1 in all.")
+        num_streams = len(mixture.names)
+        if self.minimum * num_streams > 1.0 + 1e-12:
+            raise ValueError(
+                f"Floor: {self.minimum} for each of {num_streams} streams is more than 1 in all; "
+                f"give minimum={1 / (2 * num_streams):.2g} or so."
+            )
         return self._lift(super().start(mixture))
 
     def update(self, observation: Observation) -> Decision:

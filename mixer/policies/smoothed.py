@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.policies.ranges import check_decay
 from mixer.policies.wrapper import Wrapper, in_batch, with_weights
 
 
@@ -27,8 +28,7 @@ class Smoothed(Wrapper):
 
     def __init__(self, policy: Policy, decay: float = 0.9):
         super().__init__(policy)
-        if not 0.0 <= decay < 1.0:
-            raise ValueError(f"decay must be in [0, 1), got {decay}.")
+        check_decay("decay", decay, "0 follows at once, 0.9 moves a tenth of the way")
         self.decay = decay
 
     def start(self, mixture: Mixture) -> Decision:
