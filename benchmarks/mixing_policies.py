@@ -24,6 +24,8 @@ from mixer.policies import Policy
 from mixer.policies.registry import built_in_policies
 
 UNIFORM, PROPORTIONAL, TEMPERATURE = "Uniform", "Proportional", "Temperature"
+# The proxy of DoReMi, and fixed mixtures that come of other runs: of that, and of the grid.
+PROXY, PROXY_FIXED, FIT = "DoReMi", "DoReMi, then fixed", "fit of the grid"
 # In settings, replaced when a policy is made: validation losses by stream, and samples of the run.
 REFERENCE_LOSSES, NUM_SAMPLES = "the reference's validation losses", "the run's samples"
 NUM_DECISIONS = 24
@@ -62,7 +64,8 @@ ENTRIES: dict[str, Entry] = {
     "ODM": Entry("ODM"),
     "ADO": Entry("ADO"),
     "GroupDRO": Entry("GroupDRO"),
-    "DoReMi": Entry("DoReMi"),
+    "GroupDRO, sampling": Entry("GroupDRO", {"acts_on": "sampling"}),
+    PROXY: Entry("DoReMi"),
     "TargetLoss": Entry("TargetLoss", {"target_losses": REFERENCE_LOSSES}),
     "CoBa": Entry("CoBa"),
     "DWA": Entry("DWA"),
@@ -77,6 +80,8 @@ ENTRIES: dict[str, Entry] = {
     "RegularizedBalance": Entry("RegularizedBalance"),
     "GradNorm": Entry("GradNorm"),
     "ObjectiveDescent": Entry("ObjectiveDescent"),
+    "ObjectiveDescent, worst": Entry("ObjectiveDescent", {"objective": "worst"}),
+    "ObjectiveDescent, worst, evaluation": Entry("ObjectiveDescent", {"objective": "worst", "loss": "evaluation"}),
 }
 
 

@@ -18,7 +18,7 @@ from benchmarks.mixing_cache import Run, write_whole
 from benchmarks.mixing_data import Parts
 from benchmarks.mixing_mixtures import MIXTURES, read
 from benchmarks.mixing_policies import REFERENCE_LOSSES, UNIFORM, interval_of, make
-from mixer import MixingTrainer, Policy
+from mixer import DoReMi, MixingTrainer, Policy
 
 PLACES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the run, at which weights are noted
 
@@ -95,7 +95,7 @@ def _train(run: Run, policy: Policy, parts: Parts, folder: Path, options: dict[s
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-        times = {
+        times: dict[str, Any] = {
             "seconds": clock.seconds,
             "cpu_seconds": clock.cpu_seconds,
             "evaluation_seconds": clock.seconds - stopwatch.seconds[-1],
@@ -105,6 +105,8 @@ def _train(run: Run, policy: Policy, parts: Parts, folder: Path, options: dict[s
             weights = io.BytesIO()
             torch.save(model.state_dict(), weights)
             write_whole(run.path(folder).with_suffix(".pt"), weights.getvalue())
+        if isinstance(policy, DoReMi):
+            times["averaged_weights"] = policy.averaged_weights
         return {**_quality(trainer, parts, task.compute_metrics), **times, **_weights(trainer, list(parts))}
 
 
