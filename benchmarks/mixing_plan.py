@@ -43,7 +43,7 @@ def planned(mixture: str, scale: Scale, names: Sequence[str], seeds: Sequence[in
 
 
 def _run(mixture: str, scale: Scale, name: str, entry: Entry, seed: int) -> Run:
-    return Run(mixture, scale, name, entry.class_name, settings_of(entry, scale.num_steps), seed)
+    return Run(mixture, scale, name, entry.class_name, settings_of(entry, scale.num_steps), seed, entry.options)
 
 
 def _grid(mixture: str, scale: Scale, data_dir: Path | None) -> dict[str, Entry]:

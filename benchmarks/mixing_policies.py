@@ -22,6 +22,7 @@ from typing import Any
 
 from mixer.policies import Policy
 from mixer.policies.registry import built_in_policies
+from mixer.weightings import NAMES as CONFLICTS
 
 UNIFORM, PROPORTIONAL, TEMPERATURE = "Uniform", "Proportional", "Temperature"
 # The proxy of DoReMi, and fixed mixtures that come of other runs: of that, and of the grid.
@@ -48,10 +49,12 @@ class Entry:
     Args:
         class_name: Its class, among the built-in policies.
         settings: Arguments that differ from what the rule gives.
+        options: Options of the trainer.
     """
 
     class_name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 ENTRIES: dict[str, Entry] = {
@@ -82,6 +85,7 @@ ENTRIES: dict[str, Entry] = {
     "ObjectiveDescent": Entry("ObjectiveDescent"),
     "ObjectiveDescent, worst": Entry("ObjectiveDescent", {"objective": "worst"}),
     "ObjectiveDescent, worst, evaluation": Entry("ObjectiveDescent", {"objective": "worst", "loss": "evaluation"}),
+    **{f"Uniform, {name}": Entry("Uniform", options={"conflict": name}) for name in CONFLICTS},
 }
 
 

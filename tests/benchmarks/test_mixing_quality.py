@@ -131,6 +131,19 @@ def test_mixtures_of_files_ask_for_their_folder(tmp_path: Path, capsys: pytest.C
         read_texts(tmp_path, 1, 1, 16)
 
 
+def test_conflict_is_an_option_of_the_trainer(tmp_path: Path) -> None:
+    entry = ENTRIES["Uniform, pcgrad"]
+    run = replace(UNIFORM_RUN, name="Uniform, pcgrad", options=entry.options)
+    run_once(run, tmp_path, None)
+    run_once(UNIFORM_RUN, tmp_path, None)
+    result, uniform = run.result(tmp_path), UNIFORM_RUN.result(tmp_path)
+    assert result is not None
+    assert uniform is not None
+    assert result["shares"] == uniform["shares"]
+    assert result["test_losses"] != uniform["test_losses"]
+    assert not run.path(tmp_path).with_suffix(".pt").exists()  # no reference of others
+
+
 # ---- Results that are kept ----
 
 
