@@ -160,7 +160,6 @@ def test_a_proxy_has_the_head_of_the_recipes_model(recipe: Path, tmp_path: Path)
         assert (config["architectures"], config["hidden_size"]) == (["BertForMaskedLM"], 8)
 
 
-@pytest.mark.xfail(strict=True, reason="GroupDRO and DoReMi begin with even weights, whatever the streams' own are")
 def test_a_stream_without_weight_has_no_share(recipe: Path, tmp_path: Path) -> None:
     main(["doremi", str(recipe), "--mixing", "DoReMi", "--streams.cpp.weight", "0", "--streams.python.weight", "1"])
     weights = json.loads((tmp_path / "run" / "weights.json").read_text())
