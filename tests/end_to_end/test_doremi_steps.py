@@ -175,3 +175,15 @@ def test_a_step_that_could_not_be_built_can_be_begun_by_a_mended_recipe(
     fails(capsys, recipe, "--proxy_model.config", '{"hidden_size": 8}')
     main(["doremi", recipe, "--training.max_steps", "1"])
     assert trained == ["reference", "proxy"]
+
+
+def test_a_recipe_is_written_whole_or_not_at_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(descriptor: int) -> None:
+        raise OSError("no space left on device")
+
+    recipe = write_recipe(tmp_path)
+    monkeypatch.setattr("os.fsync", crash)
+    assert "no space left on device" in fails(capsys, recipe)
+    assert not (tmp_path / "run" / "reference" / "recipe.yaml").exists()
