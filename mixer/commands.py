@@ -83,8 +83,7 @@ def build_recipe(
     try:
         built = parser.instantiate(config)
     except (ValueError, TypeError) as error:
-        field = _failing_field(parser, config, fields, otherwise)
-        raise ValueError(f"{given_as.get(field, field)}: {_cause(error)}") from None
+        raise ValueError(f"{_failing_field(parser, config, fields, otherwise, given_as)}: {_cause(error)}") from None
     return recipe_class(**{name: value for name, value in vars(built).items() if name != "recipe"})
 
 
@@ -95,12 +94,14 @@ def _cause(error: Exception) -> str:
     return "; ".join(causes) if causes else str(error)
 
 
-def _failing_field(parser: ArgumentParser, config: Namespace, fields: Sequence[str], otherwise: str) -> str:
+def _failing_field(
+    parser: ArgumentParser, config: Namespace, fields: Sequence[str], otherwise: str, given_as: Mapping[str, str]
+) -> str:
     """Finds the field that an error was about by building the others one at a time."""
     for name in fields:
         one: Any = {name: config[name]}
         try:
             parser.instantiate(Namespace(one))  # type: ignore[no-untyped-call]
         except (ValueError, TypeError):
-            return name
+            return given_as.get(name, name)
     return otherwise

@@ -67,8 +67,7 @@ def doremi() -> Command:
         "--reference_mixing",
         type=Policy | dict[str, float] | str | None,
         default=None,
-        help="The mixture that the reference is trained on. Default: the streams' own weights; without any, shares by "
-        "size.",
+        help="The reference's mixture. Default: the streams' own weights; without any, shares by size.",
     )
     add(
         "--proxy_model",
