@@ -1,5 +1,6 @@
 """What a fit found, and how far it can be trusted."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -88,8 +89,8 @@ class FittedMixture:
 
     @property
     def explains_nothing(self) -> bool:
-        """Whether runs left out are predicted no better than by the mean of the others."""
-        return not self.error < self.constant_error
+        """Whether runs left out are predicted no better than by the mean of the others, or not in their order."""
+        return not (self.error < self.constant_error and self.rank_correlation > 0.0)
 
     @property
     def at_edge(self) -> list[str]:
@@ -106,9 +107,12 @@ class FittedMixture:
         """Reasons not to trust the mixture, in sentences."""
         found = []
         if self.explains_nothing:
+            correlation = self.rank_correlation
+            order = "there is no order" if math.isnan(correlation) else f"the rank correlation is {correlation:.2f}"
             found.append(
                 f"The fit explains nothing: for runs left out it errs by {self.error:.4f}, the mean of the others by "
-                f"{self.constant_error:.4f}. Record more runs, or more different mixtures."
+                f"{self.constant_error:.4f}, and of its predictions with what they had {order}. Record more runs, or "
+                "more different mixtures."
             )
         elif self.same_runs:
             seen = ", ".join(f"{self.runs[run]} ({self.left_out.seen[run]:.4f})" for run in self.same_runs)
