@@ -12,12 +12,11 @@ from rich.console import Console
 
 from mixer.checkpoint import write_json
 from mixer.commands import Command
-from mixer.fit.fitted import FittedMixture
 from mixer.fit.mixture import fit_mixture
 from mixer.fit.regressors import AUTO, REGRESSORS
 from mixer.fit.runs import read_recorded_runs
 from mixer.fit.table import error_table, share_table, summary
-from mixer.policies.base import Unit
+from mixer.written_mixing import mixing_of
 
 
 def fit() -> Command:
@@ -87,21 +86,6 @@ def _add_search(parser: ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="Seed of the mixtures tried.")
 
 
-def mixing_of(fitted: FittedMixture, unit: Unit) -> dict[str, Any]:
-    """Writes a mixture as a recipe's `mixing` takes it.
-
-    Args:
-        fitted: What was found.
-        unit: What the shares are of.
-
-    Returns:
-        Weights by name; for shares of tokens, `Fixed` with them.
-    """
-    if unit == "samples":
-        return dict(fitted.weights)
-    return {"class_path": "Fixed", "init_args": {"weights": fitted.weights, "unit": unit}}
-
-
 def _run(config: Namespace) -> None:
     recorded = read_recorded_runs(
         [Path(run) for run in config.runs],
@@ -123,7 +107,7 @@ def _run(config: Namespace) -> None:
         num_best=config.num_best,
         seed=config.seed,
     )
-    mixing = mixing_of(fitted, config.unit)
+    mixing = mixing_of(fitted.weights, config.unit)
     if config.output is not None:
         write_json(Path(config.output), mixing)
     _print(fitted, recorded.notes)
