@@ -12,6 +12,7 @@ from rich.console import Console
 
 from mixer.checkpoint import write_json
 from mixer.commands import Command
+from mixer.fit.fitted import FittedMixture
 from mixer.fit.mixture import fit_mixture
 from mixer.fit.regressors import AUTO, REGRESSORS
 from mixer.fit.runs import read_recorded_runs
