@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from mixer.random_state import seeded
-from mixer.weightings import Weighting, weighting_of
+from mixer.weightings import Weighting, described, weighting_of
 
 FloatArray = NDArray[np.float64]
 
@@ -21,6 +22,10 @@ class Aggregator:
     added up, as without an aggregator, whether torchjd's weights are those of a sum or of a mean. They are found from
     the Gramian over its trace, so that it does not matter how long gradients are (torchjd ignores conflicts where their
     squared lengths add up to less than 1e-4).
+
+    Where it has an entry for each stream (`pref_vector`), and those of the streams that are present add up to no more
+    than 0, such as `[1, 0, 0]` once the first stream has left, the weights are 1: the ordinary gradient, as for one
+    stream.
 
     Args:
         given: A name of `NAMES`, or an aggregator or a weighting of torchjd that goes by the Gramian.
@@ -41,6 +46,7 @@ class Aggregator:
     def __init__(self, given: Any, options: Mapping[str, Any], num_streams: int):
         self._num_streams = num_streams
         self.name, self._weighting = weighting_of(given, options)
+        self.description = described(self._weighting, options)  # before it is used, which may change what it counts
         self._vector = _vector_name(self._weighting)
         if self._vector is not None and len(getattr(self._weighting, self._vector)) != num_streams:
             found = len(getattr(self._weighting, self._vector))
@@ -66,9 +72,21 @@ class Aggregator:
             ValueError: If torchjd finds none.
         """
         present = tuple(stream_ids)
+        if not self._are_wanted(present):
+            return np.ones(len(present))
         with seeded(*key):
             weights = self._found(gramian / np.trace(gramian), present)
         return weights * self._scale(present)
+
+    def _are_wanted(self, present: tuple[int, ...]) -> bool:
+        """Whether the entries of some of the streams leave something of their gradients."""
+        if self._vector is None or len(present) == self._num_streams:
+            return True
+        return float(self._entries(present).sum()) > 0.0
+
+    def _entries(self, present: tuple[int, ...]) -> Tensor:
+        whole: Tensor = getattr(self._weighting, str(self._vector)).detach().double().cpu()
+        return whole[list(present)]
 
     def _scale(self, present: tuple[int, ...]) -> float:
         """Gives what makes the weights of orthogonal gradients of one length 1 on average."""
@@ -104,8 +122,7 @@ class Aggregator:
         if self._vector is None:
             return self._weighting
         weighting = copy.deepcopy(self._weighting)
-        whole = getattr(weighting, self._vector).detach().double().cpu()
-        setattr(weighting, self._vector, whole[list(present)])
+        setattr(weighting, self._vector, self._entries(present))
         return weighting
 
 

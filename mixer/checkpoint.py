@@ -11,6 +11,7 @@ from typing import Any
 STATE_FILE = "mixing.json"
 MARKER_FILE = "complete.json"
 CAP_ENTRY = "micro_batch_cap"
+METHODS_ENTRY = "methods"
 FORMAT_VERSION = 1
 
 _NAME = re.compile(r"checkpoint-(\d+)")

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mixer.aggregators import Aggregator
+from mixer.conflict_log import ConflictLog
 from mixer.gradients import averaged_parameters, obstacle
 from mixer.loader import Update
 from mixer.method import Method, Run, Trained
@@ -49,10 +50,12 @@ class GradientAggregation(Method):
     the ranks too, multiplies K (K + 1) / 2 pairs of gradients, and waits for the device once an update. Rank 0's
     weights are everybody's. What follows (clipping, the norm in the log) sees the aggregate. Streams that an update has
     none of, or whose gradient is 0, are left out; if fewer than two are left, or a gradient is not finite (what is done
-    then `nonfinite` and the gradient scaler say), the gradient is the ordinary one. So it is with one stream in all.
+    then `nonfinite` and the gradient scaler say), the gradient is the ordinary one. So it is with one stream in all,
+    and where an aggregator's entries for the streams that are left add up to no more than 0.
 
     Log entries have `conflicts`, the share of updates in which a pair of gradients had a product below 0, and
-    `conflict_weight/STREAM`, the mean of w_k.
+    `conflict_weight/STREAM`, the mean of w_k. A run that goes on from a checkpoint has to have the same aggregator and
+    options, or `allow_inexact`.
 
     Args:
         aggregator: `"pcgrad"`, `"cagrad"`, `"mgda"`, `"nash-mtl"` or `"upgrad"`; or an aggregator or weighting of
@@ -76,7 +79,7 @@ class GradientAggregation(Method):
     def __init__(self, aggregator: Any = "pcgrad", options: dict[str, Any] | None = None):
         self.aggregator = known_name(aggregator) if isinstance(aggregator, str) else aggregator
         self.options = dict(options or {})
-        self._begin_log()
+        self._log = ConflictLog()
 
     def __repr__(self) -> str:
         return f"GradientAggregation({self.aggregator!r}{f', {self.options}' if self.options else ''})"
@@ -85,7 +88,7 @@ class GradientAggregation(Method):
         """Makes the aggregator; see `Method.attach`."""
         self._run = run
         self._gradients: StreamGradients | None = None
-        self._begin_log()
+        self._log = ConflictLog()
         self._aggregator = Aggregator(self.aggregator, self.options, len(run.streams))
         self.one_stream_each = len(run.streams) > 1
         if run.world_size > 1 and self.one_stream_each and run.runs.is_cut_by_tokens:
@@ -144,7 +147,7 @@ class GradientAggregation(Method):
                 weights[present] = self._weigh(
                     gramian[np.ix_(present, present)], [stream_ids[place] for place in present]
                 )
-            self._note(gramian, [stream_ids[place] for place in present], weights[present])
+            self._log.note(gramian, [stream_ids[place] for place in present], weights[present])
         gradients.combine(weights)
 
     def _weigh(self, gramian: FloatArray, stream_ids: Sequence[int]) -> FloatArray:
@@ -153,42 +156,25 @@ class GradientAggregation(Method):
         weights = agreement.together(lambda: self._aggregator.weigh(gramian, stream_ids, key))
         return np.frombuffer(agreement.gather_bytes(weights.tobytes())[0], dtype=np.float64)
 
-    # ---- The log ----
-
-    def _begin_log(self) -> None:
-        self._num_updates, self._num_conflicts = 0, 0
-        self._sums: dict[int, float] = {}
-        self._counts: dict[int, int] = {}
-
-    def _note(self, gramian: FloatArray, stream_ids: Sequence[int], weights: FloatArray) -> None:
-        self._num_updates += 1
-        self._num_conflicts += int((gramian < 0.0).any())
-        for stream_id, weight in zip(stream_ids, weights.tolist(), strict=True):
-            self._sums[stream_id] = self._sums.get(stream_id, 0.0) + weight
-            self._counts[stream_id] = self._counts.get(stream_id, 0) + 1
+    # ---- Logs and checkpoints ----
 
     def log_entries(self) -> dict[str, float]:
         """Gives the share of updates with a conflict, and the streams' mean weights; see `Method.log_entries`."""
-        if not self._num_updates:
-            return {}
-        entries = {"conflicts": self._num_conflicts / self._num_updates}
-        for stream_id in sorted(self._sums):
-            name = self._run.streams[stream_id].name
-            entries[f"conflict_weight/{name}"] = self._sums[stream_id] / self._counts[stream_id]
-        self._begin_log()
+        entries = self._log.entries([stream.name for stream in self._run.streams])
+        self._log = ConflictLog()
         return entries
 
     def log_state(self) -> dict[str, Any]:
         """Gives the sums since the last log entry; see `Method.log_state`."""
-        streams = [[stream_id, self._sums[stream_id], self._counts[stream_id]] for stream_id in sorted(self._sums)]
-        return {"updates": self._num_updates, "conflicts": self._num_conflicts, "streams": streams}
+        return self._log.state_dict()
 
     def load_log_state(self, state: Mapping[str, Any]) -> None:
         """Takes them up; see `Method.load_log_state`."""
-        self._begin_log()
-        self._num_updates, self._num_conflicts = state.get("updates", 0), state.get("conflicts", 0)
-        for stream_id, total, count in state.get("streams", []):
-            self._sums[stream_id], self._counts[stream_id] = total, count
+        self._log = ConflictLog.from_state(state)
+
+    def settings(self) -> str | None:
+        """Says which aggregator it is and how it is set, where streams are several; see `Method.settings`."""
+        return f"conflict={self._aggregator.description}" if self.one_stream_each else None
 
 
 def _own_obstacle(model: nn.Module, world_size: int) -> str | None:

@@ -221,6 +221,16 @@ class Method:
             state: What `log_state` gave; empty where a run begins.
         """
 
+    def settings(self) -> str | None:
+        """Says what it does to updates, for checkpoints: a run goes on with the same, unless told otherwise.
+
+        Called once it is attached, and says the same in every process.
+
+        Returns:
+            How it was set, as a user would write it; `None` for what may come, change or go between two runs.
+        """
+        return None
+
     def save(self, folder: Path) -> None:
         """Writes its state; called on the ranks that write checkpoints.
 

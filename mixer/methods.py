@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mixer.checkpoint import METHODS_ENTRY
 from mixer.loader import MicroBatch, Update
 from mixer.method import Method, Run, Trained, as_methods
 from mixer.plan import Plan
@@ -71,6 +72,19 @@ class MethodsMixin(SavingMixin):
     def _load_methods(self, checkpoint: str) -> None:
         for method in self._methods:
             method.load(Path(checkpoint) / _FOLDER / method.name, self._allow_inexact)
+
+    def _method_settings(self) -> list[str]:
+        """Says what methods do to updates, in alphabetical order."""
+        settings = [method.settings() for method in self._methods]
+        return sorted(setting for setting in settings if setting is not None)
+
+    def _check_method_settings(self, state: Mapping[str, Any]) -> None:
+        """Refuses a saved state of other methods; one that does not say of which fits any."""
+        now = self._method_settings()
+        saved = state.get(METHODS_ENTRY, now)
+        if saved != now:
+            was, is_now = (", ".join(settings) or "nothing" for settings in (saved, now))
+            raise ValueError(f"what makes or changes the gradient was {was} and is {is_now} now")
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)

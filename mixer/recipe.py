@@ -147,7 +147,7 @@ class Recipe:
         conflict: What becomes of streams' gradients that are at odds: `pcgrad`, `cagrad`, `mgda`, `nash-mtl`, `upgrad`,
             or the class `GradientAggregation` with its arguments.
         nonfinite: What to do when a stream's loss is not finite.
-        allow_inexact: Whether to resume with streams, policy or data that are not what they were.
+        allow_inexact: Whether to resume with streams, policy, `conflict` or data that are not what they were.
         tokenizer: A tokenizer to load, from a folder or by its name on the hub; pads batches.
     """
 

@@ -36,6 +36,7 @@ class ReferenceModel:
     ):
         if getattr(model, "hf_device_map", None) is None:
             model.to(device)
+        self._modes = [(module, module.training) for module in model.modules()]
         self._model = model.eval()
         # As the Trainer does with its model: keys and values of attention take memory here, and where there is a place
         # for them transformers lets packed samples attend to each other.
@@ -70,8 +71,10 @@ class ReferenceModel:
         return items
 
     def detach(self) -> None:
-        """Takes the hooks away and leaves the model as it was."""
+        """Takes the hooks away and leaves the model as it was, but for the device."""
         self._tracker.detach()
+        for module, mode in self._modes:
+            module.training = mode
         self._set_cache(self._uses_cache)
 
     def _set_cache(self, uses_cache: bool | None) -> None:

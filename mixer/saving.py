@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from mixer.checkpoint import CAP_ENTRY, STATE_FILE, begin_writing, complete, rotate, write_json
+from mixer.checkpoint import CAP_ENTRY, METHODS_ENTRY, STATE_FILE, begin_writing, complete, rotate, write_json
 from mixer.progress import Progress
 from mixer.recorder import Recorder
 from mixer.updates import UpdateMixin
@@ -76,6 +76,7 @@ class SavingMixin(UpdateMixin):
             loader = self._present_loader
             cap = loader.cap.state_dict(loader.configured_cap)
             state = {**self._mixing.state_dict(), "progress": progress.state_dict(), CAP_ENTRY: cap}
+            state[METHODS_ENTRY] = self._method_settings()
             write_json(Path(output_dir) / STATE_FILE, state)
         if self._feed is not None:
             self._feed.save(Path(output_dir), self.args.process_index)
@@ -99,6 +100,10 @@ class SavingMixin(UpdateMixin):
             recorder=self._recorder.state_dict(),
             methods=self._log_state(),
         )
+
+    def _method_settings(self) -> list[str]:
+        """Says what methods do to updates."""
+        return []
 
     def _log_state(self) -> dict[str, Any]:
         """Gives what the next log entry will say of the methods."""

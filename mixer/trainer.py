@@ -84,7 +84,7 @@ class MixingMixin(LoadingMixin, ComparingMixin, ResumingMixin):
         nonfinite: What to do when a stream's loss is not finite: `"warn"` and go on as the Trainer does, `"skip"`
             the optimizer step, or `"raise"`.
         allow_inexact: Whether to resume although the continuation is not the one that the uninterrupted run would have
-            had: with a stream more or less, another policy, data that changed. Without, such a resume is refused.
+            had: with a stream more or less, another policy or `conflict`, data that changed. Else it is refused.
         **kwargs: Further arguments of the Trainer class.
 
     Raises:
@@ -202,6 +202,7 @@ class MixingMixin(LoadingMixin, ComparingMixin, ResumingMixin):
             batch_size, progress = int(state["clock"]["initial_batch_size"]), Progress.from_state(state["progress"])
             mixing.restart(*self._new_parts(batch_size))
             try:
+                self._check_method_settings(state)
                 mixing.load_state_dict(state)
             except ValueError as error:
                 if not self._allow_inexact:
@@ -209,7 +210,7 @@ class MixingMixin(LoadingMixin, ComparingMixin, ResumingMixin):
                 logger.warning("Resumed inexactly: %s", _sentence(error))
                 mixing.restart(*self._new_parts(batch_size))
                 mixing.load_state_dict(state, allow_inexact=True)
-                progress = replace(progress, recorder={})
+                progress = replace(progress, recorder={}, methods={})
         except (KeyError, TypeError) as error:
             raise ValueError(f"Cannot resume the mixture from {checkpoint}: its state lacks {error}.") from None
         except ValueError as error:

@@ -4,10 +4,11 @@ import contextlib
 import difflib
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from mixer.bargaining import bargain
 
@@ -23,6 +24,7 @@ _CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "upgrad": ("UPGradWeighting", {}),
 }
 NAMES = tuple(_CLASSES)
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _OF_SHAPE_ALONE = ("Mean", "Sum", "Constant", "Random")  # aggregators whose weights do not go by the gradients
 
 
@@ -50,6 +52,34 @@ def weighting_of(given: Any, options: Mapping[str, Any]) -> tuple[str, Weighting
     if options:
         raise ValueError(f"conflict: options are for names such as 'cagrad'; give them to {name}(...) itself.")
     return name, _taken(given)
+
+
+def described(weighting: Weighting, options: Mapping[str, Any]) -> str:
+    """Says what a weighting is and how it is set, in the same words however it was given.
+
+    Args:
+        weighting: What `weighting_of` gave.
+        options: What it was given.
+
+    Returns:
+        Its name, and what it is set to.
+    """
+    settings, name = dict(options), "nash-mtl"  # whose solver is made anew in each update
+    if isinstance(weighting, nn.Module):
+        classes = {class_name: known for known, (class_name, _) in _CLASSES.items()}
+        name, settings = type(weighting).__name__, {}
+        name = classes.get(name, name)
+        for module in weighting.modules():
+            settings |= {key.lstrip("_"): value for key, value in vars(module).items() if key not in _OF_EVERY_MODULE}
+    written = ", ".join(f"{key}={_written(value)}" for key, value in sorted(settings.items()) if value is not None)
+    return f"{name}({written})" if written else name
+
+
+def _written(value: Any) -> str:
+    """Writes a value without what differs from process to process."""
+    if isinstance(value, Tensor):
+        return str(value.tolist())
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def known_name(name: str) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mixer.fit.left_out import group_runs
 from mixer.fit.objective import Objective
+from mixer.fit.replicates import group_runs
 
 FloatArray = NDArray[np.float64]
 

@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from mixer.checkpoint import write_json
 from mixer.commands import Command
+from mixer.fit.fitted import FittedMixture
 from mixer.fit.mixture import fit_mixture
 from mixer.fit.regressors import AUTO, REGRESSORS
 from mixer.fit.runs import read_recorded_runs
@@ -30,8 +32,16 @@ def fit() -> Command:
         usage="mixer fit RUN RUN RUN ... [--objective average|worst|NAME=weight,...] [--output PATH] [--OPTION VALUE]",
         allow_abbrev=False,
     )
+    parser.add_argument("runs", nargs="+", type=str, help="Output folders of runs that differ in their mixture alone.")
+    _add_what_is_fitted(parser)
+    _add_what_is_allowed(parser)
+    _add_search(parser)
+    parser.add_argument("--output", type=str, default=None, metavar="PATH", help="Where to write the mixture (JSON).")
+    return Command(parser, _run, "find the best fixed mixture by finished runs of others")
+
+
+def _add_what_is_fitted(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("runs", nargs="+", type=str, help="Output folders of runs that differ in their mixture alone.")
     add(
         "--objective",
         type=str,
@@ -52,29 +62,38 @@ def fit() -> Command:
         default=AUTO,
         help="The regression; auto takes the one of all but lightgbm with the least error on runs left out.",
     )
+
+
+def _add_what_is_allowed(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--allow-different-budgets",
+        action="store_true",
+        help="Fit runs too that trained or were evaluated on more or less than the others, stopped before their "
+        "budget, or were evaluated last before their end.",
+    )
+    parser.add_argument(
+        "--allow-different-recipes",
+        action="store_true",
+        help="Fit runs of mixer train too whose recipes differ in more than mixture, seeds, length and what is "
+        "reported.",
+    )
+
+
+def _add_search(parser: ArgumentParser) -> None:
+    add = parser.add_argument
     add("--least-share", type=float, default=0.0, metavar="SHARE", help="Least share of every stream.")
     add("--num-candidates", type=int, default=100_000, metavar="N", help="Mixtures tried.")
     add("--num-best", type=int, default=100, metavar="N", help="How many of the best are averaged.")
     add("--seed", type=int, default=0, help="Seed of the mixtures tried.")
-    add(
-        "--allow-different-budgets",
-        action="store_true",
-        help="Fit runs too that trained or were evaluated on more or less than the others, or stopped before their "
-        "budget.",
-    )
-    add(
-        "--output",
-        type=str,
-        default=None,
-        metavar="PATH",
-        help="Where to write the mixture (JSON).",
-    )
-    return Command(parser, _run, "find the best fixed mixture by finished runs of others")
 
 
 def _run(config: Namespace) -> None:
     recorded = read_recorded_runs(
-        [Path(run) for run in config.runs], config.unit, config.loss, config.allow_different_budgets
+        [Path(run) for run in config.runs],
+        config.unit,
+        config.loss,
+        config.allow_different_budgets,
+        config.allow_different_recipes,
     )
     fitted = fit_mixture(
         recorded.mixtures,
@@ -92,15 +111,19 @@ def _run(config: Namespace) -> None:
     mixing = mixing_of(fitted.weights, config.unit)
     if config.output is not None:
         write_json(Path(config.output), mixing)
+    _print(fitted, recorded.notes)
+    # Not wrapped, so that it can be copied.
+    print("To train on it:", _usage(config.output, mixing), sep="\n")  # noqa: T201
+
+
+def _print(fitted: FittedMixture, notes: Sequence[str]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     console.print(share_table(fitted))
     console.print(error_table(fitted))
-    for sentence in (*summary(fitted), *recorded.notes):
+    for sentence in (*summary(fitted), *notes):
         console.print(sentence, markup=False)
     for warning in fitted.warnings:
         console.print(f"Warning: {warning}", markup=False)
-    # Not wrapped, so that it can be copied.
-    print("To train on it:", _usage(config.output, mixing), sep="\n")  # noqa: T201
 
 
 def _usage(output: str | None, mixing: dict[str, Any]) -> str:

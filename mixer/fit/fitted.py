@@ -1,5 +1,6 @@
 """What a fit found, and how far it can be trusted."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -88,8 +89,8 @@ class FittedMixture:
 
     @property
     def explains_nothing(self) -> bool:
-        """Whether runs left out are predicted no better than by the mean of the others."""
-        return not self.error < self.constant_error
+        """Whether runs left out are predicted no better than by the mean of the others, or not in their order."""
+        return not (self.error < self.constant_error and self.rank_correlation > 0.0)
 
     @property
     def at_edge(self) -> list[str]:
@@ -104,21 +105,30 @@ class FittedMixture:
     @property
     def warnings(self) -> list[str]:
         """Reasons not to trust the mixture, in sentences."""
-        found = []
+        return [*self._doubts_of_the_fit(), *self._doubts_of_the_runs()]
+
+    def _doubts_of_the_fit(self) -> list[str]:
         if self.explains_nothing:
-            found.append(
+            correlation = self.rank_correlation
+            order = "there is no order" if math.isnan(correlation) else f"the rank correlation is {correlation:.2f}"
+            return [
                 f"The fit explains nothing: for runs left out it errs by {self.error:.4f}, the mean of the others by "
-                f"{self.constant_error:.4f}. Record more runs, or more different mixtures."
-            )
-        elif self.same_runs:
+                f"{self.constant_error:.4f}, and of its predictions with what they had {order}. Record more runs, or "
+                "more different mixtures."
+            ]
+        if self.same_runs:
             seen = ", ".join(f"{self.runs[run]} ({self.left_out.seen[run]:.4f})" for run in self.same_runs)
-            found.append(f"The mixture is that of {seen}: what was seen there is to be expected.")
-        elif self.gain <= self.error:
-            found.append(
+            return [f"The mixture is that of {seen}: what was seen there is to be expected."]
+        if self.gain <= self.error:
+            return [
                 f"The mixture is not told apart from the best run, {self.runs[self.best_run]}: that came to "
                 f"{self.left_out.seen[self.best_run]:.4f}, {self.expected_loss:.4f} is expected, and the difference is "
                 f"within the error of {self.error:.4f}."
-            )
+            ]
+        return []
+
+    def _doubts_of_the_runs(self) -> list[str]:
+        found = []
         if len(self.runs) <= len(self.streams):
             found.append(
                 f"{len(self.runs)} runs cannot tell {len(self.streams)} streams apart: record at least "

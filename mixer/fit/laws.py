@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.fit.replicates import group_runs
 from mixer.fit.ridge import Ridge, fit_ridge
 
 FloatArray = NDArray[np.float64]
@@ -65,7 +66,8 @@ def fit_exponential(mixtures: FloatArray, losses: FloatArray) -> Predictor:
     """Fits `L_k(w) = c_k + exp(a_k + Σ_j t_kj w_j)`, the law of Data Mixing Laws (2403.16952).
 
     Here the floor `c_k` is the one of a grid below the least loss seen that, with a ridge penalty on `t_k`, has the
-    least leave-one-out error in the loss itself: no start to choose, and few runs do not run away with it.
+    least error in the loss itself of a mixture that is left out: no start to choose, and few runs do not run away
+    with it.
 
     Args:
         mixtures: `[num_runs, num_streams]` on the simplex.
@@ -78,7 +80,7 @@ def fit_exponential(mixtures: FloatArray, losses: FloatArray) -> Predictor:
     floors = least - _GAPS[:, None] * np.where(width > 0.0, width, 1.0)  # [num_gaps, num_losses]
     num_gaps, num_losses = floors.shape
     logs = np.log(losses[:, None, :] - floors).reshape(len(losses), -1)
-    ridge = fit_ridge(mixtures, logs)
+    ridge = fit_ridge(mixtures, logs, group_runs(mixtures))
     with np.errstate(over="ignore"):  # what is left out may be predicted to be anything: it is not chosen then
         left_out = floors + np.exp(ridge.left_out.reshape(-1, len(losses), num_gaps, num_losses))
         squares = ((left_out - losses[:, None, :]) ** 2).mean(axis=1)
@@ -96,7 +98,7 @@ def fit_exponential(mixtures: FloatArray, losses: FloatArray) -> Predictor:
 
 
 def _fit_polynomial(mixtures: FloatArray, losses: FloatArray, terms: Predictor) -> Predictor:
-    ridge: Ridge = fit_ridge(terms(mixtures), losses)
+    ridge: Ridge = fit_ridge(terms(mixtures), losses, group_runs(mixtures))
     choice = ((ridge.left_out - losses) ** 2).mean(axis=1).argmin(axis=0)
     targets = np.arange(losses.shape[1])
     return lambda points: ridge.predict(terms(points), choice, targets)

@@ -8,11 +8,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mixer.fit.laws import Predictor
+from mixer.fit.replicates import group_runs
 
 FloatArray = NDArray[np.float64]
 
 MOST_FOLDS = 40
-_SAME_MIXTURE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -39,23 +39,6 @@ class LeftOut:
         if any(np.ptp(rank) == 0.0 for rank in ranks):
             return float("nan")
         return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
-
-
-def group_runs(mixtures: FloatArray) -> NDArray[np.intp]:
-    """Groups runs of the same mixture, to a thousandth: leaving out one of them alone would hide nothing.
-
-    Args:
-        mixtures: `[num_runs, num_streams]`.
-
-    Returns:
-        `[num_runs]`: number of the group, in the order in which they come.
-    """
-    groups = np.full(len(mixtures), -1, dtype=np.intp)
-    for run, mixture in enumerate(mixtures):
-        if groups[run] < 0:
-            is_same = np.abs(mixtures - mixture).max(axis=1) <= _SAME_MIXTURE
-            groups[is_same & (groups < 0)] = groups.max() + 1
-    return groups
 
 
 def leave_out(

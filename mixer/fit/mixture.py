@@ -1,6 +1,7 @@
 """The best fixed mixture by a fit to the mixtures and losses of runs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -68,46 +69,80 @@ def fit_mixture(
         >>> {name: round(share, 2) for name, share in fitted.weights.items()}
         {'math': 0.5, 'code': 0.5}
     """
+    given = _checked(mixtures, losses, objective, streams, loss_names, runs)
+    _check_numbers(least_share, len(given.streams), num_candidates, num_best)
+    together = given.together
+    # In the order of what they reached, so that the order in which runs are given makes no difference.
+    order = np.argsort(together(given.losses), kind="stable")
+    shares, values = given.shares[order], given.losses[order]
+    names = regressors_to_try(regressor, len(given.streams))
+    tried = {name: leave_out(shares, values, REGRESSORS[name], together) for name in names}
+    chosen = min(tried, key=lambda name: tried[name].error)
+    fit = REGRESSORS[chosen](shares, values)
+    best = search(shares, lambda points: together(fit(points)), least_share, num_candidates, num_best, seed)
+    expected, back = fit(best[None]), np.argsort(order, kind="stable")
+    return FittedMixture(
+        streams=given.streams,
+        shares=best,
+        expected_loss=float(together(expected)[0]),
+        expected_losses=dict(zip(given.loss_names, expected[0].tolist(), strict=True)),
+        objective=given.objective,
+        regressor=chosen,
+        errors={name: left_out.error for name, left_out in tried.items()},
+        left_out=LeftOut(tried[chosen].predicted[back], tried[chosen].seen[back]),
+        constant_error=leave_out(shares, values, fit_constant, together).error,
+        runs=given.runs,
+        mixtures=given.shares,
+        predict=lambda points: together(fit(points)),
+    )
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What a fit is made of, checked.
+
+    Args:
+        streams: Names of the streams.
+        runs: Names of the runs.
+        loss_names: Names of the losses that count.
+        shares: `[num_runs, num_streams]` on the simplex.
+        losses: `[num_runs, num_counting]`.
+        objective: The objective, of all losses.
+    """
+
+    streams: tuple[str, ...]
+    runs: tuple[str, ...]
+    loss_names: tuple[str, ...]
+    shares: FloatArray
+    losses: FloatArray
+    objective: Objective
+
+    @property
+    def together(self) -> Objective:
+        """The objective, of the losses that count."""
+        objective = self.objective
+        return Objective(objective.name, objective.weights[objective.counts], objective.is_worst)
+
+
+def _checked(
+    mixtures: ArrayLike,
+    losses: ArrayLike,
+    objective: str | Mapping[str, float],
+    streams: Sequence[str] | None,
+    loss_names: Sequence[str] | None,
+    runs: Sequence[str] | None,
+) -> _Given:
     shares, values = check_shape(mixtures, "mixtures", "num_streams"), check_shape(losses, "losses", "num_losses")
     if len(shares) != len(values):
         raise ValueError(f"mixtures are of {len(shares)} runs, but losses of {len(values)}: give both of every run.")
     stream_names = check_names(streams, shares.shape[1], "streams", "stream")
     names = check_names(stream_names if loss_names is None else loss_names, values.shape[1], "loss_names", "loss")
     run_names = check_names(runs, len(shares), "runs", "run")
-    _check_numbers(least_share, len(stream_names), num_candidates, num_best)
     target = make_objective(objective, names, _of_streams(names, stream_names))
     check_losses(values, names, run_names, target)
+    counting = tuple(name for name, counts in zip(names, target.counts, strict=True) if counts)
     shares = normalised(shares, stream_names, run_names)
-
-    # In the order of what they reached, so that the order in which runs are given makes no difference.
-    order = np.argsort(target(values), kind="stable")
-    inner = Objective(target.name, target.weights[target.counts], target.is_worst)
-    shares, values = shares[order], values[order][:, target.counts]
-    tried = {
-        name: leave_out(shares, values, REGRESSORS[name], inner)
-        for name in regressors_to_try(regressor, len(stream_names))
-    }
-    chosen = min(tried, key=lambda name: tried[name].error)
-    fit = REGRESSORS[chosen](shares, values)
-    best = search(shares, lambda points: inner(fit(points)), least_share, num_candidates, num_best, seed)
-    expected = fit(best[None])
-    back = np.argsort(order, kind="stable")
-    return FittedMixture(
-        streams=stream_names,
-        shares=best,
-        expected_loss=float(inner(expected)[0]),
-        expected_losses=dict(
-            zip([n for n, c in zip(names, target.counts, strict=True) if c], expected[0].tolist(), strict=True)
-        ),
-        objective=target,
-        regressor=chosen,
-        errors={name: left_out.error for name, left_out in tried.items()},
-        left_out=LeftOut(tried[chosen].predicted[back], tried[chosen].seen[back]),
-        constant_error=leave_out(shares, values, fit_constant, inner).error,
-        runs=run_names,
-        mixtures=shares[back],
-        predict=lambda points: inner(fit(points)),
-    )
+    return _Given(stream_names, run_names, counting, shares, values[:, target.counts], target)
 
 
 def _of_streams(names: Sequence[str], streams: Sequence[str]) -> list[str]:

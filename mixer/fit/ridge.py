@@ -1,4 +1,4 @@
-"""Ridge regression whose penalty is chosen by its exact leave-one-out error."""
+"""Ridge regression whose penalty is chosen by its exact error on what is left out."""
 
 from dataclasses import dataclass
 
@@ -15,12 +15,12 @@ _PENALTIES = np.logspace(-8, 1, 19)
 class Ridge:
     """Ridge regressions of several targets on the same features, one for each of the penalties that are tried.
 
-    Minimises `Σ_i (y_i − a − b·x_i)² + λ‖b‖²` with `a` free (Hoerl & Kennard, Technometrics 1970). Leaving observation
-    i out changes its residual to `e_i / (1 − h_i)`, with `h` the diagonal of the hat matrix (Allen's PRESS,
-    Technometrics 1974; exact for least squares with any quadratic penalty), so no regression is done twice.
+    Minimises `Σ_i (y_i − a − b·x_i)² + λ‖b‖²` with `a` free (Hoerl & Kennard, Technometrics 1970). Leaving out the
+    observations G changes their residuals to `(I − H_GG)⁻¹ e_G`, with H the hat matrix (of one observation Allen's
+    PRESS, Technometrics 1974; exact for least squares with any quadratic penalty), so no regression is done twice.
 
     Args:
-        left_out: `[num_penalties, num_observations, num_targets]`: predictions for each observation without it.
+        left_out: `[num_penalties, num_observations, num_targets]`: predictions for each observation without its group.
         directions: `[rank, num_features]`: right singular vectors of the features.
         gains: `[num_penalties, rank]`: what turns a target's part along a left singular vector into a coefficient.
         parts: `[rank, num_targets]`: the targets along the left singular vectors.
@@ -51,12 +51,14 @@ class Ridge:
         return predicted
 
 
-def fit_ridge(features: FloatArray, targets: FloatArray) -> Ridge:
+def fit_ridge(features: FloatArray, targets: FloatArray, groups: NDArray[np.intp]) -> Ridge:
     """Fits all penalties at once, by one singular value decomposition.
 
     Args:
         features: `[num_observations, num_features]`.
         targets: `[num_observations, num_targets]`.
+        groups: `[num_observations]`: number of the group that each is left out with, from 0 without a gap. Repeated
+            measurements are one group: with one of them left in, the best penalty would seem to be none.
 
     Returns:
         The regressions.
@@ -68,6 +70,20 @@ def fit_ridge(features: FloatArray, targets: FloatArray) -> Ridge:
     parts = left.T @ (targets - target_means)
     shrinkage = values**2 / damped
     fitted = target_means + np.einsum("nr,pr,rt->pnt", left, shrinkage, parts, optimize=True)
-    leverage = 1.0 / len(features) + shrinkage @ (left**2).T
-    left_out = targets - (targets - fitted) / np.maximum(1.0 - leverage, 1e-12)[:, :, None]
+    left_out = targets - _left_out_residuals(targets - fitted, left, shrinkage, groups)
     return Ridge(left_out, right, values / damped, parts, feature_means, target_means)
+
+
+def _left_out_residuals(
+    residuals: FloatArray, left: FloatArray, shrinkage: FloatArray, groups: NDArray[np.intp]
+) -> FloatArray:
+    """Gives the residuals `[num_penalties, num_observations, num_targets]` of each group by a fit to the others."""
+    found, sizes = np.empty_like(residuals), np.bincount(groups)
+    for size in np.unique(sizes):  # groups of one size at once
+        members = np.stack([np.flatnonzero(groups == group) for group in np.flatnonzero(sizes == size)])
+        own = left[members]
+        hat = 1.0 / len(left) + np.einsum("gir,pr,gjr->pgij", own, shrinkage, own, optimize=True)
+        values, vectors = np.linalg.eigh(np.eye(size) - hat)
+        turned = np.swapaxes(vectors, -1, -2) @ residuals[:, members]
+        found[:, members] = vectors @ (turned / np.maximum(values, 1e-12)[..., None])
+    return found

@@ -1,6 +1,7 @@
 """Aggregated gradients from a recipe and from the command line."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,21 @@ def test_it_is_in_recipes_and_off_without(recipe: Path, tmp_path: Path) -> None:
     assert _log(tmp_path / "run")
     main(["train", str(recipe), "--conflict", "null", "--training.output_dir", str(tmp_path / "off")])
     assert not _log(tmp_path / "off")
+
+
+def test_a_run_goes_on_with_the_same_alone_unless_told_otherwise(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["train", str(recipe), "--training.save_steps", "3", "--training.max_steps", "6", "--conflict"]
+    main([*options, "pcgrad"])
+    shutil.rmtree(tmp_path / "run" / "checkpoint-6")
+    for other, now in (("mgda", "conflict=mgda(epsilon=0.001, max_iters=100)"), ("null", "nothing")):
+        with pytest.raises(SystemExit) as stop:
+            main([*options, other, "--resume", "must"])
+        assert stop.value.code == 2
+        assert f"gradient was conflict=pcgrad and is {now} now" in " ".join(capsys.readouterr().err.split())
+    main([*options, "mgda", "--resume", "must", "--allow_inexact", "true"])
+    assert (tmp_path / "run" / "checkpoint-6").is_dir()
 
 
 @pytest.mark.parametrize(

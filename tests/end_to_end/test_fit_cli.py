@@ -154,6 +154,39 @@ def test_runs_that_do_not_belong_together_are_refused_by_name(
     assert "by 6 runs" in capsys.readouterr().out
 
 
+def test_runs_that_differ_in_more_than_their_mixture_are_refused_with_the_fields(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, output = str(folder / "recipe.yaml"), str(tmp_path / "fast")
+    changes = ["--training.learning_rate", "0.02", "--training.seed", "3", "--training.logging_steps", "60"]
+    main(["train", recipe, "--mixing", "Uniform", *changes, "--training.output_dir", output])
+    capsys.readouterr()
+    message = _fails(capsys, *_runs(folder), output)
+    assert "their recipes differ in: training.learning_rate (0.01, but 0.02 in fast). Leave these runs out" in message
+    main(["fit", *_runs(folder), output, "--allow-different-recipes"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "by 6 runs" in printed
+    assert "Recipes differ in more than the mixture, and losses may by that: training.learning_rate" in printed
+    main(["fit", *_runs(folder)])
+    assert "ecipe" not in capsys.readouterr().out.partition("To train on it")[0]
+
+
+def test_losses_of_untrained_models_are_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = []
+    for share in (0.2, 0.5, 0.8):
+        mixing = ["--mixing", json.dumps({"python": share, "cpp": 1 - share})]
+        start = ["--training.eval_strategy", "no", "--training.eval_on_start", "true", "--training.max_steps", "20"]
+        runs.append(str(tmp_path / f"python-{share}"))
+        main(["train", str(folder / "recipe.yaml"), *mixing, *start, "--training.output_dir", runs[-1]])
+    capsys.readouterr()
+    message = _fails(capsys, *runs)
+    assert "evaluation of python-0.2, python-0.5, python-0.8 was before the first update" in message
+    assert "training.eval_strategy" in message
+    main(["fit", *runs, "--loss", "train"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -153,6 +153,42 @@ def test_entries_by_stream_are_those_of_the_streams_that_are_present() -> None:
 
 
 @pytest.mark.parametrize(
+    "make", [lambda entries: torchjd.UPGrad(pref_vector=entries), torchjd.Constant], ids=["UPGrad", "Constant"]
+)
+def test_where_no_entry_is_left_the_gradient_is_the_ordinary_one(make: Any) -> None:
+    aggregator = Aggregator(make(torch.tensor([1.0, 0.0, 0.0])), {}, 3)
+    assert aggregator.weigh(OPPOSED, [1, 2], KEY).tolist() == [1.0, 1.0]
+    assert aggregator.weigh(OPPOSED, [0, 2], KEY)[0] > 1.0  # the first is wanted alone, and not hindered by the other
+    against = Aggregator(torchjd.Constant(torch.tensor([3.0, 0.0, -1.0])), {}, 3)
+    assert against.weigh(OPPOSED, [1, 2], KEY).tolist() == [1.0, 1.0]
+
+
+def test_a_description_is_of_what_is_set_however_it_was_given() -> None:
+    def description(given: Any, **options: Any) -> str:
+        return Aggregator(given, options, 2).description
+
+    assert description("pcgrad") == description(torchjd.PCGrad()) == description(torchjd.PCGradWeighting()) == "pcgrad"
+    assert description("cagrad") == description(torchjd.CAGrad(c=0.4)) == "cagrad(c=0.4, norm_eps=0.0001)"
+    assert description("cagrad", c=0.2) == "cagrad(c=0.2, norm_eps=0.0001)"
+    assert description("nash-mtl", optim_niter=5) == "nash-mtl(optim_niter=5)"
+    assert description(torchjd.MGDA(max_iters=7)) != description("mgda")
+    entries = [torch.tensor([1.0, 1.0 + small]) for small in (0.0, 1e-6)]  # which a tensor's repr does not show
+    assert description(torchjd.Constant(entries[0])) == "ConstantWeighting(weights=[1.0, 1.0])"
+    assert description(torchjd.Constant(entries[0])) != description(torchjd.Constant(entries[1]))
+
+    class Own(torchjd.Weighting):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.helper, self.calls = object(), 0
+
+        def forward(self, gramian: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return torch.ones(len(gramian))
+
+    assert description(Own()) == description(Own()) == "Own(calls=0, helper=<object object>)"
+
+
+@pytest.mark.parametrize(
     ("given_", "options", "error", "message"),
     [
         ("median", {}, ValueError, r"no aggregator is called 'median'; there are \['pcgrad', 'cagrad', 'mgda'"),

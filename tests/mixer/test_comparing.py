@@ -290,13 +290,16 @@ def test_the_reference_keeps_no_keys_and_values_meanwhile(tmp_path: Path) -> Non
 
 def test_the_reference_is_as_it_was_and_in_no_checkpoint(tmp_path: Path) -> None:
     reference = Tagger(seed=7, has_norm=True, dropout=0.5)
+    reference.dropout.eval()  # some parts of it may be in another mode than others
+    modes = {name: module.training for name, module in reference.named_modules()}
     before = deepcopy(reference.state_dict())
     args = {"save_strategy": "steps", "save_steps": 2}
     model = build_model("bert-tokens")
     trainer = build(tmp_path, Watching("excess_loss"), model, reference_model=reference, args=args)
     trainer.train()
     assert all(torch.equal(value, before[name]) for name, value in reference.state_dict().items())
-    assert not reference.training
+    assert {name: module.training for name, module in reference.named_modules()} == modes
+    assert set(modes.values()) == {True, False}
     assert all(parameter.grad is None for parameter in reference.parameters())
     assert not reference._forward_hooks
     files = [path.name for path in (tmp_path / "checkpoint-2").rglob("*") if path.suffix == ".safetensors"]

@@ -242,6 +242,34 @@ def test_what_is_not_finite_is_left_to_others(tmp_path: Path) -> None:
         run(tmp_path / "raise", "upgrad", model=Poisoned, nonfinite="raise")
 
 
+class Overflowing(Classifier):
+    """An entry of its gradient on class 1 is infinite in the first update, as where float16 has no room for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.overflows, self.has_overflown = False, False
+        self.head.bias.register_hook(self._overflow)
+
+    def _overflow(self, gradient: Tensor) -> Tensor:
+        if self.overflows:
+            self.has_overflown = True
+            gradient = gradient + torch.tensor([float("inf"), 0.0, 0.0], dtype=torch.float64)
+        return gradient
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        self.overflows = int(labels[0]) == 1 and not self.has_overflown
+        return super().forward(x, labels)
+
+
+def test_what_overflows_is_the_ordinary_gradient_and_in_no_log(tmp_path: Path) -> None:
+    for name in ("pcgrad", "upgrad"):
+        skipped, watch = run(tmp_path / name, name, model=Overflowing, max_grad_norm=0.0, max_steps=1)
+        _, plain = run(tmp_path / f"{name}-plain", model=Overflowing, max_grad_norm=0.0, max_steps=1)
+        torch.testing.assert_close(watch.gradients[0], plain.gradients[0], rtol=0, atol=1e-13)
+        assert watch.gradients[0].isinf().sum() == 1
+        assert not logged(skipped, "conflicts")
+
+
 def test_a_scaled_loss_scales_the_gradient_and_no_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backward = Accelerator.backward  # where a gradient scaler does this
     monkeypatch.setattr(Accelerator, "backward", lambda self, loss, **options: backward(self, loss * 4096, **options))

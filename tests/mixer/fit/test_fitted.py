@@ -22,6 +22,17 @@ def test_noise_explains_nothing() -> None:
     assert "explains nothing" in fitted.warnings[0]
 
 
+def test_runs_left_out_in_the_wrong_order_are_not_explained() -> None:
+    # Each run without the others' help comes out where it was not, if a little nearer than their mean.
+    mixtures = np.array([[0.1, 0.9], [0.5, 0.5], [0.9, 0.1]])
+    losses = np.array([[2.02, 2.22], [2.12, 1.92], [2.06, 1.93]])
+    fitted = fit_mixture(mixtures, losses, regressor="exponential", num_candidates=500)
+    assert fitted.error < fitted.constant_error
+    assert fitted.rank_correlation == pytest.approx(-1.0)
+    assert fitted.explains_nothing
+    assert "of its predictions with what they had the rank correlation is -1.00" in fitted.warnings[0]
+
+
 def test_a_gain_within_the_error_is_said() -> None:
     noise = 0.02 * np.random.default_rng(0).standard_normal((9, 2))
     # Without the runs next to the best, so that no run is of the mixture found.

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from mixer.fit.laws import FloatArray, Predictor
-from mixer.fit.left_out import LeftOut, fit_constant, group_runs, leave_out
+from mixer.fit.left_out import LeftOut, fit_constant, leave_out
+from mixer.fit.replicates import group_runs
 
 
 def average(losses: FloatArray) -> FloatArray:

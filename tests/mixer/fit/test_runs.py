@@ -49,7 +49,8 @@ def test_what_was_trained_on_and_the_last_losses_are_read(tmp_path: Path) -> Non
     assert (runs.runs, runs.streams, runs.loss_names) == (("one", "two"), ("a", "b"), ("a", "b"))
     assert runs.mixtures.tolist() == [[6, 2], [2, 6]]  # by name, whatever the order
     assert runs.losses.tolist() == [[1.5, 2.5], [3.5, 0.5]]
-    assert runs.notes == ()
+    assert [note for note in runs.notes if "was not checked of any: there is no recipe.yaml" not in note] == []
+    assert len(runs.notes) == 1
 
 
 def test_shares_of_tokens(tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ def test_evaluation_sets_beside_streams_are_losses_too_and_streams_without_are_n
     runs = [recorded(tmp_path / name, {"a": [2], "memory": [1]}, {1: found}) for name in ("one", "two")]
     both = read_recorded_runs(runs)
     assert both.loss_names == ("a", "target")
-    assert both.notes == ("No run has a loss of ['memory']: the objective is taken without them.",)
+    assert both.notes[0] == "No run has a loss of ['memory']: the objective is taken without them."
     other = recorded(tmp_path / "three", {"a": [2], "memory": [1]}, {1: {"a": 1.0, "memory": 1.0}})
     some = read_recorded_runs([*runs, other])
     assert some.loss_names == (
@@ -117,6 +118,33 @@ def test_runs_of_other_streams_or_budgets_are_refused_by_name(tmp_path: Path) ->
     read_recorded_runs([*usual, cases["early"][0]], loss="train")  # evaluations make no difference then
     near = recorded(tmp_path / "near", {"a": [10] * 9 + [13]}, {10: {"a": 1.0}})
     read_recorded_runs([*usual, near])
+
+
+def test_losses_of_models_that_were_hardly_trained_are_refused(tmp_path: Path) -> None:
+    def three(word: str, step: int, **evaluated: float) -> list[Path]:
+        losses = {"a": 1.0, **evaluated}
+        return [recorded(tmp_path / f"{word}-{number}", {"a": [10] * 40}, {step: losses}) for number in range(3)]
+
+    untrained = three("untrained", 0)
+    with pytest.raises(ValueError, match=r"evaluation of untrained-0, .* was before the first update.*--loss train"):
+        read_recorded_runs(untrained)
+    with pytest.raises(ValueError, match="was before the first update"):  # whatever is allowed
+        read_recorded_runs(untrained, allow_different_budgets=True)
+    assert read_recorded_runs(untrained, loss="train").runs
+    early = three("early", 37)
+    with pytest.raises(ValueError, match=r"before 95% of what they trained on: early-0 \(92%\), .*-different-budgets"):
+        read_recorded_runs(early)
+    assert read_recorded_runs(early, allow_different_budgets=True).runs
+    assert read_recorded_runs(three("late", 38)).runs
+
+
+def test_of_the_last_evaluations_of_streams_the_earliest_counts(tmp_path: Path) -> None:
+    counts = {"a": [1] * 10, "b": [1] * 10}
+    parts = recorded(tmp_path / "parts", counts, {0: {"a": 9.0, "b": 9.0}, 10: {"a": 1.0}})
+    with pytest.raises(ValueError, match="last evaluation of parts was before the first update"):
+        read_recorded_runs([parts])
+    others = recorded(tmp_path / "others", counts, {0: {"target": 9.0}, 10: {"a": 1.0, "b": 1.0}})  # no stream
+    assert read_recorded_runs([others]).runs
 
 
 def test_what_is_no_run_or_has_nothing_to_fit_is_refused(tmp_path: Path) -> None:

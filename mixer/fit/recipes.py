@@ -1,0 +1,105 @@
+"""Whether runs of `mixer train` differ in their mixture alone, by the recipes in their folders."""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_FILE = "recipe.yaml"
+_MOST_NAMED, _LONGEST = 8, 60
+
+# The mixture, and what only serves its policy; budgets, which are compared as they were used up; and how it went on.
+_FIELDS = {"mixing", "groupings", "probe", "reference_model", "budget", "allow_inexact"}
+_STREAM_FIELDS = {"weight", "groups", "seed"}
+_TRAINING_FIELDS = {
+    *("output_dir", "seed", "data_seed", "max_steps", "num_train_epochs"),
+    *("report_to", "run_name", "project", "trackio_space_id", "disable_tqdm", "push_to_hub", "load_best_model_at_end"),
+    *("resume_from_checkpoint", "restore_callback_states_from_checkpoint", "ignore_data_skip", "enable_jit_checkpoint"),
+    *("do_train", "do_eval", "do_predict", "prediction_loss_only", "batch_eval_metrics", "skip_memory_metrics"),
+    *("dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor", "dataloader_persistent_workers"),
+}
+_TRAINING_PREFIXES = ("logging_", "log_", "eval_", "include_", "save_", "hub_")
+
+_Path = tuple[str, ...]
+
+
+def check_recipes(folders: Mapping[str, Path], allow_different: bool) -> list[str]:
+    """Refuses runs whose recipes differ in more than mixture, seeds, length and what is reported.
+
+    Args:
+        folders: Their output folders by name.
+        allow_different: Whether to say in what they differ and go on.
+
+    Returns:
+        What a reader of the fit should know of it, in sentences.
+
+    Raises:
+        ValueError: If recipes differ, with their fields and values and the way out, or one cannot be read.
+    """
+    recipes = {name: _read(folder / _FILE) for name, folder in folders.items() if (folder / _FILE).is_file()}
+    notes = []
+    without = [name for name in folders if name not in recipes]
+    if without:
+        which = ", ".join(without) if recipes else "any"
+        notes.append(
+            f"Whether runs differ in their mixture alone was not checked of {which}: there is no {_FILE} in the "
+            "folder, where mixer train leaves one."
+        )
+    differing = _differences(recipes)
+    more = len(differing) - _MOST_NAMED
+    named = "; ".join(differing[:_MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
+    if differing and not allow_different:
+        raise ValueError(
+            f"Runs must differ in their mixture alone, but their recipes differ in: {named}. Leave these runs out, or "
+            "fit them all the same with --allow-different-recipes."
+        )
+    if differing:
+        notes.append(f"Recipes differ in more than the mixture, and losses may by that: {named}.")
+    return notes
+
+
+def _read(path: Path) -> dict[_Path, str]:
+    """Gives what counts of a recipe, as text, by field."""
+    try:
+        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"{path} cannot be read ({reason}): mend it, or take it away and see to it yourself."
+        ) from None
+    return {field: repr(value) for field, value in _flat(recipe).items() if value is not None and _counts(field)}
+
+
+def _flat(value: Any, field: _Path = ()) -> dict[_Path, Any]:
+    if not isinstance(value, Mapping):
+        return {field: value}
+    parts = [_flat(part, (*field, str(key))) for key, part in value.items()]
+    return {name: found for part in parts for name, found in part.items()}
+
+
+def _counts(field: _Path) -> bool:
+    """Whether runs that differ in a field differ in more than their mixture."""
+    first, *rest = field or ("",)
+    if first == "training" and rest:
+        return rest[0] not in _TRAINING_FIELDS and not rest[0].startswith(_TRAINING_PREFIXES)
+    if first == "streams" and len(rest) > 1:
+        return rest[1] not in _STREAM_FIELDS
+    return first not in _FIELDS
+
+
+def _differences(recipes: Mapping[str, Mapping[_Path, str]]) -> list[str]:
+    """Says for each field in which recipes differ what most have, and which have something else."""
+    differing = []
+    for field in sorted({field for recipe in recipes.values() for field in recipe}):
+        values = {name: recipe.get(field, "nothing") for name, recipe in recipes.items()}
+        usual, count = Counter(values.values()).most_common(1)[0]
+        if count < len(recipes):
+            others = ", ".join(f"{_short(value)} in {name}" for name, value in values.items() if value != usual)
+            differing.append(f"{'.'.join(field)} ({_short(usual)}, but {others})")
+    return differing
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
