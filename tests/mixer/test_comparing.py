@@ -428,7 +428,7 @@ class Spoiling(Watching):
 
 
 POLICIES: dict[str, Callable[[], Policy]] = {
-    "DoReMi": lambda: DoReMi(applies_to="sampling"),
+    "DoReMi": lambda: DoReMi(acts_on="sampling"),
     "ObjectiveDescent": lambda: ObjectiveDescent("worst", interval_steps=2, loss="excess"),
     "FAMO": FAMO,
     "both": lambda: Watching(*BOTH),

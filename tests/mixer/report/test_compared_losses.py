@@ -95,7 +95,7 @@ def test_points_are_shared_out_over_more_lines_where_losses_were_compared(tmp_pa
 @pytest.mark.parametrize(
     ("policy", "title", "words"),
     [
-        (DoReMi(applies_to="sampling"), "above the reference", "In run the last excess (smoothed) is between"),
+        (DoReMi(acts_on="sampling"), "above the reference", "In run the last excess (smoothed) is between"),
         (FAMO(), "fall by the step", "In run the last fall (smoothed) is between"),
     ],
 )
