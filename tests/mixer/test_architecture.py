@@ -57,7 +57,7 @@ def _gathered_by_none(package: str) -> list[str]:
 
 
 # What every policy sees and gives back: read once for all of them.
-CONTRACT = {"mixer.policies.base", "mixer.gradient_statistics"}
+CONTRACT = {"mixer.policies.base", "mixer.policies.contract", "mixer.gradient_statistics"}
 # What many rules share, each of a single idea: read once as well.
 SHARED = {
     f"mixer.policies.{name}"
