@@ -42,7 +42,7 @@ class Mixing:
         self.policy = policy
         self._mixture = describe(planner.streams)
         self.names = self._mixture.names
-        self._weights = MixtureWeights(policy, self._mixture)
+        self._weights = MixtureWeights(policy, self._mixture, planner.there(0.0))
         self._size = BatchSize(Constant(), clock.batch_size) if size is None else size
         self._begin(planner, clock)
 
@@ -57,7 +57,7 @@ class Mixing:
         Raises:
             ValueError: If the policy's first decision does not fit the streams.
         """
-        self._weights.start()
+        self._weights.start(planner.there(0.0))
         size.manual, self._size = self._size.manual, size
         self._begin(planner, clock)
 
@@ -326,6 +326,7 @@ class Mixing:
             shares=plan.weights,
             batch_size=plan.batch_size,
             update_norm=update_norm,
+            there=self.planner.there(self.clock.progress),
             **by_stream,
         )
 

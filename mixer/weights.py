@@ -1,6 +1,7 @@
 """The first control of a run: each stream's share of the next update."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,20 +19,25 @@ class MixtureWeights:
     Args:
         policy: The policy.
         mixture: The streams, as far as the policy knows them.
+        there: bool `[num_streams]`: which of them are there in the first update; `None` for all.
 
     Raises:
         ValueError: If the policy's first decision does not fit the streams.
     """
 
-    def __init__(self, policy: Policy, mixture: Mixture):
+    def __init__(self, policy: Policy, mixture: Mixture, there: NDArray[np.bool_] | None = None):
         self.policy, self._mixture, self._names = policy, mixture, mixture.names
         self.manual: FloatArray | None = None
-        self.start()
+        self.start(there)
 
-    def start(self) -> None:
-        """Begins a new run; weights that were set by hand stay."""
+    def start(self, there: NDArray[np.bool_] | None = None) -> None:
+        """Begins a new run; weights that were set by hand stay.
+
+        Args:
+            there: bool `[num_streams]`: which streams are there in the first update; `None` for all.
+        """
         self._evaluation_losses: FloatArray | None = None
-        self._decide(self.policy.start(self._mixture), 0)
+        self._decide(self.policy.start(replace(self._mixture, there=there)), 0)
         evaluation_weights = self.policy.evaluation_weights()
         self._evaluation_weights = self._scheduled if evaluation_weights is None else evaluation_weights
 

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
 from mixer.policies.least_share import at_least, share_out
 from mixer.policies.loss_history import LossHistory
-from mixer.policies.presence import streams_there
 from mixer.policies.ranges import check_count, check_range
 from mixer.policies.scaling_law import MIN_POINTS, ScalingLaw, fit_scaling_law
 from mixer.policies.softmax import softmax
@@ -28,14 +27,14 @@ class ADO(Policy):
     - `p = 0.9 p̄ + 0.1 ρ`, each at least `floor`, and `p̄` the mean of all `p` so far, the warm-up's included.
 
     In `"paper"` form `n` is what the stream itself has had. As the authors' code has it (`"code"`) `n` is what all
-    streams have had together, `h` goes by counts, `√(h(1 − h))` stands for `√h`, the floor is one of `ρ`, and `p̄` is
-    the mean of `ρ`. The last matters: the paper's `p̄` nears a constant `ρ` as `t^{−0.1}`, a fifth of the way in ten
-    times the updates; the code's as `1/t`.
+    streams have had together, `h` goes by counts (of tokens where these are the unit), `√(h(1 − h))` stands for `√h`,
+    the floor is one of `ρ`, and `p̄` is the mean of `ρ`. The last matters: the paper's `p̄` nears a constant `ρ` as
+    `t^{−0.1}`, a fifth of the way in ten times the updates; the code's as `1/t`.
 
     Ours: losses are averaged over blocks instead of filtered, at most `max_points` of a stream, which bounds memory and
     the cost of a fit (about 10 ms a stream); losses of 0 or less are skipped; a stream without a law yet has its own
-    share of `ρ`, one that is not there waits with its own weight, and keeps its credit. The streams' own weights hold
-    until the first laws.
+    share of `ρ`, one that is not there waits with its own weight, and keeps its credit; one whose own weight is 0 has
+    no floor. The streams' own weights hold until the first laws.
 
     Args:
         form: Which form.
@@ -110,8 +109,8 @@ class ADO(Policy):
 
     def update(self, observation: Observation) -> Decision:
         """Takes the losses into the courses, fits when it is time, and weighs the streams anew; see `Policy.update`."""
-        step, there = observation.step, streams_there(observation)
-        self._take(observation, there)
+        step, there = observation.step, observation.is_there & (self._own > 0.0)
+        self._take(observation)
         if step >= self.num_warmup_steps and (step - self.num_warmup_steps) % self.refit_steps == 0:
             self._laws = [self._fit(stream) for stream in range(len(self._own))]
         if not there.any() or all(law is None for law in self._laws):
@@ -126,13 +125,14 @@ class ADO(Policy):
         self._mean = self._mean + (averaged - self._mean) / (step + 1)
         return Decision(weights)
 
-    def _take(self, observation: Observation, there: NDArray[np.bool_]) -> None:
-        drawn = observation.counts if self.form == "code" else observation.weights
-        if self.form == "paper" and observation.shares is not None:
-            drawn = observation.shares
+    def _take(self, observation: Observation) -> None:
+        amounts = observation.counts if self.unit == "samples" else observation.tokens
+        shares = observation.weights if observation.shares is None else observation.shares
+        drawn = shares if self.form == "paper" else amounts
         credit = self.credit_decay * self._credit + (1.0 - self.credit_decay) * drawn / max(drawn.sum(), 1e-300)
-        self._credit = np.where(there, credit, self._credit)
-        self._amounts = self._amounts + (observation.counts if self.unit == "samples" else observation.tokens)
+        waited = (observation.weights > 0.0) & (shares <= 0.0)
+        self._credit = np.where(waited, self._credit, credit)
+        self._amounts = self._amounts + amounts
         if observation.step > self.num_ignored_steps:
             self._history.take(self._amounts_of_laws(), observation.losses)
 

@@ -10,7 +10,6 @@ from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Poli
 from mixer.policies.interactions import interactions_of, normalised, probe_mixture
 from mixer.policies.least_share import share_out
 from mixer.policies.plain import from_plain, to_plain
-from mixer.policies.presence import streams_there
 from mixer.policies.ranges import check_count, check_range
 from mixer.policies.slopes import slopes_of
 from mixer.policies.softmax import softmax
@@ -106,7 +105,7 @@ class Aioli(Policy):
         self._is_warm_up = True
         self._course: FloatArray = np.zeros((0, num_streams))  # training losses within the probe
         self._base = np.full(num_streams, np.nan)  # evaluation losses at the start of the phase
-        there = np.ones(num_streams, dtype=np.bool_)
+        there = mixture.is_there
         self._begin_phase()
         self._plan([])
         if self.num_warmup_steps == 0 and self.loss == "train":
@@ -115,7 +114,7 @@ class Aioli(Policy):
 
     def update(self, observation: Observation) -> Decision:
         """Takes what the last update showed into its phase, and ends it when it is time; see `Policy.update`."""
-        there = streams_there(observation)
+        there = observation.is_there
         self._num_steps += 1
         evaluation = observation.evaluation_losses if self.loss == "evaluation" else None
         if self._probed and self.loss == "train":

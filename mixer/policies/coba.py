@@ -10,7 +10,6 @@ from mixer.policies.acts_on import ActsOn, check_acts_on, decide
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
 from mixer.policies.least_share import at_least
 from mixer.policies.plain import from_plain, to_plain
-from mixer.policies.presence import streams_there
 from mixer.policies.ranges import check_count, check_range
 from mixer.policies.slopes import slopes_of
 from mixer.policies.softmax import softmax
@@ -72,7 +71,7 @@ class CoBa(Policy):
         unit: Unit = "samples",
     ):
         super().__init__(unit=unit)
-        check_count("window", window, 2, "a slope needs two evaluations, the public code advises 2 to 5 times the warm-up")
+        check_count("window", window, 2, "the public code advises 2 to 5 times the warm-up")
         check_count("num_warmup_evaluations", num_warmup_evaluations, 2, "a slope needs two evaluations")
         check_range("tau", tau, 0, 1e6, "5 is that of the public code, 0 is the relative score alone")
         check_range("floor", floor, 0, 1, "it is a multiple of 1/K, 0.1 is the public code's")
@@ -95,7 +94,7 @@ class CoBa(Policy):
 
     def update(self, observation: Observation) -> Decision:
         """Takes new evaluation losses and weighs the streams anew; see `Policy.update`."""
-        there = streams_there(observation)
+        there = observation.is_there
         if observation.evaluation_losses is not None:
             self._take(observation.evaluation_losses, observation.step)
             if self._num_evaluations >= self.num_warmup_evaluations:

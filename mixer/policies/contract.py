@@ -23,6 +23,7 @@ class Mixture:
         weights: `[num_streams]`: the streams' own weights to start from; they sum to 1.
         memories: Indices of the streams that are replay buffers, in order.
         has_weights: Whether the streams were given weights; without, `weights` are uniform.
+        there: bool `[num_streams]`: which streams are there in the first update, as in `Observation`; `None` for all.
     """
 
     names: tuple[str, ...]
@@ -30,6 +31,12 @@ class Mixture:
     weights: FloatArray
     memories: tuple[int, ...] = ()
     has_weights: bool = True
+    there: BoolArray | None = None
+
+    @property
+    def is_there(self) -> BoolArray:
+        """Which streams are there in the first update, bool `[num_streams]`."""
+        return np.ones(len(self.names), dtype=np.bool_) if self.there is None else self.there
 
 
 @dataclass(frozen=True)
@@ -48,8 +55,8 @@ class Observation:
         evaluation_losses: `[num_streams]`: losses of an evaluation that came since the last observation, NaN for a
             stream without; `None` if there was none.
         gradients: The streams' gradients in the last update, if they were measured.
-        shares: `[num_streams]`: what `weights` came to, once streams that were not there had left: 0 for those; `None`
-            where it is not known.
+        shares: `[num_streams]`: what `weights` came to in the last update, once streams that were not there had left: 0
+            for those; `None` where it is not known.
         batch_size: Samples that were asked for in the last update, which had fewer if it was the rest of an epoch;
             `None` takes those it had.
         excess_losses: `[num_streams]`: mean per item in the last update of what the loss exceeds that of a reference
@@ -58,6 +65,10 @@ class Observation:
             NaN where there is none, `None` where it was not measured.
         update_norm: `||θ_{t+1} - θ_t||`: how far the last update moved the trainable parameters; NaN where it was not
             measured.
+        there: bool `[num_streams]`: which streams can give a sample in the next update, the one that is decided upon:
+            they have entered, have not left, and neither they nor their groups are used up. A memory is there once it
+            holds something. It says nothing about weights: one of weight 0 is there, and so is one whose samples come
+            on top of the batch size. `None` for all. Which streams had samples in the last update, `counts` says.
     """
 
     step: int
@@ -74,6 +85,12 @@ class Observation:
     excess_losses: FloatArray | None = None
     losses_after: FloatArray | None = None
     update_norm: float = float("nan")
+    there: BoolArray | None = None
+
+    @property
+    def is_there(self) -> BoolArray:
+        """Which streams can give a sample in the next update, bool `[num_streams]`."""
+        return np.ones(len(self.weights), dtype=np.bool_) if self.there is None else self.there
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ def at_least(weights: FloatArray, least: float) -> FloatArray:
 def share_out(weights: FloatArray, own: FloatArray, there: NDArray[np.bool_], least: float) -> FloatArray:
     """Shares a batch out among the streams that are there; the others wait with their own weights.
 
-    What is sampled is then in the proportions of those that are there, whatever the others have.
+    What is sampled is then in the proportions of those that are there, whatever the others have. If none of them has a
+    weight, all that have one having left, their own weights rule: else a run would end that has samples left.
 
     Args:
         weights: `[num_streams]` on the simplex.
@@ -40,8 +41,9 @@ def share_out(weights: FloatArray, own: FloatArray, there: NDArray[np.bool_], le
         least: Least share of the batch of each of them.
 
     Returns:
-        `[num_streams]` on the simplex; the weights themselves if none of those that are there has any.
+        `[num_streams]` on the simplex; the own weights if none of those that are there has any.
     """
+    weights = weights if weights[there].sum() > 0.0 else own
     among = weights[there].sum()
     if not among > 0.0:
         return weights

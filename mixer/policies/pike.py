@@ -32,9 +32,9 @@ class PiKE(Policy):
     over measurements (negative estimates of `||g_k||²` count, the average is then cut at 0) and divided by the mean of
     `||g_k||²` over the streams, so that the policy is the same for a loss in other units. The default rates weigh
     signal and noise as the conceptual form does at `ηL = 1` without conflict. Each stream keeps `min_samples` samples
-    of the batch, or its variance could not be measured again. A stream that was never measured keeps its share, one
-    that is not there counts for nothing. The streams' own weights hold until the first measurement, as far as they
-    leave `min_samples`.
+    of the batch, or its variance could not be measured again; one whose own weight is 0 has none. A stream that was
+    never measured keeps its share, one that is not there counts for nothing. The streams' own weights hold until the
+    first measurement, as far as they leave `min_samples`.
 
     Nothing in the practical form pulls back: with gradients that stay as they are it ends at the stream with the
     largest, others at their least; and where noise drowns the differences it wanders. `Floor` around it, or the
@@ -117,7 +117,7 @@ class PiKE(Policy):
     def update(self, observation: Observation) -> Decision:
         """Takes new gradients into the averages, and weighs the streams anew when it is time; see `Policy.update`."""
         batch_size = observation.batch_size or max(1, int(observation.counts.sum()))
-        there = observation.counts >= 0 if observation.shares is None else observation.shares > 0
+        there = observation.is_there & (self._own > 0)
         least = self.min_samples / batch_size
         if observation.gradients is not None:
             self._take(observation.gradients)

@@ -8,7 +8,6 @@ import numpy as np
 from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit
 from mixer.policies.exponentiated import exponentiated_step
 from mixer.policies.named_losses import check_losses, losses_array
-from mixer.policies.presence import streams_there
 from mixer.policies.ranges import check_range
 
 
@@ -70,7 +69,7 @@ class TargetLoss(Policy):
             with np.errstate(over="ignore"):
                 gaps = losses - self._targets
             gaps = np.maximum(gaps, 0.0) if self.form == "paper" else gaps
-            gaps = np.where(streams_there(observation), gaps, np.nan)
+            gaps = np.where(observation.is_there, gaps, np.nan)
             self._weights = exponentiated_step(self._weights, gaps, self.step_size, self.smoothing)
         return Decision(self._weights)
 

@@ -34,8 +34,7 @@ class ReplayPolicy(Policy):
     published protocols: 10 new samples and 10 of memory are a batch size of 10 and `ρ = 0.5`.
 
     `ρ` is a part of what is there: where streams have not entered yet or have left, the memories get `ρ / (1 - ρ)`
-    times the weights of the others, and a memory that is still empty leaves its part to the other memories. Who is
-    there shows in the last update, so that one update is out of proportion when that changes.
+    times the weights of the others, and a memory that is still empty leaves its part to the other memories.
 
     Wrappers of the other streams' mixture belong inside, `ReplayRatio(policy=Floor(PiKE()))`: around it they take
     memories for streams like the others.
@@ -105,21 +104,12 @@ class ReplayPolicy(Policy):
             self.policy = Fixed() if others.has_weights else Proportional()
         inner = self.policy.start(others)
         self._first = inner.weights / np.sum(inner.weights)
-        return self._mix(inner, self.start_replay(mixture), np.ones(len(names), dtype=np.bool_))
+        return self._mix(inner, self.start_replay(mixture), mixture.is_there)
 
     def update(self, observation: Observation) -> Decision:
         """Shows the inner policy its streams and mixes the memories in; see `Policy.update`."""
         inner = self.policy.update(part_of_observation(observation, self.others.tolist()))
-        return self._mix(inner, self.update_replay(observation), self._there(observation))
-
-    def _there(self, observation: Observation) -> BoolArray:
-        """Tells which streams were there, bool `[num_streams]`; one that was asked for nothing counts as there."""
-        there: BoolArray = np.ones(len(observation.weights), dtype=np.bool_)
-        if observation.shares is not None:
-            there = (observation.shares > 0.0) | (observation.weights <= 0.0)
-        if self.additional:
-            there[self.memories] = observation.seen[self.memories] > 0  # they have no shares to go by
-        return there
+        return self._mix(inner, self.update_replay(observation), observation.is_there)
 
     def _mix(self, inner: Decision, replay: Replay, there: BoolArray) -> Decision:
         weights = inner.weights / np.sum(inner.weights)

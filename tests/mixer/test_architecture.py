@@ -67,7 +67,6 @@ SHARED = {
         "least_share",
         "named_losses",
         "plain",
-        "presence",
         "ranges",
         "slopes",
         "softmax",

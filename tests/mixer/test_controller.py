@@ -578,3 +578,53 @@ class TestAverageEvaluation:
 
     def test_where_only_weights_of_zero_are_left_it_is_the_plain_mean(self) -> None:
         assert make_mixing(Fixed([1, 0, 0])).average_evaluation({"b": 2.0, "c": 3.0}) == 2.5
+
+
+class TestWhoIsThere:
+    """What a policy sees of it is for the update that it decides."""
+
+    def observed(
+        self, streams: list[Stream], num_steps: int, **planning: object
+    ) -> tuple[list[list[bool]], np.ndarray]:
+        policy = Recording([1.0] * len(streams))
+        clock = Clock(10, 100, Budget(samples=100))
+        mixing = Mixing(Planner(streams, 0, **planning), policy, clock)
+        counts = [one_update(mixing).counts for _ in range(num_steps)]
+        return [observation.is_there.tolist() for observation in policy.observations], np.array(counts)
+
+    def test_streams_that_enter_leave_and_are_used_up(self) -> None:
+        streams = [
+            Stream("always", range(99)),
+            Stream("early", range(99), leaves_at=0.3),
+            Stream("late", range(99), enters_at=0.6),
+            Stream("short", range(5), max_epochs=1),
+        ]
+        there, counts = self.observed(streams, 10)
+        np.testing.assert_array_equal(np.array(there)[:-1], counts[1:] > 0)
+        assert there[0] == [True, True, False, True]
+        assert there[1] == [True, True, False, False]
+        assert there[2] == there[4] == [True, False, False, False]
+        assert there[5] == there[-1] == [True, False, True, False]
+
+    def test_a_stream_whose_group_is_used_up(self) -> None:
+        streams = [Stream(name, range(10), groups={"g": group}) for name, group in zip("abc", "xxy", strict=True)]
+        there, _ = self.observed(streams, 5, groupings=[Grouping("g", max_epochs={"x": 1})])
+        assert there[1] == [True] * 3
+        assert there[-1] == [False, False, True]
+
+    def test_a_stream_of_weight_0_is_there(self) -> None:
+        policy = Recording([1.0, 0.0, 1.0])
+        one_update(make_mixing(policy))
+        assert policy.observations[0].is_there.tolist() == [True] * 3
+
+    def test_the_first_decision_knows_it_too(self) -> None:
+        started: list[Mixture] = []
+
+        class Started(Recording):
+            def start(self, mixture: Mixture) -> Decision:
+                started.append(mixture)
+                return super().start(mixture)
+
+        streams = [Stream("a", range(9)), Stream("late", range(9), enters_at=0.5)]
+        Mixing(Planner(streams, 0), Started([0.5, 0.5]), Clock(2, 18, Budget(epochs=1)))
+        assert [mixture.is_there.tolist() for mixture in started] == [[True, False]]
