@@ -314,6 +314,8 @@ class Mixing:
         update_norm: float,
         evaluation_losses: FloatArray | None,
     ) -> Observation:
+        lengths = self._weights.tokens_per_sample(self.seen, self.num_tokens)
+        shares = plan.weights if lengths is None else plan.weights * lengths / (plan.weights @ lengths)
         return Observation(
             step=self.clock.step,
             progress=self.clock.progress,
@@ -323,10 +325,11 @@ class Mixing:
             seen=self.seen.copy(),
             evaluation_losses=evaluation_losses,
             gradients=gradients,
-            shares=plan.weights,
+            shares=shares,
             batch_size=plan.batch_size,
             update_norm=update_norm,
             there=self.planner.there(self.clock.progress),
+            tokens_per_sample=lengths,
             **by_stream,
         )
 

@@ -109,11 +109,25 @@ class MixtureWeights:
         Returns:
             `[num_streams]`: weights of samples.
         """
-        weights, known = self.value, num_tokens > 0
+        lengths = self.tokens_per_sample(seen, num_tokens)
+        return self.value if lengths is None else self.value / lengths
+
+    def tokens_per_sample(self, seen: Int64Array, num_tokens: Int64Array) -> FloatArray | None:
+        """Gives what a sample of each stream has had so far, where the policy's unit is tokens.
+
+        Args:
+            seen: int64 `[num_streams]`: samples so far.
+            num_tokens: int64 `[num_streams]`: tokens so far.
+
+        Returns:
+            `[num_streams]`, the mean of the others for a stream without tokens yet; `None` if all are, or where the
+            unit is samples.
+        """
+        known = num_tokens > 0
         if self.policy.unit == "samples" or not known.any():
-            return weights
-        lengths = np.divide(num_tokens, seen, out=np.ones(len(weights)), where=known)
-        return weights / np.where(known, lengths, lengths[known].mean())
+            return None
+        lengths = np.divide(num_tokens, seen, out=np.ones(len(known)), where=known)
+        return np.where(known, lengths, lengths[known].mean())
 
     def observe_evaluation(self, losses: Mapping[str, float]) -> None:
         """Keeps the losses of an evaluation for the policy's next decision.

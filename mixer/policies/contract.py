@@ -55,8 +55,8 @@ class Observation:
         evaluation_losses: `[num_streams]`: losses of an evaluation that came since the last observation, NaN for a
             stream without; `None` if there was none.
         gradients: The streams' gradients in the last update, if they were measured.
-        shares: `[num_streams]`: what `weights` came to in the last update, once streams that were not there had left: 0
-            for those; `None` where it is not known.
+        shares: `[num_streams]`: what `weights` came to in the last update, in the same unit, once streams that were not
+            there had left: 0 for those; `None` where it is not known.
         batch_size: Samples that were asked for in the last update, which had fewer if it was the rest of an epoch;
             `None` takes those it had.
         excess_losses: `[num_streams]`: mean per item in the last update of what the loss exceeds that of a reference
@@ -69,6 +69,8 @@ class Observation:
             they have entered, have not left, and neither they nor their groups are used up. A memory is there once it
             holds something. It says nothing about weights: one of weight 0 is there, and so is one whose samples come
             on top of the batch size. `None` for all. Which streams had samples in the last update, `counts` says.
+        tokens_per_sample: `[num_streams]`: mean of each stream so far, that of the others for a stream without tokens,
+            by which shares of tokens become shares of samples; `None` where weights and shares are of samples.
     """
 
     step: int
@@ -86,6 +88,7 @@ class Observation:
     losses_after: FloatArray | None = None
     update_norm: float = float("nan")
     there: BoolArray | None = None
+    tokens_per_sample: FloatArray | None = None
 
     @property
     def is_there(self) -> BoolArray:

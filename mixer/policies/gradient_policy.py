@@ -45,7 +45,7 @@ class GradientPolicy(Policy):
         interval_steps: Updates from a measurement to the next.
         min_samples: Least samples of each stream in a batch; equal shares where the batch is too small for all.
         decay: Share of the old averages that stays at each measurement, in [0, 1).
-        unit: Whether the weights are shares of samples or of tokens; the least share is in the same unit.
+        unit: Whether the weights are shares of samples or of tokens; `min_samples` counts samples in both.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -71,13 +71,13 @@ class GradientPolicy(Policy):
         """Takes new gradients into the averages, and weighs the streams anew when it is time; see `Policy.update`."""
         batch_size = observation.batch_size or max(1, int(observation.counts.sum()))
         there = observation.is_there & (self._own > 0)
-        least = self.min_samples / batch_size
+        least, lengths = self.min_samples / batch_size, observation.tokens_per_sample
         if observation.gradients is not None:
             self._measure(observation.gradients, there, batch_size)
             if observation.step % self.interval_steps == 0:
                 self._decide(there, batch_size)
-                self._weights = share_out(self._weights, self._own, there, least)
-        return self._decision(share_out(self._weights, self._own, there, least), there)
+                self._weights = share_out(self._weights, self._own, there, least, lengths)
+        return self._decision(share_out(self._weights, self._own, there, least, lengths), there)
 
     def _measure(self, gradients: GradientStatistics, there: NDArray[np.bool_], batch_size: int) -> None:
         gram, variance = self._products(gradients)

@@ -56,7 +56,7 @@ def part_of_observation(observation: Observation, ids: Sequence[int]) -> Observa
     index = np.asarray(ids, dtype=np.int64)
     weights = observation.weights[index]
     shares = None if observation.shares is None else observation.shares[index]
-    asked = float((weights if shares is None else shares).sum())
+    asked = float(_in_samples(observation)[index].sum())
     gradients, batch_size = observation.gradients, observation.batch_size
 
     def part(values: FloatArray | None) -> FloatArray | None:
@@ -77,7 +77,15 @@ def part_of_observation(observation: Observation, ids: Sequence[int]) -> Observa
         shares=None if shares is None else _renormalised(shares),
         batch_size=None if batch_size is None else max(1, int(batch_size * asked + _ROUNDING)),
         there=None if observation.there is None else observation.there[index],
+        tokens_per_sample=part(observation.tokens_per_sample),
     )
+
+
+def _in_samples(observation: Observation) -> FloatArray:
+    """`[num_streams]`: each stream's share of the samples that were asked for."""
+    shares = observation.weights if observation.shares is None else observation.shares
+    lengths = observation.tokens_per_sample
+    return shares if lengths is None else _renormalised(shares / lengths)
 
 
 def _renormalised(values: FloatArray) -> FloatArray:

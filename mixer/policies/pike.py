@@ -57,7 +57,7 @@ class PiKE(Policy):
             stream becomes rare; see `bound_factors`. Conceptual form.
         min_samples: Least samples of each stream in a batch; equal shares where the batch is too small for all.
         decay: Share of the old averages that stays at each measurement, in [0, 1).
-        unit: Whether the weights are shares of samples or of tokens; the floor is in the same unit.
+        unit: Whether the weights are shares of samples or of tokens; `min_samples` counts samples in both.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -118,13 +118,13 @@ class PiKE(Policy):
         """Takes new gradients into the averages, and weighs the streams anew when it is time; see `Policy.update`."""
         batch_size = observation.batch_size or max(1, int(observation.counts.sum()))
         there = observation.is_there & (self._own > 0)
-        least = self.min_samples / batch_size
+        least, lengths = self.min_samples / batch_size, observation.tokens_per_sample
         if observation.gradients is not None:
             self._take(observation.gradients)
             if observation.step % self.interval_steps == 0:
                 weights = self._weigh(observation.counts, batch_size, there)
-                self._weights = share_out(weights, self._own, there, least)
-        return Decision(share_out(self._weights, self._own, there, least))
+                self._weights = share_out(weights, self._own, there, least, lengths)
+        return Decision(share_out(self._weights, self._own, there, least, lengths))
 
     def _take(self, gradients: GradientStatistics) -> None:
         is_whole = np.isfinite(gradients.squared_norm) & np.isfinite(gradients.variance)

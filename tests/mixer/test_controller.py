@@ -12,6 +12,8 @@ from mixer.groups import Grouping
 from mixer.plan import Plan
 from mixer.planner import Planner
 from mixer.policies import (
+    ADO,
+    ODM,
     Decision,
     Fixed,
     Function,
@@ -628,3 +630,46 @@ class TestWhoIsThere:
         streams = [Stream("a", range(9)), Stream("late", range(9), enters_at=0.5)]
         Mixing(Planner(streams, 0), Started([0.5, 0.5]), Clock(2, 18, Budget(epochs=1)))
         assert [mixture.is_there.tolist() for mixture in started] == [[True, False]]
+
+
+class TestSharesOfTokens:
+    """Samples of the first stream are a hundred times as long as those of the second."""
+
+    LENGTHS = np.array([100, 1])
+
+    def run(self, policy: Policy, num_steps: int) -> Mixing:
+        streams = [Stream("long", range(10_000)), Stream("short", range(10_000))]
+        mixing = Mixing(Planner(streams, 0), policy, Clock(404, 20_000, Budget(samples=404 * num_steps)))
+        for _ in range(num_steps):
+            plan = mixing.next_plan()
+            assert plan is not None
+            mixing.observe(plan, np.where(plan.counts > 0, 1.0, np.nan), plan.counts * self.LENGTHS)
+        return mixing
+
+    def test_a_policy_sees_shares_in_its_own_unit(self) -> None:
+        policy = Recording([0.75, 0.25], unit="tokens")
+        self.run(policy, 3)
+        first, *later = policy.observations
+        # The first plan knew no lengths: 303 samples of 100 tokens, and 101 of one.
+        np.testing.assert_allclose(first.shares, [30300 / 30401, 101 / 30401])
+        for seen in later:
+            np.testing.assert_allclose(seen.shares, [0.75, 0.25])
+            assert seen.tokens_per_sample.tolist() == [100.0, 1.0]
+
+    def test_samples_are_not_asked_for_their_lengths(self) -> None:
+        policy = Recording([0.75, 0.25])
+        self.run(policy, 2)
+        assert all(seen.tokens_per_sample is None for seen in policy.observations)
+        assert [seen.shares.tolist() for seen in policy.observations] == [[0.75, 0.25]] * 2
+
+    @pytest.mark.parametrize("unit", ["samples", "tokens"])
+    def test_equal_losses_leave_odm_even(self, unit: str) -> None:
+        policy = ODM(decay=0.0, num_warmup_steps=0, unit=unit)
+        weights = self.run(policy, 30).weights
+        assert weights["long"] == pytest.approx(0.5, abs=1e-6)
+
+    @pytest.mark.parametrize(("form", "tolerance"), [("paper", 1e-3), ("code", 0.05)])
+    def test_ado_credits_tokens(self, form: str, tolerance: float) -> None:
+        policy = ADO(form, num_warmup_steps=1000, unit="tokens")
+        self.run(policy, 60)
+        assert policy.state_dict()["credit"] == pytest.approx([0.5, 0.5], abs=tolerance)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer.gradient_statistics import signal_and_noise
-from mixer.policies import Decision, PiKE
+from mixer.policies import BalancedPiKE, Decision, DoGE, PiKE
 from tests.mixer.policies.gradients import measured, mixture_of, unmeasured_update
 
 NAN = np.nan
@@ -165,6 +165,16 @@ class TestFloor:
         assert decided(PiKE(1), unmeasured_update([3, 7]), weights=own).tolist() == list(own)
         assert decided(PiKE(1), weights=(0.0, 1.0)).tolist() == [0.0, 1.0]
         assert decided(PiKE(1), unmeasured_update([0, 10]), weights=(0.0, 1.0)).tolist() == [0.0, 1.0]
+
+    @pytest.mark.parametrize("make", [PiKE, BalancedPiKE, DoGE], ids=lambda make: make.__name__)
+    def test_it_counts_samples_where_weights_are_shares_of_tokens(self, make: Any) -> None:
+        policy, lengths = make(interval_steps=1, min_samples=2, unit="tokens"), np.array([100.0, 1.0, 10.0])
+        policy.start(mixture_of([0.02, 0.48, 0.5]))
+        update = unmeasured_update([20, 10, 10], losses=[1, 1, 1])
+        weights = policy.update(replace(update, tokens_per_sample=lengths)).weights
+        in_samples = weights / lengths / (weights / lengths).sum()
+        # Own weights are 1 in 2651 of the samples; the others keep their proportions.
+        np.testing.assert_allclose(in_samples, [2 / 40, 38 / 40 * 480 / 530, 38 / 40 * 50 / 530])
 
 
 class TestMeasurements:
