@@ -338,7 +338,7 @@ class Mixing:
         self._weights.observe_evaluation(losses)
 
     def average_evaluation(self, losses: Mapping[str, float]) -> float:
-        """Averages evaluation losses by the first mixture; see `MixtureWeights.average_evaluation`."""
+        """Averages evaluation losses by one mixture over the run; see `MixtureWeights.average_evaluation`."""
         return self._weights.average_evaluation(losses)
 
     def _end_update(self, num_samples: int | None = None, num_tokens: int = 0) -> None:

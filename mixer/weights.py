@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy, Weights, check_weights, weights_array
+from mixer.policies.base import (
+    Decision,
+    Mixture,
+    Observation,
+    Policy,
+    Weights,
+    check_weights,
+    evaluation_mixture,
+    weights_array,
+)
 
 FloatArray = NDArray[np.float64]
 Int64Array = NDArray[np.int64]
@@ -38,8 +47,7 @@ class MixtureWeights:
         """
         self._evaluation_losses: FloatArray | None = None
         self._decide(self.policy.start(replace(self._mixture, there=there)), 0)
-        evaluation_weights = self.policy.evaluation_weights()
-        self._evaluation_weights = self._scheduled if evaluation_weights is None else evaluation_weights
+        self._evaluation_weights = evaluation_mixture(self.policy, self._mixture, self._decision)
 
     @property
     def value(self) -> FloatArray:
@@ -142,7 +150,7 @@ class MixtureWeights:
         self._evaluation_losses = values
 
     def average_evaluation(self, losses: Mapping[str, float]) -> float:
-        """Averages evaluation losses by the mixture that the run was started with.
+        """Averages evaluation losses by a mixture that stays over the run; see `Policy.evaluation_weights`.
 
         Args:
             losses: Evaluation losses by name.

@@ -19,6 +19,7 @@ __all__ = [
     "Unit",
     "Weights",
     "check_weights",
+    "evaluation_mixture",
     "weights_array",
 ]
 
@@ -35,8 +36,9 @@ class Policy(ABC):
     with their variance, which costs more), `"excess_loss"` (training losses above those of the trainer's reference
     model), `"loss_after"` (training losses once more after each optimizer step) or `"update_norm"` (how far each update
     moves the parameters). One that never changes its first decision says so by `is_static` and is not asked again. One
-    that goes by so many samples of each stream in a batch says how many in `min_samples`. What it takes beside what is
-    observed for it, with its default arguments, it says in words in `own_cost`.
+    that goes by so many samples of each stream in a batch says how many in `min_samples`. One that plans mixtures only
+    to see what they do says so by `plans_probes`; wrappers that would put others in their place refuse it. What it
+    takes beside what is observed for it, with its default arguments, it says in words in `own_cost`.
 
     Args:
         unit: Whether the weights are shares of samples or of tokens.
@@ -49,6 +51,7 @@ class Policy(ABC):
     is_static: bool = False
     interval_steps: int = 1
     min_samples: int = 0
+    plans_probes: bool = False
     own_cost: str = ""
 
     def __init__(self, *, unit: Unit = "samples"):
@@ -84,9 +87,11 @@ class Policy(ABC):
         """
 
     def evaluation_weights(self) -> FloatArray | None:
-        """Gives the mixture by which evaluation losses are averaged, or `None` for the weights of the first update.
+        """Gives the mixture by which evaluation losses are averaged, or `None` for what such a policy usually has.
 
-        It has to be constant over a run, or `eval_loss` could not be compared with itself.
+        It has to be constant over a run, or `eval_loss` could not be compared with itself. Where weights move these are
+        the streams' own, which the first decision need not be (it may be a probe, or uniform); where they do not, those
+        of the first update. `evaluation_mixture` says so.
 
         Returns:
             `[num_streams]` or `None`.
@@ -113,6 +118,23 @@ class Policy(ABC):
         own = sorted(self.state_dict())
         if sorted(state) != own:
             raise ValueError(f"{type(self).__name__} remembers {own}, but the saved policy state has {sorted(state)}.")
+
+
+def evaluation_mixture(policy: Policy, mixture: Mixture, first: Decision) -> FloatArray:
+    """Gives the mixture by which evaluation losses are averaged.
+
+    Args:
+        policy: The policy, started.
+        mixture: The streams.
+        first: Its first decision.
+
+    Returns:
+        `[num_streams]`: what the policy says; else its weights if they never change, and the streams' own if they do.
+    """
+    given = policy.evaluation_weights()
+    if given is not None:
+        return given
+    return first.weights / np.sum(first.weights) if policy.is_static else mixture.weights
 
 
 def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatArray:

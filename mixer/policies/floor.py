@@ -19,6 +19,8 @@ class Floor(Wrapper):
         ValueError: If the minimum is outside [0, 1]; at the start of the run if it is above 1/K.
     """
 
+    keeps_probes = True
+
     def __init__(self, policy: Policy, minimum: float = 0.05):
         super().__init__(policy)
         if not 0.0 <= minimum <= 1.0:

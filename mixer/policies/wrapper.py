@@ -9,21 +9,33 @@ from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Poli
 class Wrapper(Policy):
     """A policy that changes the decisions of another one; as it stands it passes them on.
 
-    It needs what the inner policy needs and counts in its unit.
+    It needs what the inner policy needs and counts in its unit. A subclass in which each mixture of the inner policy
+    still rules the update that it was decided for, if not to the last digit, says so by `keeps_probes`; others refuse
+    policies that plan probes, which would learn from updates that never were.
 
     Args:
         policy: The inner policy.
 
     Raises:
         TypeError: If that is no policy.
+        ValueError: If it plans probes that would not be kept.
     """
+
+    keeps_probes: bool = False
 
     def __init__(self, policy: Policy):
         if not isinstance(policy, Policy):
             raise TypeError(f"policy must be a Policy to wrap, got {type(policy).__name__}.")
+        if policy.plans_probes and not self.keeps_probes:
+            name = type(self).__name__
+            raise ValueError(
+                f"{name}: policy must be one whose weights may be moved or held back, got {policy.name}, which plans "
+                f"probes and would learn nothing of other mixtures in their place. Take it without {name}; arguments "
+                "of its own (those of Aioli: learning_rate, training_steps, num_warmup_steps) make it slower or later."
+            )
         super().__init__(unit=policy.unit)
         self.policy = policy
-        self.needs = policy.needs
+        self.needs, self.plans_probes = policy.needs, policy.plans_probes
         self.interval_steps, self.min_samples = policy.interval_steps, policy.min_samples
 
     @property

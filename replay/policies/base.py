@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.policies import Decision, Fixed, Mixture, Observation, Policy, Proportional, as_policy
+from mixer.policies.base import evaluation_mixture
 from mixer.policies.part import part_of_mixture, part_of_observation
 
 FloatArray = NDArray[np.float64]
@@ -57,6 +58,7 @@ class ReplayPolicy(Policy):
         self.additional = additional
         self.needs = type(self).needs | self.policy.needs
         self.interval_steps, self.min_samples = self.policy.interval_steps, self.policy.min_samples
+        self.plans_probes = self.policy.plans_probes
 
     @property
     def name(self) -> str:
@@ -103,7 +105,7 @@ class ReplayPolicy(Policy):
         if self._has_default:
             self.policy = Fixed() if others.has_weights else Proportional()
         inner = self.policy.start(others)
-        self._first = inner.weights / np.sum(inner.weights)
+        self._evaluation_weights = self._join(evaluation_mixture(self.policy, others, inner), 0.0)
         return self._mix(inner, self.start_replay(mixture), mixture.is_there)
 
     def update(self, observation: Observation) -> Decision:
@@ -131,8 +133,7 @@ class ReplayPolicy(Policy):
 
     def evaluation_weights(self) -> FloatArray:
         """Gives the inner policy's mixture, in which memories do not count; see `Policy.evaluation_weights`."""
-        inner = self.policy.evaluation_weights()
-        return self._join(self._first if inner is None else inner, 0.0)
+        return self._evaluation_weights
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the inner policy's state under `"policy"`; see `Policy.state_dict`."""
