@@ -80,7 +80,7 @@ BRINGS = {
     "mixer.policies.stream_average": 400,  # a rule on gradients: the smoothing of what it divides by
     "mixer.policies.simplex_programme": 350,  # a rule that minimises over mixtures: the solver, and what it minimises
     "mixer.policies.scaling_law": 250,  # a rule that extrapolates losses: their history, and the fit
-    "mixer.policies.interactions": 120,  # a rule that plans probes of its own: their phases
+    "mixer.policies.probe_round": 175,  # a rule that plans probes of its own: their sweeps, and what they tell
 }
 
 
