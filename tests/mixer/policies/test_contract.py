@@ -239,18 +239,6 @@ class TestWeights:
         assert weights.min() >= 0.0
         np.testing.assert_allclose(weights.sum(axis=1), 1.0, atol=1e-12)
 
-    def test_one_stream_has_them_all(self, make: Callable[..., Policy]) -> None:
-        alone = Mixture(("a",), np.array([10]), np.array([1.0]))
-        policy = make() if not isinstance(make(), Fixed | Scheduled) else Fixed({"a": 2.0})
-        for losses in ("reference_losses", "target_losses"):
-            if getattr(policy, losses, None) is not None:
-                setattr(policy, losses, {"a": 2.0})
-        if isinstance(policy, Floor) and isinstance(policy.policy, Scheduled):
-            policy = Floor(Fixed({"a": 2.0}))
-        if isinstance(policy, SkillIt):
-            policy = SkillIt([[2.0]])
-        assert policy.start(alone).weights.tolist() == [1.0]
-
     def test_the_arguments_are_left_as_they_are(self, make: Callable[..., Policy]) -> None:
         policy, start = make(), mixture()
         own = start.weights.copy()
