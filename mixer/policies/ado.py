@@ -70,22 +70,25 @@ class ADO(Policy):
         super().__init__(unit=unit)
         if form not in ("paper", "code"):
             raise ValueError(f"form must be 'paper' or 'code', got {form!r}.")
-        check_count("num_warmup_steps", num_warmup_steps, 1, "a law takes a few losses")
-        check_count("refit_steps", refit_steps, 1, "1 fits after every update")
-        check_count("num_ignored_steps", num_ignored_steps, 0, "0 takes all losses")
-        if num_ignored_steps > num_warmup_steps:
-            raise ValueError(
-                f"num_ignored_steps must be at most num_warmup_steps={num_warmup_steps}, got {num_ignored_steps}; "
-                "half of it leaves the first fit the other half."
-            )
-        check_range("floor", floor, 0, 1, "0 does without")
-        check_range("credit_decay", credit_decay, 0, 1, "0 credits with the last update alone")
-        check_range("mean_share", mean_share, 0, 1, "0 follows the newest laws alone")
         self.form = form
         self.num_warmup_steps, self.refit_steps = num_warmup_steps, refit_steps
         self.num_ignored_steps = num_ignored_steps
         self.floor, self.credit_decay, self.mean_share = floor, credit_decay, mean_share
+        self._check_ranges()
         self._history = LossHistory(max_points)
+
+    def _check_ranges(self) -> None:
+        check_count("num_warmup_steps", self.num_warmup_steps, 1, "a law takes a few losses")
+        check_count("refit_steps", self.refit_steps, 1, "1 fits after every update")
+        check_count("num_ignored_steps", self.num_ignored_steps, 0, "0 takes all losses")
+        if self.num_ignored_steps > self.num_warmup_steps:
+            raise ValueError(
+                f"num_ignored_steps must be at most num_warmup_steps={self.num_warmup_steps}, got "
+                f"{self.num_ignored_steps}; half of it leaves the first fit the other half."
+            )
+        check_range("floor", self.floor, 0, 1, "0 does without")
+        check_range("credit_decay", self.credit_decay, 0, 1, "0 credits with the last update alone")
+        check_range("mean_share", self.mean_share, 0, 1, "0 follows the newest laws alone")
 
     @property
     def laws(self) -> dict[str, ScalingLaw | None]:

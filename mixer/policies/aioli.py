@@ -79,23 +79,26 @@ class Aioli(Policy):
         super().__init__(unit=unit)
         if loss not in ("train", "evaluation"):
             raise ValueError(f"loss must be 'train' or 'evaluation', got {loss!r}.")
-        is_train = loss == "train"
-        check_range("learning_rate", learning_rate, 0, 100, "0.1 to 0.5 are usual, 0 keeps the weights")
-        check_count("probe_steps", probe_steps, 2 if is_train else 1, "a slope of training losses needs two")
-        check_count("num_sweeps", num_sweeps, 1, "2 to 6 are usual")
-        check_count("training_steps", training_steps, 1, "1 does little but probe")
-        check_count("num_warmup_steps", num_warmup_steps, 0, "0 probes from the start")
-        check_range("probe_share", probe_share, 0.5 + 1e-6, 1, "0.75 leaves the other streams a quarter")
-        if is_train and probe_share == 1.0:
-            raise ValueError(
-                "probe_share=1 shows the training loss of the probed stream alone; give less, or loss='evaluation'."
-            )
         self.learning_rate, self.normalise = learning_rate, normalise
         self.probe_steps, self.num_sweeps, self.probe_share = probe_steps, num_sweeps, probe_share
         self.training_steps, self.num_warmup_steps = training_steps, num_warmup_steps
         self.loss = loss
-        if not is_train:
+        self._check_ranges()
+        if loss == "evaluation":
             self.needs = frozenset({"evaluation_loss"})
+
+    def _check_ranges(self) -> None:
+        is_train = self.loss == "train"
+        check_range("learning_rate", self.learning_rate, 0, 100, "0.1 to 0.5 are usual, 0 keeps the weights")
+        check_count("probe_steps", self.probe_steps, 2 if is_train else 1, "a slope of training losses needs two")
+        check_count("num_sweeps", self.num_sweeps, 1, "2 to 6 are usual")
+        check_count("training_steps", self.training_steps, 1, "1 does little but probe")
+        check_count("num_warmup_steps", self.num_warmup_steps, 0, "0 probes from the start")
+        check_range("probe_share", self.probe_share, 0.5 + 1e-6, 1, "0.75 leaves the other streams a quarter")
+        if is_train and self.probe_share == 1.0:
+            raise ValueError(
+                "probe_share=1 shows the training loss of the probed stream alone; give less, or loss='evaluation'."
+            )
 
     def start(self, mixture: Mixture) -> Decision:
         """Forgets all rounds and plans the first phase; see `Policy.start`."""
@@ -157,8 +160,7 @@ class Aioli(Policy):
             return
         if there[self._round.stream]:
             self._round.take(falls)
-        self._round.move_on(there)
-        if self._round.is_over:
+        if self._round.move_on(there):
             self._step()
             self._plan([])
 
