@@ -208,6 +208,15 @@ class TestTheRunGoesOn:
         assert counts.sum() == 200 * 8
         assert counts[:, 0].sum() == 40
 
+    def test_what_was_learned_rules_in_place_of_a_probe_of_nothing(self) -> None:
+        world = World(Aioli(1.0, 2, 1, 3, 1.0, loss="evaluation"), eval_steps=2)
+        learned = world.run(2 + 6 + 3 + 1)[8].weights
+        assert abs(learned - OWN).max() > 0.02
+        assert world.decisions[-1].weights.tolist() == [1.0, 0.0, 0.0]
+        left = world.policy.update(observe(13, weights=[1.0, 0.0, 0.0], shares=[0.0, 0.5, 0.5]))
+        among = learned[1:] / learned[1:].sum()
+        np.testing.assert_allclose(left.weights, [0.5, *(0.5 * among)])
+
     def test_a_stream_that_has_not_entered_is_not_probed(self) -> None:
         streams = [Stream("late", range(99), weight=2.0, enters_at=0.9)]
         streams += [Stream(name, range(99), weight=1.0) for name in "ab"]
