@@ -1,5 +1,6 @@
 """What the losses of an update are compared with: those of a reference model, and those after the optimizer step."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ from mixer.side_runs import SideRuns
 logger = logging.get_logger(__name__)
 
 FloatArray = NDArray[np.float64]
+
+# What the policy sees of it, by column of the ledger's table `comparisons`.
+_SEEN_AS = {"excess_loss": "excess_losses", "loss_after": "losses_after"}
 
 
 class ComparingMixin(MeasuringMixin):
@@ -126,6 +130,18 @@ class ComparingMixin(MeasuringMixin):
     def _is_skipped(self, update: FinishedUpdate) -> bool:
         is_skipped = bool(self.accelerator.optimizer_step_was_skipped)
         return is_skipped or (self._nonfinite == "skip" and len(update.bad_streams()) > 0)
+
+
+def compared_in(observed: Mapping[str, Any]) -> dict[str, FloatArray]:
+    """Gives what losses were compared with, for the ledger and the log.
+
+    Args:
+        observed: What the policy is going to see.
+
+    Returns:
+        What there is of it, by column of the ledger's table `comparisons`; copies, which no policy changes.
+    """
+    return {column: observed[name].copy() for column, name in _SEEN_AS.items() if name in observed}
 
 
 def _means(sums: Tensor, items: NDArray[np.int64]) -> FloatArray:

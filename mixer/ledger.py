@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from mixer.checkpoint import write_json
 from mixer.gradient_rows import cosines_of, rows_of
 from mixer.gradient_statistics import GradientStatistics
-from mixer.ledger_schemas import CLOCK, EVALUATIONS, GRADIENTS, MEMORIES, STREAMS, UPDATES
+from mixer.ledger_schemas import CLOCK, COMPARISONS, EVALUATIONS, GRADIENTS, MEMORIES, STREAMS, UPDATES
 from mixer.table import Table
 
 FloatArray = NDArray[np.float64]
@@ -23,8 +23,8 @@ FORMAT_VERSION = 1
 class Ledger:
     """The tables of a run.
 
-    `streams` (a row per update and stream), `clock`, `evaluations`, `gradients` and `memories` are the same in every
-    repetition of a run; what depends on the machine, timings, stands in `updates`.
+    `streams` (a row per update and stream), `clock`, `evaluations`, `comparisons`, `gradients` and `memories` are the
+    same in every repetition of a run; what depends on the machine, timings, stands in `updates`.
 
     Args:
         folder: Where the ledger is kept, `OUTPUT_DIR/ledger` for a trainer's.
@@ -38,6 +38,7 @@ class Ledger:
         self._clock = Table(self.folder / "clock", CLOCK)
         self._updates = Table(self.folder / "updates", UPDATES)
         self._evaluations = Table(self.folder / "evaluations", EVALUATIONS)
+        self._comparisons = Table(self.folder / "comparisons", COMPARISONS)
         self._gradients = Table(self.folder / "gradients", GRADIENTS)
         self._memories = Table(self.folder / "memories", MEMORIES)
         self._evaluated = (-1, 0)  # step of the last evaluation, and its rows
@@ -109,6 +110,19 @@ class Ledger:
                 "loss": list(losses.values()),
             }
             self._evaluations.append(columns)
+
+    def record_comparisons(self, step: int, names: tuple[str, ...], columns: Mapping[str, FloatArray]) -> None:
+        """Adds what the losses of an update were compared with, one row a stream.
+
+        Args:
+            step: Number of the update, from 1, as the Trainer logs it.
+            names: Names of the streams.
+            columns: `[num_streams]` each: those of the other columns that were measured.
+        """
+        if self.is_writer:
+            unknown = np.full(len(names), np.nan)
+            measured = {name: columns.get(name, unknown) for name in COMPARISONS.names[2:]}
+            self._comparisons.append({"step": np.full(len(names), step), "stream": list(names), **measured})
 
     def record_gradients(self, step: int, names: tuple[str, ...], statistics: GradientStatistics) -> None:
         """Adds a measurement of the streams' gradients, one row a stream.
@@ -203,6 +217,17 @@ class Ledger:
         frame: pd.DataFrame = self._updates.read().to_pandas()
         return frame.fillna({"probe_seconds": 0.0})  # an older version wrote no such column, and measured nothing
 
+    def comparisons(self) -> pd.DataFrame:
+        """Reads what losses were compared with, where the policy needed it.
+
+        Returns:
+            One row per update and stream: step, stream, excess_loss (by how much items exceed the loss of the reference
+            model), loss_after (the loss of the same samples once more after the optimizer step); means per item, NaN
+            where there is none or it was not measured.
+        """
+        frame: pd.DataFrame = self._comparisons.read().to_pandas()
+        return frame
+
     def gradients(self) -> pd.DataFrame:
         """Reads what was measured of the streams' gradients.
 
@@ -234,7 +259,8 @@ class Ledger:
         return frame
 
     def _tables(self) -> tuple[Table, ...]:
-        return self._streams, self._clock, self._updates, self._evaluations, self._gradients, self._memories
+        measured = self._comparisons, self._gradients, self._memories
+        return self._streams, self._clock, self._updates, self._evaluations, *measured
 
     def _close(self) -> None:
         for table in self._tables():

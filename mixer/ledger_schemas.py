@@ -46,6 +46,9 @@ CLOCK = pa.schema(
 )
 EVALUATIONS = pa.schema({"step": pa.int64(), "stream": pa.string(), "loss": pa.float64()})
 MEMORIES = pa.schema({"step": pa.int64(), "stream": pa.string(), "source": pa.string(), "entries": pa.int64()})
+COMPARISONS = pa.schema(
+    {"step": pa.int64(), "stream": pa.string(), "excess_loss": pa.float64(), "loss_after": pa.float64()}
+)
 GRADIENTS = pa.schema(
     {
         "step": pa.int64(),

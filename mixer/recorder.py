@@ -16,6 +16,7 @@ from mixer.gradient_entries import gradient_entries
 from mixer.gradient_statistics import GradientStatistics
 from mixer.ledger import Ledger
 from mixer.plan import Plan
+from mixer.stream_means import StreamMeans
 
 FloatArray = NDArray[np.float64]
 Int64Array = NDArray[np.int64]
@@ -86,11 +87,13 @@ class Recorder:
         self._waiting: list[tuple[FinishedUpdate, dict[str, FloatArray | Int64Array]]] = []
         self._reset()
 
-    def record(self, update: FinishedUpdate) -> None:
+    def record(self, update: FinishedUpdate, compared: Mapping[str, FloatArray] | None = None) -> None:
         """Takes an update in, after the controller has observed it.
 
         Args:
             update: The update.
+            compared: What its losses were compared with, by column of the ledger's `comparisons`; none if they were
+                not.
         """
         mixing = self._mixing
         state: dict[str, FloatArray | Int64Array] = {
@@ -114,9 +117,7 @@ class Recorder:
             learning_rate=update.learning_rate,
             learning_rate_factor=update.learning_rate_factor,
         )
-        if update.gradients is not None:
-            self._ledger.record_gradients(update.plan.step + 1, mixing.names, update.gradients)
-            self._gradient_entries = gradient_entries(mixing.names, update.gradients)
+        self._record_measured(update, compared or {})
         if self._reads_at_once or len(self._waiting) >= _MAX_WAITING:
             self.settle()
 
@@ -133,8 +134,9 @@ class Recorder:
             `train_coverage`, `batch_size` of the last update (and `learning_rate_factor`, if the batch size moves the
             learning rate), and for each stream `coverage/NAME` (`seen/NAME` where its size is not known),
             `weight/NAME`, `count/NAME` (samples since the last entry) and `loss/NAME` (mean per item since then, if it
-            had items); `loss/other` where the loss holds a part that is no stream's; what `gradient_entries` says of
-            the newest measurement since then.
+            had items), `excess_loss/NAME` and `loss_after/NAME` (likewise, where they are measured); `loss/other` where
+            the loss holds a part that is no stream's; what `gradient_entries` says of the newest measurement since
+            then.
         """
         self.settle()
         entries = {"train_coverage": self._mixing.clock.epoch_progress}
@@ -149,8 +151,9 @@ class Recorder:
                 entries[f"coverage/{name}"] = coverage
             entries[f"weight/{name}"] = float(self._weights[stream_id])
             entries[f"count/{name}"] = int(self._counts[stream_id])
-            if self._items[stream_id]:
-                entries[f"loss/{name}"] = float(self._loss_sums[stream_id] / self._items[stream_id])
+            for column, means in {"loss": self._losses, **self._compared}.items():
+                if (mean := means.of(stream_id)) is not None:
+                    entries[f"{column}/{name}"] = mean
         if self._num_updates and abs(self._other) > 1e-3 * abs(self._total):
             entries["loss/other"] = self._other / self._num_updates
         entries |= self._gradient_entries
@@ -162,14 +165,15 @@ class Recorder:
         return {
             "weights": self._weights.tolist(),
             "counts": self._counts.tolist(),
-            "items": self._items.tolist(),
-            "loss_sums": self._loss_sums.tolist(),
+            "items": self._losses.items.tolist(),
+            "loss_sums": self._losses.sums.tolist(),
             "num_updates": self._num_updates,
             "total": self._total,
             "other": self._other,
             "batch_size": self._batch_size,
             "factor": self._factor,
             "gradients": dict(self._gradient_entries),
+            "compared": {column: means.state_dict() for column, means in self._compared.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -182,12 +186,23 @@ class Recorder:
             return
         self._weights = np.array(state["weights"], dtype=np.float64)
         self._counts = np.array(state["counts"], dtype=np.int64)
-        self._items = np.array(state["items"], dtype=np.int64)
-        self._loss_sums = np.array(state["loss_sums"], dtype=np.float64)
+        self._losses.load_state_dict({"items": state["items"], "sums": state["loss_sums"]})
         self._num_updates = int(state["num_updates"])
         self._total, self._other = float(state["total"]), float(state["other"])
         self._batch_size, self._factor = int(state["batch_size"]), float(state["factor"])
         self._gradient_entries = dict(state.get("gradients", {}))  # older versions measured none
+        for column, means in state.get("compared", {}).items():  # nor these
+            self._compared.setdefault(column, StreamMeans(len(self._counts))).load_state_dict(means)
+
+    def _record_measured(self, update: FinishedUpdate, compared: Mapping[str, FloatArray]) -> None:
+        step, names = update.plan.step + 1, self._mixing.names
+        if update.gradients is not None:
+            self._ledger.record_gradients(step, names, update.gradients)
+            self._gradient_entries = gradient_entries(names, update.gradients)
+        if compared:
+            self._ledger.record_comparisons(step, names, compared)
+        for column, values in compared.items():
+            self._compared.setdefault(column, StreamMeans(len(names))).add(values, update.contents.items)
 
     def _settle_one(self, update: FinishedUpdate, state: dict[str, FloatArray | Int64Array]) -> None:
         plan, contents, losses = update.plan, update.contents, update.losses
@@ -208,11 +223,9 @@ class Recorder:
             "staleness": np.full(len(losses), plan.staleness),
         }
         self._ledger.record_streams(plan.step + 1, self._mixing.names, {**columns, **state})
-        sums = np.where(finite, losses, 0.0) * contents.items
+        sums = self._losses.add(losses, contents.items)
         self._weights = plan.weights
         self._counts += plan.counts
-        self._items += np.where(finite, contents.items, 0)
-        self._loss_sums += sums
         mean = float(update.loss_sums[-1])
         if finite[contents.items > 0].all() and np.isfinite(mean):
             self._num_updates += 1
@@ -223,7 +236,7 @@ class Recorder:
         num_streams = len(self._mixing.names)
         self._weights = np.zeros(num_streams)
         self._counts = np.zeros(num_streams, dtype=np.int64)
-        self._items = np.zeros(num_streams, dtype=np.int64)
-        self._loss_sums = np.zeros(num_streams)
+        self._losses = StreamMeans(num_streams)
+        self._compared: dict[str, StreamMeans] = {}
         self._num_updates, self._total, self._other = 0, 0.0, 0.0
         self._gradient_entries = {}

@@ -19,7 +19,7 @@ from mixer.budget import Budget
 from mixer.callback import MixingCallback
 from mixer.checkpoint import read_state
 from mixer.clock import Clock
-from mixer.comparing import ComparingMixin
+from mixer.comparing import ComparingMixin, compared_in
 from mixer.conflict import check_conflict, with_conflict
 from mixer.controller import Mixing, check_format
 from mixer.groups import Grouping
@@ -258,6 +258,7 @@ class MixingMixin(LoadingMixin, ComparingMixin, ResumingMixin):
         if "loss" in self._policy.needs:
             losses = np.where(np.isfinite(update.losses), update.losses, np.nan)
         observed = self._observed_by_policy(update)  # ranks talk to each other in it: no error is put off
+        compared = compared_in(observed)
         try:
             self.mixing.observe(
                 update.plan,
@@ -270,7 +271,7 @@ class MixingMixin(LoadingMixin, ComparingMixin, ResumingMixin):
         except Exception as error:
             # Raised on all ranks when they confirm the next update: raised here, it would leave the others waiting.
             self._policy_error = error
-        self._recorder.record(update)
+        self._recorder.record(update, compared)
         if self._learning_rate is not None:
             self._learning_rate.moved()
             self._set_learning_rate()

@@ -71,7 +71,7 @@ class CoBa(Policy):
         unit: Unit = "samples",
     ):
         super().__init__(unit=unit)
-        check_count("window", window, 2, "the public code advises 2 to 5 times the warm-up")
+        check_count("window", window, 2, "a slope needs two evaluations, the public code has 2 to 5 warm-ups")
         check_count("num_warmup_evaluations", num_warmup_evaluations, 2, "a slope needs two evaluations")
         check_range("tau", tau, 0, 1e6, "5 is that of the public code, 0 is the relative score alone")
         check_range("floor", floor, 0, 1, "it is a multiple of 1/K, 0.1 is the public code's")

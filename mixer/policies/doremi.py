@@ -68,20 +68,20 @@ class DoReMi(GroupDRO):
         return dict(zip(self._names, self._averaged.tolist(), strict=True))
 
     def start(self, mixture: Mixture) -> Decision:
-        """Forgets all losses and begins with uniform `α`; see `Policy.start`."""
+        """Forgets all losses and begins with even `α`; see `Policy.start`."""
         self._names = mixture.names
         self._references: FloatArray | None = None
         if self.reference_losses is not None:
             self._references = losses_array(self.reference_losses, mixture.names, "DoReMi: reference_losses")
         decision = super().start(mixture)
-        self._averaged, self._num_updates = self._weights, 0
+        self._averaged, self._num_updates = self._alpha.weights, 0
         return decision
 
     def update(self, observation: Observation) -> Decision:
         """Moves `α` by the new excess losses, and the average by the new `α`; see `Policy.update`."""
         decision = super().update(observation)
         self._num_updates += 1
-        self._averaged = self._averaged + (self._weights - self._averaged) / self._num_updates
+        self._averaged = self._averaged + (self._alpha.weights - self._averaged) / self._num_updates
         return decision
 
     def _losses(self, observation: Observation) -> FloatArray:

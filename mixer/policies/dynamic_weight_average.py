@@ -74,7 +74,7 @@ class DWA(Policy):
     def update(self, observation: Observation) -> Decision:
         """Takes the new losses, and the ratios at the end of a window; see `Policy.update`."""
         self._take(observation.losses)
-        if self._num_steps == self.window_steps:
+        if self._num_steps >= self.window_steps:  # above it after a resume with shorter windows
             self._close_window()
         there = observation.is_there
         factors = softmax(self._ratios / self.temperature, there & (self._own > 0))

@@ -1,15 +1,19 @@
 """A least share for every stream."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy
-from mixer.policies.wrapper import Wrapper
+from mixer.policies.ranges import check_range
+from mixer.policies.wrapper import Wrapper, in_batch, with_weights
 
 
 class Floor(Wrapper):
     """Keeps every stream at a least share: `w'_k = floor + (1 − K·floor)·w_k`.
+
+    Around a policy that weighs losses it changes what is sampled, not what counts: factors are multiplied by
+    `w_k/w'_k`, so that each stream has the part of the gradient, weight times factor, that the policy wants. One to
+    which such a policy gives no weight is drawn then, and counts nothing. Streams with samples on top of the batch size
+    have no share of it, and K counts the others.
 
     Args:
         policy: The inner policy.
@@ -23,14 +27,17 @@ class Floor(Wrapper):
 
     def __init__(self, policy: Policy, minimum: float = 0.05):
         super().__init__(policy)
-        if not 0.0 <= minimum <= 1.0:
-            raise ValueError(f"minimum must be in [0, 1], got {minimum}.")
+        check_range("minimum", minimum, 0, 1, "0 does without")
         self.minimum = minimum
 
     def start(self, mixture: Mixture) -> Decision:
         """Starts the inner policy and lifts its weights; see `Policy.start`."""
-        if self.minimum * len(mixture.names) > 1.0 + 1e-12:
-            raise ValueError(f"Floor: {self.minimum} for each of {len(mixture.names)} streams is more than 1 in all.")
+        num_streams = len(mixture.names)
+        if self.minimum * num_streams > 1.0 + 1e-12:
+            raise ValueError(
+                f"Floor: {self.minimum} for each of {num_streams} streams is more than 1 in all; "
+                f"give minimum={1 / (2 * num_streams):.2g} or so."
+            )
         return self._lift(super().start(mixture))
 
     def update(self, observation: Observation) -> Decision:
@@ -39,4 +46,5 @@ class Floor(Wrapper):
 
     def _lift(self, decision: Decision) -> Decision:
         shares = decision.weights / np.sum(decision.weights)
-        return replace(decision, weights=self.minimum + (1.0 - self.minimum * len(shares)) * shares)
+        least = in_batch(np.full(len(shares), self.minimum), decision.additional)
+        return with_weights(decision, least + (1.0 - least.sum()) * shares)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from mixer.policies.acts_on import ActsOn, check_acts_on, decide
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
-from mixer.policies.exponentiated import exponentiated_step
+from mixer.policies.exponentiated import ExponentiatedWeights
 from mixer.policies.ranges import check_range
 from mixer.policies.stream_average import StreamAverage
 
@@ -19,7 +19,7 @@ class GroupDRO(Policy):
     Sagawa et al. 2020, "Distributionally Robust Neural Networks for Group Shifts: On the Importance of Regularization
     for Worst-Case Generalization", arXiv:1911.08731, Algorithm 1: after each update `α_k ← α_k exp(η L_k)`, normalised;
     the model is trained on `Σ_k α_k L_k`. There a step has a sample of one group, whose `α` alone grows and weighs this
-    very sample; here `α` starts from 1/K, all streams' grow at once, and what an update shows counts from the next. By
+    very sample; here `α` starts even, all streams' grow at once, and what an update shows counts from the next. By
     default `α` weighs the losses, as there, and sampling stays with the streams' own weights `p` (uniform in the
     paper): a sample of stream k counts `α_k/p_k`, so that the expected gradient is that of `Σ_k α_k L_k` whatever `p`
     is (`L_k` per item with `unit="tokens"`, else as far as samples have as many items everywhere). With
@@ -31,8 +31,10 @@ class GroupDRO(Policy):
     One that is not there, or never had a loss, keeps its share. An update without any loss changes nothing. Losses are
     compared as they are: streams have to be comparable in their units.
 
-    Nothing pulls back: a stream whose loss stays the largest ends with everything, and one whose `α` has underflown to
-    0 never comes back without smoothing.
+    Nothing pulls back: a stream whose loss stays the largest ends with everything. When it leaves, the others go by
+    the `α` that they have among them, however small: it is kept as a logarithm. One update passes before that shows, in
+    which the losses of the others still count next to nothing. A stream of weight 0 takes no part: its `α` is 0, and K,
+    the number of streams, does not count it.
 
     Args:
         step_size: `η`, per unit of loss; the authors' code takes 0.01.
@@ -56,13 +58,14 @@ class GroupDRO(Policy):
         check_acts_on(acts_on)
         self.step_size, self.smoothing = step_size, smoothing
         self.acts_on: ActsOn = acts_on
+        self._alpha = ExponentiatedWeights()
         self._last_losses = StreamAverage(0.0)  # of nothing but the last value
 
     def start(self, mixture: Mixture) -> Decision:
-        """Forgets all losses and begins with uniform `α`; see `Policy.start`."""
+        """Forgets all losses and begins with even `α`; see `Policy.start`."""
         num_streams = len(mixture.names)
-        self._own = mixture.weights
-        self._weights = np.full(num_streams, 1.0 / num_streams)
+        self._own, takes_part = mixture.weights, mixture.weights > 0.0
+        self._alpha.start(takes_part / takes_part.sum())
         self._last_losses.start(num_streams)
         return self._decide(mixture.is_there)
 
@@ -72,7 +75,7 @@ class GroupDRO(Policy):
         if np.isfinite(losses).any():
             self._last_losses.take(losses)
             values = np.where(there, self._last_losses.values, np.nan)
-            self._weights = exponentiated_step(self._weights, values, self.step_size, self.smoothing)
+            self._alpha.step(values, self.step_size, self.smoothing)
         return self._decide(there)
 
     def _losses(self, observation: Observation) -> FloatArray:
@@ -81,17 +84,17 @@ class GroupDRO(Policy):
 
     def _decide(self, there: NDArray[np.bool_]) -> Decision:
         if self.acts_on == "sampling":
-            return Decision(self._weights)
+            return Decision(self._alpha.mixture(there))
         factors = np.ones(len(self._own))
-        np.divide(self._weights, self._own, out=factors, where=self._own > 0.0)
+        np.divide(self._alpha.shares(there), self._own, out=factors, where=self._own > 0.0)
         return decide(factors, self._own, there, "loss")
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the weights and the last losses; see `Policy.state_dict`."""
-        return {"weights": self._weights.tolist(), "last_losses": self._last_losses.state_dict()}
+        return {"log_weights": self._alpha.state(), "last_losses": self._last_losses.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up weights and losses; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
-        self._weights = np.array(state["weights"], dtype=np.float64)
+        self._alpha.load_state(state["log_weights"])
         self._last_losses.load_state_dict(state["last_losses"])

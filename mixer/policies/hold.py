@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.policies.ranges import check_count
 from mixer.policies.wrapper import Wrapper
 
 
@@ -15,13 +16,12 @@ class Hold(Wrapper):
         num_steps: Number of updates that a decision holds.
 
     Raises:
-        ValueError: If the number is below 1.
+        ValueError: If the number is no whole one, or below 1.
     """
 
     def __init__(self, policy: Policy, num_steps: int = 20):
         super().__init__(policy)
-        if num_steps < 1:
-            raise ValueError(f"num_steps must be at least 1, got {num_steps}.")
+        check_count("num_steps", num_steps, 1, "1 takes every decision")
         self.num_steps = num_steps
 
     def start(self, mixture: Mixture) -> Decision:

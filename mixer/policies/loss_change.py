@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
+from mixer.policies.ranges import check_count, check_decay, check_range, check_temperature
 from mixer.policies.softmax import softmax
 
 
@@ -47,15 +48,16 @@ class LossChange(Policy):
         unit: Unit = "samples",
     ):
         super().__init__(unit=unit)
-        if not temperature > 0:
-            raise ValueError(f"temperature must be above 0, got {temperature}.")
-        if not 0.0 <= fast_decay < slow_decay < 1.0:
-            raise ValueError(f"0 <= fast_decay < slow_decay < 1 must hold, got {fast_decay} and {slow_decay}.")
-        if not 0.0 <= floor <= 1.0 or num_warmup_observations < 1:
+        check_temperature(temperature, "a low one picks the fastest stream alone, a high one is uniform")
+        check_decay("fast_decay", fast_decay, "0.9 averages over about 10 observations")
+        check_decay("slow_decay", slow_decay, "0.98 averages over about 50 observations")
+        if not fast_decay < slow_decay:
             raise ValueError(
-                "floor must be in [0, 1] and num_warmup_observations at least 1, "
-                f"got {floor} and {num_warmup_observations}."
+                f"fast_decay must be below slow_decay, got {fast_decay} and {slow_decay}; 0.9 and 0.98 average over "
+                "about 10 and 50 observations."
             )
+        check_range("floor", floor, 0, 1, "0 does without")
+        check_count("num_warmup_observations", num_warmup_observations, 1, "1 weighs from the first losses on")
         if loss not in ("train", "evaluation"):
             raise ValueError(f"loss must be 'train' or 'evaluation', got {loss!r}.")
         self.temperature = temperature

@@ -91,15 +91,27 @@ class LossHistory:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up saved courses, after `start`.
+        """Takes up saved courses, after `start`; longer ones are thinned as they would have been.
 
         Args:
-            state: What `state_dict` gave.
+            state: What `state_dict` gave, of any `max_points`.
         """
         self.start(len(state["points"]))
-        for stream, points in enumerate(state["points"]):
-            self._num_points[stream] = len(points[0])
-            self._points[:, stream, : len(points[0])] = points
         self._block_sizes = np.array(state["block_sizes"], dtype=np.int64)
         self._open_sums = np.array(state["open_sums"], dtype=np.float64)
         self._open_counts = np.array(state["open_counts"], dtype=np.int64)
+        for stream, saved in enumerate(state["points"]):
+            points = self._thinned(stream, np.array(saved, dtype=np.float64))
+            self._num_points[stream] = points.shape[1]
+            self._points[:, stream, : points.shape[1]] = points
+
+    def _thinned(self, stream: int, points: FloatArray) -> FloatArray:
+        """Joins neighbours as long as there are too many; the last of an odd number begins the open block."""
+        while points.shape[1] >= self.max_points:
+            if points.shape[1] % 2:
+                self._open_sums[:, stream] += points[:, -1] * self._block_sizes[stream]
+                self._open_counts[stream] += self._block_sizes[stream]
+                points = points[:, :-1]
+            points = (points[:, 0::2] + points[:, 1::2]) / 2.0
+            self._block_sizes[stream] *= 2
+        return points

@@ -5,9 +5,6 @@ from dataclasses import dataclass
 from mixer.policies.base import FloatArray
 from mixer.policies.simplex_programme import minimise_quadratic
 
-_MOST_ROUNDS = 50
-_TOLERANCE = 1e-10
-
 
 @dataclass(frozen=True)
 class ObjectiveBound:
@@ -43,47 +40,20 @@ class ObjectiveBound:
         """
         return step * self._signal(weights) - 0.5 * step**2 * self.square(weights)
 
-    def best_step(self, weights: FloatArray) -> float:
-        """Gives the step for which a mixture promises most, `s = aᵀGw / (wᵀGw + wᵀν)`.
+    def best_weights(self, centre: FloatArray, lower: FloatArray, upper: FloatArray, step: float) -> FloatArray:
+        """Finds the mixture that promises the largest fall, by a convex programme.
 
         Args:
-            weights: `[num_streams]`: w.
-
-        Returns:
-            `s`; 0 where the mixture's gradient does not point downhill.
-        """
-        signal, square = self._signal(weights), self.square(weights)
-        return signal / square if signal > 0.0 and square > 0.0 else 0.0
-
-    def best_weights(
-        self, start: FloatArray, lower: FloatArray, upper: FloatArray, step: float | None
-    ) -> tuple[FloatArray, float]:
-        """Finds the mixture that promises the largest fall.
-
-        For a given step the programme is a convex one. Where each mixture has its own best step, what is maximised is
-        `½ (aᵀGw)² / (wᵀGw + wᵀν)`, half the squared cosine that the batch's gradient has with the objective's, times
-        that one's square. Step and mixture are made best in turn, which never loses anything against the start.
-
-        Args:
-            start: `[num_streams]`: the mixture to begin with, which stays where nothing is gained.
+            centre: `[num_streams]`: the mixture that stays where nothing is gained.
             lower: `[num_streams]`: least weights.
             upper: `[num_streams]`: largest weights.
-            step: `s`, or `None` for each mixture's own.
+            step: `s`, above 0.
 
         Returns:
-            The mixture and its step; the start and 0 where that does not point downhill.
+            `[num_streams]`: the mixture.
         """
-        weights, length = start, self.best_step(start) if step is None else step
-        for _ in range(_MOST_ROUNDS):
-            if not length > 0.0:
-                return start, 0.0
-            linear = 0.5 * length * self.noise - self.gram @ self.importance
-            weights = minimise_quadratic(length * self.gram, linear, lower, upper, start)
-            longer = self.best_step(weights) if step is None else length
-            if abs(longer - length) <= _TOLERANCE * length:
-                break
-            length = longer
-        return weights, length
+        linear = 0.5 * step * self.noise - self.gram @ self.importance
+        return minimise_quadratic(step * self.gram, linear, lower, upper, centre)
 
     def _signal(self, weights: FloatArray) -> float:
         return float(self.importance @ self.gram @ weights)

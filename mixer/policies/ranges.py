@@ -19,10 +19,38 @@ def check_range(name: str, value: float, least: float, most: float, way_out: str
     Raises:
         ValueError: If the value is outside, infinite, NaN or no number.
     """
-    is_number = isinstance(value, (int, float, np.number))
-    if not (is_number and least <= value <= most and math.isfinite(value)):
+    if not (_is_number(value) and least <= value <= most and math.isfinite(value)):
         bounds = f"{least} or more" if most == math.inf else f"in [{least}, {most}]"
         raise ValueError(f"{name} must be {bounds}, got {_shown(value)}; {way_out}.")
+
+
+def check_decay(name: str, value: float, way_out: str) -> None:
+    """Refuses what cannot be the share of the old that stays: 1 would never take anything new.
+
+    Args:
+        name: Name of the argument.
+        value: Its value.
+        way_out: What a sensible value does.
+
+    Raises:
+        ValueError: If the value is outside [0, 1), NaN or no number.
+    """
+    if not (_is_number(value) and 0.0 <= value < 1.0):
+        raise ValueError(f"{name} must be in [0, 1), got {_shown(value)}; {way_out}.")
+
+
+def check_temperature(value: float, way_out: str) -> None:
+    """Refuses what cannot be a temperature.
+
+    Args:
+        value: The argument `temperature`; infinity can be.
+        way_out: What a sensible value does.
+
+    Raises:
+        ValueError: If it is not above 0, NaN or no number.
+    """
+    if not (_is_number(value) and value > 0.0):
+        raise ValueError(f"temperature must be above 0, got {_shown(value)}; {way_out}.")
 
 
 def check_count(name: str, value: int, least: int, way_out: str) -> None:
@@ -39,6 +67,10 @@ def check_count(name: str, value: int, least: int, way_out: str) -> None:
     """
     if not isinstance(value, (int, np.integer)) or value < least:
         raise ValueError(f"{name} must be a whole number, {least} or more, got {_shown(value)}; {way_out}.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.number))
 
 
 def _shown(value: Any) -> str:

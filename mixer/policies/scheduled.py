@@ -33,7 +33,7 @@ class Scheduled(Policy):
         unit: Unit = "samples",
     ):
         super().__init__(unit=unit)
-        progresses = [float(progress) for progress, _ in points]
+        progresses = _progresses(points)
         if not progresses or progresses != sorted(set(progresses)) or not 0.0 <= progresses[0] <= progresses[-1] <= 1.0:
             raise ValueError(f"points must have ascending progresses in [0, 1], at least one, got {progresses}.")
         if interpolation not in ("linear", "step"):
@@ -65,3 +65,12 @@ class Scheduled(Policy):
             row: FloatArray = self._table[max(last, 0)]
             return row
         return np.array([np.interp(progress, self._progresses, column) for column in self._table.T])
+
+
+def _progresses(points: Sequence[tuple[float, Weights]]) -> list[float]:
+    try:
+        return [float(progress) for progress, _ in points]
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"points must be a list of (progress, weights), got {points!r}; such as [(0.0, first), (1.0, last)]."
+        ) from None

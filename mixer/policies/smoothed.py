@@ -1,17 +1,22 @@
 """Weights that move slowly."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy
-from mixer.policies.wrapper import Wrapper
+from mixer.policies.ranges import check_decay
+from mixer.policies.wrapper import Wrapper, in_batch, with_weights
 
 
 class Smoothed(Wrapper):
     """Moves only part of the way to new weights: `w' ← decay·w' + (1 − decay)·w`.
+
+    Around a policy that weighs losses it smooths what is sampled, not what counts: factors are multiplied by
+    `w_k/w'_k`, so that each stream has the part of the gradient, weight times factor, that the policy wants;
+    `TrustRegion` limits both. A stream with samples on top of the batch size loses its share of it at once, and starts
+    from 0 again.
 
     Args:
         policy: The inner policy.
@@ -23,22 +28,23 @@ class Smoothed(Wrapper):
 
     def __init__(self, policy: Policy, decay: float = 0.9):
         super().__init__(policy)
-        if not 0.0 <= decay < 1.0:
-            raise ValueError(f"decay must be in [0, 1), got {decay}.")
+        check_decay("decay", decay, "0 follows at once, 0.9 moves a tenth of the way")
         self.decay = decay
 
     def start(self, mixture: Mixture) -> Decision:
         """Starts from the inner policy's first weights; see `Policy.start`."""
         decision = super().start(mixture)
         self._weights = decision.weights / np.sum(decision.weights)
-        return replace(decision, weights=self._weights)
+        return with_weights(decision, self._weights)
 
     def update(self, observation: Observation) -> Decision:
         """Moves towards the inner policy's weights; see `Policy.update`."""
         decision = super().update(observation)
         target = decision.weights / np.sum(decision.weights)
-        self._weights = self.decay * self._weights + (1.0 - self.decay) * target
-        return replace(decision, weights=self._weights)
+        old = in_batch(self._weights, decision.additional)
+        total = old.sum()
+        self._weights = self.decay * (old / total) + (1.0 - self.decay) * target if total > 0.0 else target
+        return with_weights(decision, self._weights)
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the smoothed weights too; see `Policy.state_dict`."""

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from mixer.policies.base import FloatArray
+from mixer.policies.ranges import check_decay
 
 
 class StreamAverage:
@@ -23,8 +24,7 @@ class StreamAverage:
     """
 
     def __init__(self, decay: float, name: str = "decay"):
-        if not 0.0 <= decay < 1.0:
-            raise ValueError(f"{name} must be in [0, 1), got {decay}; 0 takes the last value alone.")
+        check_decay(name, decay, "0 takes the last value alone")
         self.decay = decay
         self.start(0)
 

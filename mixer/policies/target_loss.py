@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit
-from mixer.policies.exponentiated import exponentiated_step
+from mixer.policies.exponentiated import ExponentiatedWeights
 from mixer.policies.named_losses import check_losses, losses_array
 from mixer.policies.ranges import check_range
 
@@ -23,7 +23,8 @@ class TargetLoss(Policy):
     in the authors' code the difference is not cut at 0, so that it falls the faster. The code smooths with `c/K`, we do
     in both forms. Each evaluation moves the weights once more by the same gap: the more evaluations, the faster.
 
-    A stream without a loss in the evaluation, or that is not there, keeps its share.
+    A stream without a loss in the evaluation, or that is not there, keeps its share. One of weight 0 stays out, also of
+    K, the number of streams.
 
     Args:
         target_losses: Validation loss that each stream should reach, by its name.
@@ -55,29 +56,29 @@ class TargetLoss(Policy):
             raise ValueError(f"form must be 'paper' or 'code', got {form!r}.")
         self.target_losses = target_losses
         self.step_size, self.form, self.smoothing = step_size, form, smoothing
+        self._weights = ExponentiatedWeights()
 
     def start(self, mixture: Mixture) -> Decision:
         """Gives the streams' own weights; see `Policy.start`."""
         self._targets = losses_array(self.target_losses, mixture.names, "TargetLoss: target_losses")
-        self._weights = mixture.weights
-        return Decision(self._weights)
+        self._weights.start(mixture.weights)
+        return Decision(mixture.weights)
 
     def update(self, observation: Observation) -> Decision:
         """Moves the weights if there was an evaluation; see `Policy.update`."""
-        losses = observation.evaluation_losses
+        losses, there = observation.evaluation_losses, observation.is_there
         if losses is not None and np.isfinite(losses).any():
             with np.errstate(over="ignore"):
                 gaps = losses - self._targets
             gaps = np.maximum(gaps, 0.0) if self.form == "paper" else gaps
-            gaps = np.where(observation.is_there, gaps, np.nan)
-            self._weights = exponentiated_step(self._weights, gaps, self.step_size, self.smoothing)
-        return Decision(self._weights)
+            self._weights.step(np.where(there, gaps, np.nan), self.step_size, self.smoothing)
+        return Decision(self._weights.mixture(there))
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the weights; see `Policy.state_dict`."""
-        return {"weights": self._weights.tolist()}
+        return {"log_weights": self._weights.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up the weights; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
-        self._weights = np.array(state["weights"], dtype=np.float64)
+        self._weights.load_state(state["log_weights"])

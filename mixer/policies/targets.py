@@ -1,6 +1,6 @@
 """Streams whose losses a policy wants to lower, by name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -19,10 +19,14 @@ def check_targets(targets: Targets) -> Targets:
         The targets.
 
     Raises:
-        ValueError: If it is a single text, or empty.
+        ValueError: If it is a single text, no collection, or empty.
     """
     if isinstance(targets, str):
         raise ValueError(f"targets must be a list of names or importance by name, got a text: write [{targets!r}].")
+    if targets is not None and not isinstance(targets, Collection):
+        raise ValueError(
+            f"targets must be a list of names or importance by name, got {targets!r}; None is for all streams."
+        )
     if targets is not None and not len(targets):
         raise ValueError("targets must name at least one stream, got none; None is for all streams.")
     return targets

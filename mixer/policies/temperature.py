@@ -1,6 +1,7 @@
 """Shares by data-set size, flattened by a temperature."""
 
 from mixer.policies.base import FloatArray, Mixture, Unit
+from mixer.policies.ranges import check_temperature
 from mixer.policies.static import StaticPolicy
 
 
@@ -22,8 +23,7 @@ class Temperature(StaticPolicy):
 
     def __init__(self, temperature: float = 3.33, *, unit: Unit = "samples"):
         super().__init__(unit=unit)
-        if not temperature > 0:
-            raise ValueError(f"temperature must be above 0, got {temperature}.")
+        check_temperature(temperature, "1 is proportional, a large one nearly uniform")
         self.temperature = temperature
 
     def mixture_weights(self, mixture: Mixture) -> FloatArray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy
 from mixer.policies.ranges import check_range
-from mixer.policies.wrapper import Wrapper
+from mixer.policies.wrapper import Wrapper, in_batch
 
 _NUM_BISECTIONS = 60  # halves an interval of 1 to what a float tells apart
 
@@ -27,8 +27,10 @@ class TrustRegion(Wrapper):
     the weights get there in finitely many updates.
 
     Each update is a decision, also those for which the inner policy stays with its own; `Hold` around this one makes
-    the steps rarer. Loss weights are limited alike, as shares. Samples on top of the batch size are passed on. Around a
-    policy that plans its mixtures for a purpose of its own (`Aioli` probes by them) it would blur these.
+    the steps rarer. Factors on losses are limited by what they come to, the streams' parts of the gradient (weight
+    times factor, as shares), and their mean over the samples stays what the inner policy makes it. Samples on top of
+    the batch size are passed on. Around a policy that plans its mixtures for a purpose of its own (`Aioli` probes by
+    them) it would blur these.
 
     Args:
         policy: The inner policy.
@@ -68,26 +70,34 @@ class TrustRegion(Wrapper):
     def update(self, observation: Observation) -> Decision:
         """Moves towards the inner policy's weights; see `Policy.update`."""
         decision = super().update(observation)
-        # A stream with samples on top of the batch size must have no weight.
-        old = self._last.weights if decision.additional is None else self._last.weights * (decision.additional <= 0)
-        weights = self._move(old, decision.weights)
-        loss_weights = decision.loss_weights
-        if loss_weights is not None or self._last.loss_weights is not None:
-            ones = np.ones(len(weights))
-            last = ones if self._last.loss_weights is None else self._last.loss_weights
-            target = ones if loss_weights is None else loss_weights
-            loss_weights = np.sum(target) * self._move(last, target)
-        self._last = replace(decision, weights=weights, loss_weights=loss_weights)
+        old = in_batch(self._last.weights, decision.additional)
+        part = self._part(old, decision.weights)
+        weights = _between(_shares(old), _shares(decision.weights), part)
+        self._last = replace(decision, weights=weights, loss_weights=self._factors(old, decision, weights))
         return self._last
 
-    def _move(self, old: FloatArray, new: FloatArray) -> FloatArray:
-        """`[num_streams]` on the simplex: new weights, or as far on the way there as the limits allow."""
-        new = new / np.sum(new)
-        if not np.sum(old) > 0.0:
-            return new
-        old = old / np.sum(old)
-        part = min(self._part_by_logarithms(old, new), self._part_by_divergence(old, new))
-        return new if part >= 1.0 else (1.0 - part) * old + part * new
+    def _factors(self, old: FloatArray, decision: Decision, weights: FloatArray) -> FloatArray | None:
+        """`[num_streams]`: factors on the losses, as far on the way as the streams' parts of the gradient may move.
+
+        Their mean over the samples goes the same way; where the weights stay it does so by itself.
+        """
+        if decision.loss_weights is None and self._last.loss_weights is None:
+            return None
+        ones = np.ones(len(weights))
+        last = ones if self._last.loss_weights is None else self._last.loss_weights
+        target = ones if decision.loss_weights is None else decision.loss_weights
+        products, wanted = _shares(old) * last, _shares(decision.weights) * target
+        part = self._part(products, wanted)
+        factors = _between(last, target, part)
+        mean, found = (1.0 - part) * products.sum() + part * wanted.sum(), (weights * factors).sum()
+        return factors * (mean / found) if found > 0.0 else factors
+
+    def _part(self, old: FloatArray, new: FloatArray) -> float:
+        """λ: how much of the way the limits allow; all of it from or to nothing."""
+        if not (np.sum(old) > 0.0 and np.sum(new) > 0.0):
+            return 1.0
+        old, new = _shares(old), _shares(new)
+        return min(self._part_by_logarithms(old, new), self._part_by_divergence(old, new))
 
     def _part_by_logarithms(self, old: FloatArray, new: FloatArray) -> float:
         if self.max_log_change is None:
@@ -124,3 +134,13 @@ class TrustRegion(Wrapper):
         """Takes up the last decision too; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self._last = Decision.from_state(state["last"])
+
+
+def _shares(weights: FloatArray) -> FloatArray:
+    total = np.sum(weights)
+    shares: FloatArray = weights / total if total > 0.0 else weights
+    return shares
+
+
+def _between(old: FloatArray, new: FloatArray, part: float) -> FloatArray:
+    return new if part >= 1.0 else (1.0 - part) * old + part * new

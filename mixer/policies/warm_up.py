@@ -1,6 +1,7 @@
 """Starting weights for a while, then a policy."""
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.policies.ranges import check_count
 from mixer.policies.wrapper import Wrapper
 
 
@@ -12,13 +13,12 @@ class WarmUp(Wrapper):
         num_steps: Number of updates before its decisions count.
 
     Raises:
-        ValueError: If the number is negative.
+        ValueError: If the number is no whole one, or negative.
     """
 
     def __init__(self, policy: Policy, num_steps: int = 100):
         super().__init__(policy)
-        if num_steps < 0:
-            raise ValueError(f"num_steps must be 0 or more, got {num_steps}.")
+        check_count("num_steps", num_steps, 0, "0 does without")
         self.num_steps = num_steps
 
     def start(self, mixture: Mixture) -> Decision:

@@ -70,3 +70,17 @@ def log_axis(values: pd.Series) -> dict[str, Any]:
     # Left to itself, Plotly writes all of 2 to 9 between two powers of ten, one over the other.
     ticks = {"dtick": "D2"} if 0.7 < greatest - least < 3.0 else {}
     return {"type": "log", "range": [least - margin, greatest + margin], **ticks}
+
+
+def axis_with_zero(values: Sequence[pd.Series]) -> dict[str, Any]:
+    """Chooses an axis that has 0 on it, the same for all panels that are compared.
+
+    Args:
+        values: What is drawn; what is NaN does not count.
+
+    Returns:
+        Properties of the axis.
+    """
+    least, greatest = min([0.0, *(one.min() for one in values)]), max([0.0, *(one.max() for one in values)])
+    margin = 0.05 * (greatest - least or 1.0)
+    return {"range": [least - margin, greatest + margin], "zeroline": True, "zerolinecolor": "rgba(128,128,128,0.8)"}

@@ -17,6 +17,7 @@ from mixer.report.summary import differing_streams, summary_rows
 _POINTS_PER_PAGE = 120_000
 _MOST_POINTS_PER_LINE, _FEWEST_POINTS_PER_LINE = 2_000, 20
 _LINES_PER_RUN, _LINES_PER_STREAM = 3, 6
+_LINES_PER_STREAM_COMPARED = 4
 _LINES_PER_RUN_MEASURED, _LINES_PER_STREAM_MEASURED = 2 * NUM_COLOURS, 4
 
 
@@ -53,6 +54,7 @@ def points_per_line(runs: Sequence[Run]) -> int:
         Greatest number of points a line.
     """
     num_lines = sum(_LINES_PER_RUN + _LINES_PER_STREAM * len(run.streams) for run in runs)
+    num_lines += sum(_LINES_PER_STREAM_COMPARED * len(run.comparisons) for run in runs)
     num_lines += sum(
         _LINES_PER_RUN_MEASURED + _LINES_PER_STREAM_MEASURED * len(run.gradients) for run in runs if run.gradients
     )

@@ -19,6 +19,8 @@ class Run:
         streams: By name of the stream, one row an update: step, weight, count, items, loss, seen, coverage, and
             `passes` (the stream's own epochs).
         evaluations: By name of the evaluation set, one row an evaluation: step, loss.
+        comparisons: By name of the stream, one row an update: step, excess_loss, loss_after; empty where losses were
+            not compared.
         gradients: By name of the stream, one row a measurement of its gradient: step, squared_norm, variance; empty
             where none was measured.
         memories: By name of the stream, what a replay buffer held: step, source, entries; empty without buffers.
@@ -31,6 +33,7 @@ class Run:
     clock: pd.DataFrame
     streams: dict[str, pd.DataFrame]
     evaluations: dict[str, pd.DataFrame]
+    comparisons: dict[str, pd.DataFrame]
     gradients: dict[str, pd.DataFrame]
     memories: dict[str, pd.DataFrame]
     cosines: pd.DataFrame
@@ -90,6 +93,7 @@ def _read_run(folder: Path, name: str) -> Run:
             f"The ledger of {folder} has no update yet: if the run is still going, try again when it has done some."
         )
     streams = _by_stream(rows)
+    comparisons = _on_clock(ledger.comparisons(), clock)
     gradients = _on_clock(ledger.gradients()[["step", "stream", "squared_norm", "variance"]], clock)
     start = pd.DataFrame({"step": [0], "epoch": [0.0], "samples": [0]})  # an evaluation may come before any update
     evaluations = _on_clock(ledger.evaluations(), pd.concat([start, clock[["step", "epoch", "samples"]]]))
@@ -99,6 +103,7 @@ def _read_run(folder: Path, name: str) -> Run:
         streams,
         _by_stream(evaluations),
         # A running run may have measured a stream of which it has written nothing else yet.
+        {name: part for name, part in _by_stream(comparisons).items() if name in streams},
         {name: part for name, part in _by_stream(gradients).items() if name in streams},
         _by_stream(_on_clock(ledger.memories(), clock)),
         _on_clock(ledger.cosines(), clock),

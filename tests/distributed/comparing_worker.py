@@ -13,7 +13,7 @@ from tests.distributed.launch import end_with, message_of
 from tests.distributed.recovery_worker import Fault
 from tests.helpers import build_model, three_streams, weights_of
 from tests.mixer.comparing import Leaning, Tagger, Watching, build
-from tests.mixer.test_comparing import Silent
+from tests.mixer.test_comparing import Silent, compared_entries
 from tests.mixer.test_resume import end_of
 
 BOTH = ("excess_loss", "loss_after")
@@ -25,6 +25,13 @@ def numbers(trainer: MixingTrainer) -> list[Any]:
         [[float(value).hex() for value in values] for values in (seen.excess_losses, seen.losses_after)]
         for seen in trainer.mixing.policy.seen
     ]
+
+
+def kept(trainer: MixingTrainer) -> list[Any]:
+    """The same of the ledger, once it has been written."""
+    rows = trainer.ledger.comparisons()
+    columns = [rows[need].to_numpy().reshape(-1, len(trainer.streams)) for need in BOTH]
+    return [[[float(value).hex() for value in values] for values in both] for both in zip(*columns, strict=True)]
 
 
 def observed(folder: Path) -> dict[str, Any]:
@@ -42,7 +49,8 @@ def observed(folder: Path) -> dict[str, Any]:
 
         trainer.training_step = counting
         trainer.train()
-        found[name] = {"numbers": numbers(trainer), "paddings": sum(paddings)}
+        compared = [compared_entries(trainer), kept(trainer) if trainer.is_world_process_zero() else None]
+        found[name] = {"numbers": numbers(trainer), "paddings": sum(paddings), "compared": compared}
     return found
 
 

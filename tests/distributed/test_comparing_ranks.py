@@ -34,6 +34,16 @@ def test_both_see_what_one_process_sees(results: list[dict[str, Any]], name: str
     assert np.nanmax(alone[:, 0]) > 0.1
 
 
+@pytest.mark.parametrize("name", ["mixed", "by tokens"])
+def test_the_ledger_has_what_both_saw_and_their_logs_are_the_same(results: list[dict[str, Any]], name: str) -> None:
+    first, second = (result["observed"][name] for result in results)
+    entries, rows = first["compared"]
+    assert rows == second["numbers"]
+    assert second["compared"] == [entries, None]
+    assert len(entries) == 6
+    assert all(entry.keys() >= {"excess_loss/a", "loss_after/a"} for entry in entries[:4])
+
+
 def test_a_rank_without_samples_takes_part(results: list[dict[str, Any]]) -> None:
     assert sum(result["observed"]["mixed"]["paddings"] for result in results) > 0
 

@@ -1,6 +1,7 @@
 """Losses above those of a reference model, and losses after the optimizer step."""
 
 import json
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,20 @@ import torch
 from torch import nn
 from transformers import DataCollatorWithFlattening
 
-from mixer import Decision, MixingDataLoader, MixingTrainer, Mixture, Observation, Probing, Uniform
+from mixer import (
+    FAMO,
+    Decision,
+    DoReMi,
+    Ledger,
+    MixingDataLoader,
+    MixingTrainer,
+    Mixture,
+    ObjectiveDescent,
+    Observation,
+    Policy,
+    Probing,
+    Uniform,
+)
 from mixer.checkpoint import STATE_FILE
 from mixer.excess_loss import excess_of
 from tests.helpers import MODEL_DATA, build_model, three_streams, weights_of
@@ -256,7 +270,10 @@ def test_training_is_the_same_to_the_bit(tmp_path: Path, needs: tuple[str, ...])
         trainer = build(tmp_path / name, Watching(*wanted), model, args=args, **options)
         trainer.train()
         ends.append({**end_of(trainer), "norm": model.norm.running_mean.tolist(), "random": torch.rand(3).tolist()})
-    assert_same(ends[1], ends[0])
+    for entry in ends[1]["logs"]:
+        for key in [key for key in entry if key.startswith(("excess_loss/", "loss_after/"))]:
+            del entry[key]
+    assert_same(ends[1], {name: value for name, value in ends[0].items() if name != "comparisons"})
 
 
 def test_the_reference_keeps_no_keys_and_values_meanwhile(tmp_path: Path) -> None:
@@ -384,12 +401,95 @@ def test_a_reference_that_is_not_finite_gives_no_excess_there(tmp_path: Path) ->
     assert np.isfinite([seen.losses, seen.losses_after]).all()
 
 
+# ---- What is kept of it ----
+
+
+def compared_entries(trainer: MixingTrainer) -> list[dict[str, float]]:
+    """Log entries on training, of which only those on what losses were compared with."""
+    entries = [entry for entry in trainer.state.log_history if "train_coverage" in entry]
+    compared = ("excess_loss/", "loss_after/")
+    return [{key: value for key, value in entry.items() if key.startswith(compared)} for entry in entries]
+
+
+class Spoiling(Watching):
+    """Changes what it is shown."""
+
+    def update(self, observation: Observation) -> Decision:
+        kept = deepcopy(observation)
+        decision = super().update(observation)
+        for values in (observation.excess_losses, observation.losses_after):
+            if values is not None:
+                values[:] = -1.0
+        self.seen[-1] = kept
+        return decision
+
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "DoReMi": lambda: DoReMi(applies_to="sampling"),
+    "ObjectiveDescent": lambda: ObjectiveDescent("worst", interval_steps=2, loss="excess"),
+    "FAMO": FAMO,
+    "both": lambda: Watching(*BOTH),
+    "spoiling": lambda: Spoiling(*BOTH),
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_ledger_and_the_log_have_what_the_policy_saw(tmp_path: Path, name: str) -> None:
+    policy = POLICIES[name]()
+    seen: list[Observation] = []
+    update = policy.update
+
+    def noted(observation: Observation) -> Decision:
+        seen.append(deepcopy(observation))
+        return update(observation)
+
+    policy.update = noted  # type: ignore[method-assign]
+    trainer = build(tmp_path, policy, args={"max_steps": 10, "logging_steps": 5})
+    trainer.train()
+    rows = Ledger(tmp_path / "ledger").comparisons()
+    assert rows["step"].tolist() == [step for step in range(1, 11) for _ in "abc"]
+    assert rows["stream"].tolist() == list("abc") * 10
+    items = trainer.ledger.to_pandas()["items"].to_numpy().reshape(10, 3)
+    expected: list[dict[str, float]] = [{}, {}]
+    for column, need in (("excess_losses", "excess_loss"), ("losses_after", "loss_after")):
+        found = rows[need].to_numpy().reshape(10, 3)
+        if need not in policy.needs:
+            assert np.isnan(found).all()
+            continue
+        np.testing.assert_array_equal(found, [getattr(observation, column) for observation in seen])
+        assert np.isnan(found).any()  # the single sample that an epoch ends with
+        for entry, part in zip(expected, (slice(0, 5), slice(5, 10)), strict=True):
+            means = np.nansum(found[part] * items[part], axis=0) / items[part].sum(axis=0)
+            entry |= {f"{need}/{stream}": mean for stream, mean in zip("abc", means, strict=True)}
+    assert [entry.keys() for entry in compared_entries(trainer)] == [entry.keys() for entry in expected]
+    for entry, wanted in zip(compared_entries(trainer), expected, strict=True):
+        assert entry == pytest.approx(wanted, rel=1e-12)
+
+
+def test_what_is_not_known_does_not_count_in_the_log(tmp_path: Path) -> None:
+    trainer = build(tmp_path, Watching(*BOTH), Broken(), train_dataset=broken_streams(), args={"max_steps": 1})
+    trainer.train()
+    # The step has ruined the weights: of what comes after it nothing is left.
+    assert [entry.keys() for entry in compared_entries(trainer)] == [{"excess_loss/a", "excess_loss/c"}]
+    assert trainer.ledger.comparisons()["excess_loss"].isna().tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("policy", [Uniform(), DoReMi(reference_losses={"a": 1.0, "b": 1.0, "c": 1.0})])
+def test_runs_that_compare_nothing_have_no_such_table(tmp_path: Path, policy: Policy) -> None:
+    trainer = build(tmp_path, policy)
+    trainer.train()
+    assert not (tmp_path / "ledger" / "comparisons").exists()
+    assert list(trainer.ledger.comparisons().columns) == ["step", "stream", "excess_loss", "loss_after"]
+    assert trainer.ledger.comparisons().empty
+    assert compared_entries(trainer) == [{}] * 4
+
+
 # ---- Runs that are cut off ----
 
 
 @pytest.mark.parametrize("needs", [("excess_loss",), ("loss_after",), BOTH])
 def test_a_run_that_is_cut_off_goes_on_to_the_bit(tmp_path: Path, needs: tuple[str, ...]) -> None:
-    args = {"save_strategy": "steps", "save_steps": 1, "max_steps": 7, "optim": "adamw_torch"}
+    args = {"save_strategy": "steps", "save_steps": 1, "max_steps": 7, "logging_steps": 3, "optim": "adamw_torch"}
 
     def make() -> MixingTrainer:
         return build(tmp_path, Leaning(*needs), Tagger(dropout=0.3, has_norm=True), args=args)
@@ -397,6 +497,8 @@ def test_a_run_that_is_cut_off_goes_on_to_the_bit(tmp_path: Path, needs: tuple[s
     whole = make()
     whole.train()
     expected = end_of(whole)
+    assert len(whole.ledger.comparisons()) == 7 * 3
+    assert len(compared_entries(whole)) == 2
     assert len(set(whole.ledger.to_pandas()["weight"])) > 10
     for step in (1, 4, 5):
         again = make()

@@ -99,6 +99,52 @@ class TestRecords:
         assert frames[0].equals(frames[1])
 
 
+class TestComparisons:
+    @given(data=st.data(), num_streams=st.integers(1, 5), ending=st.sampled_from(["flush", "finish"]))
+    def test_every_number_comes_back_to_the_bit(self, tmp_path_factory, data, num_streams: int, ending: str) -> None:
+        columns = {
+            name: data.draw(arrays.arrays(np.float64, num_streams))
+            for name in data.draw(st.sets(st.sampled_from(["excess_loss", "loss_after"]), min_size=1))
+        }
+        names = tuple(f"stream {place}" for place in range(num_streams))
+        ledger = started(tmp_path_factory.mktemp("run") / "ledger")
+        ledger.record_comparisons(7, names, columns)
+        getattr(ledger, ending)()
+        frame = Ledger(ledger.folder).comparisons()
+        assert list(frame.columns) == ["step", "stream", "excess_loss", "loss_after"]
+        assert frame["step"].tolist() == [7] * num_streams
+        assert frame["stream"].tolist() == list(names)
+        for name in ("excess_loss", "loss_after"):
+            np.testing.assert_array_equal(frame[name], columns.get(name, np.full(num_streams, np.nan)))
+
+    def test_a_ledger_of_before_there_were_any_is_read_and_gone_on_with(self, tmp_path: Path) -> None:
+        old = started(tmp_path / "ledger")
+        record(old, 1, 2)
+        old.finish()
+        assert not (old.folder / "comparisons").exists()
+        assert list(old.comparisons().columns) == ["step", "stream", "excess_loss", "loss_after"]
+        assert old.comparisons().empty
+        resumed = started(tmp_path / "ledger", resume_step=1)
+        resumed.record_comparisons(2, NAMES, {"loss_after": np.array([1.0, np.nan])})
+        resumed.finish()
+        assert Ledger(tmp_path / "ledger").comparisons()["step"].tolist() == [2, 2]
+
+    def test_a_resumed_run_has_what_an_unbroken_one_has(self, tmp_path: Path) -> None:
+        def compare(ledger: Ledger, *steps: int) -> None:
+            for step in steps:
+                ledger.record_comparisons(step, NAMES, {"excess_loss": np.array([step / 3, np.nan])})
+
+        compare(whole := started(tmp_path / "whole"), 1, 2, 3, 4)
+        compare(broken := started(tmp_path / "broken"), 1, 2, 3)
+        broken.flush()
+        compare(resumed := started(tmp_path / "broken", resume_step=2), 3, 4)
+        assert resumed.comparisons().equals(whole.comparisons())
+
+    def test_only_the_writer_writes_them(self, tmp_path: Path) -> None:
+        Ledger(tmp_path / "ledger").record_comparisons(1, NAMES, {"loss_after": np.ones(2)})
+        assert not (tmp_path / "ledger").exists()
+
+
 class TestGradients:
     @given(data=st.data(), num_streams=st.integers(1, 5), ending=st.sampled_from(["flush", "finish"]))
     def test_every_number_comes_back_to_the_bit(self, tmp_path_factory, data, num_streams: int, ending: str) -> None:

@@ -40,8 +40,8 @@ def test_losses_wait_until_they_are_needed(tmp_path: Path) -> None:
     record = Recorder.record
 
     class Watching(Recorder):
-        def record(self, update: object) -> None:
-            record(self, update)
+        def record(self, update: object, *compared: object) -> None:
+            record(self, update, *compared)
             waiting.append(len(self._waiting))
 
     trainer._new_recorder = lambda mixing: Watching(mixing, trainer.ledger, reads_at_once=False)
@@ -93,9 +93,10 @@ def test_a_resumed_run_says_what_an_unbroken_one_says(tmp_path: Path, step: int)
     assert resumed.ledger.cosines().equals(cosines)
 
 
-def test_a_checkpoint_of_before_gradients_were_measured_is_taken_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("entry", ["gradients", "compared"])
+def test_a_checkpoint_of_before_these_were_measured_is_taken_up(tmp_path: Path, entry: str) -> None:
     trainer = _run(MixingTrainer, tmp_path, 1)
     state = trainer._recorder.state_dict()
-    del state["gradients"]
+    del state[entry]
     trainer._recorder.load_state_dict(state)
-    assert trainer._recorder.state_dict() == {**state, "gradients": {}}
+    assert trainer._recorder.state_dict() == {**state, entry: {}}

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from mixer.report.plot import Plot
 from mixer.report.plots.batch_size import batch_size
+from mixer.report.plots.compared_losses import compared_losses
 from mixer.report.plots.coverage import coverage
 from mixer.report.plots.gradient_cosines import gradient_cosines
 from mixer.report.plots.gradient_norms import gradient_norms
@@ -16,6 +17,7 @@ from mixer.report.run import Run
 # Each takes the runs and the greatest number of points a line. One without panels is left out.
 PLOTS: tuple[Callable[[Sequence[Run], int], Plot], ...] = (
     losses,
+    compared_losses,
     mixture,
     coverage,
     memory,
@@ -28,6 +30,7 @@ PLOTS: tuple[Callable[[Sequence[Run], int], Plot], ...] = (
 __all__ = [
     "PLOTS",
     "batch_size",
+    "compared_losses",
     "coverage",
     "gradient_cosines",
     "gradient_norms",

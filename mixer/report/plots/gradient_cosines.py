@@ -1,12 +1,11 @@
 """How far the streams' gradients point the same way."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from mixer.report.measurements import pale_and_smooth, smoothed
+from mixer.report.measurements import axis_with_zero, pale_and_smooth, smoothed
 from mixer.report.plot import NUM_COLOURS, Plot, colours_of, panel
 from mixer.report.run import Run, stream_names
 from mixer.report.words import between
@@ -33,7 +32,7 @@ def gradient_cosines(runs: Sequence[Run], most_points: int) -> Plot:
     else:
         drawn = by_run
     colours, end = colours_of(keys), max(run.clock["epoch"].max() for run in runs)
-    axis = _axis([rows["cosine"] for lines in drawn.values() for rows in lines.values()])
+    axis = axis_with_zero([rows["cosine"] for lines in drawn.values() for rows in lines.values()])
     panels = [
         panel(
             name,
@@ -54,13 +53,6 @@ def gradient_cosines(runs: Sequence[Run], most_points: int) -> Plot:
         + " ".join(_in_words(run, by_run.get(run.name, {})) for run in runs)
     )
     return Plot("Cosines between streams' gradients", caption, panels, colours)
-
-
-def _axis(values: Sequence[pd.Series]) -> dict[str, Any]:
-    """Chooses the same axis for all panels, with 0 on it."""
-    least, greatest = min([0.0, *(one.min() for one in values)]), max([0.0, *(one.max() for one in values)])
-    margin = 0.05 * (greatest - least or 1.0)
-    return {"range": [least - margin, greatest + margin], "zeroline": True, "zerolinecolor": "rgba(128,128,128,0.8)"}
 
 
 def _pairs(run: Run, names: list[str]) -> dict[str, pd.DataFrame]:

@@ -38,18 +38,19 @@ def losses(runs: Sequence[Run], most_points: int) -> Plot:
     return Plot("Loss", caption, panels, colours)
 
 
-def smoothed(rows: pd.DataFrame) -> pd.Series:
+def smoothed(rows: pd.DataFrame, column: str = "loss") -> pd.Series:
     """Averages a stream's training loss over its last updates, each by its items.
 
     Args:
-        rows: One row an update: loss and items.
+        rows: One row an update: items and the column.
+        column: Another mean per item to average in place of the loss.
 
     Returns:
         The averages; NaN before the first update that has a loss.
     """
     span = max(1.0, _SMOOTHED_PART * len(rows))
-    items = rows["items"].where(rows["loss"].notna(), 0).astype("float64")
-    sums = (rows["loss"].fillna(0.0) * items).ewm(span=span).mean()
+    items = rows["items"].where(rows[column].notna(), 0).astype("float64")
+    sums = (rows[column].fillna(0.0) * items).ewm(span=span).mean()
     return sums / items.ewm(span=span).mean()
 
 

@@ -98,6 +98,8 @@ def test_targets_have_to_be_streams() -> None:
         DoGE(["a", "c"]).start(start)
     with pytest.raises(ValueError, match=r"got a text: write \['a'\]"):
         DoGE("a")
+    with pytest.raises(ValueError, match=r"targets must be a list of names .*, got 3; None is for all streams"):
+        DoGE(3)
     with pytest.raises(ValueError, match="targets must name at least one stream"):
         DoGE([])
     with pytest.raises(ValueError, match=r"'a' has -1\.0"):

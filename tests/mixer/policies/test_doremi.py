@@ -52,6 +52,13 @@ def test_the_defaults_are_those_of_the_paper() -> None:
     assert (policy.step_size, policy.smoothing, policy.acts_on) == (1.0, 1e-3, "loss")
 
 
+def test_a_stream_without_a_weight_of_its_own_has_none_in_the_result() -> None:
+    policy = DoReMi(1.0, 0.2)
+    policy.start(mixture_of([0.1, 0.9, 0.0]))
+    policy.update(seen(1, [9.0] * 3, excess_losses=[LN3, 0.0, 50.0]))
+    assert policy.averaged_weights == pytest.approx({"a": 0.7, "b": 0.3, "c": 0.0}, rel=1e-14)
+
+
 def test_the_average_counts_updates_without_losses() -> None:
     policy = DoReMi(1.0, 0.0)
     policy.start(mixture_of(OWN))

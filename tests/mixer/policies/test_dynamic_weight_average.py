@@ -35,6 +35,17 @@ def test_the_weights_stay_within_a_window() -> None:
     np.testing.assert_array_equal(decisions[5].weights, decisions[4].weights)
 
 
+def test_resumed_in_the_midst_of_a_window_with_shorter_ones_it_closes_that_window() -> None:
+    policy, resumed = DWA(2.0, 4), DWA(2.0, 2)
+    run(policy, [*ROWS, *ROWS[:3]])
+    resumed.start(mixture((0.25, 0.75)))
+    resumed.load_state_dict(policy.state_dict())
+    closed = resumed.update(observe(8, ROWS[3]))
+    np.testing.assert_array_equal(closed.weights, policy.update(observe(8, ROWS[3])).weights)
+    resumed.update(observe(9, [9.0, 1.0]))
+    assert not np.allclose(resumed.update(observe(10, [9.0, 1.0])).weights, closed.weights)
+
+
 def test_gaps_are_left_out_of_the_means() -> None:
     gaps = [[4.0, 2.0], [2.0, math.nan], [math.inf, 1.0], [1.5, 3.0]]
     np.testing.assert_allclose(run(DWA(2.0, 2), gaps)[-1].weights, run(DWA(2.0, 2), ROWS)[-1].weights, rtol=1e-12)

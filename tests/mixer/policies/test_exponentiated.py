@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.policies.exponentiated import exponentiated_step
+from mixer.policies.exponentiated import ExponentiatedWeights, exponentiated_step
 
 NAN = float("nan")
 values_of_three = st.lists(
@@ -11,8 +11,24 @@ values_of_three = st.lists(
 )
 
 
-def step(weights: list[float], values: list[float], step_size: float = 1.0, smoothing: float = 0.0) -> list[float]:
-    return exponentiated_step(np.array(weights), np.array(values), step_size, smoothing).tolist()
+def step(weights: list[float], values: list[float], step_size: float = 1.0) -> list[float]:
+    """A step of weights, which one of their logarithms has to be like."""
+    found, kept = exponentiated_step(np.array(weights), np.array(values), step_size), begun(weights)
+    kept.step(np.array(values), step_size, 0.0)
+    np.testing.assert_allclose(kept.weights, found, rtol=1e-12, atol=1e-300)
+    return found.tolist()
+
+
+def smooth_step(weights: list[float], values: list[float], step_size: float, smoothing: float) -> list[float]:
+    kept = begun(weights)
+    kept.step(np.array(values), step_size, smoothing)
+    return kept.weights.tolist()
+
+
+def begun(weights: list[float]) -> ExponentiatedWeights:
+    kept = ExponentiatedWeights()
+    kept.start(np.array(weights))
+    return kept
 
 
 def test_by_hand() -> None:
@@ -21,9 +37,33 @@ def test_by_hand() -> None:
 
 
 def test_smoothing_by_hand() -> None:
-    """0.8 · (0.5, 0.5, 0) + 0.2/3."""
-    smoothed = step([0.25, 0.75, 0.0], [np.log(3), 0.0, 5.0], 1.0, 0.2)
-    assert smoothed == pytest.approx([0.4 + 0.2 / 3, 0.4 + 0.2 / 3, 0.2 / 3], rel=1e-14)
+    """0.8 · (0.5, 0.25, 0.25) + 0.2/3."""
+    smoothed = smooth_step([0.25, 0.375, 0.375], [np.log(3), 0.0, 0.0], 1.0, 0.2)
+    assert smoothed == pytest.approx([0.4 + 0.2 / 3, 0.2 + 0.2 / 3, 0.2 + 0.2 / 3], rel=1e-14)
+    assert smooth_step([0.25, 0.75], [9.0, 0.0], 1.0, 1.0) == pytest.approx([0.5, 0.5], rel=1e-14)
+
+
+def test_what_has_no_weight_gets_none() -> None:
+    """0.8 · (0.5, 0.5) + 0.2/2, the third is out."""
+    smoothed = smooth_step([0.25, 0.75, 0.0], [np.log(3), 0.0, 5.0], 1.0, 0.2)
+    assert smoothed == pytest.approx([0.5, 0.5, 0.0], rel=1e-14)
+
+
+def test_small_weights_are_kept_apart_beside_a_large_one() -> None:
+    kept, others = begun([0.5, 0.25, 0.25]), np.array([False, True, True])
+    kept.step(np.array([5000.0, 1000.0 + np.log(3), 1000.0]), 1.0, 0.0)
+    assert kept.weights.tolist() == [1.0, 0.0, 0.0]
+    np.testing.assert_allclose(kept.shares(others), [0.0, 0.75, 0.25], rtol=1e-10)
+    assert (kept.mixture(np.ones(3, dtype=np.bool_)) > 0.0).all()
+    mixture = kept.mixture(others)
+    np.testing.assert_allclose(mixture / mixture[1:].sum(), [mixture[0] / mixture[1:].sum(), 0.75, 0.25], rtol=1e-10)
+    assert mixture[0] == pytest.approx(1.0)
+
+
+def test_with_none_there_the_weights_are_given() -> None:
+    kept, none = begun([0.25, 0.75, 0.0]), np.zeros(3, dtype=np.bool_)
+    assert kept.mixture(none).tolist() == pytest.approx([0.25, 0.75, 0.0])
+    assert kept.shares(none).tolist() == [0.0, 0.0, 0.0]
 
 
 def test_streams_without_a_value_keep_their_share() -> None:
@@ -43,7 +83,7 @@ def test_values_that_overflow_pick_the_largest() -> None:
 
 @given(values=values_of_three, step_size=st.floats(0, 1e6), smoothing=st.floats(0, 1))
 def test_it_stays_on_the_simplex_above_the_least_share(values, step_size: float, smoothing: float) -> None:
-    weights = np.array(step([0.1, 0.2, 0.7], values, step_size, smoothing))
+    weights = np.array(smooth_step([0.1, 0.2, 0.7], values, step_size, smoothing))
     assert weights.sum() == pytest.approx(1.0, abs=1e-12)
     assert weights.min() >= smoothing / 3 - 1e-15
 

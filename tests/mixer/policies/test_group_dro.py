@@ -3,14 +3,16 @@ import json
 import numpy as np
 import pytest
 
+from mixer.planner import Planner
 from mixer.policies import GroupDRO
+from mixer.streams import Stream
 from tests.mixer.policies.seen import NOTHING, mixture_of, seen
 
 LN3 = float(np.log(3))
 
 
 def alphas(policy: GroupDRO) -> list[float]:
-    return policy.state_dict()["weights"]
+    return np.exp(policy.state_dict()["log_weights"]).tolist()
 
 
 class TestSampling:
@@ -75,6 +77,26 @@ class TestSampling:
             decision = policy.update(seen(step, [0.0, 10.0]))
         assert decision.weights[1] == pytest.approx(0.95, rel=1e-3)
 
+    def test_a_stream_without_a_weight_of_its_own_takes_no_part(self) -> None:
+        policy = GroupDRO(1.0, 0.1, "sampling")
+        assert policy.start(mixture_of([0.3, 0.0, 0.7])).weights.tolist() == [0.5, 0.0, 0.5]
+        decision = policy.update(seen(1, [LN3, 99.0, 0.0]))
+        np.testing.assert_allclose(decision.weights, [0.9 * 0.75 + 0.05, 0.0, 0.9 * 0.25 + 0.05], rtol=1e-14)
+
+    def test_when_the_one_that_has_everything_ends_the_run_goes_on_with_the_others(self) -> None:
+        """Without smoothing: b and c are at e^-1000 and e^-1000/3 of a when a ends, and go on as 3 : 1."""
+        streams = [Stream(name, [0] * size, max_epochs=1) for name, size in (("a", 400), ("b", 10**4), ("c", 10**4))]
+        planner, policy = Planner(streams, seed=0), GroupDRO(1.0, acts_on="sampling")
+        weights, rows = policy.start(mixture_of([1 / 3] * 3)).weights, []
+        for step in range(1, 31):
+            shares, available = planner.shares(weights / weights.sum(), 0.0)
+            counts, _ = planner.draw(shares, available, 40, step - 1)
+            losses = [1001.0, 1.0 + LN3 * (step == 1), 1.0] if shares[0] > 0 else [NOTHING, 2.0, 2.0]
+            weights = policy.update(seen(step, losses, weights, shares, counts.tolist())).weights
+            rows.append(counts.tolist())
+        assert rows[1:9] == [[40, 0, 0]] * 8
+        assert rows[15:] == [[0, 30, 10]] * 15
+
     def test_many_streams(self) -> None:
         policy = GroupDRO(1.0, 0.5, "sampling")
         policy.start(mixture_of([0.001] * 1000))
@@ -102,6 +124,24 @@ class TestLossWeights:
         factors = decision.loss_weights[1:]
         assert np.array([1 / 3, 2 / 3]) @ factors == pytest.approx(1.0, rel=1e-14)
         assert factors[1] * 2 / factors[0] == pytest.approx(np.exp(0.5), rel=1e-14)
+
+    def test_when_the_stream_that_has_everything_leaves_the_others_go_by_what_they_have_among_them(self) -> None:
+        own = np.array([0.2, 0.2, 0.6])
+        policy, resumed = GroupDRO(1.0), GroupDRO(1.0)
+        for made in (policy, resumed):
+            made.start(mixture_of(own.tolist()))
+        before = policy.update(seen(1, [2000.0, 900.0 + LN3, 900.0]))
+        np.testing.assert_allclose(own * before.loss_weights, [1.0, 0.0, 0.0], atol=1e-300)
+        resumed.load_state_dict(json.loads(json.dumps(policy.state_dict(), allow_nan=False)))
+        for made in (policy, resumed):
+            after = made.update(seen(2, [NOTHING, LN3, 0.0], shares=[0.0, 0.25, 0.75]))
+            np.testing.assert_allclose([0.25, 0.75] * after.loss_weights[1:], [0.9, 0.1], rtol=1e-10)
+        assert resumed.state_dict() == policy.state_dict()
+
+    def test_a_stream_without_a_weight_takes_no_part_of_the_mean(self) -> None:
+        policy = GroupDRO(1.0)
+        assert policy.start(mixture_of([0.5, 0.5, 0.0])).loss_weights.tolist() == [1.0, 1.0, 1.0]
+        assert policy.update(seen(1, [1.0, 1.0, 9.0])).loss_weights.tolist() == [1.0, 1.0, 1.0]
 
     def test_a_stream_with_a_weight_of_zero_has_a_factor_that_is_a_number(self) -> None:
         policy = GroupDRO(0.5)

@@ -73,6 +73,25 @@ def test_saved_it_goes_on_alike(losses: list[float], cut: int) -> None:
     assert resumed.state_dict() == history.state_dict()
 
 
+@given(losses=st.lists(st.floats(0.1, 9.0), max_size=200), cut=st.integers(0, 200), max_points=st.sampled_from([8, 14]))
+def test_resumed_with_fewer_points_it_is_as_if_it_had_never_had_more(losses, cut: int, max_points: int) -> None:
+    resumed, expected = LossHistory(max_points), history_of(losses, max_points)
+    resumed.load_state_dict(json.loads(json.dumps(history_of(losses[:cut], 64).state_dict())))
+    for step, loss in enumerate(losses[cut:], start=len(losses[:cut]) + 1):
+        resumed.take(np.array([float(step)]), np.array([loss]))
+    found, wanted = resumed.state_dict(), expected.state_dict()
+    np.testing.assert_allclose(found["points"], wanted["points"], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found["open_sums"], wanted["open_sums"], rtol=1e-9, atol=1e-9)
+    assert (found["block_sizes"], found["open_counts"]) == (wanted["block_sizes"], wanted["open_counts"])
+
+
+def test_resumed_with_more_points_it_goes_on_from_those_it_has() -> None:
+    resumed = LossHistory(64)
+    resumed.load_state_dict(history_of([1.0] * 20).state_dict())
+    resumed.take(np.array([21.0]), np.array([1.0]))
+    assert len(resumed.points(0)[0]) == 5
+
+
 def test_the_state_of_a_long_run_is_small() -> None:
     history = LossHistory(64)
     history.start(10)

@@ -33,18 +33,12 @@ class TestBestMixture:
     @pytest.mark.parametrize("squared_norm", [(1.0, 1.0), (100.0, 1.0), (1.0, 1e6)])
     def test_without_noise_steep_streams_have_no_more(self, squared_norm: tuple[float, float]) -> None:
         update = measured(squared_norm, [0, 0], [30, 30], gram=[[squared_norm[0], 0.5], [0.5, squared_norm[1]]])
-        for criterion in ("estimate", "alignment"):
-            np.testing.assert_allclose(decided(believing(criterion=criterion), update), [0.5, 0.5], atol=0.02)
+        np.testing.assert_allclose(decided(believing(), update), [0.5, 0.5], atol=0.02)
 
     def test_the_bound_at_a_short_step_does_prefer_them(self) -> None:
         # s (4w₁) − 2 = s (1 − w₁) − ½ at s = ½: w₁ = 0.8.
         weights = decided(believing(criterion="descent", step_sharpness=0.5), measured([4, 1], [0, 0], [30, 30]))
         np.testing.assert_allclose(weights, [0.8, 0.2], atol=1e-4)
-
-    def test_alignment_by_hand(self) -> None:
-        # G = 1, σ²/b = (0, 1), a = ½: maximise ¼ / (w₁² + w₂² + w₂): slopes 2w₁ = 2w₂ + 1: w₁ = ¾.
-        weights = decided(believing(criterion="alignment"), measured([1, 1], [0, 60], [30, 30]))
-        np.testing.assert_allclose(weights, [0.75, 0.25], atol=1e-4)
 
     def test_targets_by_hand(self) -> None:
         # a = (1, 0), G = [[1, ½], [½, 1]], sσ²/2b = (0.5, 0): w₁ + ½w₂ − 1 + ½ = ½w₁ + w₂ − ½: w₁ = w₂.
@@ -64,6 +58,14 @@ class TestBestMixture:
         assert policy.needs == {"gradient_variance", "excess_loss"}
         update = measured([1, 1], [0, 0], [30, 30], losses=[9.0, 1.0])
         weights = decided(policy, replace(update, excess_losses=np.array([1.0, 1.5])))
+        np.testing.assert_allclose(weights[1], 1 / (1 + np.exp(-1.0)), atol=1e-5)
+
+    def test_the_worst_by_losses_of_evaluations_goes_by_the_last(self) -> None:
+        policy = believing(objective="worst", tau=2.0, loss="evaluation")
+        assert policy.needs == {"gradient_variance", "evaluation_loss"}
+        update = measured([1, 1], [0, 0], [30, 30], losses=[9.0, 1.0])
+        evaluated = [replace(update, evaluation_losses=np.array(losses)) for losses in ([1.5, 1.0], [1.0, 1.5])]
+        weights = decided(policy, *evaluated, update)
         np.testing.assert_allclose(weights[1], 1 / (1 + np.exp(-1.0)), atol=1e-5)
 
     def test_the_own_weights_are_the_objective_unless_there_are_targets(self) -> None:
@@ -97,6 +99,16 @@ class TestEvidence:
         update = measured(*self.NOISY, [30, 30])
         assert decided(policy, update, update, update, weights=own).tolist() == list(own)
         assert policy.trust == 0.0
+
+    def test_the_base_needs_none(self) -> None:
+        # a ∝ exp(2 · (1, 1.5)) = (0.269, 0.731); within a factor of 1.2 of (0.5, 0.5) the first has 0.5 / 1.2.
+        update = measured(*self.NOISY, [30, 30], losses=[1.0, 1.5])
+        for max_ratio, share in ((10.0, 1 / (1 + np.exp(-1.0))), (1.2, 1 - 0.5 / 1.2)):
+            policy = ObjectiveDescent("worst", interval_steps=1, tau=2.0, max_ratio=max_ratio)
+            np.testing.assert_allclose(decided(policy, update)[1], share, rtol=1e-12)
+            assert policy.trust == 0.0
+        weights = decided(ObjectiveDescent(targets=["stream 1"], interval_steps=1, max_ratio=1.5), update)
+        np.testing.assert_allclose(weights, [1 / 3, 2 / 3])
 
     def test_a_gain_that_is_confirmed_is_taken(self) -> None:
         policy = ObjectiveDescent(interval_steps=1)
@@ -176,8 +188,8 @@ class TestStreams:
     ("arguments", "message"),
     [
         ({"objective": "best"}, "objective must be 'average' or 'worst', got 'best'; targets= names streams"),
-        ({"criterion": "greedy"}, "criterion must be 'estimate', 'alignment' or 'descent', got 'greedy'"),
-        ({"loss": "evaluation"}, "loss must be 'train' or 'excess', got 'evaluation'"),
+        ({"criterion": "greedy"}, "criterion must be 'estimate' or 'descent', got 'greedy'"),
+        ({"loss": "test"}, r"loss must be one of \['train', 'evaluation', 'excess'\], got 'test'"),
         ({"max_ratio": 0.5}, r"max_ratio must be in \[1, 1000000.0\], got 0.5"),
         ({"evidence": -1.0}, r"evidence must be in \[0, 100\], got -1.0; 2 standard errors are usual"),
         ({"step_sharpness": 0.0}, "step_sharpness must be in"),

@@ -49,7 +49,7 @@ def test_it_lies_between_the_values_and_is_saved_exactly(rows: list[list[float]]
     np.testing.assert_array_equal(resumed.values, average.values)
 
 
-@pytest.mark.parametrize("decay", [-0.1, 1.0, float("nan")])
+@pytest.mark.parametrize("decay", [-0.1, 1.0, float("nan"), "slow"])
 def test_a_decay_that_cannot_be_is_refused(decay: float) -> None:
     with pytest.raises(ValueError, match=r"loss_decay must be in \[0, 1\), got"):
         StreamAverage(decay, "loss_decay")

@@ -40,6 +40,26 @@ def test_the_least_share_by_default() -> None:
     np.testing.assert_allclose(decision.weights[[0, 2]], 1e-4 / 3, rtol=1e-9)
 
 
+def test_a_stream_of_weight_0_stays_out() -> None:
+    policy = TargetLoss(TARGETS)
+    policy.start(mixture_of([0.4, 0.0, 0.6]))
+    for step in range(1, 50):
+        decision = policy.update(evaluated(step, [1.0, 90.0, 3.0]))
+        assert decision.weights[1] == 0.0
+    np.testing.assert_allclose(decision.weights[[0, 2]], [0.4 + 0.1 * (1 - 0.9999**49), 0.6 - 0.1 * (1 - 0.9999**49)])
+
+
+def test_when_the_farthest_leaves_the_others_go_on_as_they_are_among_them() -> None:
+    """Without smoothing they are at e^-900: 1 : 3 from the start on."""
+    policy = TargetLoss(TARGETS, smoothing=0.0)
+    policy.start(mixture_of(OWN))
+    before = policy.update(evaluated(1, [901.0, 2.0, 3.0])).weights
+    assert before[0] == 1.0
+    assert (before > 0).all()
+    after = policy.update(evaluated(2, [NOTHING, 2.0, 3.0], shares=[0.0, 0.5, 0.5])).weights
+    assert after[2] / after[1] == pytest.approx(3.0, rel=1e-10)
+
+
 def test_weights_hold_between_evaluations() -> None:
     policy = TargetLoss(TARGETS)
     policy.start(mixture_of(OWN))

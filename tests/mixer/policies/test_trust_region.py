@@ -1,13 +1,15 @@
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.policies import Decision, Function, Mixture, Observation, Policy, TrustRegion, Uniform
+from mixer.policies import FAMO, Decision, Function, GroupDRO, Mixture, Observation, Policy, TrustRegion, Uniform
 from tests.mixer.policies.losses import mixture, observe
+from tests.mixer.policies.seen import mixture_of, seen
 
 
 class Jumps(Policy):
@@ -126,6 +128,43 @@ def test_loss_weights_that_come_and_go_pass_through_ones() -> None:
     assert decisions[0].loss_weights is None
     np.testing.assert_allclose(decisions[1].loss_weights, [2 / 3, 4 / 3], rtol=1e-12)
     np.testing.assert_allclose(decisions[2].loss_weights, [1.0, 1.0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("inner", [FAMO(acts_on="loss"), GroupDRO(1.0)], ids=lambda policy: policy.name)
+def test_uneven_weights_leave_the_mean_factor_at_one(inner: Policy) -> None:
+    own, losses = np.array([0.99, 0.01]), np.array([1.0, 0.01])
+    policy = TrustRegion(inner)
+    first = policy.start(mixture_of(own.tolist()))
+    observations = [replace(seen(step, losses.tolist()), losses_after=losses) for step in range(1, 30)]
+    decisions = [first, *map(policy.update, observations)]
+    products = np.array([decision.weights * decision.loss_weights for decision in decisions])
+    np.testing.assert_allclose(products.sum(axis=1), 1.0, rtol=1e-12)
+    changes = np.abs(np.diff(np.log(np.maximum(products, 0.01)), axis=0))
+    assert 0.4 < changes.max() <= 0.5 + 1e-9
+
+
+def test_what_counts_is_limited_not_the_factors() -> None:
+    """Parts of the gradient are (1/2, 1/2), then (1/4, 3/4): within a factor of 2, though the factors are not alike."""
+    weights = np.array([0.1, 0.9])
+    inner = Jumps(Decision(weights, np.array([5.0, 5 / 9])), Decision(weights, np.array([2.5, 5 / 6])))
+    assert run(TrustRegion(inner, math.log(2)), 1)[1].loss_weights.tolist() == [2.5, 5 / 6]
+    # To (1/2, 1/2) again with a factor of 1.25: λ = 1/4 of the way.
+    inner = Jumps(Decision(weights, np.array([2.5, 5 / 6])), Decision(weights, np.array([5.0, 5 / 9])))
+    found = run(TrustRegion(inner, math.log(1.25)), 1)[1].loss_weights
+    np.testing.assert_allclose(weights * found, [0.25 * 1.25, 1 - 0.25 * 1.25], rtol=1e-12)
+
+
+def test_weights_that_move_with_the_factors_leave_the_mean_factor() -> None:
+    first = Decision(np.array([0.9, 0.1]), np.array([1.0, 1.0]))
+    inner = Jumps(first, Decision(np.array([0.1, 0.9]), np.array([5.0, 5 / 9])))
+    for decision in run(TrustRegion(inner, 0.1), 40):
+        assert decision.weights @ decision.loss_weights == pytest.approx(1.0, rel=1e-12)
+
+
+def test_factors_of_streams_without_weight_are_no_stumbling_block() -> None:
+    weights = np.array([1.0, 0.0])
+    inner = Jumps(Decision(weights), Decision(weights, np.array([0.0, 3.0])))
+    assert run(TrustRegion(inner, 0.1), 1)[1].loss_weights.tolist() == [0.0, 3.0]
 
 
 def test_a_stream_with_samples_on_top_has_no_weight_left() -> None:

@@ -6,6 +6,7 @@ from mixer.policies import (
     Fixed,
     Floor,
     Function,
+    GroupDRO,
     Hold,
     LossChange,
     Mixture,
@@ -31,6 +32,20 @@ class Alternating(Policy):
 
     def update(self, observation: Observation) -> Decision:
         return Decision(np.array([0.0, 5.0] if observation.step % 2 else [5.0, 0.0]))
+
+
+class Told(Policy):
+    """Decides what it is told to, one decision after the other."""
+
+    def __init__(self, *decisions: Decision):
+        super().__init__()
+        self.decisions = decisions
+
+    def start(self, mixture: Mixture) -> Decision:
+        return self.decisions[0]
+
+    def update(self, observation: Observation) -> Decision:
+        return self.decisions[observation.step]
 
 
 def observe(
@@ -94,7 +109,7 @@ class TestFixedMixtures:
         assert_weights(Fixed().start(mixture), [0.7, 0.3])
         assert_weights(Fixed({"a": 1, "memory": 3}).start(mixture), [0.25, 0.75])
 
-    @pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
+    @pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan"), "hot"])
     def test_a_temperature_that_cannot_be_is_refused(self, temperature: float) -> None:
         with pytest.raises(ValueError, match="temperature must be above 0"):
             Temperature(temperature)
@@ -146,6 +161,11 @@ class TestScheduled:
     def test_points_that_do_not_ascend_are_refused(self, progresses: list[float]) -> None:
         with pytest.raises(ValueError, match=r"ascending progresses in \[0, 1\]"):
             Scheduled([(progress, [1, 1]) for progress in progresses])
+
+    @pytest.mark.parametrize("points", [3, [0.0, 1.0], [("early", [1, 1])], "ab"])
+    def test_what_are_no_points_is_refused(self, points: object) -> None:
+        with pytest.raises(ValueError, match=r"points must be a list of \(progress, weights\), got .*; such as"):
+            Scheduled(points)
 
     def test_another_interpolation_is_refused(self) -> None:
         with pytest.raises(ValueError, match="interpolation must be 'linear' or 'step', got 'cubic'"):
@@ -289,12 +309,16 @@ class TestLossChange:
         [
             ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
             ({"temperature": float("nan")}, "temperature must be above 0, got nan"),
-            ({"fast_decay": 0.98}, "fast_decay < slow_decay < 1 must hold, got 0.98 and 0.98"),
-            ({"slow_decay": 1.0}, "got 0.9 and 1.0"),
-            ({"fast_decay": -0.1}, "got -0.1 and 0.98"),
+            ({"temperature": "hot"}, "temperature must be above 0, got 'hot'"),
+            ({"fast_decay": 0.98}, "fast_decay must be below slow_decay, got 0.98 and 0.98"),
+            ({"slow_decay": 1.0}, r"slow_decay must be in \[0, 1\), got 1.0"),
+            ({"slow_decay": "0.98"}, r"slow_decay must be in \[0, 1\), got '0.98'"),
+            ({"fast_decay": -0.1}, r"fast_decay must be in \[0, 1\), got -0.1"),
+            ({"floor": "low"}, "floor must be in .*, got 'low'"),
             ({"floor": -0.1}, "floor must be in"),
             ({"floor": float("nan")}, "floor must be in"),
-            ({"num_warmup_observations": 0}, "num_warmup_observations at least 1"),
+            ({"num_warmup_observations": 0}, "num_warmup_observations must be a whole number, 1 or more, got 0"),
+            ({"num_warmup_observations": 2.5}, "num_warmup_observations must be a whole number, 1 or more, got 2.5"),
             ({"loss": "test"}, "loss must be 'train' or 'evaluation', got 'test'"),
         ],
     )
@@ -318,13 +342,34 @@ class TestFloor:
     def test_by_the_equation(self, minimum: float, expected: list[float]) -> None:
         assert_weights(Floor(Proportional(), minimum).start(MIXTURE), expected)
 
-    @pytest.mark.parametrize("minimum", [-0.1, 1.1, float("nan")])
+    def test_around_weights_on_losses_it_changes_what_is_sampled_not_what_counts(self) -> None:
+        """α = (1/2, 1/2) of own weights (0.9, 0.1) that become (0.66, 0.34)."""
+        mixture = Mixture(("a", "b"), np.array([1, 1]), np.array([0.9, 0.1]))
+        decision = Floor(GroupDRO(), 0.3).start(mixture)
+        assert_weights(decision, [0.66, 0.34])
+        np.testing.assert_allclose(decision.weights * decision.loss_weights, [0.5, 0.5], rtol=1e-12)
+
+    def test_a_stream_that_the_policy_leaves_out_is_drawn_and_counts_nothing(self) -> None:
+        policy = Told(Decision(np.array([0.0, 2.0]), np.array([3.0, 1.0])))
+        decision = Floor(policy, 0.2).start(MIXTURE)
+        assert_weights(decision, [0.2, 0.8])
+        np.testing.assert_allclose(decision.loss_weights, [0.0, 1.25], rtol=1e-12)
+        assert Floor(policy, 0.0).start(MIXTURE).loss_weights.tolist() == [3.0, 1.0]
+
+    def test_streams_with_samples_on_top_get_no_share(self) -> None:
+        decision = Decision(np.array([0.0, 3.0, 1.0]), additional=np.array([0.5, 0.0, 0.0]))
+        mixture = Mixture(("a", "b", "c"), np.full(3, 1), np.full(3, 1 / 3))
+        lifted = Floor(Told(decision), 0.3).start(mixture)
+        assert_weights(lifted, [0.0, 0.6, 0.4])
+        assert lifted.additional.tolist() == [0.5, 0.0, 0.0]
+
+    @pytest.mark.parametrize("minimum", [-0.1, 1.1, float("nan"), "low"])
     def test_a_minimum_that_cannot_be_is_refused(self, minimum: float) -> None:
         with pytest.raises(ValueError, match=r"minimum must be in \[0, 1\]"):
             Floor(Uniform(), minimum)
 
     def test_a_minimum_for_too_many_streams_is_refused_at_the_start(self) -> None:
-        with pytest.raises(ValueError, match=r"Floor: 0\.51 for each of 2 streams is more than 1 in all"):
+        with pytest.raises(ValueError, match=r"0\.51 for each of 2 streams is more than 1 in all; give min.*=0\.25"):
             Floor(Uniform(), 0.51).start(MIXTURE)
 
 
@@ -340,9 +385,31 @@ class TestSmoothed:
         policy.start(MIXTURE)
         assert_weights(policy.update(observe(1)), [0.0, 1.0])
 
-    @pytest.mark.parametrize("decay", [-0.1, 1.0, float("nan")])
+    def test_around_weights_on_losses_it_changes_what_is_sampled_not_what_counts(self) -> None:
+        first = Decision(np.array([0.5, 0.5]), np.array([1.6, 0.4]))
+        policy = Smoothed(Told(first, Decision(np.array([0.9, 0.1]), np.array([1.0, 1.0]))), 0.5)
+        assert policy.start(MIXTURE).loss_weights.tolist() == [1.6, 0.4]
+        decision = policy.update(observe(1))
+        assert_weights(decision, [0.7, 0.3])
+        np.testing.assert_allclose(decision.weights * decision.loss_weights, [0.9, 0.1], rtol=1e-12)
+
+    def test_a_stream_that_gets_samples_on_top_loses_its_share_at_once(self) -> None:
+        on_top = Decision(np.array([0.0, 1.0, 3.0]), additional=np.array([0.5, 0.0, 0.0]))
+        policy = Smoothed(Told(Decision(np.array([0.5, 0.25, 0.25])), on_top, Decision(np.array([1.0, 1, 2]))), 0.5)
+        policy.start(MIXTURE)
+        second, third = policy.update(observe(1)), policy.update(observe(2))
+        assert_weights(second, [0.0, 0.375, 0.625])
+        assert_weights(third, [0.125, 0.3125, 0.5625])
+
+    def test_with_all_on_top_there_are_no_old_weights(self) -> None:
+        on_top = Decision(np.array([0.0, 1.0]), additional=np.array([0.5, 0.0]))
+        policy = Smoothed(Told(Decision(np.array([1.0, 0.0])), on_top), 0.5)
+        policy.start(MIXTURE)
+        assert_weights(policy.update(observe(1)), [0.0, 1.0])
+
+    @pytest.mark.parametrize("decay", [-0.1, 1.0, float("nan"), "slow"])
     def test_a_decay_that_cannot_be_is_refused(self, decay: float) -> None:
-        with pytest.raises(ValueError, match=r"decay must be in \[0, 1\)"):
+        with pytest.raises(ValueError, match=rf"decay must be in \[0, 1\), got {decay!r}; 0 follows at once"):
             Smoothed(Uniform(), decay)
 
 
@@ -356,9 +423,10 @@ class TestWarmUp:
     def test_none_is_no_warm_up(self) -> None:
         assert_weights(WarmUp(Fixed([1, 3]), 0).start(MIXTURE), [0.25, 0.75])
 
-    def test_a_number_of_steps_that_cannot_be_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="num_steps must be 0 or more, got -1"):
-            WarmUp(Uniform(), -1)
+    @pytest.mark.parametrize("num_steps", [-1, float("nan"), float("inf"), 2.5, "2"])
+    def test_a_number_of_steps_that_cannot_be_is_refused(self, num_steps: float) -> None:
+        with pytest.raises(ValueError, match=f"num_steps must be a whole number, 0 or more, got {num_steps!r}; 0 does"):
+            WarmUp(Uniform(), num_steps)
 
 
 class TestHold:
@@ -374,6 +442,7 @@ class TestHold:
         policy.start(MIXTURE)
         assert_weights(policy.update(observe(1)), [0.0, 5.0])
 
-    def test_a_number_of_steps_that_cannot_be_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="num_steps must be at least 1, got 0"):
-            Hold(Uniform(), 0)
+    @pytest.mark.parametrize("num_steps", [0, float("nan"), float("inf"), 2.5, "2"])
+    def test_a_number_of_steps_that_cannot_be_is_refused(self, num_steps: float) -> None:
+        with pytest.raises(ValueError, match=f"num_steps must be a whole number, 1 or more, got {num_steps!r}; 1 "):
+            Hold(Uniform(), num_steps)

@@ -21,7 +21,8 @@ def write_run(
 ) -> Ledger:
     """Writes a run: update i has 2i samples a stream and a loss of 10 / i plus the stream's place.
 
-    Gradients are measured, and a memory of the streams noted, every so many updates, if not 0.
+    Gradients are measured, losses compared and a memory of the streams noted every so many updates, if not 0: an
+    update's loss is 2 / i above that of a reference and falls by 0.5 times the stream's place.
     """
     ledger = Ledger(folder / "ledger", is_writer=True)
     ledger.begin(None, {"streams": list(streams)})
@@ -76,6 +77,9 @@ def write_run(
         ledger.record_evaluation(at, {name: 9.0 - at + number for number, name in enumerate(streams)})
     for at in range(measure_every, num_updates + 1, measure_every) if measure_every else ():
         ledger.record_gradients(at, streams, measured(num_streams, seed=at))
+        places = np.arange(num_streams)
+        above, after = np.full(num_streams, 2 / at), 10 / at + 0.5 * places
+        ledger.record_comparisons(at, streams, {"excess_loss": above, "loss_after": after})
         ledger.record_memory(at, "memory", {name: at + number for number, name in enumerate(streams)})
     ledger.finish() if is_done else ledger.flush()
     return ledger

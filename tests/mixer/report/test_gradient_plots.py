@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mixer.report.measurements import log_axis, smoothed
+from mixer.report.measurements import axis_with_zero, log_axis, smoothed
 from mixer.report.page import points_per_line
 from mixer.report.plots import gradient_cosines, gradient_norms
 from mixer.report.run import Run, read_runs
@@ -139,6 +139,15 @@ class TestSmoothed:
         rows = pd.DataFrame({"value": [0.0] * 50 + [1.0] * 50})
         means = smoothed(rows, ["value"])["value"]
         assert 0.0 < means[50] < 0.5 < means[60] < means[99] <= 1.0
+
+
+class TestAxisWithZero:
+    def test_the_range_holds_all_values_and_zero(self) -> None:
+        assert axis_with_zero([pd.Series([1.0, np.nan]), pd.Series([4.0])])["range"] == pytest.approx([-0.2, 4.2])
+        assert axis_with_zero([pd.Series([-4.0])])["range"] == pytest.approx([-4.2, 0.2])
+
+    def test_no_value_has_a_range_around_zero(self) -> None:
+        assert axis_with_zero([pd.Series([np.nan])])["range"] == axis_with_zero([])["range"] == [-0.05, 0.05]
 
 
 class TestLogAxis:

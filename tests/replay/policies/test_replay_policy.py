@@ -20,9 +20,11 @@ from mixer.policies import (
     Policy,
     Scheduled,
     Smoothed,
+    TrustRegion,
     Uniform,
 )
 from mixer.policies.part import part_of_mixture
+from mixer.weights import MixtureWeights
 from replay.policies import ForgettingAware, ReplayPolicy, ReplayRatio, Spaced
 from tests.replay.policies.updates import MEMORIES, MIXED, OTHERS, one_memory, random_update, shown
 
@@ -258,6 +260,18 @@ class TestWrappedItself:
         decisions = follow(policy, policy.start(MIXED))
         assert all(decision.additional[MEMORIES].sum() == pytest.approx(1.0) for decision in decisions)
         assert not any(decision.weights[MEMORIES].any() for decision in decisions)
+
+    @pytest.mark.parametrize("wrap", [Floor, Smoothed, TrustRegion], ids=lambda wrap: wrap.__name__)
+    @pytest.mark.parametrize("name", ["ReplayRatio", "ReplayRatio, course", "Spaced"])
+    def test_nothing_on_top_has_a_share_of_the_batch_too(self, wrap, name: str) -> None:
+        weights = MixtureWeights(wrap(MAKERS[name](LossChange(num_warmup_observations=2), additional=True)), MIXED)
+        random, num_on_top = np.random.default_rng(0), 0
+        for step in range(1, 21):
+            decision = Decision(weights.value, None, weights.additional)
+            weights.update(lambda _, step=step, last=decision: random_update(random, step, last), step)  # it checks
+            assert weights.value.sum() == pytest.approx(1.0)
+            num_on_top += bool(weights.additional.any())
+        assert num_on_top
 
 
 def test_one_stream_and_one_memory() -> None:
