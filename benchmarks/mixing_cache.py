@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ class Run:
         class_name: Class of its policy.
         settings: Arguments of the policy, plain data.
         seed: Seed of the weights and of the order of the samples.
+        options: Options of the trainer, plain data.
     """
 
     mixture: str
@@ -57,6 +58,7 @@ class Run:
     class_name: str
     settings: Mapping[str, Any]
     seed: int
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def key(self) -> dict[str, Any]:
         """Everything that its result depends on, but the name, which is only what it is called."""

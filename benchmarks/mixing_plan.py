@@ -13,12 +13,11 @@ from benchmarks.common import rotated
 from benchmarks.mixing_cache import Run
 from benchmarks.mixing_grid import grid
 from benchmarks.mixing_mixtures import Scale, read
-from benchmarks.mixing_policies import Entry, competitors, settings_of
-from benchmarks.mixing_report import GRID, best_of_grid
+from benchmarks.mixing_policies import FIT, PROXY_FIXED, Entry, competitors, settings_of
+from benchmarks.mixing_report import GRID
 from benchmarks.mixing_runs import run_once
 
 ALL_OF_GRID = "grid"
-_NUM_BEST = 3
 
 
 def planned(mixture: str, scale: Scale, names: Sequence[str], seeds: Sequence[int], data_dir: Path | None) -> list[Run]:
@@ -44,7 +43,7 @@ def planned(mixture: str, scale: Scale, names: Sequence[str], seeds: Sequence[in
 
 
 def _run(mixture: str, scale: Scale, name: str, entry: Entry, seed: int) -> Run:
-    return Run(mixture, scale, name, entry.class_name, settings_of(entry, scale.num_steps), seed)
+    return Run(mixture, scale, name, entry.class_name, settings_of(entry, scale.num_steps), seed, entry.options)
 
 
 def _grid(mixture: str, scale: Scale, data_dir: Path | None) -> dict[str, Entry]:
@@ -54,28 +53,6 @@ def _grid(mixture: str, scale: Scale, data_dir: Path | None) -> dict[str, Entry]
         f"{GRID}{number}": Entry("Fixed", {"weights": [round(float(weight), 6) for weight in point]})
         for number, point in enumerate(points, start=1)
     }
-
-
-def best_again(runs: Sequence[Run], seeds: Sequence[int], folder: Path) -> list[Run]:
-    """Lists the runs of the grid's best mixtures on the other seeds.
-
-    Args:
-        runs: The runs of a mixture that were planned.
-        seeds: All seeds.
-        folder: Where results are kept.
-
-    Returns:
-        The runs; none before the whole grid was run.
-    """
-    points = {run.name: run for run in runs if run.name.startswith(GRID)}
-    found = {name: run.result(folder) for name, run in points.items()}
-    done = {name: {seeds[0]: result} for name, result in found.items() if result is not None}
-    if len(done) < len(points):
-        return []
-    best = [points[name] for name in best_of_grid(done, _NUM_BEST, seeds[0])]
-    return [
-        Run(run.mixture, run.scale, run.name, run.class_name, run.settings, seed) for seed in seeds[1:] for run in best
-    ]
 
 
 def run_all(runs: Sequence[Run], folder: Path, data_dir: Path | None, parallel: int) -> list[str]:
@@ -124,7 +101,7 @@ def collect(mixture: str, scale: Scale, folder: Path) -> dict[str, dict[int, dic
     for path in sorted((folder / mixture).glob("*.json")):
         result = json.loads(path.read_text())
         name, key = result["name"], result["key"]
-        if name.startswith(GRID):
+        if name.startswith(GRID) or name in (FIT, PROXY_FIXED):
             entry = Entry(key["class_name"], key["settings"])
         elif name in entries:
             entry = entries[name]

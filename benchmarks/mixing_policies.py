@@ -22,8 +22,11 @@ from typing import Any
 
 from mixer.policies import Policy
 from mixer.policies.registry import built_in_policies
+from mixer.weightings import NAMES as CONFLICTS
 
 UNIFORM, PROPORTIONAL, TEMPERATURE = "Uniform", "Proportional", "Temperature"
+# The proxy of DoReMi, and fixed mixtures that come of other runs: of that, and of the grid.
+PROXY, PROXY_FIXED, FIT = "DoReMi", "DoReMi, then fixed", "fit of the grid"
 # In settings, replaced when a policy is made: validation losses by stream, and samples of the run.
 REFERENCE_LOSSES, NUM_SAMPLES = "the reference's validation losses", "the run's samples"
 NUM_DECISIONS = 24
@@ -46,10 +49,12 @@ class Entry:
     Args:
         class_name: Its class, among the built-in policies.
         settings: Arguments that differ from what the rule gives.
+        options: Options of the trainer.
     """
 
     class_name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 ENTRIES: dict[str, Entry] = {
@@ -62,7 +67,8 @@ ENTRIES: dict[str, Entry] = {
     "ODM": Entry("ODM"),
     "ADO": Entry("ADO"),
     "GroupDRO": Entry("GroupDRO"),
-    "DoReMi": Entry("DoReMi"),
+    "GroupDRO, sampling": Entry("GroupDRO", {"acts_on": "sampling"}),
+    PROXY: Entry("DoReMi"),
     "TargetLoss": Entry("TargetLoss", {"target_losses": REFERENCE_LOSSES}),
     "CoBa": Entry("CoBa"),
     "DWA": Entry("DWA"),
@@ -77,6 +83,9 @@ ENTRIES: dict[str, Entry] = {
     "RegularizedBalance": Entry("RegularizedBalance"),
     "GradNorm": Entry("GradNorm"),
     "ObjectiveDescent": Entry("ObjectiveDescent"),
+    "ObjectiveDescent, worst": Entry("ObjectiveDescent", {"objective": "worst"}),
+    "ObjectiveDescent, worst, evaluation": Entry("ObjectiveDescent", {"objective": "worst", "loss": "evaluation"}),
+    **{f"Uniform, {name}": Entry("Uniform", options={"conflict": name}) for name in CONFLICTS},
 }
 
 

@@ -7,10 +7,12 @@ not run before, each as a process's work with one thread, and prints Markdown. `
 What the mixtures are is said in `benchmarks.mixing_mixtures`, the rule for the policies' settings in
 `benchmarks.mixing_policies`. All have the same updates of the same number of samples, drawn with exact counts, the same
 seeds of weights and order, and the same optimizer. Losses are those of the end on the test part; the grid of fixed
-mixtures is run on the first seed, its best three by validation losses on all.
+mixtures is run on the first seed, its best three by validation losses on all, and so is the mixture that `mixer fit`
+makes of the grid; the weights that the proxy run of DoReMi had on average are trained on as well.
 
 Time is processor time, so that other work on the machine matters less, with the evaluations that a policy follows, and
-with the training of the reference model if it needs one: uniform mixing's with the same seed.
+with the runs that it takes before: that of a reference model, which is uniform mixing's with the same seed, that of a
+proxy, or the whole grid.
 """
 
 import argparse
@@ -22,14 +24,15 @@ from typing import Any
 
 from benchmarks.common import show, write_json
 from benchmarks.mixing_cache import PROTOCOL
+from benchmarks.mixing_followers import followers
 from benchmarks.mixing_listing import describe, names_among, why_not
 from benchmarks.mixing_mixtures import MIXTURES, Scale
 from benchmarks.mixing_optimum import Optimum, best_changing, best_fixed
-from benchmarks.mixing_plan import ALL_OF_GRID, best_again, collect, planned, run_all
+from benchmarks.mixing_plan import ALL_OF_GRID, collect, planned, run_all
 from benchmarks.mixing_policies import UNIFORM, competitors
 from benchmarks.mixing_report import spread_over_noise, summarise
 from benchmarks.mixing_synthetic import STREAMS, new_problem
-from benchmarks.mixing_tables import markdown, optimum_in_words
+from benchmarks.mixing_tables import markdown, optimum_in_words, summary
 
 
 def optima(scale: Scale, folder: Path) -> tuple[Optimum, Optimum]:
@@ -138,8 +141,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             wanted = [policy for policy in args.policy if policy not in reasons]
             runs = planned(name, scale, wanted, seeds, args.data_dir)
             failed += run_all(runs, args.folder, args.data_dir, args.parallel)
-            failed += run_all(best_again(runs, seeds, args.folder), args.folder, args.data_dir, args.parallel)
+            failed += run_all(followers(runs, seeds, args.folder), args.folder, args.data_dir, args.parallel)
     found = {name: report(name, scale, args.folder) for name, scale in scales.items()}
+    if len(found) > 1 and all(found.values()):
+        print(summary({name: figures["policies"] for name, figures in found.items()}, UNIFORM))
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     write_json(args.json, {"arguments": arguments, "failed": failed, "mixtures": found})
     if failed:

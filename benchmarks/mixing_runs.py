@@ -18,7 +18,7 @@ from benchmarks.mixing_cache import Run, write_whole
 from benchmarks.mixing_data import Parts
 from benchmarks.mixing_mixtures import MIXTURES, read
 from benchmarks.mixing_policies import REFERENCE_LOSSES, UNIFORM, interval_of, make
-from mixer import MixingTrainer, Policy
+from mixer import DoReMi, MixingTrainer, Policy
 
 PLACES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the run, at which weights are noted
 
@@ -52,11 +52,12 @@ def run_once(run: Run, folder: Path, data_dir: Path | None) -> None:
     num_samples = run.scale.num_steps * run.scale.batch
     policy = None if needs_reference else make(run.class_name, run.settings, num_samples)
     reference: dict[str, Any] = {}
-    options: dict[str, Any] = {}
+    options = dict(run.options)
     if policy is None or "excess_loss" in policy.needs:
         reference, model = _reference(run, folder, data_dir)
         policy = policy or make(run.class_name, run.settings, num_samples, reference["validation_losses"])
-        options = {"reference_model": model} if "excess_loss" in policy.needs else {}
+        if "excess_loss" in policy.needs:
+            options["reference_model"] = model
     measured = {"reference_seconds": reference.get("cpu_seconds", 0.0), **_train(run, policy, parts, folder, options)}
     write_whole(run.path(folder), json.dumps({"key": run.key(), "name": run.name, **measured}, indent=2).encode())
 
@@ -95,16 +96,18 @@ def _train(run: Run, policy: Policy, parts: Parts, folder: Path, options: dict[s
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-        times = {
+        times: dict[str, Any] = {
             "seconds": clock.seconds,
             "cpu_seconds": clock.cpu_seconds,
             "evaluation_seconds": clock.seconds - stopwatch.seconds[-1],
             "probe_seconds": float(trainer.ledger.updates()["probe_seconds"].sum()),
         }
-        if run.class_name == "Uniform":
+        if run.name == UNIFORM:
             weights = io.BytesIO()
             torch.save(model.state_dict(), weights)
             write_whole(run.path(folder).with_suffix(".pt"), weights.getvalue())
+        if isinstance(policy, DoReMi):
+            times["averaged_weights"] = policy.averaged_weights
         return {**_quality(trainer, parts, task.compute_metrics), **times, **_weights(trainer, list(parts))}
 
 

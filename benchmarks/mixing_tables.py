@@ -38,6 +38,40 @@ def markdown(mixture: str, figures: Mapping[str, Mapping[str, Any]], spread: Map
     return "\n".join(lines)
 
 
+def summary(mixtures: Mapping[str, Mapping[str, Mapping[str, Any]]], uniform: str) -> str:
+    """Writes one table of all mixtures: losses over those of uniform mixing, in per cent, by how the averages rank.
+
+    Args:
+        mixtures: By mixture, what `summarise` gave.
+        uniform: The name of uniform mixing.
+
+    Returns:
+        Markdown; of the grid only what is in the tables of the mixtures. Bold where the 95 % interval is without 0.
+    """
+    names = [name for name in next(iter(mixtures.values())) if all(name in figures for figures in mixtures.values())]
+    names = [name for name in names if not name.startswith(GRID)]
+    heads = ["policy", *(f"{kind}, {mixture}" for kind in ("average", "worst") for mixture in mixtures), "time"]
+    rows = []
+    for name in names:
+        relative = {
+            kind: [_percent(figures[name], figures[uniform], kind) for figures in mixtures.values()]
+            for kind in ("average", "worst")
+        }
+        cells = [cell for kind in relative.values() for _, cell in kind]
+        times = [figures[name]["time_over_uniform"] for figures in mixtures.values()]
+        mean = float(np.mean([value for value, _ in relative["average"]]))
+        rows.append((mean, _row([f"`{name}`", *cells, f"{min(times):.2f}-{max(times):.2f}"])))
+    lines = ["### All mixtures", "", _row(heads), _row(["---"] * len(heads))]
+    return "\n".join([*lines, *(row for _, row in sorted(rows, key=lambda row: row[0]))])
+
+
+def _percent(row: Mapping[str, Any], uniform: Mapping[str, Any], kind: str) -> tuple[float, str]:
+    difference, base = row[f"{kind}_over_uniform"], float(np.mean(uniform[kind]))
+    value = 100.0 * difference["mean"] / base
+    is_sure = difference["num_seeds"] > 1 and abs(difference["mean"]) > difference["half_width"]
+    return value, f"**{value:+.1f}**" if is_sure else f"{value:+.1f}"
+
+
 def optimum_in_words(fixed: Optimum, changing: Optimum, streams: Sequence[str]) -> str:
     """Writes what the best weights of the synthetic mixture are.
 

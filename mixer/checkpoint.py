@@ -25,10 +25,20 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         path: The file.
         content: Plain data; floats are kept to the bit.
     """
+    write_text(path, json.dumps(content, allow_nan=False))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file so that it is there whole or not at all, even if the machine stops.
+
+    Args:
+        path: The file.
+        text: What stands in it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("w", encoding="utf-8") as file:
-        json.dump(content, file, allow_nan=False)
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

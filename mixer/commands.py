@@ -1,8 +1,9 @@
 """Commands of other packages, and what they share with those of this one."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, Namespace
@@ -56,7 +57,12 @@ def _load(entry: EntryPoint, taken: Collection[str]) -> tuple[str, Command]:
 
 
 def build_recipe(
-    recipe_class: type[_Recipe], parser: ArgumentParser, config: Namespace, fields: Sequence[str], otherwise: str
+    recipe_class: type[_Recipe],
+    parser: ArgumentParser,
+    config: Namespace,
+    fields: Sequence[str],
+    otherwise: str,
+    given_as: Mapping[str, str] = MappingProxyType({}),
 ) -> _Recipe:
     """Makes a recipe of what was parsed.
 
@@ -66,6 +72,7 @@ def build_recipe(
         config: What was parsed, `recipe` beside the fields.
         fields: Fields that are tried one at a time when something is wrong, to name the one that is.
         otherwise: The field that it was where it was none of these.
+        given_as: What the user calls fields that were given by another name.
 
     Returns:
         The recipe.
@@ -76,8 +83,7 @@ def build_recipe(
     try:
         built = parser.instantiate(config)
     except (ValueError, TypeError) as error:
-        field = _failing_field(parser, config, fields, otherwise)
-        raise ValueError(f"{field}: {_cause(error)}") from None
+        raise ValueError(f"{_failing_field(parser, config, fields, otherwise, given_as)}: {_cause(error)}") from None
     return recipe_class(**{name: value for name, value in vars(built).items() if name != "recipe"})
 
 
@@ -88,12 +94,14 @@ def _cause(error: Exception) -> str:
     return "; ".join(causes) if causes else str(error)
 
 
-def _failing_field(parser: ArgumentParser, config: Namespace, fields: Sequence[str], otherwise: str) -> str:
+def _failing_field(
+    parser: ArgumentParser, config: Namespace, fields: Sequence[str], otherwise: str, given_as: Mapping[str, str]
+) -> str:
     """Finds the field that an error was about by building the others one at a time."""
     for name in fields:
         one: Any = {name: config[name]}
         try:
             parser.instantiate(Namespace(one))  # type: ignore[no-untyped-call]
         except (ValueError, TypeError):
-            return name
+            return given_as.get(name, name)
     return otherwise

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,38 @@ from rich.table import Table
 
 from mixer.checkpoint import write_json
 from mixer.commands import Command, build_recipe
-from mixer.doremi import POLICY, FoundWeights, Step, find_weights, finish, on_main
+from mixer.doremi import POLICY, FoundWeights, find_weights
+from mixer.doremi_steps import Step, finish, on_main
 from mixer.policies import Policy
-from mixer.recipe import RECIPE_FIELDS, ModelRecipe, Recipe
+from mixer.recipe import RECIPE_FIELDS, Recipe, Task
+from mixer.written_mixing import mixing_of
 
 WEIGHTS_FILE = "weights.json"
 _OWN = ("train", "reference_mixing", "proxy_model")  # what is no field of a recipe
+_DESCRIPTION = (
+    "Finds the weights of a mixture by DoReMi: trains a reference model (OUTPUT/reference) and a proxy that is "
+    "compared with it (OUTPUT/proxy), both by the recipe, and writes the weights that the proxy had on average "
+    "(OUTPUT/weights.json), as --mixing takes them. Steps that are at their end are not trained again, and one that "
+    "was cut off goes on from its newest checkpoint, if training.save_strategy had any written. OUTPUT is "
+    f"training.output_dir; mixing is the proxy's policy, {POLICY} by default (--mixing {POLICY} in place of the "
+    "recipe's). Every field can be overridden: --training.learning_rate 1e-3."
+)
+
+
+@dataclass
+class ProxyModel:
+    """A smaller model in place of the recipe's.
+
+    Args:
+        task: The kind of head. Default: that of the recipe's model.
+        name_or_path: A model to load, from a folder or by its name on the hub.
+        config: Without `name_or_path`: the configuration of a new model, `model_type` among its entries. Beside it:
+            entries that are changed.
+    """
+
+    task: Task | None = None
+    name_or_path: str | None = None
+    config: dict[str, Any] = field(default_factory=dict)
 
 
 def doremi() -> Command:
@@ -28,29 +55,23 @@ def doremi() -> Command:
         The command.
     """
     parser = ArgumentParser(
-        description="Finds the weights of a mixture by DoReMi: trains a reference model (OUTPUT/reference) and a proxy "
-        "that is compared with it (OUTPUT/proxy), both by the recipe, and writes the weights that the proxy had on "
-        "average (OUTPUT/weights.json). Steps that are at their end are not trained again, and one that was cut off "
-        "goes on from its newest checkpoint. OUTPUT is training.output_dir; mixing is the proxy's policy, DoReMi by "
-        "default. Every field can be overridden: --training.learning_rate 1e-3.",
+        description=_DESCRIPTION,
         usage="mixer doremi RECIPE.yaml [--train] [--reference_mixing MIXING] [--proxy_model.FIELD VALUE ...] "
         "[--FIELD VALUE ...]",
         allow_abbrev=False,
     )
-    parser.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
-    parser.add_argument(
-        "--train", action="store_true", help="Train the recipe's model on the found weights too, in OUTPUT/main."
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--recipe", action="config", help="Path of the recipe, a YAML file.")
+    add("--train", action="store_true", help="Train the recipe's model on the found weights too, in OUTPUT/main.")
+    add(
         "--reference_mixing",
         type=Policy | dict[str, float] | str | None,
         default=None,
-        help="The mixture that the reference is trained on. Default: the streams' own weights; without any, shares by "
-        "size.",
+        help="The reference's mixture. Default: the streams' own weights; without any, shares by size.",
     )
-    parser.add_argument(
+    add(
         "--proxy_model",
-        type=ModelRecipe | None,
+        type=ProxyModel | None,
         default=None,
         help="A smaller model for reference and proxy. Default: that of the recipe.",
     )
@@ -69,9 +90,10 @@ def _run(parser: ArgumentParser, config: Namespace) -> None:
     folder = Path(str(config.training.output_dir or "trainer_output"))
     make = partial(_make, parser, config, folder)
     found = find_weights(make)
-    main = make("main", {"mixing": _fixed(found)})
+    mixing = mixing_of(found.weights, found.unit)
+    main = make("main", {"mixing": mixing})
     training = main.recipe.training
-    on_main(training, lambda: write_json(folder / WEIGHTS_FILE, found.weights))
+    on_main(training, lambda: write_json(folder / WEIGHTS_FILE, mixing))
     if training.process_index == 0:
         _print(found, folder / WEIGHTS_FILE)
     if config.train:
@@ -87,23 +109,20 @@ def _make(parser: ArgumentParser, config: Namespace, folder: Path, name: str, ch
     own: Any = config.clone()
     options = {option: own.pop(option) for option in _OWN}
     own.training.output_dir = str(folder / name)
+    given_as = {}
     if name == "reference":
-        own.mixing = options["reference_mixing"]
+        own.mixing, given_as["mixing"] = options["reference_mixing"], "reference_mixing"
     elif name == "proxy" and own.mixing is None:
         own.mixing = POLICY
     if name != "main" and options["proxy_model"] is not None:
-        own.model = options["proxy_model"]
-    for field, value in changes.items():
-        own[field] = value
-    recipe = build_recipe(Recipe, parser, own, RECIPE_FIELDS, otherwise="training")
+        task = own.model.task
+        own.model, given_as["model"] = options["proxy_model"], "proxy_model"
+        own.model.task = own.model.task or task
+    for option, value in changes.items():
+        own[option] = value
+    recipe = build_recipe(Recipe, parser, own, RECIPE_FIELDS, "training", given_as)
     own.pop("recipe", None)
-    return Step(recipe, parser.dump(own, skip_validation=True))
-
-
-def _fixed(found: FoundWeights) -> Namespace:
-    new: Any = Namespace
-    fixed: Namespace = new(class_path="mixer.Fixed", init_args=new(weights=dict(found.weights), unit=found.unit))
-    return fixed
+    return Step(recipe, parser.dump(own, skip_validation=True), given_as)
 
 
 def _print(found: FoundWeights, path: Path) -> None:

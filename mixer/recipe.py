@@ -169,8 +169,11 @@ class Recipe:
     allow_inexact: bool = False
     tokenizer: str | None = None
 
-    def build(self) -> MixingTrainer:
+    def build(self, model_field: str = "model") -> MixingTrainer:
         """Builds the model, the streams and the trainer.
+
+        Args:
+            model_field: What the user calls the field `model`, for errors.
 
         Returns:
             The trainer, ready to train.
@@ -183,7 +186,7 @@ class Recipe:
         built = {name: stream.build(name) for name, stream in self.streams.items()}
         evaluation = {name: validation for name, (_, validation) in built.items() if validation is not None}
         return MixingTrainer(
-            model=_load("model", self.model.build),
+            model=_load(model_field, self.model.build),
             args=self.training,
             train_dataset=[stream for stream, _ in built.values()],
             eval_dataset=evaluation or None,

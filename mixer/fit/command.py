@@ -11,12 +11,11 @@ from rich.console import Console
 
 from mixer.checkpoint import write_json
 from mixer.commands import Command
-from mixer.fit.fitted import FittedMixture
 from mixer.fit.mixture import fit_mixture
 from mixer.fit.regressors import AUTO, REGRESSORS
 from mixer.fit.runs import read_recorded_runs
 from mixer.fit.table import error_table, share_table, summary
-from mixer.policies.base import Unit
+from mixer.written_mixing import mixing_of
 
 
 def fit() -> Command:
@@ -73,21 +72,6 @@ def fit() -> Command:
     return Command(parser, _run, "find the best fixed mixture by finished runs of others")
 
 
-def mixing_of(fitted: FittedMixture, unit: Unit) -> dict[str, Any]:
-    """Writes a mixture as a recipe's `mixing` takes it.
-
-    Args:
-        fitted: What was found.
-        unit: What the shares are of.
-
-    Returns:
-        Weights by name; for shares of tokens, `Fixed` with them.
-    """
-    if unit == "samples":
-        return dict(fitted.weights)
-    return {"class_path": "Fixed", "init_args": {"weights": fitted.weights, "unit": unit}}
-
-
 def _run(config: Namespace) -> None:
     recorded = read_recorded_runs(
         [Path(run) for run in config.runs], config.unit, config.loss, config.allow_different_budgets
@@ -105,7 +89,7 @@ def _run(config: Namespace) -> None:
         num_best=config.num_best,
         seed=config.seed,
     )
-    mixing = mixing_of(fitted, config.unit)
+    mixing = mixing_of(fitted.weights, config.unit)
     if config.output is not None:
         write_json(Path(config.output), mixing)
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from mixer.policies.acts_on import ActsOn, check_acts_on, decide
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
-from mixer.policies.exponentiated import ExponentiatedWeights
+from mixer.policies.exponentiated_weights import ExponentiatedWeights
 from mixer.policies.ranges import check_range
 from mixer.policies.stream_average import StreamAverage
 

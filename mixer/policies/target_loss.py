@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit
-from mixer.policies.exponentiated import ExponentiatedWeights
+from mixer.policies.exponentiated_weights import ExponentiatedWeights
 from mixer.policies.named_losses import check_losses, losses_array
 from mixer.policies.ranges import check_range
 

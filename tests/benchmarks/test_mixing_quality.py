@@ -10,13 +10,17 @@ import torch
 from benchmarks import mixing_plan
 from benchmarks.mixing_cache import Run, code_of, write_whole
 from benchmarks.mixing_data import part_of, read_texts
+from benchmarks.mixing_followers import followers
 from benchmarks.mixing_grid import grid
 from benchmarks.mixing_listing import describe
 from benchmarks.mixing_mixtures import MIXTURES
-from benchmarks.mixing_plan import best_again, collect, planned, run_all
+from benchmarks.mixing_plan import collect, planned, run_all
 from benchmarks.mixing_policies import (
     ENTRIES,
+    FIT,
     NO_COMPETITORS,
+    PROXY,
+    PROXY_FIXED,
     REFERENCE_LOSSES,
     UNIFORM,
     Entry,
@@ -28,6 +32,8 @@ from benchmarks.mixing_quality import main
 from benchmarks.mixing_report import best_of_grid, paired, quality, spread_over_noise, student, summarise
 from benchmarks.mixing_runs import run_once
 from benchmarks.mixing_sentences import NUM_CLASSES, new_classifier, read_sentences
+from benchmarks.mixing_synthetic import STREAMS
+from benchmarks.mixing_tables import summary
 from benchmarks.mixing_window import new_window_model
 from mixer.policies import Policy
 from mixer.policies.registry import built_in_policies
@@ -125,6 +131,19 @@ def test_mixtures_of_files_ask_for_their_folder(tmp_path: Path, capsys: pytest.C
         read_texts(tmp_path, 1, 1, 16)
 
 
+def test_conflict_is_an_option_of_the_trainer(tmp_path: Path) -> None:
+    entry = ENTRIES["Uniform, pcgrad"]
+    run = replace(UNIFORM_RUN, name="Uniform, pcgrad", options=entry.options)
+    run_once(run, tmp_path, None)
+    run_once(UNIFORM_RUN, tmp_path, None)
+    result, uniform = run.result(tmp_path), UNIFORM_RUN.result(tmp_path)
+    assert result is not None
+    assert uniform is not None
+    assert result["shares"] == uniform["shares"]
+    assert result["test_losses"] != uniform["test_losses"]
+    assert not run.path(tmp_path).with_suffix(".pt").exists()  # no reference of others
+
+
 # ---- Results that are kept ----
 
 
@@ -163,13 +182,33 @@ def test_the_best_of_the_grid_are_run_on_the_other_seeds(tmp_path: Path, monkeyp
     monkeypatch.setattr(mixing_plan, "grid", lambda sizes: grid(sizes)[:5])
     runs = planned("synthetic", QUICK, ["grid"], (1, 2, 3), None)
     assert [run.seed for run in runs] == [1] * 5
-    assert best_again(runs, (1, 2, 3), tmp_path) == []  # none is known yet
+    assert followers(runs, (1, 2, 3), tmp_path) == []  # none is known yet
     for run, loss in zip(runs, (5.0, 1.0, 4.0, 2.0, 3.0), strict=True):
         kept = {"key": run.key(), "name": run.name, **result(validation=loss, test=-loss)}
+        kept["validation_losses"] = dict.fromkeys(STREAMS, loss)
         write_whole(run.path(tmp_path), json.dumps(kept).encode())
-    again = best_again(runs, (1, 2, 3), tmp_path)
-    assert [(run.name, run.seed) for run in again] == [(f"grid {n}", seed) for seed in (2, 3) for n in (2, 4, 5)]
+    again = followers(runs, (1, 2, 3), tmp_path)
+    assert [(run.name, run.seed) for run in again[:6]] == [(f"grid {n}", seed) for seed in (2, 3) for n in (2, 4, 5)]
     assert again[0].settings == runs[1].settings
+    assert [(run.name, run.seed) for run in again[6:]] == [(FIT, seed) for seed in (1, 2, 3)]
+    assert sum(again[6].settings["weights"]) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_the_weights_of_a_proxy_are_trained_on_and_cost_what_came_before(tmp_path: Path) -> None:
+    runs = planned("synthetic", QUICK, [UNIFORM, PROXY], (1, 2), None)
+    assert run_all(runs, tmp_path, None, 1) == []
+    then = followers(runs, (1, 2), tmp_path)
+    assert [(run.name, run.class_name, run.seed) for run in then] == [(PROXY_FIXED, "Fixed", s) for s in (1, 2)]
+    proxy = next(run for run in runs if run.name == PROXY and run.seed == 2).result(tmp_path)
+    assert proxy is not None
+    assert then[1].settings["weights"] == pytest.approx(list(proxy["averaged_weights"].values()), abs=1e-6)
+    assert run_all(then, tmp_path, None, 1) == []
+    results = collect("synthetic", QUICK, tmp_path)
+    row, seconds = summarise(results)[PROXY_FIXED], {n: results[n][1]["cpu_seconds"] for n in results}
+    assert row["seeds"] == [1, 2]
+    assert row["time_over_uniform"] > (seconds[PROXY] + 0.9 * seconds[PROXY_FIXED]) / max(
+        results[UNIFORM][seed]["cpu_seconds"] for seed in (1, 2)
+    )
 
 
 # ---- Competitors ----
@@ -331,6 +370,25 @@ def test_policies_are_compared_with_uniform_mixing() -> None:
     assert figures["other"]["average_over_uniform"]["mean"] == 0.5
     assert figures["other"]["time_over_uniform"] == 2.5
     assert figures["other"]["probe_share"] == 0.25
+
+
+def test_one_table_of_all_mixtures() -> None:
+    # 0.1 of a mean average of 1.52 and a mean worst of 2.02; one seed alone is never sure.
+    runs = {seed: result(0.0, 1.0 + 0.01 * seed) for seed in (1, 2, 3)}
+    lower = {seed: result(0.0, 0.9 + 0.01 * seed) for seed in (1, 2, 3)}
+    figures = summarise({UNIFORM: runs, "lower": lower, "once": {1: result(0.0, 1.31)}, "grid 1": runs})
+    lines = summary({"a": figures, "b": figures}, UNIFORM).splitlines()
+    assert lines[2] == "| policy | average, a | average, b | worst, a | worst, b | time |"
+    assert lines[4] == "| `lower` | **-6.6** | **-6.6** | **-5.0** | **-5.0** | 1.00-1.00 |"
+    assert lines[5] == "| `Uniform` | +0.0 | +0.0 | +0.0 | +0.0 | 1.00-1.00 |"
+    assert lines[6] == "| `once` | +19.7 | +19.7 | +14.9 | +14.9 | 1.00-1.00 |"
+    assert len(lines) == 7
+
+
+def test_what_comes_of_the_grid_cost_all_of_it() -> None:
+    figures = summarise({name: {1: result(0.0, 1.0)} for name in (UNIFORM, "grid 1", "grid 2", FIT)})
+    assert figures[FIT]["time_over_uniform"] == 3.0
+    assert figures["grid 2"]["time_over_uniform"] == 2.0
 
 
 def test_the_grid_is_judged_by_validation_and_its_spread_by_test_losses() -> None:

@@ -207,7 +207,10 @@ def test_policies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows["LossChange"] == ("loss", "nothing")
     assert rows["PiKE"] == ("gradient_variance", f"1 step in 20 takes {STEP_WITH_VARIANCES:.2f} times as long")
     assert rows["BalancedPiKE"] == ("gradient_variance, loss", rows["PiKE"][1])
-    assert rows["DoReMi"] == ("excess_loss", "a forward of the reference model each step")
+    assert rows["DoReMi"] == (
+        "excess_loss",
+        "a forward of the reference model each step, micro-batches of one stream each",
+    )
     assert rows["FAMO"] == ("loss, loss_after", "a second forward each step")
     assert rows["Hold"] == ("its inner policy's", "its inner policy's")
 

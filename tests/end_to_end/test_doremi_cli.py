@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -141,8 +142,43 @@ def test_a_smaller_proxy_and_another_mixture_of_the_reference(recipe: Path, tmp_
     }
     assert sizes == {"reference": 8, "proxy": 8, "main": 16}
     np.testing.assert_allclose(weights_in(run / "reference"), [[0.25, 0.75]] * 4)
-    mixing = yaml.safe_load((run / "main" / "recipe.yaml").read_text())["mixing"]
-    assert mixing["init_args"]["unit"] == "tokens"
+    # The weights are shares of tokens, and written as such: a run that they are given to is the main one.
+    mixing = (run / "weights.json").read_text()
+    assert json.loads(mixing)["init_args"]["unit"] == "tokens"
+    main(["train", str(recipe), "--mixing", mixing, "--training.output_dir", str(tmp_path / "own")])
+    models = [(folder / "model.safetensors").read_bytes() for folder in (run / "main", tmp_path / "own")]
+    assert models[0] == models[1]
+
+
+def test_a_proxy_has_the_head_of_the_recipes_model(recipe: Path, tmp_path: Path) -> None:
+    bert = {**RECIPE["model"]["config"], "model_type": "bert"}
+    small = {**bert, "hidden_size": 8}
+    model = ["--model.task", "masked-lm", "--model.config", json.dumps(bert), "--training.max_steps", "1"]
+    main(["doremi", str(recipe), *model, "--proxy_model.config", json.dumps(small)])
+    for name in ("reference", "proxy"):
+        config = json.loads((tmp_path / "run" / name / "config.json").read_text())
+        assert (config["architectures"], config["hidden_size"]) == (["BertForMaskedLM"], 8)
+
+
+def test_a_stream_without_weight_has_no_share(recipe: Path, tmp_path: Path) -> None:
+    main(["doremi", str(recipe), "--mixing", "DoReMi", "--streams.cpp.weight", "0", "--streams.python.weight", "1"])
+    weights = json.loads((tmp_path / "run" / "weights.json").read_text())
+    assert weights == {"python": 1.0, "cpp": 0.0}
+
+
+def test_the_command_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("mixer doremi recipes/")]
+    demo = yaml.safe_load((ROOT / "recipes" / "demo.yaml").read_text())
+    few = ["--training.max_steps", "1", "--training.eval_strategy", "no", "--training.eval_on_start", "false"]
+    for name in demo["streams"]:
+        few += [f"--streams.{name}.arguments", '{"num_samples": 40, "num_validation_samples": 4, "block_length": 16}']
+    small = ["--batch_size", "6", "--model.config", json.dumps(RECIPE["model"]["config"])]
+    assert lines
+    for number, line in enumerate(lines):
+        run = tmp_path / str(number)
+        main([*shlex.split(line, comments=True)[1:], *few, *small, "--training.output_dir", str(run)])
+        assert sum(json.loads((run / "weights.json").read_text()).values()) == pytest.approx(1.0)
 
 
 def test_without_a_policy_it_is_the_papers(recipe: Path, tmp_path: Path, trained: list[str]) -> None:
@@ -178,7 +214,11 @@ def test_weights_are_those_of_the_policy_that_others_are_wrapped_around() -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--mixing", "LossChange"], "mixing: LossChange does not average its weights"),
+        (
+            ["--mixing", "LossChange"],
+            "mixing: LossChange does not average its weights over the run. It is the proxy's policy: give --mixing "
+            "DoReMi, or another",
+        ),
         (["--mixing", '{"python": 1, "cpp": 1}'], "mixing: Fixed does not average its weights"),
         (
             ["--mixing.init_args.reference_losses", '{"python": 1, "cpp": 2}'],
@@ -187,6 +227,12 @@ def test_weights_are_those_of_the_policy_that_others_are_wrapped_around() -> Non
         (["--reference_model", "x"], "doremi trains the reference itself"),
         (["--training.resume_from_checkpoint", "x"], "doremi finds out by itself where to go on"),
         (["--reference_mixing", "LosChange"], "LossChange"),
+        (
+            ["--reference_mixing", '{"class_path": "Temperature", "init_args": {"temperature": -1}}'],
+            "mixer doremi: reference_mixing: temperature",
+        ),
+        (["--proxy_model.config", '{"hidden_size": 8}'], "mixer doremi: proxy_model: give name_or_path, or a config"),
+        (["--proxy_model.name_or_path", "/nowhere/at/all"], "mixer doremi: proxy_model: "),
         (["--batch_size", "0"], "batch_size must be at least 1 sample"),
         (["--training.learning_rat", "1"], "learning_rat"),
     ],
@@ -221,3 +267,8 @@ def test_two_ranks(recipe: Path, tmp_path: Path) -> None:
     main(["doremi", str(recipe), "--training.output_dir", str(tmp_path / "alone")])
     alone = json.loads((tmp_path / "alone" / "weights.json").read_text())
     assert both == pytest.approx(alone, abs=1e-5)
+    # What the main process cannot read stops the other one too.
+    (tmp_path / "run" / "proxy" / "recipe.yaml").write_text("model: [\n")
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 1
+    assert run.stderr.count("recipe.yaml cannot be read") == 2

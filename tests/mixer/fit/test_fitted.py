@@ -5,7 +5,6 @@ import pytest
 from rich.console import Console
 
 from mixer.fit import FittedMixture, fit_mixture
-from mixer.fit.command import mixing_of
 from mixer.fit.table import error_table, share_table, summary
 from tests.mixer.fit.laws import own_squares
 
@@ -74,12 +73,3 @@ def test_tables_show_the_mixture_the_runs_and_the_errors() -> None:
     with console.capture() as capture:
         console.print(share_table(none))
     assert "uniform run" not in capture.get()
-
-
-def test_shares_of_tokens_are_written_as_such() -> None:
-    fitted = fit(own_squares(MIXTURES))
-    assert mixing_of(fitted, "samples") == fitted.weights
-    assert mixing_of(fitted, "tokens") == {
-        "class_path": "Fixed",
-        "init_args": {"weights": fitted.weights, "unit": "tokens"},
-    }

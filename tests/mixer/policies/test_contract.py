@@ -114,7 +114,7 @@ MAKERS: dict[str, Callable[..., Policy]] = {
     "ObjectiveDescent": lambda **unit: ObjectiveDescent(interval_steps=1, evidence=0.5, **unit),
     "ObjectiveDescent, believing": lambda **unit: ObjectiveDescent(interval_steps=2, evidence=0.0, **unit),
     "ObjectiveDescent, worst": lambda **unit: ObjectiveDescent(
-        "worst", interval_steps=1, max_ratio=10.0, evidence=0.0, criterion="alignment", **unit
+        "worst", interval_steps=1, max_ratio=10.0, evidence=0.0, **unit
     ),
     "ObjectiveDescent, targets": lambda **unit: ObjectiveDescent(
         targets={"a": 1.0}, interval_steps=1, evidence=0.1, criterion="descent", min_samples=0, decay=0.3, **unit

@@ -1,0 +1,49 @@
+"""Fixed mixtures of `benchmarks.mixing_quality` that come of other runs: the grid's best, a fit to it, a proxy's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.mixing_cache import Run
+from benchmarks.mixing_policies import FIT, PROXY, PROXY_FIXED
+from benchmarks.mixing_report import GRID, best_of_grid
+from mixer.fit import fit_mixture
+
+_NUM_BEST = 3
+
+
+def followers(runs: Sequence[Run], seeds: Sequence[int], folder: Path) -> list[Run]:
+    """Lists the runs that depend on how others ended.
+
+    Args:
+        runs: The runs of a mixture that were planned.
+        seeds: All seeds.
+        folder: Where results are kept.
+
+    Returns:
+        The grid's best mixtures by validation losses, on the other seeds; the mixture that `mixer fit` makes of the
+        grid's validation losses, on all; and for each seed that the proxy of DoReMi was run on, the weights that it had
+        on average. None of the grid's before the whole grid was run.
+    """
+    results = [(run, run.result(folder)) for run in runs]
+    done = [(run, result) for run, result in results if result is not None]
+    grid = [(run, result) for run, result in done if run.name.startswith(GRID)]
+    found = []
+    if grid and len(grid) == sum(run.name.startswith(GRID) for run in runs):
+        names = {run.name: run for run, _ in grid}
+        best = best_of_grid({run.name: {run.seed: result} for run, result in grid}, _NUM_BEST, seeds[0])
+        found += [replace(names[name], seed=seed) for seed in seeds[1:] for name in best]
+        fitted = replace(grid[0][0], name=FIT, settings={"weights": _fitted(grid)})
+        found += [replace(fitted, seed=seed) for seed in seeds]
+    for run, result in done:
+        if run.name == PROXY:
+            weights = [round(weight, 6) for weight in result["averaged_weights"].values()]
+            found.append(replace(run, name=PROXY_FIXED, class_name="Fixed", settings={"weights": weights}))
+    return found
+
+
+def _fitted(grid: Sequence[tuple[Run, Mapping[str, Any]]]) -> list[float]:
+    mixtures = [run.settings["weights"] for run, _ in grid]
+    losses = [list(result["validation_losses"].values()) for _, result in grid]
+    return [round(float(share), 6) for share in fit_mixture(mixtures, losses).shares]

@@ -1,0 +1,77 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mixer.same_recipe import differences, read_recipe
+
+RECIPE: dict[str, Any] = {
+    "model": {"config": {"model_type": "llama"}},
+    "streams": {"math": {"factory": "somewhere.math"}},
+    "training": {"output_dir": "runs/one", "max_steps": 4},
+}
+
+
+def written(mixing: Any = None, model: dict[str, Any] | None = None, **training: Any) -> str:
+    own = {**RECIPE, "model": model or RECIPE["model"], "training": {**RECIPE["training"], **training}}
+    return yaml.safe_dump({**own, **({} if mixing is None else {"mixing": mixing})})
+
+
+def test_a_recipe_trains_the_same_as_itself() -> None:
+    assert differences(written(), written()) == []
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"output_dir": "/somewhere/runs/one"},
+        {"logging_steps": 1, "logging_first_step": True, "log_level": "error", "disable_tqdm": True},
+        {"report_to": "none", "run_name": "one", "project": "mine"},
+        {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 1},
+        {"seed": 42, "weight_decay": 0.0},  # the defaults
+    ],
+)
+def test_where_a_run_stands_and_what_is_told_of_it_is_no_difference(training: dict[str, Any]) -> None:
+    assert differences(written(), written(**training)) == []
+
+
+def test_a_policy_is_the_same_in_every_form() -> None:
+    forms = ("DoReMi", {"class_path": "DoReMi"}, {"class_path": "mixer.DoReMi", "init_args": {"step_size": 1}})
+    for form in forms:
+        assert differences(written("DoReMi"), written(form)) == []
+    other = {"class_path": "DoReMi", "init_args": {"step_size": 2}}
+    assert differences(written("DoReMi"), written(other)) == ["mixing.init_args.step_size"]
+
+
+def test_what_is_trained_otherwise_is_named_in_order() -> None:
+    now = written(model={"config": {"model_type": "gpt2"}}, seed=1, eval_strategy="no", max_steps=5)
+    assert differences(written(), now) == ["model.config.model_type", "training.max_steps", "training.seed"]
+
+
+def test_what_is_saved_counts_where_the_model_is_the_best_of_that() -> None:
+    best = {"load_best_model_at_end": True, "save_strategy": "steps", "eval_strategy": "steps"}
+    assert differences(written(**best, save_steps=1), written(**best, save_steps=2)) == ["training.save_steps"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "it is empty"),
+        ("model:\n  config:", "it was cut off"),
+        ("model: [\n", "did not find"),
+        ("- 1\n", "Unexpected config"),
+        ("model: {}\n", "required: streams"),
+        (written() + "modell: 1\n", "modell"),
+    ],
+)
+def test_what_is_no_recipe_is_refused(text: str, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=problem):
+        read_recipe(path)
+
+
+def test_a_recipe_is_read_as_it_was_written(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(written())
+    assert read_recipe(tmp_path / "recipe.yaml") == written()
