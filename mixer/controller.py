@@ -42,7 +42,7 @@ class Mixing:
         self.policy = policy
         self._mixture = describe(planner.streams)
         self.names = self._mixture.names
-        self._weights = MixtureWeights(policy, self._mixture)
+        self._weights = MixtureWeights(policy, self._mixture, planner.there(0.0))
         self._size = BatchSize(Constant(), clock.batch_size) if size is None else size
         self._begin(planner, clock)
 
@@ -57,7 +57,7 @@ class Mixing:
         Raises:
             ValueError: If the policy's first decision does not fit the streams.
         """
-        self._weights.start()
+        self._weights.start(planner.there(0.0))
         size.manual, self._size = self._size.manual, size
         self._begin(planner, clock)
 
@@ -314,6 +314,8 @@ class Mixing:
         update_norm: float,
         evaluation_losses: FloatArray | None,
     ) -> Observation:
+        lengths = self._weights.tokens_per_sample(self.seen, self.num_tokens)
+        shares = plan.weights if lengths is None else plan.weights * lengths / (plan.weights @ lengths)
         return Observation(
             step=self.clock.step,
             progress=self.clock.progress,
@@ -323,9 +325,11 @@ class Mixing:
             seen=self.seen.copy(),
             evaluation_losses=evaluation_losses,
             gradients=gradients,
-            shares=plan.weights,
+            shares=shares,
             batch_size=plan.batch_size,
             update_norm=update_norm,
+            there=self.planner.there(self.clock.progress),
+            tokens_per_sample=lengths,
             **by_stream,
         )
 
@@ -334,7 +338,7 @@ class Mixing:
         self._weights.observe_evaluation(losses)
 
     def average_evaluation(self, losses: Mapping[str, float]) -> float:
-        """Averages evaluation losses by the first mixture; see `MixtureWeights.average_evaluation`."""
+        """Averages evaluation losses by one mixture over the run; see `MixtureWeights.average_evaluation`."""
         return self._weights.average_evaluation(losses)
 
     def _end_update(self, num_samples: int | None = None, num_tokens: int = 0) -> None:

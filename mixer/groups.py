@@ -98,6 +98,20 @@ class Groups:
             available = table.limit(available, shares, seen)
         return available
 
+    def have_left(self, seen: Int64Array) -> NDArray[np.bool_]:
+        """Says of which streams no group is used up.
+
+        Args:
+            seen: int64 `[num_streams]`: samples of each stream so far.
+
+        Returns:
+            bool `[num_streams]`.
+        """
+        left = np.ones(len(seen), dtype=np.bool_)
+        for table in self._tables:
+            left &= ~(table.left(seen) < 1.0)[table.ids]  # NaN: unknown sizes have no limit
+        return left
+
 
 class _GroupTable:
     def __init__(self, streams: Sequence[Stream], grouping: Grouping):
@@ -113,7 +127,7 @@ class _GroupTable:
         missing = sorted(set(names) - set(grouping.weights))
         if grouping.weights and missing:
             raise ValueError(f"Grouping {grouping.name!r}: give every group a weight or none; missing: {missing}.")
-        self._ids = np.array([names.index(group) for group in member_of])
+        self.ids = np.array([names.index(group) for group in member_of])
         self._num_groups = len(names)
         self._weights = np.array([grouping.weights[name] for name in names]) if grouping.weights else None
         self._caps = np.array([grouping.max_shares.get(name, 1.0) for name in names])
@@ -122,21 +136,24 @@ class _GroupTable:
             raise ValueError(
                 f"Grouping {grouping.name!r}: max_epochs needs sizes, but these streams are iterable: {endless}."
             )
-        sizes = np.bincount(self._ids, weights=[stream.num_samples for stream in streams])
+        sizes = np.bincount(self.ids, weights=[stream.num_samples for stream in streams])
         self._max_samples = np.array([grouping.max_epochs.get(name, np.inf) for name in names]) * sizes
 
     def fit(self, shares: FloatArray) -> FloatArray:
-        totals = np.bincount(self._ids, weights=shares, minlength=self._num_groups).astype(np.float64)
+        totals = np.bincount(self.ids, weights=shares, minlength=self._num_groups).astype(np.float64)
         targets = _capped(totals if self._weights is None else np.where(totals > 0, self._weights, 0.0), self._caps)
         if targets is None:  # only groups of weight 0 are left: nothing that these weights could say about them
             return shares
-        fitted: FloatArray = shares * np.divide(targets, totals, out=np.zeros_like(totals), where=totals > 0)[self._ids]
+        fitted: FloatArray = shares * np.divide(targets, totals, out=np.zeros_like(totals), where=totals > 0)[self.ids]
         return fitted
 
+    def left(self, seen: Int64Array) -> FloatArray:
+        return np.asarray(self._max_samples - np.bincount(self.ids, weights=seen, minlength=self._num_groups))
+
     def limit(self, available: FloatArray, shares: FloatArray, seen: Int64Array) -> FloatArray:
-        left = self._max_samples - np.bincount(self._ids, weights=seen, minlength=self._num_groups)
+        left = self.left(seen)
         for group in np.flatnonzero(np.isfinite(left)):
-            members = self._ids == group
+            members = self.ids == group
             available = available.copy()
             available[members] = _split(left[group], shares[members], available[members])
         return available

@@ -79,17 +79,35 @@ class Planner:
         """
         if self._always_there and self._unlimited:
             return weights / weights.sum(), self._endlessly
-        available = np.array([np.inf if d.available is None else float(d.available) for d in self.drawers])
-        present = np.ones(len(weights), dtype=bool)
-        if not self._always_there:
-            present = (self._enters <= progress) & ((progress < self._leaves) | (self._leaves == 1.0))
-        available = self._groups.limit(np.where(present, available, 0.0), weights, self.seen)
+        available = self._groups.limit(self._available(progress), weights, self.seen)
         shares = np.where(available > 0, weights, 0.0)
         if self._only_memories_are_left(weights, shares):
             return np.zeros_like(shares), available
         if shares.sum() > 0:
             shares = self._groups.fit(shares / shares.sum())
         return shares, available
+
+    def there(self, progress: float) -> NDArray[np.bool_]:
+        """Says which streams can give a sample now, whatever their weights.
+
+        Args:
+            progress: Share of the run that is done.
+
+        Returns:
+            bool `[num_streams]`: false for those that have not entered or have left, that are used up or empty, or
+            whose group is used up.
+        """
+        return (self._available(progress) > 0) & self._groups.have_left(self.seen)
+
+    def _available(self, progress: float) -> FloatArray:
+        """`[num_streams]`: samples that each stream can give, but for the limits of its groups."""
+        available = self._endlessly
+        if not self._unlimited:
+            available = np.array([np.inf if d.available is None else float(d.available) for d in self.drawers])
+        if self._always_there:
+            return available
+        present = (self._enters <= progress) & ((progress < self._leaves) | (self._leaves == 1.0))
+        return np.where(present, available, 0.0)
 
     def _only_memories_are_left(self, weights: FloatArray, shares: FloatArray) -> bool:
         lasting = ~self._are_memories

@@ -293,7 +293,7 @@ class MixingMixin(LoadingMixin, ComparingMixin, ResumingMixin):
     ) -> dict[str, float]:
         """Evaluates, and averages over several evaluation sets; see `Trainer.evaluate`.
 
-        Over a dict it also gives `eval_loss`, the mean by the weights that the run started with, and `eval_worst_loss`.
+        Over a dict it also gives `eval_loss`, the mean by a mixture that stays over the run, and `eval_worst_loss`.
         """
         metrics: dict[str, float] = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         sets = self.eval_dataset if eval_dataset is None else eval_dataset

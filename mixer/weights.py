@@ -1,12 +1,22 @@
 """The first control of a run: each stream's share of the next update."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy, Weights, check_weights, weights_array
+from mixer.policies.base import (
+    Decision,
+    Mixture,
+    Observation,
+    Policy,
+    Weights,
+    check_weights,
+    evaluation_mixture,
+    weights_array,
+)
 
 FloatArray = NDArray[np.float64]
 Int64Array = NDArray[np.int64]
@@ -18,22 +28,26 @@ class MixtureWeights:
     Args:
         policy: The policy.
         mixture: The streams, as far as the policy knows them.
+        there: bool `[num_streams]`: which of them are there in the first update; `None` for all.
 
     Raises:
         ValueError: If the policy's first decision does not fit the streams.
     """
 
-    def __init__(self, policy: Policy, mixture: Mixture):
+    def __init__(self, policy: Policy, mixture: Mixture, there: NDArray[np.bool_] | None = None):
         self.policy, self._mixture, self._names = policy, mixture, mixture.names
         self.manual: FloatArray | None = None
-        self.start()
+        self.start(there)
 
-    def start(self) -> None:
-        """Begins a new run; weights that were set by hand stay."""
+    def start(self, there: NDArray[np.bool_] | None = None) -> None:
+        """Begins a new run; weights that were set by hand stay.
+
+        Args:
+            there: bool `[num_streams]`: which streams are there in the first update; `None` for all.
+        """
         self._evaluation_losses: FloatArray | None = None
-        self._decide(self.policy.start(self._mixture), 0)
-        evaluation_weights = self.policy.evaluation_weights()
-        self._evaluation_weights = self._scheduled if evaluation_weights is None else evaluation_weights
+        self._decide(self.policy.start(replace(self._mixture, there=there)), 0)
+        self._evaluation_weights = evaluation_mixture(self.policy, self._mixture, self._decision)
 
     @property
     def value(self) -> FloatArray:
@@ -103,11 +117,25 @@ class MixtureWeights:
         Returns:
             `[num_streams]`: weights of samples.
         """
-        weights, known = self.value, num_tokens > 0
+        lengths = self.tokens_per_sample(seen, num_tokens)
+        return self.value if lengths is None else self.value / lengths
+
+    def tokens_per_sample(self, seen: Int64Array, num_tokens: Int64Array) -> FloatArray | None:
+        """Gives what a sample of each stream has had so far, where the policy's unit is tokens.
+
+        Args:
+            seen: int64 `[num_streams]`: samples so far.
+            num_tokens: int64 `[num_streams]`: tokens so far.
+
+        Returns:
+            `[num_streams]`, the mean of the others for a stream without tokens yet; `None` if all are, or where the
+            unit is samples.
+        """
+        known = num_tokens > 0
         if self.policy.unit == "samples" or not known.any():
-            return weights
-        lengths = np.divide(num_tokens, seen, out=np.ones(len(weights)), where=known)
-        return weights / np.where(known, lengths, lengths[known].mean())
+            return None
+        lengths = np.divide(num_tokens, seen, out=np.ones(len(known)), where=known)
+        return np.where(known, lengths, lengths[known].mean())
 
     def observe_evaluation(self, losses: Mapping[str, float]) -> None:
         """Keeps the losses of an evaluation for the policy's next decision.
@@ -122,7 +150,7 @@ class MixtureWeights:
         self._evaluation_losses = values
 
     def average_evaluation(self, losses: Mapping[str, float]) -> float:
-        """Averages evaluation losses by the mixture that the run was started with.
+        """Averages evaluation losses by a mixture that stays over the run; see `Policy.evaluation_weights`.
 
         Args:
             losses: Evaluation losses by name.

@@ -3,9 +3,8 @@
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mixer.policies.base import Decision, FloatArray
+from mixer.policies.base import BoolArray, Decision, FloatArray
 from mixer.policies.least_share import share_out
 
 ActsOn = Literal["sampling", "loss"]
@@ -26,7 +25,26 @@ def check_acts_on(acts_on: str) -> None:
         )
 
 
-def decide(factors: FloatArray, own: FloatArray, there: NDArray[np.bool_], acts_on: ActsOn) -> Decision:
+def with_mean_one(factors: FloatArray, there: BoolArray) -> FloatArray:
+    """Scales factors on the streams' losses to a mean of 1 over the streams that are there.
+
+    So the loss keeps its scale when a stream leaves, however large its factor was.
+
+    Args:
+        factors: `[num_streams]`: how much each stream's loss counts, 0 or more.
+        there: bool `[num_streams]`: which streams are there.
+
+    Returns:
+        `[num_streams]`; 1 for the others.
+    """
+    scaled, largest = np.ones(len(factors)), factors[there].max(initial=0.0)
+    if largest > 0.0:  # divided by it first: sums of the smallest numbers have no inverse
+        scaled[there] = factors[there] / largest
+        scaled[there] /= scaled[there].mean()
+    return scaled
+
+
+def decide(factors: FloatArray, own: FloatArray, there: BoolArray, acts_on: ActsOn) -> Decision:
     """Turns factors on the streams' losses into a decision.
 
     The gradient of a mixed batch is `Σ_k w_k f_k ∇L_k` on average, with sampling weights w and loss weights f. So that

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
 from mixer.policies.least_share import at_least, share_out
 from mixer.policies.loss_history import LossHistory
-from mixer.policies.presence import streams_there
 from mixer.policies.ranges import check_count, check_range
 from mixer.policies.scaling_law import MIN_POINTS, ScalingLaw, fit_scaling_law
 from mixer.policies.softmax import softmax
@@ -28,14 +27,14 @@ class ADO(Policy):
     - `p = 0.9 p̄ + 0.1 ρ`, each at least `floor`, and `p̄` the mean of all `p` so far, the warm-up's included.
 
     In `"paper"` form `n` is what the stream itself has had. As the authors' code has it (`"code"`) `n` is what all
-    streams have had together, `h` goes by counts, `√(h(1 − h))` stands for `√h`, the floor is one of `ρ`, and `p̄` is
-    the mean of `ρ`. The last matters: the paper's `p̄` nears a constant `ρ` as `t^{−0.1}`, a fifth of the way in ten
-    times the updates; the code's as `1/t`.
+    streams have had together, `h` goes by counts (of tokens where these are the unit), `√(h(1 − h))` stands for `√h`,
+    the floor is one of `ρ`, and `p̄` is the mean of `ρ`. The last matters: the paper's `p̄` nears a constant `ρ` as
+    `t^{−0.1}`, a fifth of the way in ten times the updates; the code's as `1/t`.
 
     Ours: losses are averaged over blocks instead of filtered, at most `max_points` of a stream, which bounds memory and
     the cost of a fit (about 10 ms a stream); losses of 0 or less are skipped; a stream without a law yet has its own
-    share of `ρ`, one that is not there waits with its own weight, and keeps its credit. The streams' own weights hold
-    until the first laws.
+    share of `ρ`, one that is not there waits with its own weight, and keeps its credit; one whose own weight is 0 has
+    no floor. The streams' own weights hold until the first laws.
 
     Args:
         form: Which form.
@@ -71,22 +70,25 @@ class ADO(Policy):
         super().__init__(unit=unit)
         if form not in ("paper", "code"):
             raise ValueError(f"form must be 'paper' or 'code', got {form!r}.")
-        check_count("num_warmup_steps", num_warmup_steps, 1, "a law takes a few losses")
-        check_count("refit_steps", refit_steps, 1, "1 fits after every update")
-        check_count("num_ignored_steps", num_ignored_steps, 0, "0 takes all losses")
-        if num_ignored_steps > num_warmup_steps:
-            raise ValueError(
-                f"num_ignored_steps must be at most num_warmup_steps={num_warmup_steps}, got {num_ignored_steps}; "
-                "half of it leaves the first fit the other half."
-            )
-        check_range("floor", floor, 0, 1, "0 does without")
-        check_range("credit_decay", credit_decay, 0, 1, "0 credits with the last update alone")
-        check_range("mean_share", mean_share, 0, 1, "0 follows the newest laws alone")
         self.form = form
         self.num_warmup_steps, self.refit_steps = num_warmup_steps, refit_steps
         self.num_ignored_steps = num_ignored_steps
         self.floor, self.credit_decay, self.mean_share = floor, credit_decay, mean_share
+        self._check_ranges()
         self._history = LossHistory(max_points)
+
+    def _check_ranges(self) -> None:
+        check_count("num_warmup_steps", self.num_warmup_steps, 1, "a law takes a few losses")
+        check_count("refit_steps", self.refit_steps, 1, "1 fits after every update")
+        check_count("num_ignored_steps", self.num_ignored_steps, 0, "0 takes all losses")
+        if self.num_ignored_steps > self.num_warmup_steps:
+            raise ValueError(
+                f"num_ignored_steps must be at most num_warmup_steps={self.num_warmup_steps}, got "
+                f"{self.num_ignored_steps}; half of it leaves the first fit the other half."
+            )
+        check_range("floor", self.floor, 0, 1, "0 does without")
+        check_range("credit_decay", self.credit_decay, 0, 1, "0 credits with the last update alone")
+        check_range("mean_share", self.mean_share, 0, 1, "0 follows the newest laws alone")
 
     @property
     def laws(self) -> dict[str, ScalingLaw | None]:
@@ -110,8 +112,8 @@ class ADO(Policy):
 
     def update(self, observation: Observation) -> Decision:
         """Takes the losses into the courses, fits when it is time, and weighs the streams anew; see `Policy.update`."""
-        step, there = observation.step, streams_there(observation)
-        self._take(observation, there)
+        step, there = observation.step, observation.is_there & (self._own > 0.0)
+        self._take(observation)
         if step >= self.num_warmup_steps and (step - self.num_warmup_steps) % self.refit_steps == 0:
             self._laws = [self._fit(stream) for stream in range(len(self._own))]
         if not there.any() or all(law is None for law in self._laws):
@@ -126,13 +128,14 @@ class ADO(Policy):
         self._mean = self._mean + (averaged - self._mean) / (step + 1)
         return Decision(weights)
 
-    def _take(self, observation: Observation, there: NDArray[np.bool_]) -> None:
-        drawn = observation.counts if self.form == "code" else observation.weights
-        if self.form == "paper" and observation.shares is not None:
-            drawn = observation.shares
+    def _take(self, observation: Observation) -> None:
+        amounts = observation.counts if self.unit == "samples" else observation.tokens
+        shares = observation.weights if observation.shares is None else observation.shares
+        drawn = shares if self.form == "paper" else amounts
         credit = self.credit_decay * self._credit + (1.0 - self.credit_decay) * drawn / max(drawn.sum(), 1e-300)
-        self._credit = np.where(there, credit, self._credit)
-        self._amounts = self._amounts + (observation.counts if self.unit == "samples" else observation.tokens)
+        waited = (observation.weights > 0.0) & (shares <= 0.0)
+        self._credit = np.where(waited, self._credit, credit)
+        self._amounts = self._amounts + amounts
         if observation.step > self.num_ignored_steps:
             self._history.take(self._amounts_of_laws(), observation.losses)
 

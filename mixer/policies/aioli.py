@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
-from mixer.policies.interactions import interactions_of, normalised, probe_mixture
+from mixer.policies.base import BoolArray, Decision, FloatArray, Mixture, Observation, Policy, Unit
+from mixer.policies.interactions import normalised
 from mixer.policies.least_share import share_out
 from mixer.policies.plain import from_plain, to_plain
-from mixer.policies.presence import streams_there
+from mixer.policies.probe_round import ProbeRound
 from mixer.policies.ranges import check_count, check_range
 from mixer.policies.slopes import slopes_of
 from mixer.policies.softmax import softmax
@@ -41,8 +40,8 @@ class Aioli(Policy):
     evenly with time (ours). The scripts of the public code average A over rounds too (`--ema`), and then take `p_j ∝
     exp(η Σ_i A_ij)` anew each time instead of a step from the last weights; that is not done here. Streams that are not
     there at the start of a round are not probed and keep their share of the weight; those that leave on the way are
-    passed over. Wrappers that change weights (`Smoothed`, `TrustRegion`, `Hold`, `WarmUp`) would blur the probes; of
-    such a change the policy knows nothing.
+    passed over, and while none that is probed is there the weights of the training rule. Wrappers that put other
+    mixtures in place of the probes (`Hold`, `Smoothed`, `TrustRegion`, `WarmUp`) refuse this policy.
 
     Args:
         learning_rate: η; the public code advises 0.1 to 0.5, and takes 1 for seven streams.
@@ -62,6 +61,7 @@ class Aioli(Policy):
 
     needs = frozenset({"loss"})
     own_cost = "a part of the updates are probes"
+    plans_probes = True
 
     def __init__(
         self,
@@ -79,95 +79,88 @@ class Aioli(Policy):
         super().__init__(unit=unit)
         if loss not in ("train", "evaluation"):
             raise ValueError(f"loss must be 'train' or 'evaluation', got {loss!r}.")
-        is_train = loss == "train"
-        check_range("learning_rate", learning_rate, 0, 100, "0.1 to 0.5 are usual, 0 keeps the weights")
-        check_count("probe_steps", probe_steps, 2 if is_train else 1, "a slope of training losses needs two")
-        check_count("num_sweeps", num_sweeps, 1, "2 to 6 are usual")
-        check_count("training_steps", training_steps, 1, "1 does little but probe")
-        check_count("num_warmup_steps", num_warmup_steps, 0, "0 probes from the start")
-        check_range("probe_share", probe_share, 0.5 + 1e-6, 1, "0.75 leaves the other streams a quarter")
-        if is_train and probe_share == 1.0:
-            raise ValueError(
-                "probe_share=1 shows the training loss of the probed stream alone; give less, or loss='evaluation'."
-            )
         self.learning_rate, self.normalise = learning_rate, normalise
         self.probe_steps, self.num_sweeps, self.probe_share = probe_steps, num_sweeps, probe_share
         self.training_steps, self.num_warmup_steps = training_steps, num_warmup_steps
         self.loss = loss
-        if not is_train:
+        self._check_ranges()
+        if loss == "evaluation":
             self.needs = frozenset({"evaluation_loss"})
+
+    def _check_ranges(self) -> None:
+        is_train = self.loss == "train"
+        check_range("learning_rate", self.learning_rate, 0, 100, "0.1 to 0.5 are usual, 0 keeps the weights")
+        check_count("probe_steps", self.probe_steps, 2 if is_train else 1, "a slope of training losses needs two")
+        check_count("num_sweeps", self.num_sweeps, 1, "2 to 6 are usual")
+        check_count("training_steps", self.training_steps, 1, "1 does little but probe")
+        check_count("num_warmup_steps", self.num_warmup_steps, 0, "0 probes from the start")
+        check_range("probe_share", self.probe_share, 0.5 + 1e-6, 1, "0.75 leaves the other streams a quarter")
+        if is_train and self.probe_share == 1.0:
+            raise ValueError(
+                "probe_share=1 shows the training loss of the probed stream alone; give less, or loss='evaluation'."
+            )
 
     def start(self, mixture: Mixture) -> Decision:
         """Forgets all rounds and plans the first phase; see `Policy.start`."""
         self._own = self._weights = mixture.weights
-        num_streams = len(mixture.names)
         # Ties of weights go by size, and only then by order.
         self._ranking = np.lexsort((-mixture.num_samples, -mixture.weights))
         self._is_warm_up = True
-        self._course: FloatArray = np.zeros((0, num_streams))  # training losses within the probe
-        self._base = np.full(num_streams, np.nan)  # evaluation losses at the start of the phase
-        there = np.ones(num_streams, dtype=np.bool_)
-        self._begin_phase()
+        self._base = np.full(len(mixture.names), np.nan)  # evaluation losses at the start of the phase
+        self._num_steps = 0
+        self._course: FloatArray = np.zeros((0, len(self._own)))  # training losses within the probe
         self._plan([])
         if self.num_warmup_steps == 0 and self.loss == "train":
-            self._begin_round(there)
-        return self._decide(there)
+            self._begin_round(mixture.is_there)
+        return self._decide(mixture.is_there)
 
     def update(self, observation: Observation) -> Decision:
         """Takes what the last update showed into its phase, and ends it when it is time; see `Policy.update`."""
-        there = streams_there(observation)
         self._num_steps += 1
         evaluation = observation.evaluation_losses if self.loss == "evaluation" else None
-        if self._probed and self.loss == "train":
+        if not self._round.is_over and self.loss == "train":
             losses = observation.losses
             row = np.where(np.isfinite(losses), np.clip(losses, -_HUGE, _HUGE), np.nan)
             self._course = np.vstack([self._course, row])
         if self._num_steps >= self._length() and (self.loss == "train" or evaluation is not None):
-            self._end_phase(evaluation, there)
-        return self._decide(there)
+            self._end_phase(evaluation, observation.is_there)
+        return self._decide(observation.is_there)
+
+    def _decide(self, there: BoolArray) -> Decision:
+        if not self._round.is_over:
+            mixture, among = self._round.mixture(), there & self._round.among
+            # With none of them there the probe would be of nothing, and the run end though others have samples left.
+            if mixture[among].sum() > 0.0:
+                return Decision(share_out(mixture, self._own, among, 0.0))
+        return Decision(share_out(self._weights, self._own, there, 0.0))
 
     # ---- Phases ----
 
     def _length(self) -> int:
         """Updates of the present phase, at least."""
-        if self._probed:
+        if not self._round.is_over:
             return self.probe_steps
         return self.num_warmup_steps if self._is_warm_up else self.training_steps
 
-    def _stream(self) -> int:
-        """The stream that is being probed; every second sweep runs backwards."""
-        sweep, position = divmod(self._phase, len(self._probed))
-        return self._probed[-1 - position if sweep % 2 else position]
-
-    def _begin_phase(self) -> None:
-        self._num_steps = 0
-        self._course = np.zeros((0, len(self._own)))
-
     def _plan(self, streams: list[int]) -> None:
         """Plans probes of streams, in the order of a sweep; of none while a round trains."""
-        self._probed, self._phase = streams, 0
-        self._falls = np.zeros((len(self._own), len(streams)))
-        self._num_falls = np.zeros((len(self._own), len(streams)), dtype=np.int64)
+        self._round = ProbeRound(streams, len(self._own), self.num_sweeps, self.probe_share)
 
-    def _begin_round(self, there: NDArray[np.bool_]) -> None:
+    def _begin_round(self, there: BoolArray) -> None:
         """Plans the probes of a round, unless there is nothing to weigh up."""
         streams = [int(k) for k in self._ranking if there[k] and self._own[k] > 0]
         self._plan(streams if len(streams) > 1 else [])
         self._is_warm_up = False
 
-    def _end_phase(self, evaluation: FloatArray | None, there: NDArray[np.bool_]) -> None:
+    def _end_phase(self, evaluation: FloatArray | None, there: BoolArray) -> None:
         falls = self._falls_of_phase(evaluation)
-        self._begin_phase()
-        if not self._probed:
+        self._num_steps, self._course = 0, self._course[:0]
+        if self._round.is_over:
             self._begin_round(there)
-        else:
-            if there[self._stream()]:
-                self._take(falls)
-            self._phase += 1
-        # Probes of streams that have left would be probes of the others at once.
-        while self._phase < self.num_sweeps * len(self._probed) and not there[self._stream()]:
-            self._phase += 1
-        if self._probed and self._phase >= self.num_sweeps * len(self._probed):
+            return
+        if there[self._round.stream]:
+            self._round.take(falls)
+        if self._round.move_on(there):
             self._step()
             self._plan([])
 
@@ -180,36 +173,18 @@ class Aioli(Policy):
         self._base = now
         return falls
 
-    def _take(self, falls: FloatArray) -> None:
-        known, column = np.isfinite(falls), self._probed.index(self._stream())
-        self._falls[known, column] += falls[known]
-        self._num_falls[known, column] += 1
-
-    # ---- Weights ----
-
     def _step(self) -> None:
         """One step of exponentiated gradient descent, over the streams of which a probe told something."""
-        is_known = self._num_falls.any(axis=0)
+        interactions, is_known = self._round.interactions()
         if is_known.sum() < 2:
             return
-        falls = np.full(self._falls.shape, np.nan)
-        np.divide(self._falls, self._num_falls, out=falls, where=self._num_falls > 0)
-        interactions = interactions_of(falls, self.probe_share)
         if self.normalise:
             interactions = normalised(interactions)
-        streams = np.array(self._probed)[is_known]
+        streams = np.array(self._round.streams)[is_known]
         old = self._weights[streams]
         factors = softmax(self.learning_rate * interactions.sum(axis=0)[is_known], old > 0)
         self._weights = self._weights.copy()
         self._weights[streams] = old.sum() * old * factors / (old @ factors)
-
-    def _decide(self, there: NDArray[np.bool_]) -> Decision:
-        if not self._probed:
-            return Decision(share_out(self._weights, self._own, there, 0.0))
-        mixture, is_probed = np.zeros(len(self._own)), np.zeros(len(self._own), dtype=np.bool_)
-        is_probed[self._probed] = True
-        mixture[self._probed] = probe_mixture(len(self._probed), self._probed.index(self._stream()), self.probe_share)
-        return Decision(share_out(mixture, self._own, there & is_probed, 0.0))
 
     # ---- State ----
 
@@ -217,14 +192,11 @@ class Aioli(Policy):
         """Gives the weights, and how far the round and its phase are; see `Policy.state_dict`."""
         return {
             "weights": self._weights.tolist(),
-            "probed": list(self._probed),
-            "phase": self._phase,
             "num_steps": self._num_steps,
             "is_warm_up": self._is_warm_up,
             "course": to_plain(self._course),
             "base": to_plain(self._base),
-            "falls": self._falls.tolist(),
-            "num_falls": self._num_falls.tolist(),
+            **self._round.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -232,10 +204,7 @@ class Aioli(Policy):
         super().load_state_dict(state)
         num_streams = len(self._own)
         self._weights = np.array(state["weights"], dtype=np.float64)
-        self._probed = [int(k) for k in state["probed"]]
-        self._phase, self._num_steps = int(state["phase"]), int(state["num_steps"])
-        self._is_warm_up = bool(state["is_warm_up"])
+        self._num_steps, self._is_warm_up = int(state["num_steps"]), bool(state["is_warm_up"])
         self._course = from_plain(state["course"], -1, num_streams)
         self._base = from_plain(state["base"], num_streams)
-        self._falls = from_plain(state["falls"], num_streams, -1)
-        self._num_falls = from_plain(state["num_falls"], num_streams, -1).astype(np.int64)
+        self._round.load_state_dict(state)

@@ -6,7 +6,8 @@ from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
-from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Unit
+from mixer.policies.acts_on import with_mean_one
+from mixer.policies.base import BoolArray, Decision, FloatArray, Mixture, Observation, Unit
 from mixer.policies.descent_bound import Bound
 from mixer.policies.pike import PiKE
 from mixer.policies.ranges import check_range
@@ -45,8 +46,8 @@ class BalancedPiKE(PiKE):
         tau: `τ`, above 0, per unit of loss.
         loss_decay: Share of the old average loss that stays at each update, in [0, 1).
         uses_loss_weights: Whether the samples of stream k are weighed by `K softmax(τL)_k` too, as the objective has
-            it; by default the factors rule the sampling only. Weighed losses make each micro-batch one of a single
-            stream, which takes more of them.
+            it, a mean of 1 over the streams that are there; by default the factors rule the sampling only. Weighed
+            losses make each micro-batch one of a single stream, which takes more of them.
         **arguments: See `PiKE`.
 
     Raises:
@@ -71,17 +72,17 @@ class BalancedPiKE(PiKE):
     def start(self, mixture: Mixture) -> Decision:
         """Forgets losses and gradients and gives the streams' own weights; see `Policy.start`."""
         self._losses.start(len(mixture.names))
-        return self._with_loss_weights(super().start(mixture))
+        return self._with_loss_weights(super().start(mixture), mixture.is_there)
 
     def update(self, observation: Observation) -> Decision:
         """Takes the new losses into their averages, then as `PiKE`; see `Policy.update`."""
         self._losses.take(observation.losses)
-        return self._with_loss_weights(super().update(observation))
+        return self._with_loss_weights(super().update(observation), observation.is_there)
 
-    def _with_loss_weights(self, decision: Decision) -> Decision:
+    def _with_loss_weights(self, decision: Decision, there: BoolArray) -> Decision:
         if not self.uses_loss_weights:
             return decision
-        return replace(decision, loss_weights=len(decision.weights) * self._softmax())
+        return replace(decision, loss_weights=with_mean_one(self._softmax(), there & (self._own > 0.0)))
 
     def _factors(self) -> FloatArray:
         return self.tau * self._softmax()

@@ -2,117 +2,29 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mixer.gradient_statistics import GradientStatistics
+from mixer.policies.contract import BoolArray, Decision, FloatArray, Int64Array, Mixture, Observation
 
-FloatArray = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
+__all__ = [
+    "BoolArray",
+    "Decision",
+    "FloatArray",
+    "Int64Array",
+    "Mixture",
+    "Observation",
+    "Policy",
+    "Unit",
+    "Weights",
+    "check_weights",
+    "evaluation_mixture",
+    "weights_array",
+]
 
 Unit = Literal["samples", "tokens"]
 Weights = Mapping[str, float] | Sequence[float] | FloatArray
-
-
-@dataclass(frozen=True)
-class Mixture:
-    """What a policy knows before the run.
-
-    Args:
-        names: Names of the streams, in order.
-        num_samples: int64 `[num_streams]`: size of each data set; 0 where it is not known.
-        weights: `[num_streams]`: the streams' own weights to start from; they sum to 1.
-        memories: Indices of the streams that are replay buffers, in order.
-        has_weights: Whether the streams were given weights; without, `weights` are uniform.
-    """
-
-    names: tuple[str, ...]
-    num_samples: Int64Array
-    weights: FloatArray
-    memories: tuple[int, ...] = ()
-    has_weights: bool = True
-
-
-@dataclass(frozen=True)
-class Observation:
-    """What a policy sees after an update. It rules the next one with what it concludes.
-
-    Args:
-        step: Number of updates done, which is the index of the update that the decision rules.
-        progress: Share of the run that is done, in [0, 1].
-        weights: `[num_streams]`: the weights that ruled the last update, before streams that were not there left.
-        counts: int64 `[num_streams]`: samples of each stream in the last update.
-        tokens: int64 `[num_streams]`: tokens of each stream in the last update; 0 where the data has none.
-        seen: int64 `[num_streams]`: samples of each stream so far.
-        losses: `[num_streams]`: mean loss per item in the last update, NaN where there is none (no sample, or a loss
-            that is not finite) and everywhere for a policy that does not need `"loss"`.
-        evaluation_losses: `[num_streams]`: losses of an evaluation that came since the last observation, NaN for a
-            stream without; `None` if there was none.
-        gradients: The streams' gradients in the last update, if they were measured.
-        shares: `[num_streams]`: what `weights` came to, once streams that were not there had left: 0 for those; `None`
-            where it is not known.
-        batch_size: Samples that were asked for in the last update, which had fewer if it was the rest of an epoch;
-            `None` takes those it had.
-        excess_losses: `[num_streams]`: mean per item in the last update of what the loss exceeds that of a reference
-            model on the same item, 0 where it is below; NaN where there is none, `None` where it was not measured.
-        losses_after: `[num_streams]`: mean loss per item of the last update's own samples after the optimizer step;
-            NaN where there is none, `None` where it was not measured.
-        update_norm: `||θ_{t+1} - θ_t||`: how far the last update moved the trainable parameters; NaN where it was not
-            measured.
-    """
-
-    step: int
-    progress: float
-    weights: FloatArray
-    counts: Int64Array
-    tokens: Int64Array
-    seen: Int64Array
-    losses: FloatArray
-    evaluation_losses: FloatArray | None = None
-    gradients: GradientStatistics | None = None
-    shares: FloatArray | None = None
-    batch_size: int | None = None
-    excess_losses: FloatArray | None = None
-    losses_after: FloatArray | None = None
-    update_norm: float = float("nan")
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What a policy decides for the next update.
-
-    Args:
-        weights: `[num_streams]`: share of each stream; any non-negative numbers, not all 0.
-        loss_weights: `[num_streams]`: factor on the loss of each stream's samples; `None` leaves the losses as they
-            are.
-        additional: `[num_streams]`: samples of each stream on top of the batch size, as multiples of it; they do not
-            count in the clock of the run. A stream that has some must have weight 0. `None` for none.
-    """
-
-    weights: FloatArray
-    loss_weights: FloatArray | None = None
-    additional: FloatArray | None = None
-
-    def state_dict(self) -> dict[str, list[float] | None]:
-        """Gives the decision as plain data."""
-        values = {name: getattr(self, name) for name in ("weights", "loss_weights", "additional")}
-        return {name: None if value is None else np.asarray(value).tolist() for name, value in values.items()}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Sequence[float] | None]) -> "Decision":
-        """Takes a decision from plain data.
-
-        Args:
-            state: What `state_dict` gave; older versions had no `additional`.
-
-        Returns:
-            The decision.
-        """
-        values = {name: None if value is None else np.array(value, dtype=np.float64) for name, value in state.items()}
-        return cls(np.array(state["weights"], dtype=np.float64), values["loss_weights"], values.get("additional"))
 
 
 class Policy(ABC):
@@ -124,8 +36,9 @@ class Policy(ABC):
     with their variance, which costs more), `"excess_loss"` (training losses above those of the trainer's reference
     model), `"loss_after"` (training losses once more after each optimizer step) or `"update_norm"` (how far each update
     moves the parameters). One that never changes its first decision says so by `is_static` and is not asked again. One
-    that goes by so many samples of each stream in a batch says how many in `min_samples`. What it takes beside what is
-    observed for it, with its default arguments, it says in words in `own_cost`.
+    that goes by so many samples of each stream in a batch says how many in `min_samples`. One that plans mixtures only
+    to see what they do says so by `plans_probes`; wrappers that would put others in their place refuse it. What it
+    takes beside what is observed for it, with its default arguments, it says in words in `own_cost`.
 
     Args:
         unit: Whether the weights are shares of samples or of tokens.
@@ -138,6 +51,7 @@ class Policy(ABC):
     is_static: bool = False
     interval_steps: int = 1
     min_samples: int = 0
+    plans_probes: bool = False
     own_cost: str = ""
 
     def __init__(self, *, unit: Unit = "samples"):
@@ -173,9 +87,11 @@ class Policy(ABC):
         """
 
     def evaluation_weights(self) -> FloatArray | None:
-        """Gives the mixture by which evaluation losses are averaged, or `None` for the weights of the first update.
+        """Gives the mixture by which evaluation losses are averaged, or `None` for what such a policy usually has.
 
-        It has to be constant over a run, or `eval_loss` could not be compared with itself.
+        It has to be constant over a run, or `eval_loss` could not be compared with itself. Where weights move these are
+        the streams' own, which the first decision need not be (it may be a probe, or uniform); where they do not, those
+        of the first update. `evaluation_mixture` says so.
 
         Returns:
             `[num_streams]` or `None`.
@@ -202,6 +118,23 @@ class Policy(ABC):
         own = sorted(self.state_dict())
         if sorted(state) != own:
             raise ValueError(f"{type(self).__name__} remembers {own}, but the saved policy state has {sorted(state)}.")
+
+
+def evaluation_mixture(policy: Policy, mixture: Mixture, first: Decision) -> FloatArray:
+    """Gives the mixture by which evaluation losses are averaged.
+
+    Args:
+        policy: The policy, started.
+        mixture: The streams.
+        first: Its first decision.
+
+    Returns:
+        `[num_streams]`: what the policy says; else its weights if they never change, and the streams' own if they do.
+    """
+    given = policy.evaluation_weights()
+    if given is not None:
+        return given
+    return first.weights / np.sum(first.weights) if policy.is_static else mixture.weights
 
 
 def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatArray:

@@ -10,7 +10,6 @@ from mixer.policies.acts_on import ActsOn, check_acts_on, decide
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
 from mixer.policies.least_share import at_least
 from mixer.policies.plain import from_plain, to_plain
-from mixer.policies.presence import streams_there
 from mixer.policies.ranges import check_count, check_range
 from mixer.policies.slopes import slopes_of
 from mixer.policies.softmax import softmax
@@ -95,7 +94,7 @@ class CoBa(Policy):
 
     def update(self, observation: Observation) -> Decision:
         """Takes new evaluation losses and weighs the streams anew; see `Policy.update`."""
-        there = streams_there(observation)
+        there = observation.is_there
         if observation.evaluation_losses is not None:
             self._take(observation.evaluation_losses, observation.step)
             if self._num_evaluations >= self.num_warmup_evaluations:

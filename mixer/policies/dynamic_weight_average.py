@@ -9,7 +9,6 @@ import numpy as np
 from mixer.policies.acts_on import ActsOn, check_acts_on, decide
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
 from mixer.policies.plain import from_plain, to_plain
-from mixer.policies.presence import streams_there
 from mixer.policies.ranges import check_count, check_range
 from mixer.policies.softmax import softmax
 
@@ -77,7 +76,7 @@ class DWA(Policy):
         self._take(observation.losses)
         if self._num_steps >= self.window_steps:  # above it after a resume with shorter windows
             self._close_window()
-        there = streams_there(observation)
+        there = observation.is_there
         factors = softmax(self._ratios / self.temperature, there & (self._own > 0))
         return decide(factors, self._own, there, self.acts_on)
 

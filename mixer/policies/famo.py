@@ -8,7 +8,6 @@ import numpy as np
 
 from mixer.policies.acts_on import ActsOn, check_acts_on, decide
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
-from mixer.policies.presence import streams_there
 from mixer.policies.ranges import check_range
 from mixer.policies.softmax import softmax
 from mixer.policies.stream_average import StreamAverage
@@ -86,7 +85,7 @@ class FAMO(Policy):
             before, after = self._above(observation.losses), self._above(observation.losses_after)
             self._losses.take(after)
             self._step(np.log(before) - np.log(after))
-        there = streams_there(observation)
+        there = observation.is_there
         factors = softmax(self._logits - self._log_losses(), there & (self._own > 0))
         return decide(factors, self._own, there, self.acts_on)
 

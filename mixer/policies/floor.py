@@ -3,8 +3,9 @@
 import numpy as np
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.policies.decisions import in_batch, with_weights
 from mixer.policies.ranges import check_range
-from mixer.policies.wrapper import Wrapper, in_batch, with_weights
+from mixer.policies.wrapper import Wrapper
 
 
 class Floor(Wrapper):
@@ -22,6 +23,8 @@ class Floor(Wrapper):
     Raises:
         ValueError: If the minimum is outside [0, 1]; at the start of the run if it is above 1/K.
     """
+
+    keeps_probes = True
 
     def __init__(self, policy: Policy, minimum: float = 0.05):
         super().__init__(policy)

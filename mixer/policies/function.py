@@ -39,10 +39,6 @@ class Function(Policy):
             return Decision(observation.weights)
         return self._call(observation.step, observation.weights)
 
-    def evaluation_weights(self) -> FloatArray:
-        """Gives the streams' own weights; see `Policy.evaluation_weights`."""
-        return self._mixture.weights
-
     def _call(self, step: int, weights: FloatArray) -> Decision:
         # A copy: a function that writes into its argument must not change what was recorded.
         where = f"mixing function at step {step}"

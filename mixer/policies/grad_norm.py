@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.acts_on import ActsOn, check_acts_on
-from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Unit
+from mixer.policies.acts_on import ActsOn, check_acts_on, with_mean_one
+from mixer.policies.base import BoolArray, Decision, FloatArray, Mixture, Observation, Unit
 from mixer.policies.gradient_policy import GradientPolicy, Gradients
 from mixer.policies.ranges import check_range
 from mixer.policies.stream_average import StreamAverage
@@ -18,7 +18,7 @@ class GradNorm(GradientPolicy):
     Chen et al. 2018, "GradNorm: Gradient Normalization for Adaptive Loss Balancing in Deep Multitask Networks",
     arXiv:1711.02257, sec. 3. With factors `y_k` on the losses, norms `G_k = y_k ||g_k||`, their mean `Ḡ`, loss ratios
     `L̃_k = L_k(t) / L_k(0)` and relative rates `r_k = L̃_k / mean L̃`, the norms shall be `Ḡ r_k^α` (eq. 1); the factors
-    sum to K.
+    of the streams that are there have a mean of 1.
 
     The paper takes a gradient step of `Σ_k |G_k − Ḡ r_k^α|` with respect to y at every update (eq. 2). Here the norms
     are measured now and then and there is no gradient through the factors: their fixed point has a closed form, `y_k ∝
@@ -113,8 +113,8 @@ class GradNorm(GradientPolicy):
             ratios[is_usable] = found / found.mean()
         return ratios
 
-    def _decision(self, weights: FloatArray) -> Decision:
-        return Decision(weights, self._factors.copy() if self.acts_on == "loss" else None)
+    def _decision(self, weights: FloatArray, there: BoolArray) -> Decision:
+        return Decision(weights, with_mean_one(self._factors, there) if self.acts_on == "loss" else None)
 
     def state_dict(self) -> dict[str, Any]:
         """Gives losses and factors too; see `Policy.state_dict`."""

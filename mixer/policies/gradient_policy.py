@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.gradient_statistics import GradientStatistics
-from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
+from mixer.policies.base import BoolArray, Decision, FloatArray, Mixture, Observation, Policy, Unit
 from mixer.policies.least_share import share_out
 from mixer.policies.ranges import check_count
 from mixer.policies.stream_average import StreamAverage
@@ -39,13 +39,13 @@ class GradientPolicy(Policy):
     """Averages the products of the streams' gradients and weighs the streams anew every `interval_steps` updates.
 
     A stream that was never measured keeps its share, and one that is not there its own weight. Each that is there keeps
-    `min_samples` samples of the batch, or nothing more would be learned of it.
+    `min_samples` samples of the batch, or nothing more would be learned of it; one whose own weight is 0 has none.
 
     Args:
         interval_steps: Updates from a measurement to the next.
         min_samples: Least samples of each stream in a batch; equal shares where the batch is too small for all.
         decay: Share of the old averages that stays at each measurement, in [0, 1).
-        unit: Whether the weights are shares of samples or of tokens; the least share is in the same unit.
+        unit: Whether the weights are shares of samples or of tokens; `min_samples` counts samples in both.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -65,19 +65,19 @@ class GradientPolicy(Policy):
         self._own = self._weights = mixture.weights
         self._gram.start(len(mixture.names) ** 2)
         self._variance.start(len(mixture.names))
-        return self._decision(self._weights)
+        return self._decision(self._weights, mixture.is_there)
 
     def update(self, observation: Observation) -> Decision:
         """Takes new gradients into the averages, and weighs the streams anew when it is time; see `Policy.update`."""
         batch_size = observation.batch_size or max(1, int(observation.counts.sum()))
-        there = observation.counts >= 0 if observation.shares is None else observation.shares > 0
-        least = self.min_samples / batch_size
+        there = observation.is_there & (self._own > 0)
+        least, lengths = self.min_samples / batch_size, observation.tokens_per_sample
         if observation.gradients is not None:
             self._measure(observation.gradients, there, batch_size)
             if observation.step % self.interval_steps == 0:
                 self._decide(there, batch_size)
-                self._weights = share_out(self._weights, self._own, there, least)
-        return self._decision(share_out(self._weights, self._own, there, least))
+                self._weights = share_out(self._weights, self._own, there, least, lengths)
+        return self._decision(share_out(self._weights, self._own, there, least, lengths), there)
 
     def _measure(self, gradients: GradientStatistics, there: NDArray[np.bool_], batch_size: int) -> None:
         gram, variance = self._products(gradients)
@@ -123,7 +123,7 @@ class GradientPolicy(Policy):
             `[num_known]` on the simplex; `None` leaves the weights as they are.
         """
 
-    def _decision(self, weights: FloatArray) -> Decision:
+    def _decision(self, weights: FloatArray, there: BoolArray) -> Decision:
         """Makes a decision of weights, for a subclass that weighs losses too."""
         return Decision(weights)
 

@@ -98,7 +98,8 @@ class GRAPE(GradientPolicy):
             size = float(np.abs(products[:, rows].diagonal()).mean())
             if not size > 0.0:
                 return None
-            products = np.clip(products / size, -1e150, 1e150)
+            with np.errstate(over="ignore"):
+                products = np.clip(products / size, -1e150, 1e150)
         tasks = self._play(playing, tasks, products @ gradients.weights)
         return exponentiated_step(gradients.weights, tasks @ products, self.rate)
 

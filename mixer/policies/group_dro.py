@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from mixer.policies.acts_on import ActsOn, check_acts_on, decide
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
 from mixer.policies.exponentiated_weights import ExponentiatedWeights
-from mixer.policies.presence import streams_there
 from mixer.policies.ranges import check_range
 from mixer.policies.stream_average import StreamAverage
 
@@ -68,11 +67,11 @@ class GroupDRO(Policy):
         self._own, takes_part = mixture.weights, mixture.weights > 0.0
         self._alpha.start(takes_part / takes_part.sum())
         self._last_losses.start(num_streams)
-        return self._decide(np.ones(num_streams, dtype=np.bool_))
+        return self._decide(mixture.is_there)
 
     def update(self, observation: Observation) -> Decision:
         """Moves `α` by the new losses; see `Policy.update`."""
-        losses, there = self._losses(observation), streams_there(observation)
+        losses, there = self._losses(observation), observation.is_there
         if np.isfinite(losses).any():
             self._last_losses.take(losses)
             values = np.where(there, self._last_losses.values, np.nan)

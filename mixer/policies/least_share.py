@@ -1,9 +1,8 @@
 """A least share for every stream that leaves the others their proportions."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mixer.policies.base import FloatArray
+from mixer.policies.base import BoolArray, FloatArray
 
 
 def at_least(weights: FloatArray, least: float) -> FloatArray:
@@ -28,23 +27,31 @@ def at_least(weights: FloatArray, least: float) -> FloatArray:
     return lifted
 
 
-def share_out(weights: FloatArray, own: FloatArray, there: NDArray[np.bool_], least: float) -> FloatArray:
+def share_out(
+    weights: FloatArray, own: FloatArray, there: BoolArray, least: float, tokens_per_sample: FloatArray | None = None
+) -> FloatArray:
     """Shares a batch out among the streams that are there; the others wait with their own weights.
 
-    What is sampled is then in the proportions of those that are there, whatever the others have.
+    What is sampled is then in the proportions of those that are there, whatever the others have. If none of them has a
+    weight, all that have one having left, their own weights rule: else a run would end that has samples left.
 
     Args:
         weights: `[num_streams]` on the simplex.
         own: `[num_streams]` on the simplex: the streams' own weights.
         there: bool `[num_streams]`: which streams are there.
-        least: Least share of the batch of each of them.
+        least: Least share of the samples of the batch of each of them.
+        tokens_per_sample: `[num_streams]`, above 0, if the weights are shares of tokens; `None` if they are of samples.
 
     Returns:
-        `[num_streams]` on the simplex; the weights themselves if none of those that are there has any.
+        `[num_streams]` on the simplex; the own weights if none of those that are there has any.
     """
+    weights = weights if weights[there].sum() > 0.0 else own
     among = weights[there].sum()
     if not among > 0.0:
         return weights
     shared: FloatArray = own * min(1.0, 0.99 / max(own[~there].sum(), 1e-9))
-    shared[there] = (1.0 - shared[~there].sum()) * at_least(weights[there] / among, least)
+    lengths = np.ones(1) if tokens_per_sample is None else tokens_per_sample[there]
+    in_samples = weights[there] / among / lengths
+    lifted = at_least(in_samples / in_samples.sum(), least) * lengths
+    shared[there] = (1.0 - shared[~there].sum()) * (lifted / lifted.sum())
     return shared

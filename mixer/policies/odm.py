@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
 from mixer.policies.exponentiated import HUGE
 from mixer.policies.least_share import share_out
-from mixer.policies.presence import streams_there
 from mixer.policies.ranges import check_count
 from mixer.policies.stream_average import StreamAverage
 
@@ -66,12 +65,12 @@ class ODM(Policy):
         """Forgets all losses and gives the first mixture; see `Policy.start`."""
         self._own = mixture.weights
         self._rewards.start(len(mixture.names))
-        return self._decide(0, np.ones(len(mixture.names), dtype=np.bool_))
+        return self._decide(0, mixture.is_there)
 
     def update(self, observation: Observation) -> Decision:
         """Takes the new rewards into the averages and weighs the streams anew; see `Policy.update`."""
         self._rewards.take(self._new_rewards(observation))
-        return self._decide(observation.step, streams_there(observation))
+        return self._decide(observation.step, observation.is_there)
 
     def _new_rewards(self, observation: Observation) -> FloatArray:
         losses, drawn = observation.losses, observation.weights if observation.shares is None else observation.shares

@@ -38,6 +38,7 @@ def part_of_mixture(mixture: Mixture, ids: Sequence[int]) -> Mixture:
         num_samples=mixture.num_samples[index],
         weights=weights / weights.sum(),
         memories=tuple(position for position, k in enumerate(ids) if k in mixture.memories),
+        there=None if mixture.there is None else mixture.there[index],
     )
 
 
@@ -55,7 +56,7 @@ def part_of_observation(observation: Observation, ids: Sequence[int]) -> Observa
     index = np.asarray(ids, dtype=np.int64)
     weights = observation.weights[index]
     shares = None if observation.shares is None else observation.shares[index]
-    asked = float((weights if shares is None else shares).sum())
+    asked = float(_in_samples(observation)[index].sum())
     gradients, batch_size = observation.gradients, observation.batch_size
 
     def part(values: FloatArray | None) -> FloatArray | None:
@@ -75,7 +76,16 @@ def part_of_observation(observation: Observation, ids: Sequence[int]) -> Observa
         gradients=None if gradients is None else gradients.part(ids),
         shares=None if shares is None else _renormalised(shares),
         batch_size=None if batch_size is None else max(1, int(batch_size * asked + _ROUNDING)),
+        there=None if observation.there is None else observation.there[index],
+        tokens_per_sample=part(observation.tokens_per_sample),
     )
+
+
+def _in_samples(observation: Observation) -> FloatArray:
+    """`[num_streams]`: each stream's share of the samples that were asked for."""
+    shares = observation.weights if observation.shares is None else observation.shares
+    lengths = observation.tokens_per_sample
+    return shares if lengths is None else _renormalised(shares / lengths)
 
 
 def _renormalised(values: FloatArray) -> FloatArray:

@@ -11,10 +11,9 @@ from mixer.gradient_statistics import GradientStatistics, alignment_of, conflict
 from mixer.policies.base import Decision, FloatArray, Int64Array, Mixture, Observation, Policy, Unit
 from mixer.policies.descent_bound import Bound, best_weights, bound_factors
 from mixer.policies.least_share import share_out
+from mixer.policies.mirror_step import log_changes
 from mixer.policies.ranges import check_count, check_range
 from mixer.policies.stream_average import StreamAverage
-
-_HUGE = 1e300  # infinity with which one can still calculate
 
 
 class PiKE(Policy):
@@ -32,9 +31,9 @@ class PiKE(Policy):
     over measurements (negative estimates of `||g_k||²` count, the average is then cut at 0) and divided by the mean of
     `||g_k||²` over the streams, so that the policy is the same for a loss in other units. The default rates weigh
     signal and noise as the conceptual form does at `ηL = 1` without conflict. Each stream keeps `min_samples` samples
-    of the batch, or its variance could not be measured again. A stream that was never measured keeps its share, one
-    that is not there counts for nothing. The streams' own weights hold until the first measurement, as far as they
-    leave `min_samples`.
+    of the batch, or its variance could not be measured again; one whose own weight is 0 has none. A stream that was
+    never measured keeps its share, one that is not there counts for nothing. The streams' own weights hold until the
+    first measurement, as far as they leave `min_samples`.
 
     Nothing in the practical form pulls back: with gradients that stay as they are it ends at the stream with the
     largest, others at their least; and where noise drowns the differences it wanders. `Floor` around it, or the
@@ -57,7 +56,7 @@ class PiKE(Policy):
             stream becomes rare; see `bound_factors`. Conceptual form.
         min_samples: Least samples of each stream in a batch; equal shares where the batch is too small for all.
         decay: Share of the old averages that stays at each measurement, in [0, 1).
-        unit: Whether the weights are shares of samples or of tokens; the floor is in the same unit.
+        unit: Whether the weights are shares of samples or of tokens; `min_samples` counts samples in both.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -87,14 +86,6 @@ class PiKE(Policy):
             raise ValueError(f"mode must be 'practical' or 'conceptual', got {mode!r}.")
         if bound not in ("per_stream", "published"):
             raise ValueError(f"bound must be 'per_stream' or 'published', got {bound!r}.")
-        check_count("interval_steps", interval_steps, 1, "1 decides after every update")
-        check_count("min_samples", min_samples, 0, "with less than 2 a variance may not be measured again")
-        check_range("signal_rate", signal_rate, 0, math.inf, "0 leaves the signal out")
-        check_range("noise_rate", noise_rate, 0, math.inf, "0 leaves the noise out")
-        check_range("max_log_change", max_log_change, 0, 100, "0.5 lets a weight grow by two thirds at a decision")
-        check_range("step_sharpness", step_sharpness, 1e-9, 1e9, "it has no unit, 1 is the longest safe step")
-        check_range("conflict", conflict or 0.0, 0, 0.5, "None measures it")
-        check_range("alignment", alignment or 0.0, 0, 1, "None measures it")
         self.interval_steps = interval_steps
         self.mode = mode
         self.signal_rate, self.noise_rate, self.scale_free = signal_rate, noise_rate, scale_free
@@ -102,9 +93,20 @@ class PiKE(Policy):
         self.step_sharpness, self.conflict, self.alignment = step_sharpness, conflict, alignment
         self.bound: Bound = bound
         self.min_samples = min_samples
+        self._check_ranges()
         self._averages = {name: StreamAverage(decay) for name in ("squared_norm", "variance")}
         if mode == "conceptual":
             self._averages["gram"] = StreamAverage(decay)
+
+    def _check_ranges(self) -> None:
+        check_count("interval_steps", self.interval_steps, 1, "1 decides after every update")
+        check_count("min_samples", self.min_samples, 0, "with less than 2 a variance may not be measured again")
+        check_range("signal_rate", self.signal_rate, 0, math.inf, "0 leaves the signal out")
+        check_range("noise_rate", self.noise_rate, 0, math.inf, "0 leaves the noise out")
+        check_range("max_log_change", self.max_log_change, 0, 100, "0.5 lets a weight grow by two thirds at a decision")
+        check_range("step_sharpness", self.step_sharpness, 1e-9, 1e9, "it has no unit, 1 is the longest safe step")
+        check_range("conflict", self.conflict or 0.0, 0, 0.5, "None measures it")
+        check_range("alignment", self.alignment or 0.0, 0, 1, "None measures it")
 
     def start(self, mixture: Mixture) -> Decision:
         """Forgets all gradients and gives the streams' own weights; see `Policy.start`."""
@@ -117,14 +119,14 @@ class PiKE(Policy):
     def update(self, observation: Observation) -> Decision:
         """Takes new gradients into the averages, and weighs the streams anew when it is time; see `Policy.update`."""
         batch_size = observation.batch_size or max(1, int(observation.counts.sum()))
-        there = observation.counts >= 0 if observation.shares is None else observation.shares > 0
-        least = self.min_samples / batch_size
+        there = observation.is_there & (self._own > 0)
+        least, lengths = self.min_samples / batch_size, observation.tokens_per_sample
         if observation.gradients is not None:
             self._take(observation.gradients)
             if observation.step % self.interval_steps == 0:
                 weights = self._weigh(observation.counts, batch_size, there)
-                self._weights = share_out(weights, self._own, there, least)
-        return Decision(share_out(self._weights, self._own, there, least))
+                self._weights = share_out(weights, self._own, there, least, lengths)
+        return Decision(share_out(self._weights, self._own, there, least, lengths))
 
     def _take(self, gradients: GradientStatistics) -> None:
         is_whole = np.isfinite(gradients.squared_norm) & np.isfinite(gradients.variance)
@@ -146,25 +148,14 @@ class PiKE(Policy):
             noise = np.maximum(variance[known], 0.0) * factors[known] ** 2
         old, weights = self._weights[known], self._weights.copy()
         if self.mode == "practical":
-            new = old * np.exp(self._log_changes(signal, noise, batch_size))
+            noise_rate = self.noise_rate / (2 * batch_size)
+            changes = log_changes(signal, noise, self.signal_rate, noise_rate, self.scale_free, self.max_log_change)
+            new = old * np.exp(changes)
         else:
             best = self._best(signal, noise, counts, batch_size, known, factors)
             new = old if best is None else best
         weights[known] = old.sum() * new / new.sum()
         return weights
-
-    def _log_changes(self, signal: FloatArray, noise: FloatArray, batch_size: int) -> FloatArray:
-        """Exponents of Algorithm 1, around that of the middle stream (which normalising takes out) and cut."""
-        scale = _mean(signal) if self.scale_free else 1.0
-        if scale == 0.0:  # no signal to measure by
-            return np.zeros(len(signal))
-        with np.errstate(over="ignore"):
-            gain = self.signal_rate * np.minimum(signal / scale, _HUGE)
-            loss = self.noise_rate / (2 * batch_size) * np.minimum(noise / scale, _HUGE)
-        exponents = np.minimum(gain, _HUGE) - np.minimum(loss, _HUGE)
-        most = self.max_log_change / 2  # both ways, and normalising adds no more than that
-        changes: FloatArray = np.clip(exponents - np.median(exponents), -most, most)
-        return changes
 
     def _best(
         self,
@@ -198,9 +189,3 @@ class PiKE(Policy):
         self._weights = np.array(state["weights"], dtype=np.float64)
         for name, average in self._averages.items():
             average.load_state_dict(state[name])
-
-
-def _mean(values: FloatArray) -> float:
-    """The mean of numbers whose sum may overflow."""
-    largest = float(values.max())
-    return largest * float((values / largest).mean()) if largest > 0.0 else 0.0

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from mixer.policies.acts_on import decide
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
 from mixer.policies.plain import from_plain, to_plain
-from mixer.policies.presence import streams_there
 from mixer.policies.ranges import check_count, check_range
 from mixer.policies.skill_graph import SkillGraph, graph_array
 from mixer.policies.softmax import softmax
@@ -65,7 +64,7 @@ class SkillIt(Policy):
         self._own = mixture.weights
         self._graph = graph_array(self.graph, mixture.names)
         self._history = np.zeros((0, len(mixture.names)))
-        return self._weigh(np.ones(len(mixture.names), dtype=np.bool_))
+        return self._weigh(mixture.is_there)
 
     def update(self, observation: Observation) -> Decision:
         """Takes an evaluation into the window, and weighs the streams anew; see `Policy.update`."""
@@ -73,7 +72,7 @@ class SkillIt(Policy):
         if losses is not None:
             row = np.where(np.isfinite(losses), np.clip(losses, -_HUGE, _HUGE), np.nan)
             self._history = np.vstack([self._history, row])[-self.window :]
-        return self._weigh(streams_there(observation))
+        return self._weigh(observation.is_there)
 
     def _weigh(self, there: NDArray[np.bool_]) -> Decision:
         exponents = self.learning_rate * (self._graph @ self._sums())

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.policies.decisions import in_batch, with_weights
 from mixer.policies.ranges import check_decay
-from mixer.policies.wrapper import Wrapper, in_batch, with_weights
+from mixer.policies.wrapper import Wrapper
 
 
 class Smoothed(Wrapper):

@@ -8,7 +8,6 @@ import numpy as np
 from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit
 from mixer.policies.exponentiated_weights import ExponentiatedWeights
 from mixer.policies.named_losses import check_losses, losses_array
-from mixer.policies.presence import streams_there
 from mixer.policies.ranges import check_range
 
 
@@ -67,7 +66,7 @@ class TargetLoss(Policy):
 
     def update(self, observation: Observation) -> Decision:
         """Moves the weights if there was an evaluation; see `Policy.update`."""
-        losses, there = observation.evaluation_losses, streams_there(observation)
+        losses, there = observation.evaluation_losses, observation.is_there
         if losses is not None and np.isfinite(losses).any():
             with np.errstate(over="ignore"):
                 gaps = losses - self._targets

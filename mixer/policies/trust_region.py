@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy
+from mixer.policies.decisions import in_batch
 from mixer.policies.ranges import check_range
-from mixer.policies.wrapper import Wrapper, in_batch
+from mixer.policies.wrapper import Wrapper
 
 _NUM_BISECTIONS = 60  # halves an interval of 1 to what a float tells apart
 

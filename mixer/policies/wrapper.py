@@ -1,10 +1,7 @@
 """The common part of wrappers: a policy around a policy."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy
 
@@ -12,21 +9,33 @@ from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Poli
 class Wrapper(Policy):
     """A policy that changes the decisions of another one; as it stands it passes them on.
 
-    It needs what the inner policy needs and counts in its unit.
+    It needs what the inner policy needs and counts in its unit. A subclass in which each mixture of the inner policy
+    still rules the update that it was decided for, if not to the last digit, says so by `keeps_probes`; others refuse
+    policies that plan probes, which would learn from updates that never were.
 
     Args:
         policy: The inner policy.
 
     Raises:
         TypeError: If that is no policy.
+        ValueError: If it plans probes that would not be kept.
     """
+
+    keeps_probes: bool = False
 
     def __init__(self, policy: Policy):
         if not isinstance(policy, Policy):
             raise TypeError(f"policy must be a Policy to wrap, got {type(policy).__name__}.")
+        if policy.plans_probes and not self.keeps_probes:
+            name = type(self).__name__
+            raise ValueError(
+                f"{name}: policy must be one whose weights may be moved or held back, got {policy.name}, which plans "
+                f"probes and would learn nothing of other mixtures in their place. Take it without {name}; arguments "
+                "of its own (those of Aioli: learning_rate, training_steps, num_warmup_steps) make it slower or later."
+            )
         super().__init__(unit=policy.unit)
         self.policy = policy
-        self.needs = policy.needs
+        self.needs, self.plans_probes = policy.needs, policy.plans_probes
         self.interval_steps, self.min_samples = policy.interval_steps, policy.min_samples
 
     @property
@@ -54,35 +63,3 @@ class Wrapper(Policy):
         """Takes up the inner policy's state; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self.policy.load_state_dict(state["policy"])
-
-
-def with_weights(decision: Decision, weights: FloatArray) -> Decision:
-    """Samples by other weights, while each stream counts for as much of the gradient as the policy wants.
-
-    That is weight times factor on the loss; a decision without factors on losses gets none, and counts by its weights.
-
-    Args:
-        decision: What the policy decides.
-        weights: `[num_streams]` on the simplex: what to sample by; above 0 where the decision's weights are.
-
-    Returns:
-        The decision with these weights; the factor of a stream to which the policy gives no weight becomes 0.
-    """
-    if decision.loss_weights is None:
-        return replace(decision, weights=weights)
-    shares = decision.weights / np.sum(decision.weights)
-    ratios = np.divide(shares, weights, out=np.ones(len(weights)), where=weights > 0.0)
-    return replace(decision, weights=weights, loss_weights=decision.loss_weights * ratios)
-
-
-def in_batch(weights: FloatArray, additional: FloatArray | None) -> FloatArray:
-    """Takes the weight from streams that have samples on top of the batch size: they must have none.
-
-    Args:
-        weights: `[num_streams]`.
-        additional: `[num_streams]`: samples on top of the batch size; `None` for none.
-
-    Returns:
-        `[num_streams]`, not normalised anew.
-    """
-    return weights if additional is None else weights * (additional <= 0.0)

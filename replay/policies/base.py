@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.policies import Decision, Fixed, Mixture, Observation, Policy, Proportional, as_policy
+from mixer.policies.base import evaluation_mixture
 from mixer.policies.part import part_of_mixture, part_of_observation
 
 FloatArray = NDArray[np.float64]
@@ -34,8 +35,7 @@ class ReplayPolicy(Policy):
     published protocols: 10 new samples and 10 of memory are a batch size of 10 and `ρ = 0.5`.
 
     `ρ` is a part of what is there: where streams have not entered yet or have left, the memories get `ρ / (1 - ρ)`
-    times the weights of the others, and a memory that is still empty leaves its part to the other memories. Who is
-    there shows in the last update, so that one update is out of proportion when that changes.
+    times the weights of the others, and a memory that is still empty leaves its part to the other memories.
 
     Wrappers of the other streams' mixture belong inside, `ReplayRatio(policy=Floor(PiKE()))`: around it they take
     memories for streams like the others.
@@ -58,6 +58,7 @@ class ReplayPolicy(Policy):
         self.additional = additional
         self.needs = type(self).needs | self.policy.needs
         self.interval_steps, self.min_samples = self.policy.interval_steps, self.policy.min_samples
+        self.plans_probes = self.policy.plans_probes
 
     @property
     def name(self) -> str:
@@ -104,22 +105,13 @@ class ReplayPolicy(Policy):
         if self._has_default:
             self.policy = Fixed() if others.has_weights else Proportional()
         inner = self.policy.start(others)
-        self._first = inner.weights / np.sum(inner.weights)
-        return self._mix(inner, self.start_replay(mixture), np.ones(len(names), dtype=np.bool_))
+        self._evaluation_weights = self._join(evaluation_mixture(self.policy, others, inner), 0.0)
+        return self._mix(inner, self.start_replay(mixture), mixture.is_there)
 
     def update(self, observation: Observation) -> Decision:
         """Shows the inner policy its streams and mixes the memories in; see `Policy.update`."""
         inner = self.policy.update(part_of_observation(observation, self.others.tolist()))
-        return self._mix(inner, self.update_replay(observation), self._there(observation))
-
-    def _there(self, observation: Observation) -> BoolArray:
-        """Tells which streams were there, bool `[num_streams]`; one that was asked for nothing counts as there."""
-        there: BoolArray = np.ones(len(observation.weights), dtype=np.bool_)
-        if observation.shares is not None:
-            there = (observation.shares > 0.0) | (observation.weights <= 0.0)
-        if self.additional:
-            there[self.memories] = observation.seen[self.memories] > 0  # they have no shares to go by
-        return there
+        return self._mix(inner, self.update_replay(observation), observation.is_there)
 
     def _mix(self, inner: Decision, replay: Replay, there: BoolArray) -> Decision:
         weights = inner.weights / np.sum(inner.weights)
@@ -141,8 +133,7 @@ class ReplayPolicy(Policy):
 
     def evaluation_weights(self) -> FloatArray:
         """Gives the inner policy's mixture, in which memories do not count; see `Policy.evaluation_weights`."""
-        inner = self.policy.evaluation_weights()
-        return self._join(self._first if inner is None else inner, 0.0)
+        return self._evaluation_weights
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the inner policy's state under `"policy"`; see `Policy.state_dict`."""

@@ -57,18 +57,18 @@ def _gathered_by_none(package: str) -> list[str]:
 
 
 # What every policy sees and gives back: read once for all of them.
-CONTRACT = {"mixer.policies.base", "mixer.gradient_statistics"}
+CONTRACT = {"mixer.policies.base", "mixer.policies.contract", "mixer.gradient_statistics"}
 # What many rules share, each of a single idea: read once as well.
 SHARED = {
     f"mixer.policies.{name}"
     for name in (
         "acts_on",
+        "decisions",
         "exponentiated",
         "exponentiated_weights",
         "least_share",
         "named_losses",
         "plain",
-        "presence",
         "ranges",
         "slopes",
         "softmax",
@@ -82,7 +82,7 @@ BRINGS = {
     "mixer.policies.stream_average": 400,  # a rule on gradients: the smoothing of what it divides by
     "mixer.policies.simplex_programme": 350,  # a rule that minimises over mixtures: the solver, and what it minimises
     "mixer.policies.scaling_law": 250,  # a rule that extrapolates losses: their history, and the fit
-    "mixer.policies.interactions": 120,  # a rule that plans probes of its own: their phases
+    "mixer.policies.probe_round": 175,  # a rule that plans probes of its own: their sweeps, and what they tell
 }
 
 

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,9 +13,14 @@ from mixer.groups import Grouping
 from mixer.plan import Plan
 from mixer.planner import Planner
 from mixer.policies import (
+    ADO,
+    ODM,
+    Aioli,
     Decision,
     Fixed,
+    Floor,
     Function,
+    GroupDRO,
     Hold,
     LossChange,
     Mixture,
@@ -26,6 +32,8 @@ from mixer.policies import (
     WarmUp,
 )
 from mixer.streams import Stream
+from replay import ReplayBuffer
+from replay.policies import ReplayRatio
 
 LENGTHS = {"a": 20, "b": 30, "c": 50}
 NO_TOKENS = np.zeros(3, dtype=np.int64)
@@ -562,10 +570,35 @@ class TestDecision:
 
 
 class TestAverageEvaluation:
-    def test_it_is_weighted_by_the_mixture_at_the_start(self) -> None:
-        mixing = make_mixing(Recording([2, 1, 1], [0, 0, 1]))
+    STREAMS = tuple(Stream(name, range(9), weight=weight) for name, weight in {"a": 2.0, "b": 1.0, "c": 1.0}.items())
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: Recording([0, 0, 1], [0, 1, 0]),
+            Aioli,  # begins with a probe
+            lambda: ODM(num_warmup_steps=0),  # begins uniform
+            lambda: GroupDRO(acts_on="sampling"),
+            lambda: Floor(Aioli(), 0.1),
+            lambda: ReplayRatio(0.5, Fixed()),
+        ],
+    )
+    def test_it_is_weighted_by_the_own_weights(self, make: Callable[[], Policy]) -> None:
+        policy = make()
+        memory = [Stream("memory", ReplayBuffer(4), weight=4.0)] if isinstance(policy, ReplayRatio) else []
+        mixing = make_mixing(policy, streams=[*self.STREAMS, *memory])
         one_update(mixing)
         assert mixing.average_evaluation({"a": 1.0, "b": 2.0, "c": 4.0}) == pytest.approx(2.0)
+
+    @pytest.mark.parametrize("wrap", [lambda policy: policy, Hold, lambda policy: Floor(policy, 0.2)])
+    def test_a_mixture_that_never_changes_is_its_own_weight(self, wrap: Callable[[Policy], Policy]) -> None:
+        mixing = make_mixing(wrap(Fixed([1, 1, 2])), streams=list(self.STREAMS))
+        assert mixing.average_evaluation({"a": 1.0, "b": 2.0, "c": 4.0}) == pytest.approx(2.75)
+
+    def test_so_is_one_that_only_says_so(self) -> None:
+        policy = Recording([1, 1, 2])
+        policy.is_static = True
+        assert make_mixing(policy).average_evaluation({"a": 1.0, "b": 2.0, "c": 4.0}) == pytest.approx(2.75)
 
     def test_streams_without_an_evaluation_leave_the_mean(self) -> None:
         assert make_mixing(Fixed([2, 1, 1])).average_evaluation({"c": 4.0, "a": 1.0}) == pytest.approx(2.0)
@@ -578,3 +611,96 @@ class TestAverageEvaluation:
 
     def test_where_only_weights_of_zero_are_left_it_is_the_plain_mean(self) -> None:
         assert make_mixing(Fixed([1, 0, 0])).average_evaluation({"b": 2.0, "c": 3.0}) == 2.5
+
+
+class TestWhoIsThere:
+    """What a policy sees of it is for the update that it decides."""
+
+    def observed(
+        self, streams: list[Stream], num_steps: int, **planning: object
+    ) -> tuple[list[list[bool]], np.ndarray]:
+        policy = Recording([1.0] * len(streams))
+        clock = Clock(10, 100, Budget(samples=100))
+        mixing = Mixing(Planner(streams, 0, **planning), policy, clock)
+        counts = [one_update(mixing).counts for _ in range(num_steps)]
+        return [observation.is_there.tolist() for observation in policy.observations], np.array(counts)
+
+    def test_streams_that_enter_leave_and_are_used_up(self) -> None:
+        streams = [
+            Stream("always", range(99)),
+            Stream("early", range(99), leaves_at=0.3),
+            Stream("late", range(99), enters_at=0.6),
+            Stream("short", range(5), max_epochs=1),
+        ]
+        there, counts = self.observed(streams, 10)
+        np.testing.assert_array_equal(np.array(there)[:-1], counts[1:] > 0)
+        assert there[0] == [True, True, False, True]
+        assert there[1] == [True, True, False, False]
+        assert there[2] == there[4] == [True, False, False, False]
+        assert there[5] == there[-1] == [True, False, True, False]
+
+    def test_a_stream_whose_group_is_used_up(self) -> None:
+        streams = [Stream(name, range(10), groups={"g": group}) for name, group in zip("abc", "xxy", strict=True)]
+        there, _ = self.observed(streams, 5, groupings=[Grouping("g", max_epochs={"x": 1})])
+        assert there[1] == [True] * 3
+        assert there[-1] == [False, False, True]
+
+    def test_a_stream_of_weight_0_is_there(self) -> None:
+        policy = Recording([1.0, 0.0, 1.0])
+        one_update(make_mixing(policy))
+        assert policy.observations[0].is_there.tolist() == [True] * 3
+
+    def test_the_first_decision_knows_it_too(self) -> None:
+        started: list[Mixture] = []
+
+        class Started(Recording):
+            def start(self, mixture: Mixture) -> Decision:
+                started.append(mixture)
+                return super().start(mixture)
+
+        streams = [Stream("a", range(9)), Stream("late", range(9), enters_at=0.5)]
+        Mixing(Planner(streams, 0), Started([0.5, 0.5]), Clock(2, 18, Budget(epochs=1)))
+        assert [mixture.is_there.tolist() for mixture in started] == [[True, False]]
+
+
+class TestSharesOfTokens:
+    """Samples of the first stream are a hundred times as long as those of the second."""
+
+    LENGTHS = np.array([100, 1])
+
+    def run(self, policy: Policy, num_steps: int) -> Mixing:
+        streams = [Stream("long", range(10_000)), Stream("short", range(10_000))]
+        mixing = Mixing(Planner(streams, 0), policy, Clock(404, 20_000, Budget(samples=404 * num_steps)))
+        for _ in range(num_steps):
+            plan = mixing.next_plan()
+            assert plan is not None
+            mixing.observe(plan, np.where(plan.counts > 0, 1.0, np.nan), plan.counts * self.LENGTHS)
+        return mixing
+
+    def test_a_policy_sees_shares_in_its_own_unit(self) -> None:
+        policy = Recording([0.75, 0.25], unit="tokens")
+        self.run(policy, 3)
+        first, *later = policy.observations
+        # The first plan knew no lengths: 303 samples of 100 tokens, and 101 of one.
+        np.testing.assert_allclose(first.shares, [30300 / 30401, 101 / 30401])
+        for seen in later:
+            np.testing.assert_allclose(seen.shares, [0.75, 0.25])
+            assert seen.tokens_per_sample.tolist() == [100.0, 1.0]
+
+    def test_samples_are_not_asked_for_their_lengths(self) -> None:
+        policy = Recording([0.75, 0.25])
+        self.run(policy, 2)
+        assert all(seen.tokens_per_sample is None for seen in policy.observations)
+        assert [seen.shares.tolist() for seen in policy.observations] == [[0.75, 0.25]] * 2
+
+    @pytest.mark.parametrize("unit", ["samples", "tokens"])
+    def test_equal_losses_leave_odm_even(self, unit: str) -> None:
+        policy = ODM(decay=0.0, num_warmup_steps=0, unit=unit)
+        weights = self.run(policy, 30).weights
+        assert weights["long"] == pytest.approx(0.5, abs=1e-6)
+
+    @pytest.mark.parametrize(("form", "tolerance"), [("paper", 1e-3), ("code", 0.05)])
+    def test_ado_credits_tokens(self, form: str, tolerance: float) -> None:
+        policy = ADO(form, num_warmup_steps=1000, unit="tokens")
+        self.run(policy, 60)
+        assert policy.state_dict()["credit"] == pytest.approx([0.5, 0.5], abs=tolerance)

@@ -23,7 +23,7 @@ def seen(
     evaluation_losses: Sequence[float] | None = None,
     excess_losses: Sequence[float] | None = None,
 ) -> Observation:
-    """An update of 8 samples a stream, of uniform weights, unless something else is said."""
+    """An update of 8 samples a stream, of uniform weights, unless something else is said; who has a share stays."""
     num_streams = len(losses)
     amounts = np.array([8] * num_streams if counts is None else counts)
     return Observation(
@@ -36,5 +36,6 @@ def seen(
         losses=np.array(losses, dtype=np.float64),
         evaluation_losses=None if evaluation_losses is None else np.array(evaluation_losses),
         shares=None if shares is None else np.array(shares),
+        there=None if shares is None else np.array(shares) > 0,
         excess_losses=None if excess_losses is None else np.array(excess_losses),
     )

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from mixer.policies import DWA, FAMO, CoBa, Decision, Policy
 from mixer.policies.acts_on import decide
-from mixer.policies.presence import streams_there
 from tests.mixer.policies.losses import mixture, observe
 
 MAKERS: dict[str, Callable[..., Policy]] = {
@@ -97,9 +96,3 @@ def test_with_nobody_there_the_own_weights_wait() -> None:
     own, nobody = np.array([0.5, 0.5]), np.array([False, False])
     assert decide(np.array([1.0, 3.0]), own, nobody, "sampling").weights.tolist() == [0.5, 0.5]
     assert decide(np.array([1.0, 3.0]), own, nobody, "loss").loss_weights.tolist() == [1.0, 1.0]
-
-
-def test_a_stream_without_a_weight_is_not_taken_for_one_that_left() -> None:
-    seen = observe(1, weights=[0.5, 0.5, 0.0], shares=[1.0, 0.0, 0.0])
-    assert streams_there(seen).tolist() == [True, False, True]
-    assert streams_there(observe(1, weights=[0.5, 0.5, 0.0])).tolist() == [True, True, True]

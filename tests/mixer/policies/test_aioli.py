@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.policies import Aioli, Decision
+from mixer.budget import Budget
+from mixer.clock import Clock
+from mixer.controller import Mixing
+from mixer.planner import Planner
+from mixer.policies import Aioli, Decision, Floor, Hold, Smoothed, TrustRegion, WarmUp
 from mixer.policies.interactions import interactions_of, normalised, probe_mixture
+from mixer.streams import Stream
+from replay.policies import ReplayRatio
 from tests.mixer.policies.losses import mixture, observe
 
 OWN = [0.5, 0.3, 0.2]
@@ -168,6 +174,67 @@ def test_it_goes_on_alike_after_a_resume_in_the_midst_of_a_phase(loss: str, cut:
 def test_values_outside_their_ranges_are_refused(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Aioli(**arguments)
+
+
+class TestTheRunGoesOn:
+    """A decision for streams that have nothing left would end it."""
+
+    @staticmethod
+    def planned(policy: Aioli, streams: list[Stream], num_steps: int) -> np.ndarray:
+        mixing = Mixing(Planner(streams, 0), policy, Clock(8, 8 * num_steps, Budget(samples=8 * num_steps)))
+        counts = []
+        while mixing.clock.progress < 1.0 and (plan := mixing.next_plan()) is not None:
+            losses = 3.0 - 0.001 * plan.step * np.arange(1, len(streams) + 1)
+            if plan.step % 7 == 0:
+                mixing.observe_evaluation(dict(zip(mixing.names, losses.tolist(), strict=True)))
+            mixing.observe(plan, np.where(plan.counts > 0, losses, np.nan), plan.counts)
+            counts.append(plan.counts)
+        return np.array(counts)
+
+    @pytest.mark.parametrize("arguments", [{}, {"loss": "evaluation", "probe_share": 1.0}])
+    def test_when_all_that_were_probed_leave_together(self, arguments: dict) -> None:
+        early = [Stream(name, range(99), leaves_at=0.505) for name in "ab"]
+        late = [Stream(name, range(99), enters_at=0.505) for name in "cd"]
+        counts = self.planned(Aioli(**arguments), early + late, 960)
+        assert len(counts) == 960
+        assert counts[485].tolist() == [0, 0, 4, 4]  # the weights of the training
+        assert counts[600:, 2:].max() / 8 > 0.7  # and later on probes of the new ones
+
+    @pytest.mark.parametrize("share", [0.75, 1.0])
+    def test_when_the_probed_one_is_used_up(self, share: float) -> None:
+        streams = [Stream("short", range(40), max_epochs=1), Stream("a", range(99)), Stream("b", range(99))]
+        policy = Aioli(1.0, 12, 1, 20, share, loss="evaluation")
+        counts = self.planned(policy, streams, 200)
+        assert counts.sum() == 200 * 8
+        assert counts[:, 0].sum() == 40
+
+    def test_what_was_learned_rules_in_place_of_a_probe_of_nothing(self) -> None:
+        world = World(Aioli(1.0, 2, 1, 3, 1.0, loss="evaluation"), eval_steps=2)
+        learned = world.run(2 + 6 + 3 + 1)[8].weights
+        assert abs(learned - OWN).max() > 0.02
+        assert world.decisions[-1].weights.tolist() == [1.0, 0.0, 0.0]
+        left = world.policy.update(observe(13, weights=[1.0, 0.0, 0.0], shares=[0.0, 0.5, 0.5]))
+        among = learned[1:] / learned[1:].sum()
+        np.testing.assert_allclose(left.weights, [0.5, *(0.5 * among)])
+
+    def test_a_stream_that_has_not_entered_is_not_probed(self) -> None:
+        streams = [Stream("late", range(99), weight=2.0, enters_at=0.9)]
+        streams += [Stream(name, range(99), weight=1.0) for name in "ab"]
+        counts = self.planned(Aioli(1.0, 4, 1, 10), streams, 100)
+        assert counts[:4].sum(axis=0).tolist() == [0, 24, 8]
+        assert counts[4:8].sum(axis=0).tolist() == [0, 8, 24]
+
+
+class TestWrapped:
+    @pytest.mark.parametrize("wrap", [Hold, Smoothed, TrustRegion, WarmUp, lambda policy: Hold(Floor(policy, 0.1))])
+    @pytest.mark.parametrize("make", [Aioli, lambda: ReplayRatio(0.1, Aioli())], ids=["alone", "replay"])
+    def test_what_would_move_its_probes_refuses_it(self, wrap, make) -> None:
+        with pytest.raises(ValueError, match=r"policy must be one .*, got .*Aioli.*, which plans probes .* without"):
+            wrap(make())
+
+    def test_a_floor_leaves_the_probes_apart(self) -> None:
+        decision = Floor(Aioli(probe_share=0.8), 0.1).start(mixture(OWN))
+        np.testing.assert_allclose(decision.weights, [0.66, 0.17, 0.17])
 
 
 def test_a_thousand_streams() -> None:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,13 @@ def test_a_stream_without_a_loss_counts_as_the_others() -> None:
 
 
 class TestLossWeights:
+    def test_those_that_are_there_have_a_mean_of_one(self) -> None:
+        policy = raw(uses_loss_weights=True)
+        policy.start(mixture_of([0.4, 0.3, 0.3]))
+        left = unmeasured_update([5, 5, 5], losses=[LOG_2, 0.0, 50.0])
+        decision = policy.update(replace(left, there=np.array([True, True, False])))
+        np.testing.assert_allclose(decision.loss_weights, [4 / 3, 2 / 3, 1.0])
+
     def test_they_are_left_alone_by_default(self) -> None:
         policy = BalancedPiKE()
         assert policy.start(mixture_of([0.5, 0.5])).loss_weights is None

@@ -114,7 +114,7 @@ MAKERS: dict[str, Callable[..., Policy]] = {
     "ObjectiveDescent": lambda **unit: ObjectiveDescent(interval_steps=1, evidence=0.5, **unit),
     "ObjectiveDescent, believing": lambda **unit: ObjectiveDescent(interval_steps=2, evidence=0.0, **unit),
     "ObjectiveDescent, worst": lambda **unit: ObjectiveDescent(
-        "worst", interval_steps=1, max_ratio=10.0, evidence=0.0, criterion="alignment", **unit
+        "worst", interval_steps=1, max_ratio=10.0, evidence=0.0, **unit
     ),
     "ObjectiveDescent, targets": lambda **unit: ObjectiveDescent(
         targets={"a": 1.0}, interval_steps=1, evidence=0.1, criterion="descent", min_samples=0, decay=0.3, **unit
@@ -238,18 +238,6 @@ class TestWeights:
         assert np.isfinite(weights).all()
         assert weights.min() >= 0.0
         np.testing.assert_allclose(weights.sum(axis=1), 1.0, atol=1e-12)
-
-    def test_one_stream_has_them_all(self, make: Callable[..., Policy]) -> None:
-        alone = Mixture(("a",), np.array([10]), np.array([1.0]))
-        policy = make() if not isinstance(make(), Fixed | Scheduled) else Fixed({"a": 2.0})
-        for losses in ("reference_losses", "target_losses"):
-            if getattr(policy, losses, None) is not None:
-                setattr(policy, losses, {"a": 2.0})
-        if isinstance(policy, Floor) and isinstance(policy.policy, Scheduled):
-            policy = Floor(Fixed({"a": 2.0}))
-        if isinstance(policy, SkillIt):
-            policy = SkillIt([[2.0]])
-        assert policy.start(alone).weights.tolist() == [1.0]
 
     def test_the_arguments_are_left_as_they_are(self, make: Callable[..., Policy]) -> None:
         policy, start = make(), mixture()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer.gradient_statistics import signal_and_noise
-from mixer.policies import Decision, PiKE
+from mixer.policies import BalancedPiKE, Decision, DoGE, PiKE
 from tests.mixer.policies.gradients import measured, mixture_of, unmeasured_update
 
 NAN = np.nan
@@ -164,7 +164,17 @@ class TestFloor:
         own = (0.3, 0.7)
         assert decided(PiKE(1), unmeasured_update([3, 7]), weights=own).tolist() == list(own)
         assert decided(PiKE(1), weights=(0.0, 1.0)).tolist() == [0.0, 1.0]
-        assert decided(PiKE(1), unmeasured_update([0, 10]), weights=(0.0, 1.0)).tolist() == [0.2, 0.8]
+        assert decided(PiKE(1), unmeasured_update([0, 10]), weights=(0.0, 1.0)).tolist() == [0.0, 1.0]
+
+    @pytest.mark.parametrize("make", [PiKE, BalancedPiKE, DoGE], ids=lambda make: make.__name__)
+    def test_it_counts_samples_where_weights_are_shares_of_tokens(self, make: Any) -> None:
+        policy, lengths = make(interval_steps=1, min_samples=2, unit="tokens"), np.array([100.0, 1.0, 10.0])
+        policy.start(mixture_of([0.02, 0.48, 0.5]))
+        update = unmeasured_update([20, 10, 10], losses=[1, 1, 1])
+        weights = policy.update(replace(update, tokens_per_sample=lengths)).weights
+        in_samples = weights / lengths / (weights / lengths).sum()
+        # Own weights are 1 in 2651 of the samples; the others keep their proportions.
+        np.testing.assert_allclose(in_samples, [2 / 40, 38 / 40 * 480 / 530, 38 / 40 * 50 / 530])
 
 
 class TestMeasurements:
@@ -373,13 +383,33 @@ class TestStreamsThatComeAndGo:
             there = shares if step > 50 else np.full(3, 1 / 3)
             counts = [20, 20, 20] if step <= 50 else [0, 30, 30]
             norms = [80, 1, 3] if step <= 50 else [np.nan, 1, 3]
-            weights = policy.update(replace(measured(norms, [1, 1, 1], counts), shares=there)).weights
+            weights = policy.update(replace(measured(norms, [1, 1, 1], counts), shares=there, there=there > 0)).weights
             if step == 50:
                 first = weights[1:] / weights[1:].sum()
         second = weights[1:] / weights[1:].sum()
         assert first[1] < 0.6
         np.testing.assert_allclose(second, [2 / 60, 58 / 60])
         assert weights[0] == pytest.approx(1 / 3)
+
+    def test_one_of_weight_0_is_there(self) -> None:
+        policy = PiKE(interval_steps=1, mode="conceptual", min_samples=0, decay=0.0)
+        weights = policy.start(mixture_of([0.5, 0.3, 0.2])).weights
+        for step in range(1, 9):
+            seen = measured([9, 1, 1], [1, 9e9, 9e9], [30, 0, 0], step=step)
+            weights = policy.update(replace(seen, weights=weights, shares=weights)).weights
+            assert weights.tolist() == [1.0, 0.0, 0.0]
+
+    def test_one_without_a_weight_of_its_own_has_no_least_share(self) -> None:
+        policy = PiKE(interval_steps=1, min_samples=2)
+        policy.start(mixture_of([0.5, 0.5, 0.0]))
+        assert policy.update(measured([9, 1, np.nan], [1, 1, np.nan], [30, 30, 0])).weights[2] == 0.0
+
+    def test_where_all_that_have_a_weight_left_the_own_weights_rule(self) -> None:
+        policy = PiKE(interval_steps=1, mode="conceptual", min_samples=0, decay=0.0)
+        policy.start(mixture_of([0.5, 0.3, 0.2]))
+        policy.update(measured([9, 1, 1], [1, 9e9, 9e9], [30, 0, 0]))
+        left = replace(unmeasured_update([60, 0, 0], step=2), there=np.array([False, True, True]))
+        np.testing.assert_allclose(policy.update(left).weights, [0.5, 0.3, 0.2])
 
     @pytest.mark.parametrize("mode", ["practical", "conceptual"])
     def test_one_that_was_never_measured_keeps_its_share(self, mode: Any) -> None:
@@ -394,7 +424,7 @@ class TestStreamsThatComeAndGo:
         policy = PiKE(interval_steps=1, decay=0.0)
         policy.start(mixture_of([0.5, 0.25, 0.25]))
         for _ in range(50):
-            seen = replace(measured([np.nan, 1, 3], [np.nan, 1, 1], [0, 30, 30]), shares=np.array([0.0, 0.5, 0.5]))
-            policy.update(seen)
-        entered = replace(unmeasured_update([30, 15, 15], step=51), shares=np.array([0.5, 0.25, 0.25]))
+            seen = measured([np.nan, 1, 3], [np.nan, 1, 1], [0, 30, 30])
+            policy.update(replace(seen, there=np.array([False, True, True])))
+        entered = unmeasured_update([0, 30, 30], step=51)  # it is there in the next update
         assert policy.update(entered).weights[0] == pytest.approx(0.5, rel=0.02)  # the others have their least

@@ -1,0 +1,205 @@
+"""What every policy does while streams enter and leave, one has no weight of its own, or there is only one."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mixer.gradient_statistics import GradientStatistics
+from mixer.policies import Decision, Fixed, Floor, Mixture, Observation, Policy, Scheduled, SkillIt
+from tests.mixer.policies.test_contract import MAKERS, NAMES, SIZES
+
+OWN = np.array([0.5, 0.0, 0.2, 0.3])
+BATCH_SIZE = 24
+
+# Others mix by what they are given, by losses alone, or give each stream a least share whatever its own weight.
+BY_OWN_WEIGHTS = {"ADO", "Aioli", "CoBa", "DWA", "DoGE", "FAMO", "Fixed, own weights", "GRAPE", "GradNorm"} | {
+    "BalancedPiKE",
+    "ObjectiveDescent",
+    "PiKE",
+    "RegularizedBalance",
+    "SkillIt",
+}
+# What a factor on a loss is relative to: the streams' own weights, or each stream alike.
+FACTORS_BY_OWN = {"CoBa, loss", "DWA, loss", "FAMO, loss", "GroupDRO", "DoReMi"}
+FACTORS_ALIKE = {"GradNorm", "BalancedPiKE, conceptual"}
+# These give weights whatever is there, as they are told to.
+TOLD = {"Fixed", "Floor(Scheduled)", "Function", "Scheduled", "Scheduled, steps"}
+
+
+@dataclass(frozen=True)
+class Course:
+    """Thirty updates and who is there in each of them; someone with a weight of its own always is."""
+
+    seed: int
+    num_steps: int = 30
+
+    def there(self) -> np.ndarray:
+        random = np.random.default_rng(self.seed)
+        rows = [random.random(len(OWN)) < 0.7]
+        for _ in range(self.num_steps):
+            stays = random.random(len(OWN)) < 0.8
+            rows.append(np.where(stays, rows[-1], ~rows[-1]))
+        table = np.array(rows)
+        nobody = ~(table & (OWN > 0)).any(axis=1)
+        table[nobody, random.integers(0, 2) * 2] = True
+        return table
+
+    def mixture(self) -> Mixture:
+        return Mixture(NAMES, SIZES, OWN.copy(), there=self.there()[0])
+
+    def updates(
+        self, policy: Policy, decision: Decision, first: int = 1, last: int | None = None
+    ) -> Iterator[tuple[Observation, Decision]]:
+        """What each update showed, and what is decided for the next one."""
+        for step in range(first, (self.num_steps if last is None else last) + 1):
+            seen = self.observation(step, decision, policy.unit)
+            decision = policy.update(seen)
+            yield seen, decision
+
+    def observation(self, step: int, decision: Decision, unit: str = "samples") -> Observation:
+        random = np.random.default_rng([self.seed, step])
+        was_there, there = self.there()[step - 1 : step + 1]
+        weights = decision.weights / decision.weights.sum()
+        drawn = np.where(was_there, weights, 0.0)
+        shares = drawn / drawn.sum() if drawn.any() else drawn
+        counts = np.round(BATCH_SIZE * shares).astype(np.int64)
+        losses = np.where(counts > 0, random.random(len(OWN)) * 3, np.nan)
+        return Observation(
+            step=step,
+            progress=step / self.num_steps,
+            weights=weights,
+            counts=counts,
+            tokens=10 * counts,
+            seen=step * counts,
+            losses=losses,
+            evaluation_losses=random.random(len(OWN)) if step % 3 == 0 else None,
+            gradients=self.gradients(counts, random),
+            shares=shares,
+            batch_size=BATCH_SIZE,
+            excess_losses=np.maximum(losses - 1.0, 0.0),
+            losses_after=losses - 0.1 * random.random(len(OWN)),
+            there=there,
+            tokens_per_sample=np.array([9.0, 3.0, 70.0, 1.0]) if unit == "tokens" else None,
+        )
+
+    def gradients(self, counts: np.ndarray, random: np.random.Generator) -> GradientStatistics:
+        vectors = random.normal(size=(len(OWN), 3))
+        missing, alone = counts < 1, counts < 2
+        gram = vectors @ vectors.T
+        gram[missing], gram[:, missing] = np.nan, np.nan
+        norms = np.where(alone, np.nan, np.diagonal(gram) - 0.2)
+        variance = np.where(alone, np.nan, random.random(len(OWN)) * 5)
+        shares = counts / max(1, counts.sum())
+        return GradientStatistics(gram, variance, norms, counts, shares, np.zeros_like(gram))
+
+
+every_policy = pytest.mark.parametrize("name", MAKERS)
+seeds = st.integers(0, 10_000)
+
+
+def name_in(name: str, names: set[str]) -> bool:
+    return name in names or name.partition(",")[0] in names
+
+
+@every_policy
+class TestComingAndGoing:
+    @settings(max_examples=5)
+    @given(seed=seeds, unit=st.sampled_from(["samples", "tokens"]))
+    def test_weights_stay_on_the_simplex_and_the_run_goes_on(self, name: str, seed: int, unit: str) -> None:
+        # Sizes of data sets, by which UniMax goes, are in samples.
+        policy, course = MAKERS[name](**({} if name.startswith("UniMax") else {"unit": unit})), Course(seed)
+        for seen, decision in course.updates(policy, policy.start(course.mixture())):
+            assert np.isfinite(decision.weights).all()
+            assert decision.weights.min() >= 0.0
+            assert decision.weights.sum() == pytest.approx(1.0)
+            if name not in TOLD:
+                assert decision.weights[seen.is_there].sum() > 0.0
+
+    @settings(max_examples=5)
+    @given(seed=seeds, unit=st.sampled_from(["samples", "tokens"]))
+    def test_a_stream_whose_own_weight_is_0_has_none(self, name: str, seed: int, unit: str) -> None:
+        if not name_in(name, BY_OWN_WEIGHTS) or name == "Fixed":
+            pytest.skip("it does not go by the streams' own weights")
+        policy, course = MAKERS[name](unit=unit), Course(seed)
+        first = policy.start(course.mixture())
+        assert first.weights[1] == 0.0
+        assert all(decision.weights[1] == 0.0 for _, decision in course.updates(policy, first))
+
+    @settings(max_examples=5)
+    @given(seed=seeds)
+    def test_factors_on_the_losses_of_those_there_leave_the_loss_its_scale(self, name: str, seed: int) -> None:
+        policy, course = MAKERS[name](), Course(seed)
+        decision = policy.start(course.mixture())
+        if decision.loss_weights is None:
+            pytest.skip("it has no factors")
+        for seen, later in course.updates(policy, decision):
+            assert np.isfinite(later.loss_weights).all()
+            assert later.loss_weights.min() >= 0.0
+            counts = seen.is_there & (OWN > 0)
+            if name_in(name, FACTORS_BY_OWN):
+                assert np.average(later.loss_weights[counts], weights=OWN[counts]) == pytest.approx(1.0)
+            elif name in FACTORS_ALIKE:
+                assert later.loss_weights[counts].mean() == pytest.approx(1.0)
+
+    @settings(max_examples=5)
+    @given(seed=seeds, cut=st.integers(0, 30))
+    def test_resumed_in_the_midst_it_goes_on_alike(self, name: str, seed: int, cut: int) -> None:
+        policy, resumed, course = MAKERS[name](), MAKERS[name](), Course(seed)
+        decisions = [policy.start(course.mixture())]
+        for _, decision in course.updates(policy, decisions[0], last=cut):
+            decisions.append(decision)
+        last = decisions[-1]
+        resumed.start(course.mixture())
+        resumed.load_state_dict(json.loads(json.dumps(policy.state_dict(), allow_nan=False)))
+        both = zip(course.updates(policy, last, cut + 1), course.updates(resumed, last, cut + 1), strict=True)
+        for (_, expected), (_, found) in both:
+            assert json.dumps(found.state_dict()) == json.dumps(expected.state_dict())
+        assert json.dumps(resumed.state_dict()) == json.dumps(policy.state_dict())
+
+
+def for_one_stream(make: Callable[..., Policy]) -> Policy:
+    """The policy, with what names streams or has a size of its own made to fit the stream "a" alone."""
+    policy = make()
+    for losses in ("reference_losses", "target_losses"):
+        if getattr(policy, losses, None) is not None:
+            setattr(policy, losses, {"a": 2.0})
+    if isinstance(policy, Floor) and isinstance(policy.policy, Scheduled):
+        return Floor(Fixed({"a": 2.0}))
+    if isinstance(policy, Fixed | Scheduled):
+        return Fixed({"a": 2.0})
+    return SkillIt([[2.0]]) if isinstance(policy, SkillIt) else policy
+
+
+@every_policy
+def test_a_single_stream_has_it_all_whatever_it_shows(name: str) -> None:
+    policy, random = for_one_stream(MAKERS[name]), np.random.default_rng(0)
+    decisions = [policy.start(Mixture(("a",), np.array([10]), np.array([1.0])))]
+    for step in range(1, 13):
+        loss = np.array([np.nan if step == 5 else 1.0 / step])
+        square = random.random(1)
+        seen = Observation(
+            step=step,
+            progress=step / 12,
+            weights=np.ones(1),
+            counts=np.array([8]),
+            tokens=np.array([80]),
+            seen=np.array([8 * step]),
+            losses=loss,
+            evaluation_losses=loss if step % 2 else None,
+            gradients=GradientStatistics(
+                square[:, None], square, square - 0.1, np.array([8]), np.ones(1), np.zeros((1, 1))
+            ),
+            shares=np.ones(1),
+            excess_losses=loss,
+            losses_after=0.9 * loss,
+            there=np.array([step != 9]),
+        )
+        decisions.append(policy.update(seen))
+    assert [decision.weights.tolist() for decision in decisions] == [[1.0]] * 13
+    for decision in decisions:
+        assert decision.loss_weights is None or decision.loss_weights.tolist() == [1.0]
