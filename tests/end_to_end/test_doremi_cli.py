@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 import yaml
 
-from mixer import DoReMi, Floor, Ledger, MixingTrainer, Mixture, Observation
+from mixer import DoReMi, Floor, Ledger, Mixture, Observation
 from mixer.cli import main
 from mixer.doremi import averaged_weights
+from tests.end_to_end.doremi import fails, trained
 from tests.end_to_end.test_cli import RECIPE, ROOT
 
+__all__ = ["trained"]  # a fixture
 POLICY = {"class_path": "mixer.DoReMi", "init_args": {"step_size": 3.0, "acts_on": "sampling"}}
 SAVING = ["--training.save_strategy", "steps", "--training.save_steps", "1"]
 
@@ -33,27 +35,6 @@ def recipe(tmp_path: Path) -> Path:
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(content))
     return path
-
-
-@pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the steps that were trained."""
-    names: list[str] = []
-    train = MixingTrainer.train
-
-    def noted(self: MixingTrainer, *args: Any, **kwargs: Any) -> Any:
-        names.append(Path(str(self.args.output_dir)).name)
-        return train(self, *args, **kwargs)
-
-    monkeypatch.setattr(MixingTrainer, "train", noted)
-    return names
-
-
-def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    with pytest.raises(SystemExit) as stop:
-        main(["doremi", *arguments])
-    assert stop.value.code == 2
-    return " ".join(capsys.readouterr().err.split())
 
 
 def weights_in(folder: Path) -> Any:

@@ -3,15 +3,15 @@
 import logging
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from mixer import MixingTrainer
 from mixer.cli import main
+from tests.end_to_end.doremi import fails, trained
 from tests.end_to_end.test_cli import RECIPE
 
+__all__ = ["trained"]  # a fixture
 SAVING = ["--training.save_strategy", "steps", "--training.save_steps", "1"]
 
 
@@ -37,27 +37,6 @@ def finished(_done: Path, tmp_path: Path) -> Path:
     shutil.copytree(_done / "run", tmp_path / "run")
     write_recipe(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the steps that were trained."""
-    names: list[str] = []
-    train = MixingTrainer.train
-
-    def noted(self: MixingTrainer, *args: Any, **kwargs: Any) -> Any:
-        names.append(Path(str(self.args.output_dir)).name)
-        return train(self, *args, **kwargs)
-
-    monkeypatch.setattr(MixingTrainer, "train", noted)
-    return names
-
-
-def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    with pytest.raises(SystemExit) as stop:
-        main(["doremi", *arguments])
-    assert stop.value.code == 2
-    return " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mixer.policies import Mixture, Observation
+from mixer.policies import Decision, Mixture, Observation, Policy
 
 
 def mixture(weights: Sequence[float], sizes: Sequence[int] | None = None) -> Mixture:
@@ -39,3 +39,17 @@ def observe(
         there=None if shares is None else np.array(shares) > 0,  # who has a share stays
         losses_after=None if after is None else np.array(after, dtype=np.float64),
     )
+
+
+class Told(Policy):
+    """Decides what it is told to, one decision after the other; the last one stays."""
+
+    def __init__(self, *decisions: Decision):
+        super().__init__()
+        self.decisions = decisions
+
+    def start(self, mixture: Mixture) -> Decision:
+        return self.decisions[0]
+
+    def update(self, observation: Observation) -> Decision:
+        return self.decisions[min(observation.step, len(self.decisions) - 1)]

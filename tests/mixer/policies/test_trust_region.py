@@ -7,27 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.policies import FAMO, Decision, Function, GroupDRO, Mixture, Observation, Policy, TrustRegion, Uniform
-from tests.mixer.policies.losses import mixture, observe
+from mixer.policies import FAMO, Decision, Function, GroupDRO, Policy, TrustRegion, Uniform
+from tests.mixer.policies.losses import Told, mixture, observe
 from tests.mixer.policies.seen import mixture_of, seen
 
 
-class Jumps(Policy):
-    """Decides what it is told to, one decision after the other."""
-
-    def __init__(self, *decisions: Decision):
-        super().__init__()
-        self.decisions = decisions
-
-    def start(self, mixture: Mixture) -> Decision:
-        return self.decisions[0]
-
-    def update(self, observation: Observation) -> Decision:
-        return self.decisions[min(observation.step, len(self.decisions) - 1)]
-
-
-def jumps(*rows: list[float]) -> Jumps:
-    return Jumps(*(Decision(np.array(row, dtype=np.float64)) for row in rows))
+def jumps(*rows: list[float]) -> Told:
+    return Told(*(Decision(np.array(row, dtype=np.float64)) for row in rows))
 
 
 def run(policy: Policy, num_steps: int, num_streams: int = 2) -> list[Decision]:
@@ -115,7 +101,7 @@ def test_within_the_limit_weights_are_passed_on_to_the_bit() -> None:
 
 def test_loss_weights_are_limited_alike() -> None:
     even = np.array([0.5, 0.5])
-    inner = Jumps(Decision(even, np.array([1.8, 0.2])), Decision(even, np.array([0.2, 1.8])))
+    inner = Told(Decision(even, np.array([1.8, 0.2])), Decision(even, np.array([0.2, 1.8])))
     decisions = run(TrustRegion(inner, math.log(2)), 2)
     np.testing.assert_allclose(decisions[1].loss_weights, [1.6, 0.4], rtol=1e-12)
     np.testing.assert_allclose(decisions[2].loss_weights, [1.2, 0.8], rtol=1e-12)
@@ -123,7 +109,7 @@ def test_loss_weights_are_limited_alike() -> None:
 
 def test_loss_weights_that_come_and_go_pass_through_ones() -> None:
     even = np.array([0.5, 0.5])
-    inner = Jumps(Decision(even), Decision(even, np.array([0.2, 1.8])), Decision(even))
+    inner = Told(Decision(even), Decision(even, np.array([0.2, 1.8])), Decision(even))
     decisions = run(TrustRegion(inner, math.log(1.5)), 2)
     assert decisions[0].loss_weights is None
     np.testing.assert_allclose(decisions[1].loss_weights, [2 / 3, 4 / 3], rtol=1e-12)
@@ -146,30 +132,30 @@ def test_uneven_weights_leave_the_mean_factor_at_one(inner: Policy) -> None:
 def test_what_counts_is_limited_not_the_factors() -> None:
     """Parts of the gradient are (1/2, 1/2), then (1/4, 3/4): within a factor of 2, though the factors are not alike."""
     weights = np.array([0.1, 0.9])
-    inner = Jumps(Decision(weights, np.array([5.0, 5 / 9])), Decision(weights, np.array([2.5, 5 / 6])))
+    inner = Told(Decision(weights, np.array([5.0, 5 / 9])), Decision(weights, np.array([2.5, 5 / 6])))
     assert run(TrustRegion(inner, math.log(2)), 1)[1].loss_weights.tolist() == [2.5, 5 / 6]
     # To (1/2, 1/2) again with a factor of 1.25: λ = 1/4 of the way.
-    inner = Jumps(Decision(weights, np.array([2.5, 5 / 6])), Decision(weights, np.array([5.0, 5 / 9])))
+    inner = Told(Decision(weights, np.array([2.5, 5 / 6])), Decision(weights, np.array([5.0, 5 / 9])))
     found = run(TrustRegion(inner, math.log(1.25)), 1)[1].loss_weights
     np.testing.assert_allclose(weights * found, [0.25 * 1.25, 1 - 0.25 * 1.25], rtol=1e-12)
 
 
 def test_weights_that_move_with_the_factors_leave_the_mean_factor() -> None:
     first = Decision(np.array([0.9, 0.1]), np.array([1.0, 1.0]))
-    inner = Jumps(first, Decision(np.array([0.1, 0.9]), np.array([5.0, 5 / 9])))
+    inner = Told(first, Decision(np.array([0.1, 0.9]), np.array([5.0, 5 / 9])))
     for decision in run(TrustRegion(inner, 0.1), 40):
         assert decision.weights @ decision.loss_weights == pytest.approx(1.0, rel=1e-12)
 
 
 def test_factors_of_streams_without_weight_are_no_stumbling_block() -> None:
     weights = np.array([1.0, 0.0])
-    inner = Jumps(Decision(weights), Decision(weights, np.array([0.0, 3.0])))
+    inner = Told(Decision(weights), Decision(weights, np.array([0.0, 3.0])))
     assert run(TrustRegion(inner, 0.1), 1)[1].loss_weights.tolist() == [0.0, 3.0]
 
 
 def test_a_stream_with_samples_on_top_has_no_weight_left() -> None:
     extra = Decision(np.array([1.0, 0.0]), additional=np.array([0.0, 0.5]))
-    decisions = run(TrustRegion(Jumps(Decision(np.array([0.2, 0.8])), extra), 0.1), 1)
+    decisions = run(TrustRegion(Told(Decision(np.array([0.2, 0.8])), extra), 0.1), 1)
     assert decisions[1].weights.tolist() == [1.0, 0.0]
     assert decisions[1].additional.tolist() == [0.0, 0.5]
 
@@ -177,7 +163,7 @@ def test_a_stream_with_samples_on_top_has_no_weight_left() -> None:
 def test_saved_on_the_way_it_goes_on_alike() -> None:
     even = np.array([0.5, 0.5])
     inner = [Decision(np.array([0.9, 0.1]), np.array([1.0, 1.0])), Decision(even, np.array([0.1, 1.9]))]
-    policy, resumed = TrustRegion(Jumps(*inner), 0.1), TrustRegion(Jumps(*inner), 0.1)
+    policy, resumed = TrustRegion(Told(*inner), 0.1), TrustRegion(Told(*inner), 0.1)
     run(policy, 3)
     resumed.start(mixture([0.5, 0.5]))
     resumed.load_state_dict(json.loads(json.dumps(policy.state_dict(), allow_nan=False)))

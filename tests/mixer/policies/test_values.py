@@ -20,6 +20,7 @@ from mixer.policies import (
     WarmUp,
 )
 from mixer.policies.base import evaluation_mixture
+from tests.mixer.policies.losses import Told
 
 MIXTURE = Mixture(("a", "b"), np.array([900, 100]), np.array([0.4, 0.6]))
 
@@ -32,20 +33,6 @@ class Alternating(Policy):
 
     def update(self, observation: Observation) -> Decision:
         return Decision(np.array([0.0, 5.0] if observation.step % 2 else [5.0, 0.0]))
-
-
-class Told(Policy):
-    """Decides what it is told to, one decision after the other."""
-
-    def __init__(self, *decisions: Decision):
-        super().__init__()
-        self.decisions = decisions
-
-    def start(self, mixture: Mixture) -> Decision:
-        return self.decisions[0]
-
-    def update(self, observation: Observation) -> Decision:
-        return self.decisions[observation.step]
 
 
 def observe(
