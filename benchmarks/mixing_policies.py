@@ -1,7 +1,8 @@
 """The competitors of `benchmarks.mixing_quality`: plain mixtures, a grid of fixed ones, and every adaptive policy.
 
 No policy is tuned: each has its defaults, but for `UniMax`, which two passes are allowed (one is less than a budget),
-and for what goes by the length of the run, which one rule sets for all by the parameter's name. With `N` updates and `M` observations (24 evaluations, for a policy that follows these; else `N`):
+and for what goes by the length of the run, which one rule sets for all by the parameter's name. With `N` updates and
+`M` observations (24 evaluations, for a policy that follows these; else `N`):
 
 - an interval (`interval_steps`) is `N/24` updates;
 - so is the time to the next fit (`refit_steps`) and that of losses averaged (`window_steps`);
