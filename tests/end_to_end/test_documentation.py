@@ -7,7 +7,7 @@ import pytest
 
 from mixer.policies.registry import built_in_policies
 
-PAGE = Path(__file__).parents[3] / "docs" / "choosing_a_policy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "choosing_a_policy.md"
 
 
 @pytest.mark.parametrize("name", built_in_policies())
