@@ -149,7 +149,7 @@ class MixingMixin(LoadingMixin, ComparingMixin, ResumingMixin):
             check_samples(self._policy, len(self.streams), size.value)
             self._run_probe = self._new_probe(probe, size)
             self._mixing = Mixing(planner, self._policy, clock, size)
-            self._agreement = Agreement(self.args.world_size, len(self.streams))
+            self._agreement = Agreement(self.args.world_size, len(self.streams), self.args.ddp_timeout_delta)
             self._recorder = self._new_recorder(self._mixing)
             self._attach_methods(with_conflict(methods, conflict), self._data_seed)
             check_conflict(self, schedule, self._methods)
