@@ -65,7 +65,8 @@ class LoadingMixin(UpdateMixin):
 
     def _prepare_input(self, data: Any) -> Any:
         # The Trainer's own loader does this: it puts batches on the device.
-        if self._mixing is not None and isinstance(data, Tensor) and self.args.accelerator_config.non_blocking:
+        config: Any = self.args.accelerator_config
+        if self._mixing is not None and isinstance(data, Tensor) and config.non_blocking:
             data = data.to(self.args.device, non_blocking=True)
         return super()._prepare_input(data)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from accelerate.utils import DistributedType
 from transformers import Trainer, TrainingArguments
@@ -95,7 +96,7 @@ def _begins_rows_anew(run: _Run) -> bool:
 
 
 def _shares_one_loader(run: _Run) -> bool:
-    config = run.args.accelerator_config
+    config: Any = run.args.accelerator_config
     return bool(config.split_batches or config.dispatch_batches)
 
 
