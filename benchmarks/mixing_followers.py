@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.mixing_cache import Run
 from benchmarks.mixing_policies import FIT, PROXY, PROXY_FIXED
-from benchmarks.mixing_report import GRID, best_of_grid
+from benchmarks.mixing_report import GRID, Results, best_of_grid
 from mixer.fit import fit_mixture
 
 _NUM_BEST = 3
@@ -38,12 +38,37 @@ def followers(runs: Sequence[Run], seeds: Sequence[int], folder: Path) -> list[R
         found += [replace(fitted, seed=seed) for seed in seeds]
     for run, result in done:
         if run.name == PROXY:
-            weights = [round(weight, 6) for weight in result["averaged_weights"].values()]
-            found.append(replace(run, name=PROXY_FIXED, class_name="Fixed", settings={"weights": weights}))
+            settings = {"weights": _averaged(result)}
+            found.append(replace(run, name=PROXY_FIXED, class_name="Fixed", settings=settings))
     return found
 
 
+def is_of_these(result: Mapping[str, Any], results: Results) -> bool:
+    """Says whether a fixed mixture came of runs that there are, and not of others, with other code or settings.
+
+    Args:
+        result: Its result, with its key.
+        results: Results of a mixture by competitor and seed, with their keys.
+
+    Returns:
+        Whether its weights are those of the proxy with its seed, or of a fit to the grid.
+    """
+    weights, seed = result["key"]["settings"]["weights"], result["key"]["seed"]
+    if result["name"] == PROXY_FIXED:
+        proxy = results.get(PROXY, {}).get(seed)
+        return proxy is not None and weights == _averaged(proxy)
+    grid = [next(iter(own.values())) for name, own in results.items() if name.startswith(GRID)]
+    return bool(grid) and weights == _fit([one["key"]["settings"]["weights"] for one in grid], grid)
+
+
+def _averaged(result: Mapping[str, Any]) -> list[float]:
+    return [round(weight, 6) for weight in result["averaged_weights"].values()]
+
+
 def _fitted(grid: Sequence[tuple[Run, Mapping[str, Any]]]) -> list[float]:
-    mixtures = [run.settings["weights"] for run, _ in grid]
-    losses = [list(result["validation_losses"].values()) for _, result in grid]
+    return _fit([run.settings["weights"] for run, _ in grid], [result for _, result in grid])
+
+
+def _fit(mixtures: Sequence[Sequence[float]], results: Sequence[Mapping[str, Any]]) -> list[float]:
+    losses = [list(result["validation_losses"].values()) for result in results]
     return [round(float(share), 6) for share in fit_mixture(mixtures, losses).shares]

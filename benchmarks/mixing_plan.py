@@ -11,6 +11,7 @@ import numpy as np
 
 from benchmarks.common import rotated
 from benchmarks.mixing_cache import Run
+from benchmarks.mixing_followers import is_of_these
 from benchmarks.mixing_grid import grid
 from benchmarks.mixing_mixtures import Scale, read
 from benchmarks.mixing_policies import FIT, PROXY_FIXED, Entry, competitors, settings_of
@@ -98,8 +99,8 @@ def collect(mixture: str, scale: Scale, folder: Path) -> dict[str, dict[int, dic
         Results by competitor and seed.
     """
     entries, found = competitors(), dict[str, dict[int, dict[str, Any]]]()
-    for path in sorted((folder / mixture).glob("*.json")):
-        result = json.loads(path.read_text())
+    results = [json.loads(path.read_text()) for path in sorted((folder / mixture).glob("*.json"))]
+    for result in sorted(results, key=lambda result: result["name"] in (FIT, PROXY_FIXED)):  # what they come of first
         name, key = result["name"], result["key"]
         if name.startswith(GRID) or name in (FIT, PROXY_FIXED):
             entry = Entry(key["class_name"], key["settings"])
@@ -107,6 +108,7 @@ def collect(mixture: str, scale: Scale, folder: Path) -> dict[str, dict[int, dic
             entry = entries[name]
         else:
             continue
-        if key == _run(mixture, scale, name, entry, key["seed"]).key():
+        is_wanted = name not in (FIT, PROXY_FIXED) or is_of_these(result, found)
+        if is_wanted and key == _run(mixture, scale, name, entry, key["seed"]).key():
             found.setdefault(name, {})[key["seed"]] = result
     return found

@@ -1,7 +1,7 @@
 """The competitors of `benchmarks.mixing_quality`: plain mixtures, a grid of fixed ones, and every adaptive policy.
 
-No policy is tuned: each has its defaults, but for what goes by the length of the run, which one rule sets for all by
-the parameter's name. With `N` updates and `M` observations (24 evaluations, for a policy that follows these; else `N`):
+No policy is tuned: each has its defaults, but for `UniMax`, which two passes are allowed (one is less than a budget),
+and for what goes by the length of the run, which one rule sets for all by the parameter's name. With `N` updates and `M` observations (24 evaluations, for a policy that follows these; else `N`):
 
 - an interval (`interval_steps`) is `N/24` updates;
 - so is the time to the next fit (`refit_steps`) and that of losses averaged (`window_steps`);
@@ -61,7 +61,7 @@ ENTRIES: dict[str, Entry] = {
     UNIFORM: Entry("Uniform"),
     PROPORTIONAL: Entry("Proportional"),
     TEMPERATURE: Entry("Temperature"),
-    "UniMax": Entry("UniMax", {"budget": NUM_SAMPLES}),
+    "UniMax": Entry("UniMax", {"budget": NUM_SAMPLES, "max_epochs": 2}),  # classification's budget is over one pass
     "LossChange": Entry("LossChange"),
     "LossChange, evaluation": Entry("LossChange", {"loss": "evaluation"}),
     "ODM": Entry("ODM"),

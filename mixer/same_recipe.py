@@ -1,34 +1,12 @@
 """Whether two recipes that were written train the same."""
 
-from argparse import ArgumentError
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import yaml
-from jsonargparse import ArgumentParser
+from mixer.written_recipe import filled_in, is_aside, is_of_training
 
-from mixer.recipe import Recipe
-
-# Where a run stands, what is told of it and what is kept on the way: no part of what is trained.
-_TOLD = tuple(
-    f"training.{name}"
-    for name in (
-        "output_dir",
-        "logging_",
-        "log_",
-        "disable_tqdm",
-        "report_to",
-        "run_name",
-        "project",
-        "trackio_",
-        "push_to_hub",
-        "hub_",
-        "skip_memory_metrics",
-    )
-)
-_KEPT = "training.save_"
-_BEST = "training.load_best_model_at_end"  # then the model is one of those that were kept
+# What is kept on the way, which makes a difference where the model is in the end one of those that were kept.
+_KEPT = ("save_",)
+_BEST = ("training", "load_best_model_at_end")
 
 
 def read_recipe(path: Path) -> str:
@@ -46,7 +24,7 @@ def read_recipe(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     if not text.endswith("\n"):
         raise ValueError("it was cut off" if text else "it is empty")
-    _filled_in(text)
+    filled_in(text)
     return text
 
 
@@ -58,30 +36,13 @@ def differences(before: str, now: str) -> list[str]:
         now: Another one.
 
     Returns:
-        Names of the fields that differ, in order, but for those that say where a run stands or what is told of it.
+        Names of the fields that differ, in order, but for those that say where a run stands, what is told of it or how
+        it loads.
 
     Raises:
         ValueError: If one of them is no recipe.
     """
-    first, second = _filled_in(before), _filled_in(now)
-    left_out = _TOLD if first.get(_BEST) or second.get(_BEST) else (*_TOLD, _KEPT)
-    names = (name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
-    return sorted(name for name in names if not name.startswith(left_out))
-
-
-def _filled_in(text: str) -> dict[str, Any]:
-    """Gives all fields of a recipe by name, policies and the like in the one form that there is of them all."""
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(Recipe)
-    try:
-        config = parser.parse_string(text)
-    except (ArgumentError, TypeError) as error:
-        raise ValueError(str(error)) from error
-    return _flat(yaml.safe_load(parser.dump(config, skip_validation=True)))
-
-
-def _flat(values: Any, name: str = "") -> dict[str, Any]:
-    if not isinstance(values, Mapping) or not values:
-        return {name: values}
-    parts = [_flat(value, f"{name}.{key}" if name else str(key)) for key, value in values.items()]
-    return {key: value for part in parts for key, value in part.items()}
+    first, second = filled_in(before), filled_in(now)
+    kept = () if first.get(_BEST) or second.get(_BEST) else _KEPT
+    fields = (field for field in first.keys() | second.keys() if first.get(field) != second.get(field))
+    return sorted(".".join(field) for field in fields if not (is_aside(field) or is_of_training(field, kept)))

@@ -4,9 +4,10 @@ import numpy as np
 
 from mixer.fit.laws import FloatArray, Predictor
 from mixer.fit.libraries import library
+from mixer.fit.replicates import Groups
 
 
-def fit_boosted_trees(mixtures: FloatArray, losses: FloatArray) -> Predictor:
+def fit_boosted_trees(mixtures: FloatArray, losses: FloatArray, groups: Groups) -> Predictor:
     """Fits LightGBM to each loss, with the 1000 trees and the rate 0.01 of RegMix's published code (2407.01492).
 
     [code] stops early on runs that are held out; here all runs are trained on, since few can be spared. A leaf holds at
@@ -15,6 +16,7 @@ def fit_boosted_trees(mixtures: FloatArray, losses: FloatArray) -> Predictor:
     Args:
         mixtures: `[num_runs, num_streams]` on the simplex.
         losses: `[num_runs, num_losses]`.
+        groups: `[num_runs]`, which make no difference: nothing is left out here.
 
     Returns:
         The trees' sum: losses `[num_mixtures, num_losses]` of mixtures `[num_mixtures, num_streams]`.

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mixer.fit.objective import Objective
-from mixer.fit.replicates import group_runs
+from mixer.fit.replicates import Groups, group_runs, numbered
 
 FloatArray = NDArray[np.float64]
 
@@ -61,7 +61,7 @@ def check_shape(values: ArrayLike, option: str, columns: str) -> FloatArray:
 
 
 def normalised(mixtures: FloatArray, streams: Sequence[str], runs: Sequence[str]) -> FloatArray:
-    """Brings mixtures to sum 1 and refuses those that are none, or too few to fit anything to.
+    """Brings mixtures to sum 1 and refuses those that are none.
 
     Args:
         mixtures: `[num_runs, num_streams]`: shares, or counts.
@@ -72,7 +72,7 @@ def normalised(mixtures: FloatArray, streams: Sequence[str], runs: Sequence[str]
         `[num_runs, num_streams]` on the simplex.
 
     Raises:
-        ValueError: If a share is negative or not finite, a run has none, or there are too few different mixtures.
+        ValueError: If a share is negative or not finite, or a run has none.
     """
     for run, mixture in zip(runs, mixtures, strict=True):
         bad = [name for name, share in zip(streams, mixture, strict=True) if not (np.isfinite(share) and share >= 0.0)]
@@ -81,13 +81,33 @@ def normalised(mixtures: FloatArray, streams: Sequence[str], runs: Sequence[str]
         if not 0.0 < mixture.sum() < np.inf:
             raise ValueError(f"mixtures: the shares of {run!r} sum to {mixture.sum()}; at least one must be positive.")
     shares: FloatArray = mixtures / mixtures.sum(axis=1, keepdims=True)
-    found = int(group_runs(shares).max()) + 1
+    return shares
+
+
+def check_groups(groups: ArrayLike | None, shares: FloatArray, streams: Sequence[str]) -> Groups:
+    """Gives which runs are of one mixture, and refuses too few mixtures to fit anything to.
+
+    Args:
+        groups: `[num_runs]`: a number for each mixture; `None` for those that are the same.
+        shares: `[num_runs, num_streams]` on the simplex.
+        streams: Names of the streams.
+
+    Returns:
+        `[num_runs]`: a number for each mixture.
+
+    Raises:
+        ValueError: If they are not one whole number a run, or there are too few different ones.
+    """
+    numbers = group_runs(shares) if groups is None else np.asarray(groups)
+    if numbers.shape != (len(shares),) or not np.issubdtype(numbers.dtype, np.integer):
+        raise ValueError(f"groups must be {len(shares)} whole numbers, one for each run, got {groups!r}.")
+    found = len(np.unique(numbers))
     if found < LEAST_MIXTURES:
         raise ValueError(
-            f"A fit needs runs of at least {LEAST_MIXTURES} different mixtures, got {len(runs)} with {found}: record "
+            f"A fit needs runs of at least {LEAST_MIXTURES} different mixtures, got {len(shares)} with {found}: record "
             f"runs with other fixed mixtures of {list(streams)}, at least one more than streams, better twice as many."
         )
-    return shares
+    return numbered(numbers)
 
 
 def check_losses(losses: FloatArray, names: Sequence[str], runs: Sequence[str], objective: Objective) -> None:

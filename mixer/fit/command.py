@@ -102,6 +102,7 @@ def _run(config: Namespace) -> None:
         streams=recorded.streams,
         loss_names=recorded.loss_names,
         runs=recorded.runs,
+        groups=recorded.groups,
         regressor=config.regressor,
         least_share=config.least_share,
         num_candidates=config.num_candidates,

@@ -7,9 +7,10 @@ import numpy as np
 
 from mixer.fit.laws import FloatArray, Predictor
 from mixer.fit.libraries import library
+from mixer.fit.replicates import Groups
 
 
-def fit_gaussian_process(mixtures: FloatArray, losses: FloatArray) -> Predictor:
+def fit_gaussian_process(mixtures: FloatArray, losses: FloatArray, groups: Groups) -> Predictor:
     """Fits a Gaussian process with a squared-exponential kernel and noise to all losses at once.
 
     Rasmussen & Williams, Gaussian Processes for Machine Learning (2006), algorithm 2.1, with the kernel's variance, its
@@ -19,6 +20,7 @@ def fit_gaussian_process(mixtures: FloatArray, losses: FloatArray) -> Predictor:
     Args:
         mixtures: `[num_runs, num_streams]` on the simplex.
         losses: `[num_runs, num_losses]`.
+        groups: `[num_runs]`, which make no difference: nothing is left out here.
 
     Returns:
         The mean of the process: losses `[num_mixtures, num_losses]` of mixtures `[num_mixtures, num_streams]`.

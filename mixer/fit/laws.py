@@ -6,11 +6,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.fit.replicates import group_runs
+from mixer.fit.replicates import Groups
 from mixer.fit.ridge import Ridge, fit_ridge
 
 FloatArray = NDArray[np.float64]
 Predictor = Callable[[FloatArray], FloatArray]
+Regressor = Callable[[FloatArray, FloatArray, Groups], Predictor]  # of mixtures, losses and which runs are of one
 
 MOST_STREAMS_QUADRATIC = 100  # 5,050 terms
 
@@ -19,20 +20,21 @@ MOST_STREAMS_QUADRATIC = 100  # 5,050 terms
 _GAPS = np.logspace(-1.5, 1.5, 13)
 
 
-def fit_linear(mixtures: FloatArray, losses: FloatArray) -> Predictor:
+def fit_linear(mixtures: FloatArray, losses: FloatArray, groups: Groups) -> Predictor:
     """Fits `L_k(w) = a_k + Σ_j b_kj w_j`, the linear regression that RegMix (2407.01492) compares with.
 
     Args:
         mixtures: `[num_runs, num_streams]` on the simplex.
         losses: `[num_runs, num_losses]`.
+        groups: `[num_runs]`: a number for each mixture, with which its runs are left out to choose the penalty.
 
     Returns:
         The law: losses `[num_mixtures, num_losses]` of mixtures `[num_mixtures, num_streams]`.
     """
-    return _fit_polynomial(mixtures, losses, lambda points: points)
+    return _fit_polynomial(mixtures, losses, groups, lambda points: points)
 
 
-def fit_quadratic(mixtures: FloatArray, losses: FloatArray) -> Predictor:
+def fit_quadratic(mixtures: FloatArray, losses: FloatArray, groups: Groups) -> Predictor:
     """Fits `L_k(w) = a_k + Σ_j b_kj w_j + Σ_{i<j} c_kij w_i w_j`.
 
     The quadratic polynomial for mixtures of Scheffé (Journal of the Royal Statistical Society B, 1958): on the simplex
@@ -41,6 +43,7 @@ def fit_quadratic(mixtures: FloatArray, losses: FloatArray) -> Predictor:
     Args:
         mixtures: `[num_runs, num_streams]` on the simplex.
         losses: `[num_runs, num_losses]`.
+        groups: `[num_runs]`: a number for each mixture, with which its runs are left out to choose the penalty.
 
     Returns:
         The law; see `fit_linear`.
@@ -59,10 +62,10 @@ def fit_quadratic(mixtures: FloatArray, losses: FloatArray) -> Predictor:
     def terms(points: FloatArray) -> FloatArray:
         return np.concatenate([points, points[:, pairs[:, 0]] * points[:, pairs[:, 1]]], axis=1)
 
-    return _fit_polynomial(mixtures, losses, terms)
+    return _fit_polynomial(mixtures, losses, groups, terms)
 
 
-def fit_exponential(mixtures: FloatArray, losses: FloatArray) -> Predictor:
+def fit_exponential(mixtures: FloatArray, losses: FloatArray, groups: Groups) -> Predictor:
     """Fits `L_k(w) = c_k + exp(a_k + Σ_j t_kj w_j)`, the law of Data Mixing Laws (2403.16952).
 
     Here the floor `c_k` is the one of a grid below the least loss seen that, with a ridge penalty on `t_k`, has the
@@ -72,6 +75,7 @@ def fit_exponential(mixtures: FloatArray, losses: FloatArray) -> Predictor:
     Args:
         mixtures: `[num_runs, num_streams]` on the simplex.
         losses: `[num_runs, num_losses]`.
+        groups: `[num_runs]`: a number for each mixture, with which its runs are left out to choose the penalty.
 
     Returns:
         The law; see `fit_linear`.
@@ -80,7 +84,7 @@ def fit_exponential(mixtures: FloatArray, losses: FloatArray) -> Predictor:
     floors = least - _GAPS[:, None] * np.where(width > 0.0, width, 1.0)  # [num_gaps, num_losses]
     num_gaps, num_losses = floors.shape
     logs = np.log(losses[:, None, :] - floors).reshape(len(losses), -1)
-    ridge = fit_ridge(mixtures, logs, group_runs(mixtures))
+    ridge = fit_ridge(mixtures, logs, groups)
     with np.errstate(over="ignore"):  # what is left out may be predicted to be anything: it is not chosen then
         left_out = floors + np.exp(ridge.left_out.reshape(-1, len(losses), num_gaps, num_losses))
         squares = ((left_out - losses[:, None, :]) ** 2).mean(axis=1)
@@ -97,8 +101,8 @@ def fit_exponential(mixtures: FloatArray, losses: FloatArray) -> Predictor:
     return predict
 
 
-def _fit_polynomial(mixtures: FloatArray, losses: FloatArray, terms: Predictor) -> Predictor:
-    ridge: Ridge = fit_ridge(terms(mixtures), losses, group_runs(mixtures))
+def _fit_polynomial(mixtures: FloatArray, losses: FloatArray, groups: Groups, terms: Predictor) -> Predictor:
+    ridge: Ridge = fit_ridge(terms(mixtures), losses, groups)
     choice = ((ridge.left_out - losses) ** 2).mean(axis=1).argmin(axis=0)
     targets = np.arange(losses.shape[1])
     return lambda points: ridge.predict(terms(points), choice, targets)

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mixer.fit.laws import Predictor
-from mixer.fit.replicates import group_runs
+from mixer.fit.laws import Predictor, Regressor
+from mixer.fit.replicates import Groups, numbered
 
 FloatArray = NDArray[np.float64]
 
@@ -44,7 +44,8 @@ class LeftOut:
 def leave_out(
     mixtures: FloatArray,
     losses: FloatArray,
-    fit: Callable[[FloatArray, FloatArray], Predictor],
+    groups: Groups,
+    fit: Regressor,
     objective: Callable[[FloatArray], FloatArray],
 ) -> LeftOut:
     """Predicts every mixture by a fit to the others; more than 40 mixtures are left out in 40 parts.
@@ -54,27 +55,29 @@ def leave_out(
     Args:
         mixtures: `[num_runs, num_streams]`.
         losses: `[num_runs, num_losses]`.
+        groups: `[num_runs]`: a number for each mixture, whose runs are left out together.
         fit: The regression.
         objective: Gives the objective `[num_runs]` of losses.
 
     Returns:
         The predictions.
     """
-    groups = group_runs(mixtures)
-    folds = groups % min(int(groups.max()) + 1, MOST_FOLDS)
+    numbers = numbered(groups)
+    folds = numbers % min(int(numbers.max()) + 1, MOST_FOLDS)
     predicted = np.empty(len(mixtures))
     for fold in range(int(folds.max()) + 1):
         is_out = folds == fold
-        predicted[is_out] = objective(fit(mixtures[~is_out], losses[~is_out])(mixtures[is_out]))
+        predicted[is_out] = objective(fit(mixtures[~is_out], losses[~is_out], groups[~is_out])(mixtures[is_out]))
     return LeftOut(predicted, objective(losses))
 
 
-def fit_constant(mixtures: FloatArray, losses: FloatArray) -> Predictor:
+def fit_constant(mixtures: FloatArray, losses: FloatArray, groups: Groups) -> Predictor:
     """Predicts the mean, whatever the mixture: what a fit has to be better than.
 
     Args:
         mixtures: `[num_runs, num_streams]`.
         losses: `[num_runs, num_losses]`.
+        groups: `[num_runs]`, which make no difference.
 
     Returns:
         The predictor.

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mixer.fit.checks import check_losses, check_names, check_shape, normalised
+from mixer.fit.checks import check_groups, check_losses, check_names, check_shape, normalised
 from mixer.fit.fitted import FittedMixture
 from mixer.fit.hull import search
 from mixer.fit.left_out import LeftOut, fit_constant, leave_out
 from mixer.fit.objective import AVERAGE, Objective, make_objective
 from mixer.fit.regressors import AUTO, REGRESSORS, regressors_to_try
+from mixer.fit.replicates import Groups
 from mixer.policies.ranges import check_count, check_range
 
 FloatArray = NDArray[np.float64]
@@ -25,6 +26,7 @@ def fit_mixture(
     streams: Sequence[str] | None = None,
     loss_names: Sequence[str] | None = None,
     runs: Sequence[str] | None = None,
+    groups: ArrayLike | None = None,
     regressor: str = AUTO,
     least_share: float = 0.0,
     num_candidates: int = 100_000,
@@ -48,6 +50,8 @@ def fit_mixture(
         streams: Names of the streams.
         loss_names: Names of the losses; `None` for those of the streams.
         runs: Names of the runs, for messages.
+        groups: `[num_runs]`: a number for each mixture, whose runs (as of other seeds) are left out together; `None`
+            for runs whose shares are the same to a thousandth.
         regressor: `"linear"`, `"quadratic"`, `"exponential"`, `"gaussian-process"` (these four: `"auto"`) or
             `"lightgbm"`.
         least_share: Least share of every stream.
@@ -69,16 +73,16 @@ def fit_mixture(
         >>> {name: round(share, 2) for name, share in fitted.weights.items()}
         {'math': 0.5, 'code': 0.5}
     """
-    given = _checked(mixtures, losses, objective, streams, loss_names, runs)
+    given = _checked(mixtures, losses, objective, streams, loss_names, runs, groups)
     _check_numbers(least_share, len(given.streams), num_candidates, num_best)
     together = given.together
     # In the order of what they reached, so that the order in which runs are given makes no difference.
     order = np.argsort(together(given.losses), kind="stable")
-    shares, values = given.shares[order], given.losses[order]
+    shares, values, same = given.shares[order], given.losses[order], given.groups[order]
     names = regressors_to_try(regressor, len(given.streams))
-    tried = {name: leave_out(shares, values, REGRESSORS[name], together) for name in names}
+    tried = {name: leave_out(shares, values, same, REGRESSORS[name], together) for name in names}
     chosen = min(tried, key=lambda name: tried[name].error)
-    fit = REGRESSORS[chosen](shares, values)
+    fit = REGRESSORS[chosen](shares, values, same)
     best = search(shares, lambda points: together(fit(points)), least_share, num_candidates, num_best, seed)
     expected, back = fit(best[None]), np.argsort(order, kind="stable")
     return FittedMixture(
@@ -90,7 +94,7 @@ def fit_mixture(
         regressor=chosen,
         errors={name: left_out.error for name, left_out in tried.items()},
         left_out=LeftOut(tried[chosen].predicted[back], tried[chosen].seen[back]),
-        constant_error=leave_out(shares, values, fit_constant, together).error,
+        constant_error=leave_out(shares, values, same, fit_constant, together).error,
         runs=given.runs,
         mixtures=given.shares,
         predict=lambda points: together(fit(points)),
@@ -107,6 +111,7 @@ class _Given:
         loss_names: Names of the losses that count.
         shares: `[num_runs, num_streams]` on the simplex.
         losses: `[num_runs, num_counting]`.
+        groups: `[num_runs]`: a number for each mixture.
         objective: The objective, of all losses.
     """
 
@@ -115,6 +120,7 @@ class _Given:
     loss_names: tuple[str, ...]
     shares: FloatArray
     losses: FloatArray
+    groups: Groups
     objective: Objective
 
     @property
@@ -131,6 +137,7 @@ def _checked(
     streams: Sequence[str] | None,
     loss_names: Sequence[str] | None,
     runs: Sequence[str] | None,
+    groups: ArrayLike | None,
 ) -> _Given:
     shares, values = check_shape(mixtures, "mixtures", "num_streams"), check_shape(losses, "losses", "num_losses")
     if len(shares) != len(values):
@@ -142,7 +149,8 @@ def _checked(
     check_losses(values, names, run_names, target)
     counting = tuple(name for name, counts in zip(names, target.counts, strict=True) if counts)
     shares = normalised(shares, stream_names, run_names)
-    return _Given(stream_names, run_names, counting, shares, values[:, target.counts], target)
+    same = check_groups(groups, shares, stream_names)
+    return _Given(stream_names, run_names, counting, shares, values[:, target.counts], same, target)
 
 
 def _of_streams(names: Sequence[str], streams: Sequence[str]) -> list[str]:

@@ -7,22 +7,20 @@ from typing import Any
 
 import yaml
 
+from mixer.written_recipe import Field, filled_in, flat, is_aside, is_of_training
+
 _FILE = "recipe.yaml"
 _MOST_NAMED, _LONGEST = 8, 60
 
 # The mixture, and what only serves its policy; budgets, which are compared as they were used up; and how it went on.
 _FIELDS = {"mixing", "groupings", "probe", "reference_model", "budget", "allow_inexact"}
 _STREAM_FIELDS = {"weight", "groups", "seed"}
-_TRAINING_FIELDS = {
-    *("output_dir", "seed", "data_seed", "max_steps", "num_train_epochs"),
-    *("report_to", "run_name", "project", "trackio_space_id", "disable_tqdm", "push_to_hub", "load_best_model_at_end"),
+# A mixture is fixed, or taken as it came out: when a run evaluated and what it kept leads to no other losses of it.
+_TRAINING_FIELDS = (
+    *("seed", "data_seed", "max_steps", "num_train_epochs", "eval_", "include_", "save_", "load_best_model_at_end"),
     *("resume_from_checkpoint", "restore_callback_states_from_checkpoint", "ignore_data_skip", "enable_jit_checkpoint"),
-    *("do_train", "do_eval", "do_predict", "prediction_loss_only", "batch_eval_metrics", "skip_memory_metrics"),
-    *("dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor", "dataloader_persistent_workers"),
-}
-_TRAINING_PREFIXES = ("logging_", "log_", "eval_", "include_", "save_", "hub_")
-
-_Path = tuple[str, ...]
+    *("do_train", "do_eval", "do_predict", "prediction_loss_only", "batch_eval_metrics"),
+)
 
 
 def check_recipes(folders: Mapping[str, Path], allow_different: bool) -> list[str]:
@@ -38,7 +36,7 @@ def check_recipes(folders: Mapping[str, Path], allow_different: bool) -> list[st
     Raises:
         ValueError: If recipes differ, with their fields and values and the way out, or one cannot be read.
     """
-    recipes = {name: _read(folder / _FILE) for name, folder in folders.items() if (folder / _FILE).is_file()}
+    recipes = _read({name: folder / _FILE for name, folder in folders.items() if (folder / _FILE).is_file()})
     notes = []
     without = [name for name in folders if name not in recipes]
     if without:
@@ -60,36 +58,41 @@ def check_recipes(folders: Mapping[str, Path], allow_different: bool) -> list[st
     return notes
 
 
-def _read(path: Path) -> dict[_Path, str]:
-    """Gives what counts of a recipe, as text, by field."""
+def _read(paths: Mapping[str, Path]) -> dict[str, dict[Field, str]]:
+    """Gives what counts of recipes, as text, by field: as they are written where one is none of this version."""
+    texts = {name: _text(path) for name, path in paths.items()}
     try:
-        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+        recipes = {name: filled_in(text) for name, text in texts.items()}
+    except ValueError:  # fields that are no more, or a class that cannot be had here
+        recipes = {name: flat(yaml.safe_load(text)) for name, text in texts.items()}
+    return {name: _counting(recipe) for name, recipe in recipes.items()}
+
+
+def _text(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+        yaml.safe_load(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(
             f"{path} cannot be read ({reason}): mend it, or take it away and see to it yourself."
         ) from None
-    return {field: repr(value) for field, value in _flat(recipe).items() if value is not None and _counts(field)}
+    return text
 
 
-def _flat(value: Any, field: _Path = ()) -> dict[_Path, Any]:
-    if not isinstance(value, Mapping):
-        return {field: value}
-    parts = [_flat(part, (*field, str(key))) for key, part in value.items()]
-    return {name: found for part in parts for name, found in part.items()}
+def _counting(recipe: Mapping[Field, Any]) -> dict[Field, str]:
+    return {field: repr(value) for field, value in recipe.items() if value not in (None, {}) and _counts(field)}
 
 
-def _counts(field: _Path) -> bool:
+def _counts(field: Field) -> bool:
     """Whether runs that differ in a field differ in more than their mixture."""
     first, *rest = field or ("",)
-    if first == "training" and rest:
-        return rest[0] not in _TRAINING_FIELDS and not rest[0].startswith(_TRAINING_PREFIXES)
     if first == "streams" and len(rest) > 1:
         return rest[1] not in _STREAM_FIELDS
-    return first not in _FIELDS
+    return first not in _FIELDS and not is_aside(field) and not is_of_training(field, _TRAINING_FIELDS)
 
 
-def _differences(recipes: Mapping[str, Mapping[_Path, str]]) -> list[str]:
+def _differences(recipes: Mapping[str, Mapping[Field, str]]) -> list[str]:
     """Says for each field in which recipes differ what most have, and which have something else."""
     differing = []
     for field in sorted({field for recipe in recipes.values() for field in recipe}):

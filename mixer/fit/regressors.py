@@ -1,14 +1,12 @@
 """Regressions of losses on mixtures, by name."""
 
-from collections.abc import Callable
-
 from mixer.fit.boosted_trees import fit_boosted_trees
 from mixer.fit.gaussian_process import fit_gaussian_process
-from mixer.fit.laws import MOST_STREAMS_QUADRATIC, FloatArray, Predictor, fit_exponential, fit_linear, fit_quadratic
+from mixer.fit.laws import MOST_STREAMS_QUADRATIC, Regressor, fit_exponential, fit_linear, fit_quadratic
 
 AUTO = "auto"
 
-REGRESSORS: dict[str, Callable[[FloatArray, FloatArray], Predictor]] = {
+REGRESSORS: dict[str, Regressor] = {
     "linear": fit_linear,
     "quadratic": fit_quadratic,
     "exponential": fit_exponential,

@@ -4,22 +4,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
+Groups = NDArray[np.intp]
 
 _SAME_MIXTURE = 1e-3
 
 
-def group_runs(mixtures: FloatArray) -> NDArray[np.intp]:
+def group_runs(*mixtures: FloatArray) -> Groups:
     """Groups runs of the same mixture, to a thousandth: leaving out one of them alone would hide nothing.
 
+    Runs that are like a third one are in its group too, so that the order of runs makes no difference.
+
     Args:
-        mixtures: `[num_runs, num_streams]`.
+        *mixtures: `[num_runs, num_streams]`; of several, as shares of samples and of tokens, runs have to agree in one.
 
     Returns:
         `[num_runs]`: number of the group, in the order in which they come.
     """
-    groups = np.full(len(mixtures), -1, dtype=np.intp)
-    for run, mixture in enumerate(mixtures):
-        if groups[run] < 0:
-            is_same = np.abs(mixtures - mixture).max(axis=1) <= _SAME_MIXTURE
-            groups[is_same & (groups < 0)] = groups.max() + 1
-    return groups
+    groups = np.arange(len(mixtures[0]))
+    for run in range(len(groups)):
+        like = [np.abs(shares - shares[run]).max(axis=1) <= _SAME_MIXTURE for shares in mixtures]
+        joined = groups[np.any(like, axis=0)]
+        groups[np.isin(groups, joined)] = joined.min()
+    return numbered(groups)
+
+
+def numbered(groups: Groups) -> Groups:
+    """Numbers groups from 0 without a gap.
+
+    Args:
+        groups: `[num_runs]`: a number for each group.
+
+    Returns:
+        `[num_runs]`: numbers in the order in which groups come.
+    """
+    _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse]

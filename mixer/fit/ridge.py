@@ -57,8 +57,8 @@ def fit_ridge(features: FloatArray, targets: FloatArray, groups: NDArray[np.intp
     Args:
         features: `[num_observations, num_features]`.
         targets: `[num_observations, num_targets]`.
-        groups: `[num_observations]`: number of the group that each is left out with, from 0 without a gap. Repeated
-            measurements are one group: with one of them left in, the best penalty would seem to be none.
+        groups: `[num_observations]`: number of the group that each is left out with. Repeated measurements are one
+            group: with one of them left in, the best penalty would seem to be none.
 
     Returns:
         The regressions.
@@ -79,7 +79,7 @@ def _left_out_residuals(
 ) -> FloatArray:
     """Gives the residuals `[num_penalties, num_observations, num_targets]` of each group by a fit to the others."""
     found, sizes = np.empty_like(residuals), np.bincount(groups)
-    for size in np.unique(sizes):  # groups of one size at once
+    for size in np.unique(sizes[sizes > 0]):  # groups of one size at once
         members = np.stack([np.flatnonzero(groups == group) for group in np.flatnonzero(sizes == size)])
         own = left[members]
         hat = 1.0 / len(left) + np.einsum("gir,pr,gjr->pgij", own, shrinkage, own, optimize=True)

@@ -6,6 +6,7 @@ from typing import Literal
 
 import pandas as pd
 
+from mixer.fit.asked import asked_shares
 from mixer.ledger import Ledger
 from mixer.policies.base import Unit
 
@@ -27,7 +28,8 @@ class Run:
         budget: Samples or tokens in all.
         evaluated_at: Samples or tokens after which its losses were had.
         progress: The part of its budget that is done.
-        is_steady: Whether its mixture stayed the same.
+        asked: By stream: mean shares that it was asked for, in columns for samples and tokens.
+        is_steady: Whether its mixture stayed the same, in samples or in tokens.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Run:
     budget: float
     evaluated_at: float
     progress: float
+    asked: pd.DataFrame
     is_steady: bool
 
 
@@ -70,7 +73,7 @@ def read_run(folder: Path, name: str, unit: Unit, loss: LossKind) -> Run:
         raise ValueError(f"{folder} has counted no {unit}: take --unit samples, or leave it out.")
     losses, step = _evaluated(ledger.evaluations(), amounts.index) if loss == "evaluation" else _trained(rows)
     before = clock[unit][clock.index <= step]
-    spread = rows.groupby("stream")["weight"].agg(lambda weights: weights.max() - weights.min())
+    asked = asked_shares(rows)
     return Run(
         name,
         folder,
@@ -79,7 +82,8 @@ def read_run(folder: Path, name: str, unit: Unit, loss: LossKind) -> Run:
         budget=float(clock[unit].iloc[-1]),
         evaluated_at=float(before.iloc[-1]) if len(before) else 0.0,
         progress=float(clock["progress"].iloc[-1]),
-        is_steady=bool(spread.max() <= _STEADY),
+        asked=pd.DataFrame({counted: shares.mean() for counted, shares in asked.items()}),
+        is_steady=any(bool((shares.max() - shares.min()).max() <= _STEADY) for shares in asked.values()),
     )
 
 

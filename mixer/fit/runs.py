@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mixer.fit.comparable import check_budgets, check_evaluated, common_streams
 from mixer.fit.recipes import check_recipes
+from mixer.fit.replicates import Groups, group_runs
 from mixer.fit.run import LossKind, Run, read_run
 from mixer.policies.base import Unit
 
@@ -27,6 +28,7 @@ class RecordedRuns:
         loss_names: Names of the losses: streams, and other evaluation sets that every run has.
         mixtures: `[num_runs, num_streams]`: samples or tokens that each run trained on.
         losses: `[num_runs, num_losses]`; NaN where a run has none.
+        groups: `[num_runs]`: a number for each mixture that runs were asked for.
         notes: What a reader of the fit should know of the runs, in sentences.
     """
 
@@ -35,6 +37,7 @@ class RecordedRuns:
     loss_names: tuple[str, ...]
     mixtures: FloatArray
     losses: FloatArray
+    groups: Groups
     notes: tuple[str, ...]
 
 
@@ -77,6 +80,7 @@ def read_recorded_runs(
         tuple(kept),
         np.array([run.amounts.reindex(streams).to_numpy(dtype=np.float64) for run in runs]),
         np.array([run.losses.reindex(kept).to_numpy(dtype=np.float64) for run in runs]),
+        _group(runs, streams),
         (*_notes(runs, streams, kept), *compared),
     )
 
@@ -112,6 +116,12 @@ def _kept_losses(runs: Sequence[Run], streams: Sequence[str]) -> list[str]:
     return kept
 
 
+def _group(runs: Sequence[Run], streams: Sequence[str]) -> Groups:
+    """Groups runs by the mixture that they were asked for: what they trained on is another for each seed."""
+    asked = np.array([run.asked.loc[list(streams), ["samples", "tokens"]].to_numpy(dtype=np.float64) for run in runs])
+    return group_runs(asked[..., 0], asked[..., 1])
+
+
 def _notes(runs: Sequence[Run], streams: Sequence[str], kept: Sequence[str]) -> list[str]:
     notes = []
     unread = [name for name in streams if name not in kept]
@@ -121,6 +131,6 @@ def _notes(runs: Sequence[Run], streams: Sequence[str], kept: Sequence[str]) -> 
     if unsteady:
         notes.append(
             f"The mixture changed over {', '.join(unsteady)}: the mean over the run is taken, though a fixed mixture "
-            "like it may do otherwise."
+            "like it may do otherwise, and runs of one policy count as several mixtures unless their means agree."
         )
     return notes

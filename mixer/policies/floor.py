@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.policies.base import BoolArray, Decision, Mixture, Observation, Policy
 from mixer.policies.decisions import in_batch, with_weights
 from mixer.policies.ranges import check_range
 from mixer.policies.wrapper import Wrapper
@@ -39,13 +39,13 @@ class Floor(Wrapper):
                 f"Floor: {self.minimum} for each of {num_streams} streams is more than 1 in all; "
                 f"give minimum={1 / (2 * num_streams):.2g} or so."
             )
-        return self._lift(super().start(mixture))
+        return self._lift(super().start(mixture), mixture.is_there)
 
     def update(self, observation: Observation) -> Decision:
         """Lifts the inner policy's weights; see `Policy.update`."""
-        return self._lift(super().update(observation))
+        return self._lift(super().update(observation), observation.is_there)
 
-    def _lift(self, decision: Decision) -> Decision:
+    def _lift(self, decision: Decision, there: BoolArray) -> Decision:
         shares = decision.weights / np.sum(decision.weights)
         least = in_batch(np.full(len(shares), self.minimum), decision.additional)
-        return with_weights(decision, least + (1.0 - least.sum()) * shares)
+        return with_weights(decision, least + (1.0 - least.sum()) * shares, there)

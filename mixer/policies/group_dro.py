@@ -32,9 +32,8 @@ class GroupDRO(Policy):
     compared as they are: streams have to be comparable in their units.
 
     Nothing pulls back: a stream whose loss stays the largest ends with everything. When it leaves, the others go by
-    the `α` that they have among them, however small: it is kept as a logarithm. One update passes before that shows, in
-    which the losses of the others still count next to nothing. A stream of weight 0 takes no part: its `α` is 0, and K,
-    the number of streams, does not count it.
+    the `α` that they have among them, however small: it is kept as a logarithm. A stream of weight 0 takes no part: its
+    `α` is 0, and K, the number of streams, does not count it.
 
     Args:
         step_size: `η`, per unit of loss; the authors' code takes 0.01.

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.policies.decisions import mean_factor, with_mean_factor
 from mixer.policies.ranges import check_count
 from mixer.policies.wrapper import Wrapper
 
@@ -34,7 +35,8 @@ class Hold(Wrapper):
         decision = super().update(observation)
         if observation.step % self.num_steps == 0:
             self._held = decision
-        return self._held
+        # The scale of the loss is the inner policy's: it knows who left meanwhile.
+        return with_mean_factor(self._held, mean_factor(decision, observation.is_there), observation.is_there)
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the held decision too; see `Policy.state_dict`."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy
-from mixer.policies.decisions import in_batch
+from mixer.policies.decisions import in_batch, mean_factor, with_mean_factor
 from mixer.policies.ranges import check_range
 from mixer.policies.wrapper import Wrapper
 
@@ -30,8 +30,8 @@ class TrustRegion(Wrapper):
     Each update is a decision, also those for which the inner policy stays with its own; `Hold` around this one makes
     the steps rarer. Factors on losses are limited by what they come to, the streams' parts of the gradient (weight
     times factor, as shares), and their mean over the samples stays what the inner policy makes it. Samples on top of
-    the batch size are passed on. Around a policy that plans its mixtures for a purpose of its own (`Aioli` probes by
-    them) it would blur these.
+    the batch size are passed on. A policy that plans probes (`Aioli`) is refused: it would learn of other mixtures than
+    it believes.
 
     Args:
         policy: The inner policy.
@@ -74,24 +74,19 @@ class TrustRegion(Wrapper):
         old = in_batch(self._last.weights, decision.additional)
         part = self._part(old, decision.weights)
         weights = _between(_shares(old), _shares(decision.weights), part)
-        self._last = replace(decision, weights=weights, loss_weights=self._factors(old, decision, weights))
+        moved = replace(decision, weights=weights, loss_weights=self._factors(old, decision))
+        there = observation.is_there
+        self._last = with_mean_factor(moved, mean_factor(decision, there), there)
         return self._last
 
-    def _factors(self, old: FloatArray, decision: Decision, weights: FloatArray) -> FloatArray | None:
-        """`[num_streams]`: factors on the losses, as far on the way as the streams' parts of the gradient may move.
-
-        Their mean over the samples goes the same way; where the weights stay it does so by itself.
-        """
+    def _factors(self, old: FloatArray, decision: Decision) -> FloatArray | None:
+        """`[num_streams]`: factors on the losses, as far on the way as the streams' parts of the gradient may move."""
         if decision.loss_weights is None and self._last.loss_weights is None:
             return None
-        ones = np.ones(len(weights))
+        ones = np.ones(len(old))
         last = ones if self._last.loss_weights is None else self._last.loss_weights
         target = ones if decision.loss_weights is None else decision.loss_weights
-        products, wanted = _shares(old) * last, _shares(decision.weights) * target
-        part = self._part(products, wanted)
-        factors = _between(last, target, part)
-        mean, found = (1.0 - part) * products.sum() + part * wanted.sum(), (weights * factors).sum()
-        return factors * (mean / found) if found > 0.0 else factors
+        return _between(last, target, self._part(_shares(old) * last, _shares(decision.weights) * target))
 
     def _part(self, old: FloatArray, new: FloatArray) -> float:
         """λ: how much of the way the limits allow; all of it from or to nothing."""

@@ -31,7 +31,8 @@ class Wrapper(Policy):
             raise ValueError(
                 f"{name}: policy must be one whose weights may be moved or held back, got {policy.name}, which plans "
                 f"probes and would learn nothing of other mixtures in their place. Take it without {name}; arguments "
-                "of its own (those of Aioli: learning_rate, training_steps, num_warmup_steps) make it slower or later."
+                "of its own (those of Aioli: learning_rate, training_steps, num_warmup_steps) make it slower or later. "
+                f"If {name} does let each mixture rule its own update, say so in the class: keeps_probes = True."
             )
         super().__init__(unit=policy.unit)
         self.policy = policy

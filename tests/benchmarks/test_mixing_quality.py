@@ -131,6 +131,20 @@ def test_mixtures_of_files_ask_for_their_folder(tmp_path: Path, capsys: pytest.C
         read_texts(tmp_path, 1, 1, 16)
 
 
+def test_weights_of_another_proxy_are_not_reported(tmp_path: Path) -> None:
+    runs = planned("synthetic", QUICK, [UNIFORM, PROXY], (1,), None)
+    assert run_all(runs, tmp_path, None, 1) == []
+    then = followers(runs, (1,), tmp_path)
+    old = replace(then[0], settings={"weights": [0.4, 0.3, 0.2, 0.1]})
+    for run in (old, then[0]):
+        run_once(run, tmp_path, None)
+        found = collect("synthetic", QUICK, tmp_path).get(PROXY_FIXED, {})
+        assert (1 in found) == (run is then[0])
+    assert found[1]["key"]["settings"] == then[0].settings
+    next(run for run in runs if run.name == PROXY).path(tmp_path).unlink()
+    assert collect("synthetic", QUICK, tmp_path).keys() == {UNIFORM}
+
+
 def test_conflict_is_an_option_of_the_trainer(tmp_path: Path) -> None:
     entry = ENTRIES["Uniform, pcgrad"]
     run = replace(UNIFORM_RUN, name="Uniform, pcgrad", options=entry.options)

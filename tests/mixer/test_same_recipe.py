@@ -30,9 +30,11 @@ def test_a_recipe_trains_the_same_as_itself() -> None:
         {"report_to": "none", "run_name": "one", "project": "mine"},
         {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 1},
         {"seed": 42, "weight_decay": 0.0},  # the defaults
+        {"dataloader_num_workers": 2, "dataloader_prefetch_factor": 4},
+        {"dataloader_pin_memory": False, "dataloader_persistent_workers": True},
     ],
 )
-def test_where_a_run_stands_and_what_is_told_of_it_is_no_difference(training: dict[str, Any]) -> None:
+def test_where_a_run_stands_what_is_told_of_it_and_how_it_loads_is_no_difference(training: dict[str, Any]) -> None:
     assert differences(written(), written(**training)) == []
 
 
@@ -47,6 +49,11 @@ def test_a_policy_is_the_same_in_every_form() -> None:
 def test_what_is_trained_otherwise_is_named_in_order() -> None:
     now = written(model={"config": {"model_type": "gpt2"}}, seed=1, eval_strategy="no", max_steps=5)
     assert differences(written(), now) == ["model.config.model_type", "training.max_steps", "training.seed"]
+
+
+def test_when_a_run_evaluates_is_a_difference_to_policies_that_follow_it() -> None:
+    now = written(eval_strategy="steps", eval_steps=2)
+    assert differences(written(), now) == ["training.eval_steps", "training.eval_strategy"]
 
 
 def test_what_is_saved_counts_where_the_model_is_the_best_of_that() -> None:

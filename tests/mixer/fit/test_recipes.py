@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import yaml
+from jsonargparse import ArgumentParser
 
 from mixer.fit.recipes import check_recipes
+from mixer.recipe import Recipe
 
 RECIPE: dict[str, Any] = {
     "model": {"config": {"hidden_size": 32}},
@@ -50,6 +52,11 @@ def written(folder: Path, *changes: dict[str, Any] | None) -> dict[str, Path]:
         },
         {"training/max_steps": 60, "budget": {"samples": 600}},  # compared by what ledgers say
         {"training/optim_args": None},
+        {"training/eval_strategy": "steps", "training/eval_steps": 3, "training/eval_on_start": True},
+        {"training/dataloader_num_workers": 2, "training/dataloader_prefetch_factor": 4},
+        {"training/dataloader_pin_memory": False, "training/dataloader_persistent_workers": True},
+        # The defaults, which older versions did not know and write.
+        {"nonfinite": "warn", "drawing": "exact", "training/torch_compile": False, "streams/c/groups": {}},
     ],
 )
 def test_what_runs_may_differ_in(changes: dict[str, Any], tmp_path: Path) -> None:
@@ -83,6 +90,28 @@ def test_what_they_may_not_differ_in_unless_it_is_allowed(
     notes = check_recipes(folders, allow_different=True)
     assert "not checked of run-3: there is no recipe.yaml" in notes[0]
     assert notes[1].startswith("Recipes differ in more than the mixture, and losses may by that: ")
+
+
+def test_today_s_form_of_a_recipe_is_no_difference_to_that_of_an_older_version(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[3] / "recipes" / "demo.yaml").read_text()
+    parser = ArgumentParser()
+    parser.add_class_arguments(Recipe)
+    now = yaml.safe_load(parser.dump(parser.parse_string(text), skip_validation=True))
+    older = deepcopy(now)
+    del older["nonfinite"], older["drawing"], older["training"]["torch_compile"]
+    folders = {name: tmp_path / name for name in ("now", "older", "as-given")}
+    for name, written_as in zip(folders, (yaml.safe_dump(now), yaml.safe_dump(older), text), strict=True):
+        folders[name].mkdir()
+        (folders[name] / "recipe.yaml").write_text(written_as)
+    assert check_recipes(folders, allow_different=False) == []
+
+
+def test_a_recipe_with_what_cannot_be_had_here_is_compared_as_it_is_written(tmp_path: Path) -> None:
+    other = {"mixing": {"class_path": "somewhere.Else"}}
+    assert check_recipes(written(tmp_path, {}, other), allow_different=False) == []
+    (tmp_path / "more").mkdir()
+    with pytest.raises(ValueError, match=r"batch_size \(10, but 20 in run-1\)"):
+        check_recipes(written(tmp_path / "more", other, {"batch_size": 20}, {}), allow_different=False)
 
 
 def test_without_recipes_it_is_said_that_nothing_was_checked(tmp_path: Path) -> None:

@@ -1,30 +1,33 @@
 """Several runs of each mixture, as of other seeds."""
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from mixer.fit import laws
+from mixer.fit.replicates import group_runs
 
 
 def law(mixtures: np.ndarray) -> np.ndarray:
     return (mixtures + 0.1) ** -0.5
 
 
-def error(seed: int) -> float:
+def error(seed: int, is_known: bool) -> float:
     """How far a fit to six mixtures, four runs of each, is off where no run was."""
     generator = np.random.default_rng(seed)
     mixtures = np.repeat(generator.dirichlet(np.ones(3), 6), 4, axis=0)
-    predict = laws.fit_quadratic(mixtures, law(mixtures) + 0.1 * generator.standard_normal(mixtures.shape))
+    losses = law(mixtures) + 0.1 * generator.standard_normal(mixtures.shape)
+    groups = group_runs(mixtures) if is_known else np.arange(len(mixtures))
+    predict = laws.fit_quadratic(mixtures, losses, groups)
     points = generator.dirichlet(np.ones(3), 300)
     return float(np.sqrt(np.mean((predict(points) - law(points)) ** 2)))
 
 
-def test_penalties_are_chosen_by_what_other_mixtures_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = np.mean([error(seed) for seed in range(60)])
-    monkeypatch.setattr(laws, "group_runs", lambda mixtures: np.arange(len(mixtures)))  # one run at a time
-    single = np.mean([error(seed) for seed in range(60)])
+def test_penalties_are_chosen_by_what_other_mixtures_say() -> None:
+    whole = np.mean([error(seed, is_known=True) for seed in range(60)])
+    single = np.mean([error(seed, is_known=False) for seed in range(60)])
     assert whole < 0.5 * single
     assert whole < 0.5
 
@@ -37,4 +40,21 @@ def test_runs_count_as_often_as_there_are(fit: Callable[..., laws.Predictor]) ->
     spread = np.zeros_like(losses)
     spread[:3] = [[0.2], [-0.3], [0.1]]
     points = np.random.default_rng(1).dirichlet(np.ones(3), 20)
-    assert fit(mixtures, losses + spread)(points) == pytest.approx(fit(mixtures, losses)(points), abs=1e-9)
+    groups = group_runs(mixtures)
+    one, other = fit(mixtures, losses + spread, groups), fit(mixtures, losses, groups)
+    assert one(points) == pytest.approx(other(points), abs=1e-9)
+
+
+@pytest.mark.parametrize("order", itertools.permutations(range(4)))
+def test_groups_are_the_same_in_any_order(order: tuple[int, ...]) -> None:
+    first = np.array([0.5, 0.5009, 0.5018, 0.51])[list(order)]
+    groups = group_runs(np.stack([first, 1 - first], axis=1))
+    assert groups[0] == 0
+    assert len(set(groups.tolist())) == 2
+    alone = groups[order.index(3)]
+    assert (groups == alone).sum() == 1
+
+
+def test_runs_agree_in_samples_or_in_tokens() -> None:
+    samples, tokens = np.array([[0.1], [0.2], [0.2], [0.4]]), np.array([[0.3], [0.3], [0.5], [0.6]])
+    assert group_runs(samples, tokens).tolist() == [0, 0, 0, 1]

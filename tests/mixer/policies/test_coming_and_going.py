@@ -10,7 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mixer.gradient_statistics import GradientStatistics
-from mixer.policies import Decision, Fixed, Floor, Mixture, Observation, Policy, Scheduled, SkillIt
+from mixer.policies import (
+    Decision,
+    Fixed,
+    Floor,
+    Hold,
+    Mixture,
+    Observation,
+    Policy,
+    Scheduled,
+    SkillIt,
+    Smoothed,
+    TrustRegion,
+)
 from tests.mixer.policies.test_contract import MAKERS, NAMES, SIZES
 
 OWN = np.array([0.5, 0.0, 0.2, 0.3])
@@ -203,3 +215,25 @@ def test_a_single_stream_has_it_all_whatever_it_shows(name: str) -> None:
     assert [decision.weights.tolist() for decision in decisions] == [[1.0]] * 13
     for decision in decisions:
         assert decision.loss_weights is None or decision.loss_weights.tolist() == [1.0]
+
+
+WRAPPED = {
+    "Floor": lambda policy: Floor(policy, 0.1),
+    "Smoothed": lambda policy: Smoothed(policy, 0.7),
+    "Hold": lambda policy: Hold(policy, 4),
+    "TrustRegion": lambda policy: TrustRegion(policy, 0.2),
+    "two": lambda policy: Floor(TrustRegion(policy, 0.2), 0.1),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPED)
+@pytest.mark.parametrize("inner", ["GroupDRO", "FAMO, loss", "CoBa, loss"])
+@settings(max_examples=5)
+@given(seed=seeds)
+def test_wrappers_leave_the_loss_its_scale_too(inner: str, wrap: str, seed: int) -> None:
+    policy, course = WRAPPED[wrap](MAKERS[inner]()), Course(seed)
+    decision = policy.start(course.mixture())
+    for seen, later in course.updates(policy, decision):
+        there = seen.is_there & (later.weights > 0)
+        if later.loss_weights is not None and there.any():
+            assert np.average(later.loss_weights[there], weights=later.weights[there]) == pytest.approx(1.0)

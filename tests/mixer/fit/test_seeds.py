@@ -1,0 +1,107 @@
+"""Runs of one mixture with other seeds: what they train on differs, and by that they are not to be told apart."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mixer.agreement import UpdateContents
+from mixer.budget import Budget
+from mixer.clock import Clock
+from mixer.controller import Mixing
+from mixer.fit import fit_mixture
+from mixer.fit.runs import RecordedRuns, read_recorded_runs
+from mixer.ledger import Ledger
+from mixer.planner import Drawing, Planner
+from mixer.policies import Fixed, Policy, Scheduled
+from mixer.policies.base import Unit
+from mixer.recorder import FinishedUpdate, Recorder
+from mixer.streams import Stream
+
+SHARES, SEEDS = (0.3, 0.5, 0.7), range(3)
+OF_THREE_SEEDS = [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def run(folder: Path, policy: Policy, seed: int, drawing: Drawing = "exact") -> Path:
+    """Writes the ledger of a run on samples of 256 ± 128 and of 48 ± 16 tokens, and on one that enters late."""
+    streams = [Stream("a", range(4000)), Stream("b", range(4000)), Stream("c", range(4000), enters_at=0.3)]
+    mixing = Mixing(Planner(streams, seed, drawing=drawing), policy, Clock(10, 12_000, Budget(steps=60)))
+    ledger, generator = Ledger(folder / "ledger", is_writer=True), np.random.default_rng(seed)
+    ledger.begin(None, {})
+    recorder = Recorder(mixing, ledger, reads_at_once=True)
+    while mixing.clock.progress < 1.0 and (plan := mixing.next_plan()) is not None:
+        lengths = zip((128, 32, 10), (385, 65, 11), plan.counts, strict=True)
+        tokens = np.array([generator.integers(least, most, count).sum() for least, most, count in lengths])
+        mixing.observe(plan, np.where(plan.counts > 0, 1.0, np.nan), tokens)
+        sums = torch.tensor([*plan.counts.tolist(), 1.0])
+        recorder.record(FinishedUpdate(plan, UpdateContents(plan.counts, tokens), sums, 0.1, 1.0))
+    recorder.settle()
+    ledger.record_evaluation(mixing.clock.step, {"a": 1.0 + generator.random(), "b": 1.0, "c": 1.0})
+    ledger.finish()
+    return folder
+
+
+def read(folder: Path, policies: list[Policy], unit: Unit = "samples", drawing: Drawing = "exact") -> RecordedRuns:
+    """Reads runs of each policy with three seeds."""
+    runs = [
+        run(folder / f"{number}-{seed}", policy, seed, drawing)
+        for (number, policy), seed in itertools.product(enumerate(policies), SEEDS)
+    ]
+    return read_recorded_runs(runs, unit, allow_different_budgets=True)
+
+
+@pytest.mark.parametrize("unit", ["samples", "tokens"])
+@pytest.mark.parametrize("drawing", ["exact", "multinomial"])
+@pytest.mark.parametrize("asked_in", ["samples", "tokens"])
+def test_seeds_of_a_mixture_are_one_group(tmp_path: Path, unit: Unit, drawing: Drawing, asked_in: Unit) -> None:
+    policies: list[Policy] = [Fixed([share, 0.9 - share, 0.1], unit=asked_in) for share in SHARES]
+    recorded = read(tmp_path, policies, unit, drawing)
+    assert recorded.groups.tolist() == OF_THREE_SEEDS
+    backwards = read_recorded_runs(
+        [tmp_path / name for name in reversed(recorded.runs)], unit, allow_different_budgets=True
+    )
+    assert backwards.groups.tolist() == OF_THREE_SEEDS
+    trained = recorded.mixtures / recorded.mixtures.sum(axis=1, keepdims=True)
+    if unit == "tokens" or drawing == "multinomial":
+        assert np.ptp(trained[:3, 0]) > 1e-3  # what they trained on is another for each seed
+
+
+def test_seeds_of_a_schedule_are_one_group_and_a_policy_in_other_units_is_another(tmp_path: Path) -> None:
+    policies = [
+        Scheduled([(0.0, [share, 0.9 - share, 0.1]), (1.0, [0.4, 0.4, 0.2])], unit=unit)
+        for share, unit in ((0.1, "samples"), (0.1, "tokens"), (0.7, "samples"))
+    ]
+    assert read(tmp_path, policies, drawing="multinomial").groups.tolist() == OF_THREE_SEEDS
+
+
+def test_seeds_are_left_out_together_and_the_error_is_no_smaller_for_them(tmp_path: Path) -> None:
+    recorded = read(tmp_path, [Fixed([share, 0.9 - share, 0.1]) for share in SHARES], "tokens", "multinomial")
+    # Each mixture has a loss that the others do not tell, but its other seeds do: 0.1 is the spread over those.
+    losses = np.repeat([[1.0], [3.0], [1.0]], 3, axis=0) + 0.1 * np.array([[-1.0], [0.0], [1.0]] * 3)
+    fitted = fit_mixture(
+        recorded.mixtures,
+        losses,
+        streams=recorded.streams,
+        loss_names=["target"],
+        groups=recorded.groups,
+        num_candidates=200,
+    )
+    assert fitted.error > 1.0
+    alone = fit_mixture(recorded.mixtures, losses, streams=recorded.streams, loss_names=["target"], num_candidates=200)
+    assert alone.error < 0.7 * fitted.error
+
+
+def test_a_mixture_in_tokens_is_not_said_to_change(tmp_path: Path) -> None:
+    streams = read(tmp_path, [Fixed([0.5, 0.4, 0.0], unit="tokens")])
+    assert not any("The mixture changed" in note for note in streams.notes)
+
+
+@pytest.mark.parametrize("groups", [[0, 0, 1], [[0], [1], [2], [3]], [0.5, 1, 2, 3], ["a", "b", "c", "d"]])
+def test_groups_that_are_none_are_refused(groups: object) -> None:
+    mixtures = np.array([[0.1, 0.9], [0.4, 0.6], [0.6, 0.4], [0.9, 0.1]])
+    with pytest.raises(ValueError, match="groups must be 4 whole numbers, one for each run"):
+        fit_mixture(mixtures, mixtures, groups=groups)
+    with pytest.raises(ValueError, match="at least 3 different mixtures, got 4 with 2"):
+        fit_mixture(mixtures, mixtures, groups=[7, 7, 2, 2])
