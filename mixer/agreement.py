@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import numpy as np
@@ -54,14 +55,15 @@ class Agreement:
     Args:
         world_size: Number of ranks.
         num_streams: Number of streams.
+        timeout: How long the ranks wait for each other, as in `torch.distributed`; `None` takes torch's default.
     """
 
-    def __init__(self, world_size: int, num_streams: int):
+    def __init__(self, world_size: int, num_streams: int, timeout: timedelta | None = None):
         self.world_size = self._world_size = world_size
         self._num_streams = num_streams
         self._group: dist.ProcessGroup | None = None
         if world_size > 1 and dist.get_backend() != "gloo":
-            self._group = dist.new_group(backend="gloo")
+            self._group = dist.new_group(backend="gloo", timeout=timeout)
 
     def confirm(self, plan: Plan | None, contents: UpdateContents | None, error: Exception | None) -> UpdateContents:
         """Adds up what the ranks hold of an update, after making sure that they mean the same one.

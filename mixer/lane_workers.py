@@ -72,6 +72,7 @@ class LaneWorkers:
         prefetch_factor: Number of chunks that each of them reads ahead.
         worker_init_fn: What a worker does first, as in a DataLoader.
         seed: Seed of the workers' own generators.
+        multiprocessing_context: How they are started, as in a DataLoader.
     """
 
     def __init__(
@@ -81,12 +82,14 @@ class LaneWorkers:
         prefetch_factor: int,
         worker_init_fn: Callable[[int], None] | None,
         seed: int,
+        multiprocessing_context: Any = None,
     ):
         self._reader = reader
         self._options: dict[str, Any] = {
             "num_workers": num_workers,
             "prefetch_factor": prefetch_factor,
             "worker_init_fn": worker_init_fn,
+            "multiprocessing_context": multiprocessing_context,
             "generator": torch.Generator().manual_seed(seed % 2**63),
         }
         self._lanes: _Lanes | None = None

@@ -75,6 +75,7 @@ class WorkerOptions:
         prefetch_factor: Number of micro-batches' samples that each of them loads ahead.
         persistent_workers: Whether they live on at an epoch's end.
         worker_init_fn: What each of them does first.
+        multiprocessing_context: How they are started; `None` takes Python's own way.
         job_size: Most samples that one of them loads in one go; `None` takes those of a micro-batch.
     """
 
@@ -82,6 +83,7 @@ class WorkerOptions:
     prefetch_factor: int = 2
     persistent_workers: bool = False
     worker_init_fn: Callable[[int], None] | None = None
+    multiprocessing_context: Any = None
     job_size: int | None = None
 
 
@@ -331,6 +333,7 @@ class MixingLoader:
             options.prefetch_factor,
             options.worker_init_fn,
             self._seed,
+            options.multiprocessing_context,
         )
         job_size = options.job_size or self._cutter.options.max_samples
         return Prefetcher(workers, self, job_size, has_others=self._world_size > 1)

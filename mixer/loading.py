@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+from torch import Tensor
 from transformers import default_data_collator
 from transformers.trainer_utils import seed_worker
 
@@ -62,6 +63,13 @@ class LoadingMixin(UpdateMixin):
             self._loader.cap = self._loader.cap.taken_up(read_state(self._rows_from).get(CAP_ENTRY))
         return self._loader
 
+    def _prepare_input(self, data: Any) -> Any:
+        # The Trainer's own loader does this: it puts batches on the device.
+        config: Any = self.args.accelerator_config
+        if self._mixing is not None and isinstance(data, Tensor) and config.non_blocking:
+            data = data.to(self.args.device, non_blocking=True)
+        return super()._prepare_input(data)
+
     @property
     def _data_seed(self) -> int:
         return self.args.seed if self.args.data_seed is None else self.args.data_seed
@@ -83,6 +91,7 @@ class LoadingMixin(UpdateMixin):
             prefetch_factor=2 if args.dataloader_prefetch_factor is None else args.dataloader_prefetch_factor,
             persistent_workers=args.dataloader_persistent_workers,
             worker_init_fn=partial(seed_worker, num_workers=workers, rank=args.process_index),
+            multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None),
         )
 
     def _new_feed(self) -> Feed | None:
@@ -99,6 +108,7 @@ class LoadingMixin(UpdateMixin):
                 options.num_workers,
                 options.prefetch_factor,
                 worker_init_fn=options.worker_init_fn,
+                multiprocessing_context=options.multiprocessing_context,
             )
             for stream_id, stream in enumerate(self.streams)
             if stream.is_iterable

@@ -1,9 +1,8 @@
-"""Which options of the Trainer mixing honours, and the reasons against the others, at construction."""
+"""Checks of what a mixing trainer is given beside the training arguments, at construction."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from accelerate.utils import DistributedType
 from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
@@ -19,71 +18,6 @@ OBSERVABLE = frozenset(
     {"loss", "evaluation_loss", "excess_loss", "loss_after", "gradient", "gradient_variance", "update_norm"}
 )
 OBSERVABLE_BY_SCHEDULE = frozenset({"loss", "gradient_norm", "learning_rate", "tokens", "gradient_noise"})
-
-
-def check_arguments(trainer: Trainer) -> None:
-    """Refuses training arguments that mixing cannot honour.
-
-    Args:
-        trainer: The trainer, after its own construction.
-
-    Raises:
-        ValueError: With the option, the reason and the way out.
-    """
-    args = trainer.args
-    if args.n_gpu > 1:
-        raise ValueError(
-            f"One process drives {args.n_gpu} GPUs (DataParallel), which splits each batch without regard to streams. "
-            "Start one process a GPU: torchrun --nproc_per_node N, or accelerate launch."
-        )
-    if args.max_steps == 0:
-        raise ValueError("max_steps=0 trains nothing: give -1 to train num_train_epochs (or a budget), or 1 or more.")
-    if args.world_size > 1 and not args.average_tokens_across_devices:
-        raise ValueError(
-            "average_tokens_across_devices=False weighs the ranks' losses by rank instead of by item: with unequal "
-            "counts on the ranks the gradient would not be that of the mixture. Leave it at True."
-        )
-    if args.train_sampling_strategy not in ("random", "sequential", "group_by_length"):
-        raise ValueError(
-            f"train_sampling_strategy={args.train_sampling_strategy!r} is not supported by mixing; use "
-            "'group_by_length', which groups each update's own samples (over ranks too where the data has a column of "
-            "lengths), 'random' or 'sequential'."
-        )
-    config: Any = args.accelerator_config
-    if config.split_batches or config.dispatch_batches:
-        raise ValueError(
-            "accelerator_config: split_batches and dispatch_batches are ways to share one loader among ranks; mixing "
-            "plans every rank's samples itself. Leave both unset."
-        )
-    _check_engine(trainer)
-    _check_workers(args)
-
-
-def _check_workers(args: TrainingArguments) -> None:
-    workers, prefetch = args.dataloader_num_workers, args.dataloader_prefetch_factor
-    if workers < 0:
-        raise ValueError(f"dataloader_num_workers must be 0 or more, got {workers}; 0 loads in the training process.")
-    if prefetch is not None and prefetch < 1:
-        raise ValueError(f"dataloader_prefetch_factor must be 1 or more, or None for 2, got {prefetch}.")
-    if args.dataloader_persistent_workers and not workers:
-        raise ValueError("dataloader_persistent_workers=True needs workers: set dataloader_num_workers above 0.")
-
-
-def _check_engine(trainer: Trainer) -> None:
-    state = trainer.accelerator.state
-    if state.distributed_type not in (
-        DistributedType.NO,
-        DistributedType.MULTI_CPU,
-        DistributedType.MULTI_GPU,
-        DistributedType.FSDP,
-    ):
-        raise ValueError(f"Distributed engine {state.distributed_type} is not supported by mixing yet; use DDP.")
-    sizes = {"tensor": trainer.get_tp_size(), "context": trainer.get_cp_size(), "sequence": trainer.get_sp_size()}
-    used = {name: size for name, size in sizes.items() if size > 1}
-    if used:
-        raise ValueError(f"Parallel groups whose ranks share one batch are not supported by mixing yet, got {used}.")
-    if trainer.is_fsdp_enabled:
-        logger.warning("Mixing under FSDP is not covered by tests yet.")
 
 
 def check_max_tokens(max_tokens: int | None) -> None:

@@ -37,12 +37,6 @@ class ResumingMixin(PacingMixin):
             ValueError: On all ranks, if there is no such checkpoint or it is not whole; the file is named.
         """
         self._choice = None
-        if self._mixing is not None and self.args.enable_jit_checkpoint:
-            raise ValueError(
-                "enable_jit_checkpoint=True writes checkpoints in the middle of an update, whose samples would be lost "
-                "when the run goes on. Leave it off and save every few minutes (save_steps): a run that is killed at "
-                "any instant goes on exactly from its newest checkpoint."
-            )
         if self._mixing is None or resume_from_checkpoint is None or resume_from_checkpoint is False:
             return super().train(resume_from_checkpoint, *args, **kwargs)
         asked = resume_from_checkpoint if resume_from_checkpoint is True else str(resume_from_checkpoint)

@@ -46,6 +46,7 @@ class RowSource:
         prefetch_factor: Number of chunks that each of them reads ahead.
         chunk_size: Number of rows that are read in one go.
         worker_init_fn: What a worker does first, as in a DataLoader.
+        multiprocessing_context: How they are started, as in a DataLoader.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class RowSource:
         prefetch_factor: int = 2,
         chunk_size: int = 16,
         worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
     ):
         self.pass_number, self.num_taken = 0, 0
         self._name, self._rank, self._world_size, self._chunk_size = name, rank, world_size, chunk_size
@@ -66,7 +68,9 @@ class RowSource:
         self._reader = LaneReader(name, dataset, key, rank, world_size, self._num_lanes)
         self._workers: LaneWorkers | None = None
         if num_workers:
-            self._workers = LaneWorkers(self._reader, num_workers, prefetch_factor, worker_init_fn, key)
+            self._workers = LaneWorkers(
+                self._reader, num_workers, prefetch_factor, worker_init_fn, key, multiprocessing_context
+            )
         self._has_buffer, self._is_inexact = has_shuffle_buffer(dataset), False
         self._last_row: Any = None
         self._has_warned = False

@@ -27,7 +27,6 @@ from mixer.ledger import Ledger
 from mixer.loading import LoadingMixin
 from mixer.method import Method
 from mixer.options import (
-    check_arguments,
     check_evaluation_names,
     check_gradient_noise,
     check_max_tokens,
@@ -43,6 +42,7 @@ from mixer.recorder import Recorder
 from mixer.resuming import ResumingMixin
 from mixer.schedules import Schedule, as_schedule
 from mixer.streams import Stream, as_streams, combine
+from mixer.training_checks import check_arguments
 from mixer.updates import NonFinite
 
 logger = logging.get_logger(__name__)
@@ -139,7 +139,7 @@ class MixingMixin(LoadingMixin, ComparingMixin, ResumingMixin):
         self._allow_inexact = allow_inexact
         self.ledger = Ledger(Path(str(self.args.output_dir)) / "ledger", is_writer=self.is_world_process_zero())
         if self.streams:
-            check_arguments(self)
+            check_arguments(self, self.streams, schedule, max_tokens_per_micro_batch)
             check_needs(self._policy, self.streams, self.args, self.eval_dataset)
             check_schedule(schedule, self.lr_scheduler)
             check_gradient_noise(self, schedule)
@@ -149,7 +149,7 @@ class MixingMixin(LoadingMixin, ComparingMixin, ResumingMixin):
             check_samples(self._policy, len(self.streams), size.value)
             self._run_probe = self._new_probe(probe, size)
             self._mixing = Mixing(planner, self._policy, clock, size)
-            self._agreement = Agreement(self.args.world_size, len(self.streams))
+            self._agreement = Agreement(self.args.world_size, len(self.streams), self.args.ddp_timeout_delta)
             self._recorder = self._new_recorder(self._mixing)
             self._attach_methods(with_conflict(methods, conflict), self._data_seed)
             check_conflict(self, schedule, self._methods)

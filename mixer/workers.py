@@ -118,6 +118,7 @@ class Workers:
         prefetch_factor: Number of jobs that each of them has, as in a DataLoader.
         worker_init_fn: What a worker does first, as in a DataLoader.
         seed: Seed of the workers' own generators.
+        multiprocessing_context: How they are started, as in a DataLoader.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class Workers:
         prefetch_factor: int,
         worker_init_fn: Callable[[int], None] | None = None,
         seed: int = 0,
+        multiprocessing_context: Any = None,
     ):
         self.num_jobs = num_workers * prefetch_factor
         self._reader, self._line = reader, _Line()
@@ -141,6 +143,7 @@ class Workers:
             prefetch_factor=prefetch_factor,
             collate_fn=_as_it_is,
             worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
             generator=torch.Generator().manual_seed(seed % 2**63),
         )
         self._results: Iterator[Packed | list[Packed | Failure]] | None = None

@@ -128,7 +128,7 @@ class ContinualRun:
         """
         if self._first_trainer is None:
             self.check()
-        agreement, writes = Agreement(self.args.world_size, 0), self.args.process_index == 0
+        agreement, writes = self._new_agreement(), self.args.process_index == 0
         found = agreement.most(agreement.together(lambda: self._ends.find(resume) if writes else -1))
         self._goes_on, self._num_done = found >= 0, max(found, 0)
         path = self.folder / SCORES_FILE
@@ -155,7 +155,7 @@ class ContinualRun:
         Raises:
             ValueError: As `begin`; or if no task at all can be scored before the first.
         """
-        agreement = Agreement(self.args.world_size, 0)
+        agreement = self._new_agreement()
         begun = self.begin(resume) if self._num_done is None else self._num_done
         for number in range(begun, len(self.sequence)):
             self._train_task(number, self._goes_on and number == begun)
@@ -163,6 +163,9 @@ class ContinualRun:
         agreement.together(self._show)
         self._num_done = None
         return self.scores
+
+    def _new_agreement(self) -> Agreement:
+        return Agreement(self.args.world_size, 0, self.args.ddp_timeout_delta)
 
     # ---- One task ----
 

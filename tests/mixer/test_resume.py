@@ -397,13 +397,6 @@ def test_going_on_from_another_folder_supersedes_all_that_is_in_its_own(tmp_path
     assert str(newest_complete(tmp_path / "first").checkpoint).endswith("checkpoint-10")
 
 
-def test_checkpoints_in_the_middle_of_an_update_are_refused(tmp_path: Path) -> None:
-    trainer = build(tmp_path)
-    trainer.args.enable_jit_checkpoint = True
-    with pytest.raises(ValueError, match=r"enable_jit_checkpoint=True .*save_steps"):
-        trainer.train()
-
-
 def test_the_whole_run_is_summed_up(tmp_path: Path) -> None:
     _kill(tmp_path, "steps", 70)
     path = Path(str(newest_complete(tmp_path).checkpoint)) / STATE_FILE

@@ -1,0 +1,158 @@
+"""Refuses, at construction, what a mixture cannot honour of the training arguments."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from accelerate.utils import DistributedType
+from transformers import Trainer, TrainingArguments
+from transformers.utils import logging
+
+from mixer.options import resolve_batch_size
+from mixer.schedules import Schedule
+from mixer.streams import Stream
+from mixer.training_options import REFUSED
+
+logger = logging.get_logger(__name__)
+
+_ENGINES = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.FSDP)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What is known of a run when its trainer is made.
+
+    Args:
+        trainer: The trainer, after its own construction.
+        streams: The streams.
+        schedule: The batch-size schedule.
+        max_tokens: Most tokens of a micro-batch, or `None`.
+    """
+
+    trainer: Trainer
+    streams: Sequence[Stream]
+    schedule: Schedule
+    max_tokens: int | None
+
+    @property
+    def args(self) -> TrainingArguments:
+        return self.trainer.args
+
+    @property
+    def begins_in_parts(self) -> bool:
+        """Whether the first update may have several micro-batches."""
+        total, _ = resolve_batch_size(self.args, self.schedule.initial)
+        return self.max_tokens is not None or total > self.args.train_batch_size * self.args.world_size
+
+
+def check_arguments(trainer: Trainer, streams: Sequence[Stream], schedule: Schedule, max_tokens: int | None) -> None:
+    """Refuses training arguments that mixing cannot honour; `REFUSED` has them all, with the reasons.
+
+    Args:
+        trainer: The trainer, after its own construction.
+        streams: The streams.
+        schedule: The batch-size schedule.
+        max_tokens: Most tokens of a micro-batch, or `None`.
+
+    Raises:
+        ValueError: With the option, the reason and the way out.
+    """
+    args = trainer.args
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"One process drives {args.n_gpu} GPUs (DataParallel), which splits each batch without regard to streams. "
+            "Start one process a GPU: torchrun --nproc_per_node N, or accelerate launch."
+        )
+    run = _Run(trainer, streams, schedule, max_tokens)
+    for name, applies in _APPLIES.items():
+        if applies(run):
+            raise ValueError(REFUSED[name])
+    _check_engine(trainer)
+    _check_workers(args)
+
+
+def _trains_nothing(run: _Run) -> bool:
+    return bool(run.args.max_steps == 0)
+
+
+def _weighs_by_rank(run: _Run) -> bool:
+    return run.args.world_size > 1 and not run.args.average_tokens_across_devices
+
+
+def _steps_in_backwards(run: _Run) -> bool:
+    """Whether the optimizer steps inside each backward, and an update may have several of them."""
+    name = str(getattr(run.args.optim, "value", run.args.optim))
+    if "lomo" not in name and "layerwise" not in name:
+        return False
+    return run.begins_in_parts or not run.schedule.is_constant
+
+
+def _saves_in_updates(run: _Run) -> bool:
+    return bool(run.args.enable_jit_checkpoint)
+
+
+def _begins_rows_anew(run: _Run) -> bool:
+    return bool(run.args.ignore_data_skip) and any(stream.is_iterable for stream in run.streams)
+
+
+def _shares_one_loader(run: _Run) -> bool:
+    config: Any = run.args.accelerator_config
+    return bool(config.split_batches or config.dispatch_batches)
+
+
+def _shares_batches(run: _Run) -> bool:
+    trainer = run.trainer
+    return max(trainer.get_tp_size(), trainer.get_cp_size(), trainer.get_sp_size()) > 1
+
+
+def _takes_what_is_ready(run: _Run) -> bool:
+    return run.args.dataloader_num_workers > 0 and not getattr(run.args, "dataloader_in_order", True)
+
+
+def _deals_anew(run: _Run) -> bool:
+    return run.args.train_sampling_strategy not in ("random", "sequential", "group_by_length")
+
+
+def _is_static_in_parts(run: _Run) -> bool:
+    if run.args.world_size == 1 or not run.args.ddp_static_graph:
+        return False
+    always = run.trainer.accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False)
+    return run.begins_in_parts and not always
+
+
+def _runs_deepspeed(run: _Run) -> bool:
+    return bool(run.trainer.accelerator.state.distributed_type == DistributedType.DEEPSPEED)
+
+
+# Whether an option has a value that is refused; `gradient_accumulation_steps` is where batch sizes are resolved.
+_APPLIES: dict[str, Callable[[_Run], bool]] = {
+    "max_steps": _trains_nothing,
+    "average_tokens_across_devices": _weighs_by_rank,
+    "train_sampling_strategy": _deals_anew,
+    "accelerator_config": _shares_one_loader,
+    "deepspeed": _runs_deepspeed,
+    "parallelism_config": _shares_batches,
+    "enable_jit_checkpoint": _saves_in_updates,
+    "ignore_data_skip": _begins_rows_anew,
+    "dataloader_in_order": _takes_what_is_ready,
+    "optim": _steps_in_backwards,
+    "ddp_static_graph": _is_static_in_parts,
+}
+
+
+def _check_engine(trainer: Trainer) -> None:
+    engine = trainer.accelerator.state.distributed_type
+    if engine not in _ENGINES:
+        raise ValueError(f"Distributed engine {engine} is not supported by mixing yet; use DDP.")
+    if trainer.is_fsdp_enabled:
+        logger.warning("Mixing under FSDP is not covered by tests yet.")
+
+
+def _check_workers(args: TrainingArguments) -> None:
+    workers, prefetch = args.dataloader_num_workers, args.dataloader_prefetch_factor
+    if workers < 0:
+        raise ValueError(f"dataloader_num_workers must be 0 or more, got {workers}; 0 loads in the training process.")
+    if prefetch is not None and prefetch < 1:
+        raise ValueError(f"dataloader_prefetch_factor must be 1 or more, or None for 2, got {prefetch}.")
+    if args.dataloader_persistent_workers and not workers:
+        raise ValueError("dataloader_persistent_workers=True needs workers: set dataloader_num_workers above 0.")

@@ -1,0 +1,119 @@
+"""Options that mean to a mixture what they mean to the Trainer: both are run and end alike."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Subset
+from transformers import Trainer
+
+from mixer import MixingTrainer, Order, Stream
+from mixer.options_page import option_names
+from mixer.training_options import AS_BY_THE_TRAINER
+from tests.helpers import Tokens, arguments, build_model, weights_of
+
+
+def _share_right(prediction: Any, compute_result: bool = True) -> dict[str, float]:
+    scores, labels = torch.as_tensor(prediction.predictions), torch.as_tensor(prediction.label_ids)
+    return {"right": float((scores.argmax(-1) == labels).double().mean()), "inputs": prediction.inputs is not None}
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "adam": {"optim": "adamw_torch", "adam_beta1": 0.8, "adam_beta2": 0.9, "adam_epsilon": 1e-3, "weight_decay": 0.1},
+    "other optimizer": {"optim": "rmsprop", "optim_args": "momentum=0.5"},
+    "schedule": {
+        "lr_scheduler_type": "cosine_with_min_lr",
+        "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
+        "learning_rate": 0.3,
+    },
+    "loss": {"label_smoothing_factor": 0.2, "max_grad_norm": 0.1},
+    "bf16": {"bf16": True, "bf16_full_eval": True},
+    "fp16": {"fp16_full_eval": True},
+    "checkpointing": {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}},
+    "older words": {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
+    "compiled": {"torch_compile": True, "torch_compile_backend": "eager", "torch_compile_mode": None},
+    "resources": {"use_cache": True, "torch_empty_cache_steps": 2, "skip_memory_metrics": False},
+    "logging": {"logging_strategy": "epoch", "log_level": "error", "include_num_input_tokens_seen": "all"},
+    "first log": {"logging_first_step": True, "logging_steps": 4, "include_num_input_tokens_seen": "non_padding"},
+    "evaluation": {
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "eval_delay": 3,
+        "per_device_eval_batch_size": 3,
+        "eval_accumulation_steps": 1,
+        "include_for_metrics": ["inputs"],
+        "eval_use_gather_object": True,
+    },
+    "evaluation by batches": {"eval_strategy": "epoch", "batch_eval_metrics": True, "label_names": ["labels"]},
+    "losses alone": {"eval_strategy": "epoch", "prediction_loss_only": True, "remove_unused_columns": False},
+    "the best": {
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "save_strategy": "best",
+        "metric_for_best_model": "right",
+        "greater_is_better": False,
+        "load_best_model_at_end": True,
+        "save_only_model": True,
+    },
+    "determinism": {"full_determinism": True},
+}
+
+
+def _run(trainer_class: type[Trainer], folder: Path, changes: dict[str, Any]) -> Trainer:
+    data: Any = Tokens(21, 1, "sequence-classification")
+    options = {"per_device_train_batch_size": 4, "max_steps": -1, "num_train_epochs": 1, **changes}
+    args = arguments(folder, **options)
+    if trainer_class is Trainer:  # it gets the samples in our order
+        args.train_sampling_strategy = "sequential"
+        data = Subset(data, Order(21, Stream("train", data).order_key(42)).indices(0, 21).tolist())
+    metrics = None if args.prediction_loss_only else _share_right
+    trainer = trainer_class(
+        build_model("bert-classifier"),
+        args,
+        train_dataset=data,
+        eval_dataset=Tokens(7, 9, "sequence-classification"),
+        compute_metrics=metrics,
+    )
+    trainer.train()
+    return trainer
+
+
+@pytest.fixture
+def _no_determinism_left(monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name in ("CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG", "ASCEND_LAUNCH_BLOCKING", "HCCL_DETERMINISTIC"):
+        monkeypatch.setenv(name, "0")
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def _is_time_or_memory(key: str) -> bool:
+    return key.endswith(("_runtime", "_per_second", "_delta")) or "_mem_" in key
+
+
+@pytest.mark.usefixtures("_no_determinism_left")
+@pytest.mark.parametrize("name", CASES)
+def test_both_end_alike(name: str, tmp_path: Path) -> None:
+    changes = CASES[name]
+    if not changes.keys() <= set(option_names()):
+        pytest.skip("not in this version of transformers")
+    stock, ours = (_run(kind, tmp_path / kind.__name__, changes) for kind in (Trainer, MixingTrainer))
+    assert torch.equal(weights_of(stock.model), weights_of(ours.model))
+    assert len(ours.state.log_history) == len(stock.state.log_history)
+    for mine, theirs in zip(ours.state.log_history, stock.state.log_history, strict=True):
+        assert theirs.keys() <= mine.keys()
+        for key in theirs:
+            if not _is_time_or_memory(key):
+                assert mine[key] == pytest.approx(theirs[key], abs=1e-6)
+
+
+def test_noise_on_embeddings_is_added_and_taken_away(tmp_path: Path) -> None:
+    plain = _run(MixingTrainer, tmp_path / "plain", {})
+    noisy = _run(MixingTrainer, tmp_path / "noisy", {"neftune_noise_alpha": 5.0})
+    assert not torch.equal(weights_of(plain.model), weights_of(noisy.model))
+    assert not noisy.model.get_input_embeddings()._forward_hooks
+
+
+def test_what_is_run_here_is_said_to_be_alike() -> None:
+    others = {"torch_compile", "logging_steps", "eval_steps", "metric_for_best_model", "lr_scheduler_type", "optim"}
+    assert {key for changes in CASES.values() for key in changes} - others <= AS_BY_THE_TRAINER
