@@ -14,6 +14,15 @@ from numpy.typing import ArrayLike
 from rich.console import Console
 from rich.table import Table
 
+# Training arguments of a run that says and keeps nothing.
+QUIET: dict[str, Any] = {
+    "logging_strategy": "no",
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
+
 _NUM_RESAMPLES = 5_000
 _MIN_WIDTH = 120  # a table stays whole where there is no terminal
 

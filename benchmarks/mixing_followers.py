@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,8 @@ def followers(runs: Sequence[Run], seeds: Sequence[int], folder: Path) -> list[R
         names = {run.name: run for run, _ in grid}
         best = best_of_grid({run.name: {run.seed: result} for run, result in grid}, _NUM_BEST, seeds[0])
         found += [replace(names[name], seed=seed) for seed in seeds[1:] for name in best]
-        fitted = replace(grid[0][0], name=FIT, settings={"weights": _fitted(grid)})
-        found += [replace(fitted, seed=seed) for seed in seeds]
+        weights = _fit([run.settings["weights"] for run, _ in grid], [result for _, result in grid])
+        found += [replace(grid[0][0], name=FIT, settings={"weights": weights}, seed=seed) for seed in seeds]
     for run, result in done:
         if run.name == PROXY:
             settings = {"weights": _averaged(result)}
@@ -65,10 +66,11 @@ def _averaged(result: Mapping[str, Any]) -> list[float]:
     return [round(weight, 6) for weight in result["averaged_weights"].values()]
 
 
-def _fitted(grid: Sequence[tuple[Run, Mapping[str, Any]]]) -> list[float]:
-    return _fit([run.settings["weights"] for run, _ in grid], [result for _, result in grid])
-
-
 def _fit(mixtures: Sequence[Sequence[float]], results: Sequence[Mapping[str, Any]]) -> list[float]:
-    losses = [list(result["validation_losses"].values()) for result in results]
-    return [round(float(share), 6) for share in fit_mixture(mixtures, losses).shares]
+    losses = tuple(tuple(result["validation_losses"].values()) for result in results)
+    return list(_fit_once(tuple(map(tuple, mixtures)), losses))
+
+
+@cache
+def _fit_once(mixtures: tuple[tuple[float, ...], ...], losses: tuple[tuple[float, ...], ...]) -> tuple[float, ...]:
+    return tuple(round(float(share), 6) for share in fit_mixture(mixtures, losses).shares)

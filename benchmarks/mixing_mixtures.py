@@ -21,6 +21,7 @@ from typing import Any
 from torch import nn
 from transformers import TrainingArguments
 
+from benchmarks.common import QUIET
 from benchmarks.domains import new_model
 from benchmarks.mixing_data import Parts, read_domains, read_texts
 from benchmarks.mixing_sentences import accuracy, new_classifier, read_sentences
@@ -100,13 +101,8 @@ class MixtureTask:
             per_device_train_batch_size=scale.batch,
             per_device_eval_batch_size=64,
             learning_rate=scale.learning_rate,
-            logging_strategy="no",
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            use_cpu=True,
             seed=seed,
-            **{**_adam(scale), **self.training, **evaluation},
+            **{**QUIET, **_adam(scale), **self.training, **evaluation},
         )
 
 

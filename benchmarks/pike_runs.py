@@ -15,6 +15,7 @@ import torch
 from transformers import PrinterCallback, TrainingArguments
 from transformers.utils import logging
 
+from benchmarks.common import QUIET
 from benchmarks.domains import Data, Stopwatch, new_model, read_domains
 from mixer import BalancedPiKE, MixingTrainer, PiKE, Policy, Proportional, Uniform
 from mixer.gradient_rows import measurements_in
@@ -203,10 +204,6 @@ def _training_arguments(folder: str, scale: Scale, seed: int) -> TrainingArgumen
         lr_scheduler_type="cosine",
         warmup_steps=scale.num_steps // 12,
         weight_decay=0.1,
-        logging_strategy="no",
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
         seed=seed,
+        **QUIET,
     )

@@ -21,7 +21,7 @@ import torch
 from transformers import PrinterCallback, TrainingArguments
 from transformers.utils import logging
 
-from benchmarks.common import show
+from benchmarks.common import QUIET, show
 from benchmarks.domains import new_model
 from benchmarks.replay_steps import replayed
 from mixer import MixingTrainer, Policy, Stream
@@ -84,12 +84,8 @@ def run_once(name: str, seed: int, is_quick: bool) -> dict[str, float]:
             weight_decay=0.1,
             eval_strategy="steps",
             eval_steps=num_steps // 2,
-            logging_strategy="no",
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            use_cpu=True,
             seed=seed,
+            **QUIET,
         )
         trainer = MixingTrainer(
             new_model(hidden, layers, _BLOCK_LENGTH, seed),

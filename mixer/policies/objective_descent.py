@@ -47,10 +47,10 @@ class ObjectiveDescent(GradientPolicy):
     that pays while losses are far from their ends and streams share little, and costs where noise is all that is left.
 
     *Evidence.* `G` and `σ²` are noisy, and the best mixture of noisy numbers looks better than it is: taken at its word
-    it ended 4 % above uniform mixing on a real mixture. So the candidate of earlier measurements is tried on each new
-    one, before that enters the averages: the fall it promises there, less that of the base, is a gain without the
-    flattery of having been chosen. Of its mean and standard error comes the trust `κ` (see `Evidence`), and `w = base +
-    κ (candidate − base)`: the base until a gain is confirmed, and again when it no longer is.
+    it ended 4 % above uniform mixing in a trial on a real mixture. So the candidate of earlier measurements is tried on
+    each new one, before that enters the averages: the fall it promises there, less that of the base, is a gain without
+    the flattery of having been chosen. Of its mean and standard error comes the trust `κ` (see `Evidence`), and `w =
+    base + κ (candidate − base)`: the base until a gain is confirmed, and again when it no longer is.
 
     What it does not see: the metric of an adaptive optimizer, curvature that differs by stream, what a stream teaches
     in the long run; with `"worst"`, that a high loss may be noise that no sampling lowers (`loss="excess"` subtracts

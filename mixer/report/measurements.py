@@ -1,6 +1,6 @@
 """How measurements that are made now and then, and are noisy, are drawn."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,27 @@ def pale_and_smooth(
     return [
         line(raw, column, key, colour, f"{key}, this update", opacity=0.3, line={"width": 1}),
         line(smooth, column, key, colour, mode=mode),
+    ]
+
+
+def lines_by_stream(
+    figures: Mapping[str, tuple[pd.DataFrame, pd.DataFrame]], column: str, colours: Mapping[str, str], most_points: int
+) -> list[go.Scatter]:
+    """Draws the measurements of each stream; see `pale_and_smooth`.
+
+    Args:
+        figures: By stream, its rows and the same, smoothed.
+        column: What is drawn.
+        colours: Colours by stream.
+        most_points: Greatest number of points a line.
+
+    Returns:
+        Two lines a stream.
+    """
+    return [
+        one
+        for name, (raw, smooth) in figures.items()
+        for one in pale_and_smooth(raw, smooth, column, name, colours[name], most_points)
     ]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from mixer.report.measurements import axis_with_zero, pale_and_smooth
+from mixer.report.measurements import axis_with_zero, lines_by_stream
 from mixer.report.plot import Plot, colours_of, panel
 from mixer.report.plots.losses import smoothed
 from mixer.report.run import Run, stream_names
@@ -34,11 +34,7 @@ def compared_losses(runs: Sequence[Run], most_points: int) -> Plot:
     panels = [
         panel(
             f"{run}: {_TITLES[column]}",
-            [
-                one
-                for name, (raw, smooth) in by_stream.items()
-                for one in pale_and_smooth(raw, smooth, column, name, colours[name], most_points)
-            ],
+            lines_by_stream(by_stream, column, colours, most_points),
             end,
             **axes[column],
         )

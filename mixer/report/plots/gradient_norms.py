@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from mixer.report.measurements import log_axis, pale_and_smooth, smoothed
+from mixer.report.measurements import lines_by_stream, log_axis, smoothed
 from mixer.report.plot import Plot, colours_of, panel
 from mixer.report.run import Run, stream_names
 from mixer.report.words import between, known
@@ -34,11 +34,7 @@ def gradient_norms(runs: Sequence[Run], most_points: int) -> Plot:
     panels = [
         panel(
             f"{run}: {title}",
-            [
-                one
-                for name, (raw, smooth) in figures.items()
-                for one in pale_and_smooth(raw, smooth, column, name, colours[name], most_points)
-            ],
+            lines_by_stream(figures, column, colours, most_points),
             end,
             **axes[column],
         )
