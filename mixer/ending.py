@@ -10,8 +10,8 @@ def end_together() -> None:
     """Ends the group of the ranks once all are done; to be called on all, when nothing of the run is needed any more.
 
     A rank that ends while another still writes can take it down, so they wait for each other. And whoever still holds
-    the group, as trainers do, which only a collection of cycles takes away, keeps its threads alive: one of them that is
-    at work while the interpreter ends aborts the process ("terminate called without an active exception").
+    the group, as trainers do, which only a collection of cycles takes away, keeps its threads alive: one that is at
+    work while the interpreter ends aborts the process ("terminate called without an active exception").
     """
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return

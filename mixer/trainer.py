@@ -22,9 +22,9 @@ from mixer.clock import Clock
 from mixer.comparing import ComparingMixin, compared_in
 from mixer.conflict import check_conflict, with_conflict
 from mixer.controller import Mixing, check_format
+from mixer.forms import FormsMixin
 from mixer.groups import Grouping
 from mixer.ledger import Ledger
-from mixer.loading import LoadingMixin
 from mixer.method import Method
 from mixer.options import (
     check_evaluation_names,
@@ -48,7 +48,7 @@ from mixer.updates import NonFinite
 logger = logging.get_logger(__name__)
 
 
-class MixingMixin(LoadingMixin, ComparingMixin, ResumingMixin):
+class MixingMixin(FormsMixin, ComparingMixin, ResumingMixin):
     """Makes a Trainer, or a subclass of it, train on a mixture of streams.
 
     `class MyTrainer(MixingMixin, SomeTrainer)` is all it takes. With one data set it trains as the Trainer does.
@@ -144,6 +144,7 @@ class MixingMixin(LoadingMixin, ComparingMixin, ResumingMixin):
             check_schedule(schedule, self.lr_scheduler)
             check_gradient_noise(self, schedule)
             check_evaluation_names(self.eval_dataset)
+            self._take_forms()
             self._take_reference(reference_model)
             planner, clock, size = self._new_parts(None)
             check_samples(self._policy, len(self.streams), size.value)
@@ -191,7 +192,7 @@ class MixingMixin(LoadingMixin, ComparingMixin, ResumingMixin):
         self.ledger.begin(resume_step, description, None if progress is None else progress.num_evaluations)
         self._recorder = self._new_recorder(mixing)
         self._load_log_state({} if progress is None else progress.methods)
-        self._convention, self._finished, self._policy_error, self._method_error = None, None, None, None
+        self._conventions, self._finished, self._policy_error, self._method_error = {}, None, None, None
         self._rows_from = None if resume_from is None else Path(resume_from)
         self._detach_tracker()
 
