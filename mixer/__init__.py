@@ -9,7 +9,9 @@ from mixer.data_loader import MixingDataLoader
 from mixer.gradient_aggregation import GradientAggregation
 from mixer.gradient_statistics import GradientStatistics
 from mixer.groups import Grouping
+from mixer.heads import Head
 from mixer.ledger import Ledger
+from mixer.multi_task import MultiTaskConfig, MultiTaskModel
 from mixer.order import Order
 from mixer.policies import (
     ADO,
@@ -78,6 +80,7 @@ __all__ = [
     "GradientStatistics",
     "GroupDRO",
     "Grouping",
+    "Head",
     "Hold",
     "Ledger",
     "LossChange",
@@ -86,6 +89,8 @@ __all__ = [
     "MixingMixin",
     "MixingTrainer",
     "Mixture",
+    "MultiTaskConfig",
+    "MultiTaskModel",
     "ObjectiveDescent",
     "Observation",
     "Order",

@@ -103,7 +103,9 @@ class ComparingMixin(MeasuringMixin):
         are_known = convention is None or convention.rows_known
         if are_known or not self._factor(plan, first):  # of a loss of weight 0 nothing is left
             return None
-        loss_sum: Tensor = loss * (self._num_items / self.args.world_size)
+        item_factors = self._item_factors(plan)
+        counting = 1.0 if item_factors is None else float(item_factors[first])
+        loss_sum: Tensor = loss * (self._num_items / (counting * self.args.world_size))
         return loss_sum
 
     def _train_update(

@@ -163,8 +163,8 @@ def _check_unused_heads(trainer: Trainer, tasks: tuple[str | None, ...]) -> None
     if finds is False or (finds is None and args.gradient_checkpointing):
         why = "" if finds is False else ", which gradient_checkpointing=True makes False"
         raise ValueError(
-            f"ddp_find_unused_parameters={finds}{why}: heads of streams that are not drawn have no gradients, for which "
-            "the ranks would wait. It has to be True."
+            f"ddp_find_unused_parameters={finds}{why}: heads of streams that are not drawn have no gradients, for "
+            "which the ranks would wait. It has to be True."
         )
 
 

@@ -255,6 +255,7 @@ class UpdateMixin(Trainer):
             learning_rate=float("nan") if self._learning_rate is None else self._learning_rate.value,
             learning_rate_factor=1.0 if self._learning_rate is None else self._learning_rate.factor,
             gradients=self._gradient_statistics,
+            item_factors=self._item_factors(inputs.plan),
         )
         if self._nonfinite != "warn":
             self._handle_nonfinite(model, self._finished)
@@ -303,10 +304,12 @@ class UpdateMixin(Trainer):
 
     def _loss_factors(self, plan: Plan) -> FloatArray | None:
         """Gives `[num_streams]` factors on the streams' losses in the present update, or `None` for none."""
-        if not self._losses_differ:
-            return plan.loss_weights
-        by_samples = samples_per_item(plan.counts, self._contents_of_update.items)
-        return by_samples if plan.loss_weights is None else by_samples * plan.loss_weights
+        counting, weights = self._item_factors(plan), plan.loss_weights
+        return weights if counting is None else counting if weights is None else counting * weights
+
+    def _item_factors(self, plan: Plan) -> FloatArray | None:
+        """Gives `[num_streams]`: for how much an item counts in the present update's loss, or `None` if all are one."""
+        return samples_per_item(plan.counts, self._contents_of_update.items) if self._losses_differ else None
 
     @contextlib.contextmanager
     def _synchronised(self, model: nn.Module, is_synchronised: bool) -> Iterator[None]:
@@ -323,7 +326,8 @@ class UpdateMixin(Trainer):
         first, tracker = int(micro.stream_ids[0]), self._tracker
         convention, factor = self._convention_of(first) or _MEAN, self._factor(plan, first)
         assert tracker is not None, "the tracker is attached before the first step"  # noqa: S101
-        total, world_size = self._num_items, self.args.world_size
+        total, world_size, item_factors = self._num_items, self.args.world_size, self._item_factors(plan)
+        counting = 1.0 if item_factors is None else float(item_factors[first])
         divisor = convention.divisor(total, own_items, world_size)
         # The Trainer's own division does the scaling, whatever compute_loss a subclass has: by infinity for weight 0.
         self.loss_is_scaled_for_ga = False
@@ -338,13 +342,13 @@ class UpdateMixin(Trainer):
         ids = torch.from_numpy(micro.stream_ids).to(sums.device)
         if convention.rows_known and rows is not None and len(rows) == len(ids):
             sums[:-1].index_add_(0, ids, rows.to(sums.dtype))
-            unweighted = loss / factor if factor else rows.sum() * (world_size / total)
+            unweighted = loss * (counting / factor) if factor else rows.sum() * (counting * world_size / total)
         else:
             # A loss whose rows cannot be told apart is no stream's, rather than the first one's; of one that was
             # divided by infinity nothing is left to tell.
             is_told = factor > 0 and bool((micro.stream_ids == micro.stream_ids[0]).all())
-            unweighted = loss / factor if factor else torch.zeros_like(loss)
-            sums[ids] += unweighted * (total / world_size) if is_told else float("nan")
+            unweighted = loss * (counting / factor) if factor else torch.zeros_like(loss)
+            sums[ids] += unweighted * (total / (counting * world_size)) if is_told else float("nan")
         sums[-1] += unweighted / world_size
         return unweighted
 
