@@ -160,7 +160,7 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
 def _new_encoder(description: Mapping[str, Any]) -> nn.Module:
     """Makes an encoder without the layer that some have for a head of their own, and which no head here uses."""
     config = AutoConfig.for_model(**description)
-    model_class, auto = MODEL_MAPPING[type(config)], cast(Any, AutoModel)
+    model_class, auto = cast(Any, MODEL_MAPPING[type(config)]), cast(Any, AutoModel)
     has_choice = "add_pooling_layer" in inspect.signature(model_class).parameters
     encoder: nn.Module = auto.from_config(config, **({"add_pooling_layer": False} if has_choice else {}))
     return encoder

@@ -22,7 +22,7 @@ from mixer.clock import Clock
 from mixer.comparing import ComparingMixin, compared_in
 from mixer.conflict import check_conflict, with_conflict
 from mixer.controller import Mixing, check_format
-from mixer.forms import FormsMixin
+from mixer.evaluating import EvaluatingMixin
 from mixer.groups import Grouping
 from mixer.ledger import Ledger
 from mixer.method import Method
@@ -30,6 +30,7 @@ from mixer.options import (
     check_evaluation_names,
     check_gradient_noise,
     check_max_tokens,
+    check_metrics,
     check_needs,
     check_samples,
     check_schedule,
@@ -48,7 +49,7 @@ from mixer.updates import NonFinite
 logger = logging.get_logger(__name__)
 
 
-class MixingMixin(FormsMixin, ComparingMixin, ResumingMixin):
+class MixingMixin(EvaluatingMixin, ComparingMixin, ResumingMixin):
     """Makes a Trainer, or a subclass of it, train on a mixture of streams.
 
     `class MyTrainer(MixingMixin, SomeTrainer)` is all it takes. With one data set it trains as the Trainer does.
@@ -85,6 +86,7 @@ class MixingMixin(FormsMixin, ComparingMixin, ResumingMixin):
             the optimizer step, or `"raise"`.
         allow_inexact: Whether to resume although the continuation is not the one that the uninterrupted run would have
             had: with a stream more or less, another policy or `conflict`, data that changed. Else it is refused.
+        compute_metrics: As for the Trainer; or one function for each evaluation set, by its name.
         **kwargs: Further arguments of the Trainer class.
 
     Raises:
@@ -118,6 +120,7 @@ class MixingMixin(FormsMixin, ComparingMixin, ResumingMixin):
         conflict: Any = None,
         nonfinite: NonFinite = "warn",
         allow_inexact: bool = False,
+        compute_metrics: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
         **kwargs: Any,
     ):
         if nonfinite not in ("warn", "skip", "raise"):
@@ -129,7 +132,13 @@ class MixingMixin(FormsMixin, ComparingMixin, ResumingMixin):
         if length is None and budget is not None and not any(stream.num_samples for stream in self.streams):
             length = budget.samples or 1  # else the Trainer asks for max_steps; how long an epoch is, the clock says
         combined = combine(self.streams, parts, length) if parts else None
+        if isinstance(compute_metrics, Mapping):
+            self._metrics_by_set = compute_metrics
+        elif compute_metrics is not None:
+            kwargs["compute_metrics"] = compute_metrics
         super().__init__(model, args, data_collator, combined, *positional, **kwargs)
+        if self._metrics_by_set is not None:
+            check_metrics(self._metrics_by_set, self.eval_dataset)
         self._combined = combined
         self._policy = resolve_policy(mixing, self.streams)
         schedule = as_schedule(batch_size)
@@ -291,12 +300,13 @@ class MixingMixin(FormsMixin, ComparingMixin, ResumingMixin):
         eval_dataset: Dataset[Any] | dict[str, Dataset[Any]] | None = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
+        **kwargs: Any,
     ) -> dict[str, float]:
         """Evaluates, and averages over several evaluation sets; see `Trainer.evaluate`.
 
         Over a dict it also gives `eval_loss`, the mean by a mixture that stays over the run, and `eval_worst_loss`.
         """
-        metrics: dict[str, float] = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        metrics: dict[str, float] = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **kwargs)
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
         if self._mixing is None or not isinstance(sets, dict):
             return metrics
