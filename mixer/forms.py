@@ -44,7 +44,7 @@ class FormsMixin(LoadingMixin):
         self._check_columns(first_samples)
         if len({tuple(stream.label_names or ()) for stream in streams}) > 1 or len(own_losses) > 1 or self._own_forms:
             self._wants_one_stream_each = True
-        elif len(first_samples) > 1 and not self._are_alike(first_samples):
+        elif not (self._have_same_columns() and self._are_alike(first_samples)):
             logger.info("Streams differ in columns, so every micro-batch is made of one stream only.")
             self._wants_one_stream_each = True
 
@@ -92,7 +92,20 @@ class FormsMixin(LoadingMixin):
             return None
         return inputs if form.task is None else {**inputs, TASK: form.task}
 
+    def _have_same_columns(self) -> bool:
+        """Compares the columns of data sets where some are iterable ones, whose rows are not looked at."""
+        if not any(stream.is_iterable for stream in self.streams):
+            return True
+        self._set_signature_columns_if_needed()
+        known: Any = self._signature_columns
+        columns = [getattr(dataset, "column_names", None) for dataset in self._datasets()]
+        if not self.args.remove_unused_columns:
+            return len({frozenset(names) for names in columns if names}) <= 1
+        return len({frozenset(names) & frozenset(known) for names in columns if names}) <= 1
+
     def _are_alike(self, samples: Mapping[int, Any]) -> bool:
+        if len(samples) < 2:
+            return True
         alone = [self._collated(number, sample) for number, sample in samples.items()]
         known = [inputs for inputs in alone if inputs is not None]
         if len(known) < len(alone):

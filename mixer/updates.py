@@ -215,7 +215,8 @@ class UpdateMixin(Trainer):
         tracker, model = self._tracker, self.model_wrapped
         assert tracker is not None, "the tracker is attached before a loss is tried"  # noqa: S101
         user_averages = self.args.average_tokens_across_devices
-        options = {"largest_other_share": EXACT_SHARE} if self._has_own_loss else {}
+        # Where the loss is the user's, or there are several, what is seen of the rows may be another one by chance.
+        options = {"largest_other_share": EXACT_SHARE} if self._has_own_loss or self._losses_differ else {}
 
         def compute_loss(count: int, averages: bool) -> Tensor:
             inputs = self._prepare_inputs(dict(micro.inputs))
