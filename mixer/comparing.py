@@ -101,7 +101,7 @@ class ComparingMixin(MeasuringMixin):
         are_known = self._convention is None or self._convention.rows_known
         if are_known or not self._factor(plan, int(micro.stream_ids[0])):  # of a loss of weight 0 nothing is left
             return None
-        loss_sum: Tensor = loss * (self._num_items / self.args.world_size)
+        loss_sum: Tensor = loss * (self._num_divided_by / self.args.world_size)
         return loss_sum
 
     def _train_update(

@@ -59,7 +59,7 @@ class SideRuns:
     @property
     def shifts_labels(self) -> bool:
         """Whether the model predicts the next token, so that a row's first label is none."""
-        return bool(self._trainer._loss_shifts_labels)
+        return self._trainer._shifts_labels
 
     @property
     def is_cut_by_tokens(self) -> bool:
