@@ -10,8 +10,8 @@ from transformers.trainer_utils import unwrap_peft_model
 def shifts_labels(model: Any, told: bool) -> bool:
     """Finds out whether a model shifts its labels by itself.
 
-    The Trainer goes by the name of the class (`...ForCausalLM`). Heads of other names, `GPT2LMHeadModel` among them, are
-    given the same loss function where their forward asks for one, and shift too.
+    The Trainer goes by the name of the class (`...ForCausalLM`). Heads of other names, `GPT2LMHeadModel` among them,
+    are given the same loss function where their forward asks for one, and shift too.
 
     Args:
         model: The model, not wrapped for distributed training; one of peft is looked into.
@@ -20,7 +20,7 @@ def shifts_labels(model: Any, told: bool) -> bool:
     Returns:
         Whether a row of L labels has L - 1 terms.
     """
-    inner = unwrap_peft_model(model)
+    inner = unwrap_peft_model(model)  # type: ignore[no-untyped-call]
     if told or getattr(getattr(inner, "config", None), "is_encoder_decoder", False):
         return told
     # A forward that computes its loss by itself has that loss function too, and makes no use of it.

@@ -15,6 +15,7 @@ from mixer.collation import Loaded
 from mixer.drawers import StreamShare
 from mixer.gradients import average_gradients, settle
 from mixer.loader import MicroBatch, Update
+from mixer.metrics_aside import metrics_aside
 from mixer.plan import Plan
 from mixer.updates import UpdateMixin
 
@@ -127,7 +128,7 @@ class SideRuns:
         inputs = trainer._prepare_inputs(dict(micro.inputs))
         num_items = max(int(self.items(micro).sum()), 1)
         counts_items = convention is not None and convention.counts_items
-        with trainer.compute_loss_context_manager():
+        with metrics_aside(trainer), trainer.compute_loss_context_manager():
             count = torch.tensor(num_items, device=trainer.args.device) if counts_items else None
             run: Any = trainer.model_wrapped if model is None else model
             loss: Any = trainer.compute_loss(run, inputs, num_items_in_batch=count)
@@ -145,7 +146,7 @@ class SideRuns:
         count = None
         if trainer._has_own_loss and convention is not None and convention.counts_items:
             count = torch.tensor(max(int(self.items(micro).sum()), 1), device=trainer.args.device)
-        with trainer.compute_loss_context_manager():
+        with metrics_aside(trainer), trainer.compute_loss_context_manager():
             trainer.compute_loss(model, inputs, num_items_in_batch=count)
 
     def mean_and_row_losses(self, micro: MicroBatch) -> tuple[Tensor, Tensor | None]:

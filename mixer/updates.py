@@ -349,8 +349,8 @@ class UpdateMixin(Trainer):
 
 
 def _is_known(compute_loss: Any) -> bool:
-    """Whether a `compute_loss` gives the model's loss, with or without an auxiliary one: the Trainer's, or SFTTrainer's."""
-    return compute_loss is Trainer.compute_loss or compute_loss.__module__ == "trl.trainer.sft_trainer"
+    """Whether a `compute_loss` gives the model's loss, with or without an auxiliary one."""
+    return compute_loss is Trainer.compute_loss or getattr(compute_loss, "__module__", "") == "trl.trainer.sft_trainer"
 
 
 def _by_stream(per_row: Tensor, micro: MicroBatch, num_streams: int) -> np.ndarray:

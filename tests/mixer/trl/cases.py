@@ -1,0 +1,103 @@
+"""Tokenizers, models and data sets of conversations that tests of TRL's trainers share."""
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    PreTrainedTokenizerFast,
+)
+from trl import SFTConfig
+
+WORDS = [f"w{number}" for number in range(40)]
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|> "
+    "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] }} <eos> {% endgeneration %}"
+    "{% else %}{{ message['content'] }} {% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|> {% endif %}"
+)
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    words = ["<pad>", "<eos>", "<unk>", "<|user|>", "<|assistant|>", *WORDS]
+    inner = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", chat_template=TEMPLATE
+    )
+    made.add_special_tokens({"additional_special_tokens": ["<|user|>", "<|assistant|>"]})
+    return made
+
+
+def model_of(name: str = "llama", dtype: torch.dtype = torch.float32) -> Any:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    common = {"vocab_size": 45, "num_key_value_heads": 2, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1}
+    if name == "llama":
+        model: Any = LlamaForCausalLM(LlamaConfig(**sizes, **common))
+    elif name == "mixtral":
+        experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.02}
+        model = MixtralForCausalLM(MixtralConfig(**sizes, **common, **experts, output_router_logits=True))
+    else:
+        assert name == "gpt2"
+        dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        config = GPT2Config(vocab_size=45, n_embd=16, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=1, **dropout)
+        model = GPT2LMHeadModel(config)
+    return model.to(dtype)
+
+
+def _words(generator: torch.Generator, least: int = 1, most: int = 7) -> str:
+    size = int(torch.randint(least, most + 1, (1,), generator=generator))
+    return " ".join(WORDS[int(place)] for place in torch.randint(0, len(WORDS), (size,), generator=generator))
+
+
+def chats(num_samples: int, seed: int) -> datasets.Dataset:
+    generator = torch.Generator().manual_seed(seed)
+
+    def turn(role: str) -> dict[str, str]:
+        return {"role": role, "content": _words(generator)}
+
+    rows = [{"messages": [turn("user"), turn("assistant")] * (1 + row % 2)} for row in range(num_samples)]
+    return datasets.Dataset.from_list(rows)
+
+
+def completions(num_samples: int, seed: int) -> datasets.Dataset:
+    generator = torch.Generator().manual_seed(seed)
+    rows = [{"prompt": _words(generator, 2), "completion": " " + _words(generator)} for _ in range(num_samples)]
+    return datasets.Dataset.from_list(rows)
+
+
+def texts(num_samples: int, seed: int) -> datasets.Dataset:
+    generator = torch.Generator().manual_seed(seed)
+    return datasets.Dataset.from_list([{"text": _words(generator, 3, 12)} for _ in range(num_samples)])
+
+
+def two_chats() -> dict[str, datasets.Dataset]:
+    return {"a": chats(20, 1), "b": chats(12, 2)}
+
+
+def sft_arguments(folder: str | Path, **changes: Any) -> SFTConfig:
+    defaults: dict[str, Any] = {
+        "per_device_train_batch_size": 8,
+        "max_steps": 3,
+        "optim": "sgd",
+        "learning_rate": 0.1,
+        "max_grad_norm": 0.0,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "lr_scheduler_type": "constant",
+    }
+    return SFTConfig(output_dir=str(folder), **{**defaults, **changes})
