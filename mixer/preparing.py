@@ -77,7 +77,7 @@ class PreparingMixin(Trainer):
         with self._completions_learned_as_by(stream, given):
             try:
                 prepared = prepare(*call.args, **call.kwargs)
-            except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
                 raise ValueError(
                     f"Stream {stream.name!r}: {name} cannot prepare its columns {sorted(first_sample(stream))}: "
                     f"{type(error).__name__}: {error}. Give the stream a data set of a format that {name} takes."

@@ -17,6 +17,8 @@ from transformers import (
 )
 from trl import SFTConfig
 
+from mixer import MixingSFTTrainer
+
 WORDS = [f"w{number}" for number in range(40)]
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|> "
@@ -85,6 +87,10 @@ def two_chats() -> dict[str, datasets.Dataset]:
 
 
 def sft_arguments(folder: str | Path, **changes: Any) -> SFTConfig:
+    return SFTConfig(**plain_options(folder, **changes))
+
+
+def plain_options(folder: str | Path, **changes: Any) -> dict[str, Any]:
     defaults: dict[str, Any] = {
         "per_device_train_batch_size": 8,
         "max_steps": 3,
@@ -100,4 +106,17 @@ def sft_arguments(folder: str | Path, **changes: Any) -> SFTConfig:
         "gradient_checkpointing": False,
         "lr_scheduler_type": "constant",
     }
-    return SFTConfig(output_dir=str(folder), **{**defaults, **changes})
+    return {"output_dir": str(folder), **defaults, **changes}
+
+
+def sft_mixture(folder: str | Path, model_name: str, per_device: int, callbacks: Any = (), **changes: Any) -> Any:
+    """Makes a run of six updates over an epoch of 37 samples: four of 9 and one of 1."""
+    return MixingSFTTrainer(
+        model_of(model_name),
+        sft_arguments(folder, per_device_train_batch_size=per_device, max_steps=6, **changes),
+        train_dataset={"a": chats(20, 1), "b": completions(11, 2), "c": texts(6, 3)},
+        processing_class=tokenizer(),
+        batch_size=9,
+        mixing="Uniform",
+        callbacks=list(callbacks),
+    )
