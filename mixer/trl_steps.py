@@ -6,14 +6,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.trainer_utils import unwrap_peft_model
 
+from mixer.comparing import ComparingMixin
 from mixer.loader import MicroBatch, Update
 from mixer.metrics_aside import metrics_aside
 from mixer.plan import Plan
-from mixer.recovery import RecoveryMixin
+from mixer.probe.plain_head import is_fused
 
 
-class TRLStepsMixin(RecoveryMixin):
+class TRLStepsMixin(ComparingMixin):
     """A Trainer whose updates leave TRL's own figures as they would be without micro-batches and padding."""
 
     _total_train_tokens: int
@@ -28,6 +30,14 @@ class TRLStepsMixin(RecoveryMixin):
         if self._has_metrics and self.args.world_size > 1 and self._obstacle is None:
             self._obstacle = f"{type(self).__name__} gathers metrics from all ranks in every loss"
         return prepared
+
+    def _take_reference(self, reference: nn.Module | None) -> None:
+        super()._take_reference(reference)
+        own, other = (unwrap_peft_model(one) for one in (self.model, self._reference_model))  # type: ignore[no-untyped-call]
+        if other is not None and _has_fused_head(own) and not _has_fused_head(other):
+            from trl.trainer.utils import add_fused_lm_head
+
+            add_fused_lm_head(other, outputs=("log_probs", "entropy", "is_top1"))  # what SFTTrainer asks for
 
     def _try_convention(self, update: Update) -> Tensor:
         with metrics_aside(self):
@@ -61,3 +71,8 @@ class TRLStepsMixin(RecoveryMixin):
             self._total_train_tokens = before + int(self._contents_of_update.tokens.sum())
             vars(self)["_metrics"]["train"]["num_tokens"] = [self._total_train_tokens]
         return result
+
+
+def _has_fused_head(model: nn.Module) -> bool:
+    forward = model.__dict__.get("forward")
+    return forward is not None and is_fused(forward)
