@@ -8,8 +8,9 @@ from typing import Any
 from torch import Tensor
 from transformers import Trainer
 
+from mixer.rank_metrics import gathering
+
 _KEPT = ("_metrics", "_total_train_tokens")
-_GATHERING = ("gather", "gather_for_metrics")
 
 
 @contextlib.contextmanager
@@ -26,20 +27,12 @@ def metrics_aside(trainer: Trainer) -> Iterator[None]:
         yield
         return
     kept = {name: copy.deepcopy(getattr(trainer, name)) for name in _KEPT if hasattr(trainer, name)}
-    accelerator: Any = trainer.accelerator
-    own = {name: vars(accelerator).get(name) for name in _GATHERING}
-    for name in _GATHERING:
-        setattr(accelerator, name, _of_this_rank)
     try:
-        yield
+        with gathering(trainer, _of_this_rank):
+            yield
     finally:
         for name, value in kept.items():
             setattr(trainer, name, value)
-        for name, method in own.items():
-            if method is None:
-                delattr(accelerator, name)
-            else:
-                setattr(accelerator, name, method)
 
 
 def _of_this_rank(values: Tensor, *args: Any, **kwargs: Any) -> Tensor:

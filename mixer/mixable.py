@@ -45,7 +45,7 @@ def _overridden(trainer_class: type, mixin: type) -> list[tuple[type, str]]:
     return [(owner, name) for owner in below for name in _MAKE_BATCHES if name in vars(owner)]
 
 
-def check_order(trainer_class: type, mixin: type, args: Any, positional: tuple[Any, ...]) -> None:
+def check_order(trainer_class: type, mixin: type, args: Any, positional: tuple[Any, ...]) -> bool:
     """Refuses arguments that were given by position to a trainer with another order.
 
     Args:
@@ -54,23 +54,34 @@ def check_order(trainer_class: type, mixin: type, args: Any, positional: tuple[A
         args: What was given as `args`.
         positional: What was given by position after the first four.
 
+    Returns:
+        Whether the trainer knows the first four by these names; else they are in this order.
+
     Raises:
         TypeError: With what was found where something else was expected.
     """
     order = trainer_class.__mro__
-    parent = next(owner for owner in order[order.index(mixin) + 1 :] if "__init__" in vars(owner))
-    names = list(inspect.signature(parent.__init__).parameters)[1:]  # type: ignore[misc]  # of that very class
+    parents = [owner for owner in order[order.index(mixin) + 1 :] if "__init__" in vars(owner)]
+    # Those that take anything hand it on.
+    parent = next(owner for owner in parents if "model" in _names(owner) or owner is Trainer)
+    names = _names(parent)
     way_out = f"Give all but the model by name, as in {trainer_class.__name__}(model, args=args, train_dataset=...)."
     if args is not None and not isinstance(args, TrainingArguments):
         raise TypeError(
             f"args must be TrainingArguments, got {type(args).__name__}. The order of arguments here is "
             f"{', '.join(_IN_ORDER)}; that of {parent.__name__} is {', '.join(names[:4])}. {way_out}"
         )
-    if positional and tuple(names[:4]) != _IN_ORDER:
+    knows_names = set(_IN_ORDER) <= set(names)
+    if positional and knows_names and tuple(names[:4]) != _IN_ORDER:
         raise TypeError(
             f"{len(positional)} more arguments than {', '.join(_IN_ORDER)} were given by position, and "
             f"{parent.__name__} takes others in that place: its order is {', '.join(names[:6])}. {way_out}"
         )
+    return knows_names
+
+
+def _names(owner: type) -> list[str]:
+    return list(inspect.signature(owner.__init__).parameters)[1:]  # type: ignore[misc]  # of that very class
 
 
 def check_loss(trainer: Trainer) -> None:

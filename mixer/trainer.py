@@ -128,13 +128,13 @@ class MixingMixin(PreparingMixin, TRLStepsMixin, LoadingMixin, ComparingMixin, R
             raise ValueError(f"nonfinite must be 'warn', 'skip' or 'raise', got {nonfinite!r}.")
         check_max_tokens(max_tokens_per_micro_batch)
         check_mixable(type(self), UpdateMixin)
-        check_order(type(self), UpdateMixin, args, positional)
+        knows_names = check_order(type(self), UpdateMixin, args, positional)
         self.streams: list[Stream] = [] if train_dataset is None else as_streams(train_dataset)
         length = epoch_size
         if length is None and budget is not None and not any(stream.num_samples for stream in self.streams):
             length = budget.samples or 1  # else the Trainer asks for max_steps; how long an epoch is, the clock says
         stand_in = self._stand_for_streams(length)
-        if positional:
+        if positional or not knows_names:
             super().__init__(model, args, data_collator, stand_in, *positional, **kwargs)
         else:  # other trainers have them in another order
             super().__init__(model=model, args=args, data_collator=data_collator, train_dataset=stand_in, **kwargs)

@@ -1,10 +1,8 @@
 """What TRL's trainers do in a step beside the loss: metrics over all ranks, tokens counted, an auxiliary loss."""
 
 import contextlib
-from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers.trainer_utils import unwrap_peft_model
 
@@ -13,6 +11,7 @@ from mixer.loader import MicroBatch, Update
 from mixer.metrics_aside import metrics_aside
 from mixer.plan import Plan
 from mixer.probe.plain_head import is_fused
+from mixer.rank_metrics import gathering, rows_of_ranks
 
 
 class TRLStepsMixin(ComparingMixin):
@@ -56,11 +55,10 @@ class TRLStepsMixin(ComparingMixin):
     def _train_micro_batch(
         self, model: nn.Module, micro: MicroBatch, own_items: int, plan: Plan, num_items: Any, sums: Tensor
     ) -> Tensor:
-        if not own_items and self._has_metrics and not self._has_own_loss and self.label_smoother is None:
-            # Its loss is 0 then, rather than divided away, and none of its tokens is in the metrics of all ranks.
-            ignored = torch.full_like(micro.inputs["labels"], -100)
-            micro = replace(micro, inputs={**micro.inputs, "labels": ignored})
-        return super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
+        if not self._has_metrics or self.args.world_size == 1:
+            return super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
+        with gathering(self, rows_of_ranks(self.accelerator, not micro.is_padding)):
+            return super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
 
     def _train_update(
         self, model: nn.Module, update: Update, num_items: Any, is_synchronised: bool = True

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from mixer import MixingSFTTrainer
+from mixer.rank_metrics import gathering, rows_of_ranks
 from tests.distributed.launch import end_with
 from tests.helpers import GradientRecorder, weights_of
-from tests.mixer.trl.cases import sft_mixture
+from tests.mixer.trl.cases import preferences, sft_mixture
 
 
 def gradients(folder: Path) -> dict[str, Any]:
@@ -37,6 +38,29 @@ def resume(folder: Path) -> dict[str, Any]:
     return {"same": torch.equal(weights_of(whole.model), weights_of(parts.model))}
 
 
+def pairs(folder: Path) -> dict[str, Any]:
+    """Gradients of preferences and rewards, and of a rank without a pair."""
+    results: dict[str, Any] = {}
+    for kind in ("dpo", "reward"):
+        recorder = GradientRecorder()
+        trainer = preferences(folder / kind, kind, per_device=2, callbacks=[recorder])
+        trainer.train()
+        torch.save(torch.stack(recorder.gradients), folder / f"{kind}-rank{trainer.args.process_index}.pt")
+        results[kind] = [entry for entry in trainer.state.log_history if "loss" in entry]
+    return {**results, "gathered": gathered(trainer)}
+
+
+def gathered(trainer: Any) -> list[list[Any]]:
+    """What all ranks get of rows in unequal numbers, of a number each, and of those of a single rank."""
+    rank = trainer.args.process_index
+    rows, found = torch.arange(2.0 * (rank + 1)).reshape(-1, 2), []
+    for counts in (True, rank == 1, False):
+        with gathering(trainer, rows_of_ranks(trainer.accelerator, counts)):
+            of_rows, numbers = trainer.accelerator.gather(rows), trainer.accelerator.gather_for_metrics(rows.sum())
+        found += [of_rows.tolist(), numbers.tolist()]
+    return found
+
+
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    end_with({"gradients": gradients(folder), "resume": resume(folder)}, folder, "results")
+    end_with({"gradients": gradients(folder), "resume": resume(folder), "pairs": pairs(folder)}, folder, "results")

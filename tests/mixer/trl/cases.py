@@ -11,13 +11,14 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    LlamaForSequenceClassification,
     MixtralConfig,
     MixtralForCausalLM,
     PreTrainedTokenizerFast,
 )
-from trl import SFTConfig
+from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig
 
-from mixer import MixingSFTTrainer
+from mixer import MixingMixin, MixingSFTTrainer
 
 WORDS = [f"w{number}" for number in range(40)]
 TEMPLATE = (
@@ -82,6 +83,16 @@ def texts(num_samples: int, seed: int) -> datasets.Dataset:
     return datasets.Dataset.from_list([{"text": _words(generator, 3, 12)} for _ in range(num_samples)])
 
 
+def pairs(num_samples: int, seed: int) -> datasets.Dataset:
+    generator = torch.Generator().manual_seed(seed)
+    names = ("prompt", "chosen", "rejected")
+    return datasets.Dataset.from_list([{name: " " + _words(generator) for name in names} for _ in range(num_samples)])
+
+
+def two_pairs() -> dict[str, datasets.Dataset]:
+    return {"a": pairs(7, 1), "b": pairs(4, 2)}
+
+
 def two_chats() -> dict[str, datasets.Dataset]:
     return {"a": chats(20, 1), "b": chats(12, 2)}
 
@@ -120,3 +131,26 @@ def sft_mixture(folder: str | Path, model_name: str, per_device: int, callbacks:
         mixing="Uniform",
         callbacks=list(callbacks),
     )
+
+
+class MixingDPO(MixingMixin, DPOTrainer):
+    pass
+
+
+class MixingRewards(MixingMixin, RewardTrainer):
+    pass
+
+
+def preferences(folder: str | Path, kind: str, per_device: int, callbacks: Any = ()) -> Any:
+    """Makes a run of four updates over an epoch of 11 pairs: two of 5 and one of 1."""
+    options = plain_options(folder, per_device_train_batch_size=per_device, max_steps=4)
+    common = {"processing_class": tokenizer(), "callbacks": list(callbacks), "batch_size": 5}
+    if kind == "dpo":
+        return MixingDPO(
+            model_of(), ref_model=model_of(), args=DPOConfig(**options), train_dataset=two_pairs(), **common
+        )
+    config = model_of().config
+    config.num_labels = 1
+    torch.manual_seed(0)
+    model = LlamaForSequenceClassification(config)
+    return MixingRewards(model, args=RewardConfig(**options), train_dataset=two_pairs(), **common)

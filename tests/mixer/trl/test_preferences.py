@@ -9,44 +9,20 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from transformers import LlamaForSequenceClassification
-from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer, RewardConfig, RewardTrainer
+from trl import DPOConfig, KTOConfig, KTOTrainer, RewardConfig
 
 from mixer import MixingMixin
 from tests.helpers import GradientRecorder
-from tests.mixer.trl.cases import WORDS, model_of, plain_options, tokenizer
-
-
-class _DPO(MixingMixin, DPOTrainer):
-    pass
-
-
-class _Reward(MixingMixin, RewardTrainer):
-    pass
+from tests.mixer.trl.cases import MixingDPO, MixingRewards, model_of, pairs, plain_options, tokenizer, two_pairs
 
 
 class _KTO(MixingMixin, KTOTrainer):
     pass
 
 
-def _sentence(generator: torch.Generator) -> str:
-    size = int(torch.randint(1, 7, (1,), generator=generator))
-    return " ".join(WORDS[int(place)] for place in torch.randint(0, len(WORDS), (size,), generator=generator))
-
-
-def _pairs(num_samples: int, seed: int) -> datasets.Dataset:
-    generator = torch.Generator().manual_seed(seed)
-    names = ("prompt", "chosen", "rejected")
-    rows = [{name: " " + _sentence(generator) for name in names} for _ in range(num_samples)]
-    return datasets.Dataset.from_list(rows)
-
-
 def _unpaired(num_samples: int, seed: int) -> datasets.Dataset:
-    rows = [{"prompt": row["prompt"], "completion": row["chosen"]} for row in _pairs(num_samples, seed)]
+    rows = [{"prompt": row["prompt"], "completion": row["chosen"]} for row in pairs(num_samples, seed)]
     return datasets.Dataset.from_list([{**row, "label": number % 3 > 0} for number, row in enumerate(rows)])
-
-
-def _pairs_of_two() -> dict[str, Any]:
-    return {"a": _pairs(7, 1), "b": _pairs(4, 2)}
 
 
 def _reference() -> Any:
@@ -101,12 +77,12 @@ def test_preferences(tmp_path: Path, per_device: int, precomputed: bool) -> None
         **plain_options(tmp_path, per_device_train_batch_size=per_device, max_steps=1),
         precompute_ref_log_probs=precomputed,
     )
-    trainer = _DPO(
+    trainer = MixingDPO(
         model_of(dtype=torch.float64),
         ref_model=_reference(),
         args=args,
-        train_dataset=_pairs_of_two(),
-        eval_dataset={"a": _pairs(3, 8), "b": _pairs(3, 9)},
+        train_dataset=two_pairs(),
+        eval_dataset={"a": pairs(3, 8), "b": pairs(3, 9)},
         processing_class=tokenizer(),
     )
     assert ("ref_chosen_logps" in trainer.streams[1].dataset.column_names) == precomputed
@@ -134,7 +110,7 @@ def test_rewards(tmp_path: Path) -> None:
     args = RewardConfig(
         **plain_options(tmp_path, per_device_train_batch_size=3, max_steps=1), center_rewards_coefficient=0.01
     )
-    trainer = _Reward(build(), args=args, train_dataset=_pairs_of_two(), processing_class=tokenizer())
+    trainer = MixingRewards(build(), args=args, train_dataset=two_pairs(), processing_class=tokenizer())
     logged, gradient = _trained(trainer)
     _expect(trainer, model, loss_of, logged, gradient)
 
@@ -179,22 +155,22 @@ def test_a_loss_of_neighbours_is_refused(tmp_path: Path) -> None:
 def test_losses_of_a_micro_batch_are_refused(tmp_path: Path, loss: str) -> None:
     args = DPOConfig(**plain_options(tmp_path), loss_type=["sigmoid", loss])
     with pytest.raises(ValueError, match=f"loss_type '{loss}' .* micro-batch.*such as 'sigmoid'"):
-        _DPO(
+        MixingDPO(
             model_of(),
             ref_model=model_of(),
             args=args,
-            train_dataset=_pairs_of_two(),
+            train_dataset=two_pairs(),
             processing_class=tokenizer(),
         )
 
 
 def test_a_stream_that_is_no_preferences_is_named(tmp_path: Path) -> None:
     odd = datasets.Dataset.from_dict({"prompt": ["w1"], "chosen": ["w2"]})
-    with pytest.raises(ValueError, match=r"Stream 'odd': _DPO cannot prepare its columns \['chosen', 'prompt'\]"):
-        _DPO(
+    with pytest.raises(ValueError, match=r"Stream 'odd': MixingDPO cannot prepare its columns \['chosen', 'prompt'\]"):
+        MixingDPO(
             model_of(),
             ref_model=model_of(),
             args=DPOConfig(**plain_options(tmp_path)),
-            train_dataset={"a": _pairs(4, 1), "odd": odd},
+            train_dataset={"a": pairs(4, 1), "odd": odd},
             processing_class=tokenizer(),
         )
