@@ -1,5 +1,7 @@
 """Adaptive mixing of data streams on top of the Hugging Face Trainer."""
 
+from typing import TYPE_CHECKING, Any
+
 import mixer.schedules as schedules
 from mixer.adaptive_batch_size import AdaptiveBatchSizeTrainer
 from mixer.batch_sampler import AdaptiveBatchSampler
@@ -55,6 +57,9 @@ from mixer.probe import GradientProbe
 from mixer.probing import Probing
 from mixer.streams import Stream
 from mixer.trainer import MixingMixin, MixingTrainer
+
+if TYPE_CHECKING:
+    from mixer.sft import MixingSFTTrainer as MixingSFTTrainer
 
 __all__ = [
     "ADO",
@@ -113,3 +118,12 @@ __all__ = [
     "Wrapper",
     "schedules",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what needs an extra when it is asked for: the rest does without."""
+    if name == "MixingSFTTrainer":
+        from mixer.sft import MixingSFTTrainer
+
+        return MixingSFTTrainer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,11 +27,13 @@ class UpdateContents:
         items: int64 `[num_streams]`: terms of the loss.
         tokens: int64 `[num_streams]`: tokens.
         num_larger: Ranks that have a larger micro-batch in it than any before.
+        num_first: Labels that are no terms, as the first of their row, and that the Trainer counts all the same.
     """
 
     items: Int64Array
     tokens: Int64Array
     num_larger: int = 0
+    num_first: int = 0
 
 
 class DisagreementError(RuntimeError):
@@ -86,7 +88,8 @@ class Agreement:
             fingerprint = 0 if plan is None else plan.fingerprint()
             halves = divmod(fingerprint, _HALF)
             head = np.array([error is not None, *halves, *(half * half for half in halves)], dtype=np.int64)
-            message = torch.from_numpy(np.concatenate([head, own.items, own.tokens, np.array([own.num_larger])]))
+            counts = np.array([own.num_larger, own.num_first])
+            message = torch.from_numpy(np.concatenate([head, own.items, own.tokens, counts]))
             dist.all_reduce(message, group=self._group)
             failures, *sums = message[:5].tolist()
             if failures:
@@ -94,8 +97,8 @@ class Agreement:
             # By Cauchy and Schwarz, W times the sum of squares is the square of the sum only where all are equal.
             if any(self._world_size * sums[half + 2] != sums[half] ** 2 for half in (0, 1)):
                 self._raise_disagreement(plan)
-            items, tokens = message[5:-1].numpy().reshape(2, self._num_streams)
-            return UpdateContents(items, tokens, int(message[-1]))
+            items, tokens = message[5:-2].numpy().reshape(2, self._num_streams)
+            return UpdateContents(items, tokens, *map(int, message[-2:]))
         if error is not None:
             raise error
         return own

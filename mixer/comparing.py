@@ -105,7 +105,7 @@ class ComparingMixin(MeasuringMixin):
             return None
         item_factors = self._item_factors(plan)
         counting = 1.0 if item_factors is None else float(item_factors[first])
-        loss_sum: Tensor = loss * (self._num_items / (counting * self.args.world_size))
+        loss_sum: Tensor = loss * (self._num_divided_by / (counting * self.args.world_size))
         return loss_sum
 
     def _train_update(

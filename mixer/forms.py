@@ -70,8 +70,8 @@ class FormsMixin(LoadingMixin):
         return samples
 
     def _check_columns(self, samples: Mapping[int, Any]) -> None:
-        model = self.model
-        if model is None or self._has_own_loss or type(self)._prepare_inputs is not Trainer._prepare_inputs:
+        model, own = self.model, (type(self).compute_loss, type(self)._prepare_inputs)
+        if model is None or self.compute_loss_func or own != (Trainer.compute_loss, Trainer._prepare_inputs):
             return  # what is done with the columns is the user's affair
         for number, sample in samples.items():
             inputs = self._collated(number, sample)

@@ -56,7 +56,8 @@ class LoadingMixin(UpdateMixin):
             own_forms=self._own_forms,
         )
         self._loader.keeps_positions = self._keeps_output
-        self._loader.by_stream = self._wants_one_stream_each
+        # TRL's trainers say so where samples are laid end to end in one row.
+        self._loader.by_stream = self._wants_one_stream_each or bool(getattr(self, "padding_free", False))
         if self._recovers and self._rows_from is not None:
             self._loader.cap = self._loader.cap.taken_up(read_state(self._rows_from).get(CAP_ENTRY))
         return self._loader

@@ -101,6 +101,8 @@ class LossTracker:
         wrap_loss_function: `False` leaves the loss function as it is, for models that are compiled.
         keeps_output: Whether the output of a forward is kept until the next one, for those that add to the loss.
         keeps_items: Whether `item_losses` are kept until the next forward.
+        weighs_by_probability: Whether each item's loss is multiplied by its probability, as in dynamic fine-tuning. Is
+            asked for only of models that give log-probabilities in place of logits.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class LossTracker:
         wrap_loss_function: bool = True,
         keeps_output: bool = False,
         keeps_items: bool = False,
+        weighs_by_probability: bool = False,
     ):
         self.output: Any = None
         # `[num_rows, num_places]`: the loss of each item, 0 where labels are ignored; `None` if they are not known.
@@ -119,6 +122,7 @@ class LossTracker:
         self._keeps_items = keeps_items
         self._shifts_labels = shifts_labels
         self._label_smoothing = label_smoothing
+        self._weighs_by_probability = weighs_by_probability
         self._row_losses: Tensor | None = None
         self._terms: list[Tensor] = []
         self._labels: Any = None
@@ -199,10 +203,25 @@ class LossTracker:
             self._row_losses = terms.sum(dim=1)
             self._keep(terms)
             return
+        log_probs = getattr(output, "log_probs", None)
+        if isinstance(log_probs, Tensor):
+            self._hear_log_probs(log_probs.detach(), labels)
+            return
         logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
         if isinstance(logits, Tensor):
             with torch.no_grad():
                 self._row_losses = self._from_logits(logits.detach(), labels.to(logits.device), kwargs)
+
+    def _hear_log_probs(self, log_probs: Tensor, labels: Tensor) -> None:
+        """Takes up what a fused head of TRL gives: `[num_rows, num_places - 1]`, 0 where labels are ignored."""
+        if self._row_losses is not None:  # a second forward, for metrics alone, after one with logits
+            return
+        terms = -_at_least_float(log_probs)
+        if self._weighs_by_probability:
+            terms = terms * terms.neg().exp()
+        self._row_losses = terms.sum(dim=1)
+        # Prompt tuning puts places before those that have labels.
+        self._keep(F.pad(terms[:, -(labels.shape[-1] - 1) :], (0, 1)))
 
     def _keep(self, terms: Tensor) -> None:
         self.item_losses = terms if self._keeps_items else None

@@ -74,7 +74,8 @@ class MeasuringMixin(RecoveryMixin):
             result = super()._train_update(model, update, num_items, is_synchronised)
             if probe is not None:
                 scale = float(self._loss_scale) if probe.is_due(update.plan.step) else 1.0  # read from the device
-                found = probe.finish(scale, self._loss_factors(update.plan))
+                told = scale * self._num_items / self._num_divided_by
+                found = probe.finish(told, self._loss_factors(update.plan))
                 self._gradient_statistics, self._probe_seconds = found
         except BaseException:
             if probe is not None:

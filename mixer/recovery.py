@@ -117,7 +117,7 @@ class RecoveryMixin(MethodsMixin):
 
         def train_alone(cut: Update) -> tuple[Tensor, Tensor]:
             # Other micro-batches may have other items: a collator that masks draws for each of them.
-            num_items = torch.tensor(self._num_items, device=self.args.device)
+            num_items = torch.tensor(self._num_items_told, device=self.args.device)
             return train(model, cut, num_items, is_synchronised=False)
 
         settle(model)

@@ -15,6 +15,7 @@ from mixer.collation import Loaded
 from mixer.drawers import StreamShare
 from mixer.gradients import average_gradients, settle
 from mixer.loader import MicroBatch, Update
+from mixer.metrics_aside import metrics_aside
 from mixer.plan import Plan
 from mixer.updates import UpdateMixin
 
@@ -59,7 +60,7 @@ class SideRuns:
     @property
     def shifts_labels(self) -> bool:
         """Whether the model predicts the next token, so that a row's first label is none."""
-        return bool(self._trainer._loss_shifts_labels)
+        return self._trainer._shifts_labels
 
     @property
     def is_cut_by_tokens(self) -> bool:
@@ -133,7 +134,7 @@ class SideRuns:
         inputs = trainer._prepare_inputs(dict(micro.inputs))
         num_items = max(int(self.items(micro).sum()), 1)
         counts_items = convention is not None and convention.counts_items
-        with trainer.compute_loss_context_manager(), trainer._with_loss_of(first):
+        with metrics_aside(trainer), trainer.compute_loss_context_manager(), trainer._with_loss_of(first):
             count = torch.tensor(num_items, device=trainer.args.device) if counts_items else None
             run: Any = trainer.model_wrapped if model is None else model
             loss: Any = trainer.compute_loss(run, inputs, num_items_in_batch=count)
@@ -149,7 +150,7 @@ class SideRuns:
         trainer, first = self._trainer, int(micro.stream_ids[0])
         convention, count = trainer._convention_of(first), None
         inputs = trainer._prepare_inputs(dict(micro.inputs))
-        with trainer.compute_loss_context_manager(), trainer._with_loss_of(first):
+        with metrics_aside(trainer), trainer.compute_loss_context_manager(), trainer._with_loss_of(first):
             if trainer._has_own_loss and convention is not None and convention.counts_items:
                 count = torch.tensor(max(int(self.items(micro).sum()), 1), device=trainer.args.device)
             trainer.compute_loss(model, inputs, num_items_in_batch=count)

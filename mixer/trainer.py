@@ -26,6 +26,7 @@ from mixer.evaluating import EvaluatingMixin
 from mixer.groups import Grouping
 from mixer.ledger import Ledger
 from mixer.method import Method
+from mixer.mixable import check_mixable, check_order
 from mixer.options import (
     check_evaluation_names,
     check_gradient_noise,
@@ -37,22 +38,25 @@ from mixer.options import (
 )
 from mixer.planner import Drawing, Planner
 from mixer.policies import Policy
+from mixer.preparing import PreparingMixin
 from mixer.probing import Probing
 from mixer.progress import Progress
 from mixer.recorder import Recorder
 from mixer.resuming import ResumingMixin
 from mixer.schedules import Schedule, as_schedule
-from mixer.streams import Stream, as_streams, combine
+from mixer.streams import Stream, as_streams
 from mixer.training_checks import check_arguments
-from mixer.updates import NonFinite
+from mixer.trl_steps import TRLStepsMixin
+from mixer.updates import NonFinite, UpdateMixin
 
 logger = logging.get_logger(__name__)
 
 
-class MixingMixin(EvaluatingMixin, ComparingMixin, ResumingMixin):
+class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, ComparingMixin, ResumingMixin):
     """Makes a Trainer, or a subclass of it, train on a mixture of streams.
 
     `class MyTrainer(MixingMixin, SomeTrainer)` is all it takes. With one data set it trains as the Trainer does.
+    Trainers that make their batches themselves are refused; of TRL's, those of SFT, DPO and rewards go.
 
     Args:
         model: As for the Trainer.
@@ -92,7 +96,7 @@ class MixingMixin(EvaluatingMixin, ComparingMixin, ResumingMixin):
     Raises:
         ValueError: If streams, weights, batch size or training arguments do not fit together; the message says how
             they would.
-        TypeError: If something is of the wrong kind.
+        TypeError: If something is of the wrong kind, or a class below makes its batches itself.
 
     Example:
         >>> trainer = MixingTrainer(  # doctest: +SKIP
@@ -126,20 +130,24 @@ class MixingMixin(EvaluatingMixin, ComparingMixin, ResumingMixin):
         if nonfinite not in ("warn", "skip", "raise"):
             raise ValueError(f"nonfinite must be 'warn', 'skip' or 'raise', got {nonfinite!r}.")
         check_max_tokens(max_tokens_per_micro_batch)
+        check_mixable(type(self), UpdateMixin)
+        knows_names = check_order(type(self), UpdateMixin, args, positional)
         self.streams: list[Stream] = [] if train_dataset is None else as_streams(train_dataset)
-        parts = [stream.dataset for stream in self.streams]
         length = epoch_size
         if length is None and budget is not None and not any(stream.num_samples for stream in self.streams):
             length = budget.samples or 1  # else the Trainer asks for max_steps; how long an epoch is, the clock says
-        combined = combine(self.streams, parts, length) if parts else None
         if isinstance(compute_metrics, Mapping):
             self._metrics_by_set = compute_metrics
         elif compute_metrics is not None:
             kwargs["compute_metrics"] = compute_metrics
-        super().__init__(model, args, data_collator, combined, *positional, **kwargs)
+        stand_in = self._stand_for_streams(length)
+        if positional or not knows_names:
+            super().__init__(model, args, data_collator, stand_in, *positional, **kwargs)
+        else:  # other trainers have them in another order
+            super().__init__(model=model, args=args, data_collator=data_collator, train_dataset=stand_in, **kwargs)
+        self._take_stand_in_back()
         if self._metrics_by_set is not None:
             check_metrics(self._metrics_by_set, self.eval_dataset)
-        self._combined = combined
         self._policy = resolve_policy(mixing, self.streams)
         schedule = as_schedule(batch_size)
         self._mixture = MixtureOptions(schedule, budget, epoch_size, tuple(groupings), drawing, self._data_seed)

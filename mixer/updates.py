@@ -1,6 +1,7 @@
 """How an update is trained: all its micro-batches, on every rank, as if one process had the whole batch."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from mixer.controller import Mixing
 from mixer.convention import EXACT_SHARE, LossConvention, decide, samples_per_item, try_convention
 from mixer.feed import Feed
 from mixer.gradient_statistics import GradientStatistics
+from mixer.label_shift import shifts_labels
 from mixer.learning_rate import LearningRate
 from mixer.ledger import Ledger
 from mixer.loader import MicroBatch, MixingLoader, Update
@@ -80,8 +82,13 @@ class UpdateMixin(Trainer):
 
     @property
     def _has_own_loss(self) -> bool:
-        """Whether the user computes the loss, and not the model."""
-        return self.compute_loss_func is not None or type(self).compute_loss is not Trainer.compute_loss
+        """Whether the user computes the loss, and not the model or a trainer whose loss is known."""
+        return self.compute_loss_func is not None or not _is_known(type(self).compute_loss)
+
+    @functools.cached_property
+    def _shifts_labels(self) -> bool:
+        """Whether the first label of a row is no term of the loss; the Trainer does not know it of every model."""
+        return shifts_labels(self.model, self._loss_shifts_labels)
 
     @contextlib.contextmanager
     def _with_loss_of(self, stream_id: int) -> Iterator[None]:
@@ -127,7 +134,7 @@ class UpdateMixin(Trainer):
         update = self._before_training(update)
         self._load_counts = {"hits": hits, "misses": misses}
         self._train_started = time.perf_counter()
-        return [update], torch.tensor(self._num_items, device=device)
+        return [update], torch.tensor(self._num_items_told, device=device)
 
     def _before_training(self, update: Update) -> Update:
         """Gives what is trained for an update that all ranks have confirmed: as a rule itself."""
@@ -137,6 +144,16 @@ class UpdateMixin(Trainer):
     def _num_items(self) -> int:
         """Items of the present update over all ranks; at least 1, for it is divided by."""
         return max(int(self._contents_of_update.items.sum()), 1)
+
+    @property
+    def _num_items_told(self) -> int:
+        """Items of the present update as the Trainer counts them, so that its gradient is the Trainer's own."""
+        return self._num_items + self._contents_of_update.num_first
+
+    @property
+    def _num_divided_by(self) -> int:
+        """What the sum of the present update's items is divided by, of those two."""
+        return self._num_items_told if (self._convention_of(0) or _MEAN).counts_items else self._num_items
 
     def _load_and_confirm(self, load: Callable[[], Update | None]) -> Update | None:
         """Loads an update, or finds an error, and tells the other ranks before anything else happens."""
@@ -164,17 +181,21 @@ class UpdateMixin(Trainer):
     def _contents(self, update: Update) -> UpdateContents:
         num_streams = len(self.streams)
         items, tokens = np.zeros(num_streams), np.zeros(num_streams)
-        self._micro_items = []
+        self._micro_items, num_first = [], 0
         for micro in update.micro_batches:
             per_row = self._items_per_row(micro)
             self._micro_items.append(0 if micro.is_padding else int(per_row.sum()))
             if not micro.is_padding:
                 items += _by_stream(per_row, micro, num_streams)
                 tokens += _by_stream(tokens_per_row(micro.inputs), micro, num_streams)
-        return UpdateContents(items.astype(np.int64), tokens.astype(np.int64))
+                num_first += 0 if self._losses_differ else self._num_told(micro) - self._micro_items[-1]
+        return UpdateContents(items.astype(np.int64), tokens.astype(np.int64), num_first=num_first)
+
+    def _num_told(self, micro: MicroBatch) -> int:
+        return int(items_per_row(batch_mapping(micro.inputs), self._loss_shifts_labels).sum())
 
     def _items_per_row(self, micro: MicroBatch) -> Tensor:
-        return items_per_row(batch_mapping(micro.inputs), self._loss_shifts_labels)
+        return items_per_row(batch_mapping(micro.inputs), self._shifts_labels)
 
     def _learn_conventions(self, update: Update, kinds: Sequence[int]) -> Update:
         """Finds out how losses are normalised; loads the update anew, by stream, if its rows cannot be told apart."""
@@ -199,8 +220,15 @@ class UpdateMixin(Trainer):
         return self._load_and_confirm(lambda: self._present_loader.load(update.plan)) or update
 
     def _new_tracker(self, model: nn.Module, wraps: bool = True, keeps_output: bool = False) -> LossTracker:
-        smoothing = self.args.label_smoothing_factor
-        return LossTracker(model, self._loss_shifts_labels, smoothing, wraps, keeps_output, self._keeps_items)
+        return LossTracker(
+            model,
+            self._shifts_labels,
+            self.args.label_smoothing_factor,
+            wraps,
+            keeps_output,
+            self._keeps_items,
+            weighs_by_probability=getattr(self.args, "loss_type", None) == "dft",
+        )
 
     def _vote(self, update: Update, kind: int) -> tuple[Update, Tensor]:
         """Has this rank vote on a convention; gives the update too, which may have been cut anew meanwhile."""
@@ -327,7 +355,7 @@ class UpdateMixin(Trainer):
         first, tracker = int(micro.stream_ids[0]), self._tracker
         convention, factor = self._convention_of(first) or _MEAN, self._factor(plan, first)
         assert tracker is not None, "the tracker is attached before the first step"  # noqa: S101
-        total, world_size, item_factors = self._num_items, self.args.world_size, self._item_factors(plan)
+        total, world_size, item_factors = self._num_divided_by, self.args.world_size, self._item_factors(plan)
         counting = 1.0 if item_factors is None else float(item_factors[first])
         divisor = convention.divisor(total, own_items, world_size)
         # The Trainer's own division does the scaling, whatever compute_loss a subclass has: by infinity for weight 0.
@@ -350,7 +378,7 @@ class UpdateMixin(Trainer):
             is_told = factor > 0 and bool((micro.stream_ids == micro.stream_ids[0]).all())
             unweighted = loss * (counting / factor) if factor else torch.zeros_like(loss)
             sums[ids] += unweighted * (total / (counting * world_size)) if is_told else float("nan")
-        sums[-1] += unweighted / world_size
+        sums[-1] += unweighted * (total / self._num_items) / world_size
         return unweighted
 
     @contextlib.contextmanager
@@ -374,6 +402,11 @@ class UpdateMixin(Trainer):
         if self._tracker is not None:
             self._tracker.detach()
             self._tracker = None
+
+
+def _is_known(compute_loss: Any) -> bool:
+    """Whether a `compute_loss` gives the model's loss, with or without an auxiliary one."""
+    return compute_loss is Trainer.compute_loss or getattr(compute_loss, "__module__", "") == "trl.trainer.sft_trainer"
 
 
 def _by_stream(per_row: Tensor, micro: MicroBatch, num_streams: int) -> np.ndarray:

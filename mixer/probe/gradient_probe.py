@@ -11,6 +11,7 @@ from mixer.probe.check import PieceCheck
 from mixer.probe.discovery import discover
 from mixer.probe.eager import Eager
 from mixer.probe.inputs import check_arguments, check_ranks, check_rows, factors_of, num_ranks, refusal
+from mixer.probe.plain_head import PlainHead
 from mixer.probe.reading import Desk, Reading
 from mixer.probe.rows import Rows
 from mixer.probe.stopwatch import Stopwatch
@@ -99,7 +100,7 @@ class GradientProbe:
         targets = self._covered.targets
         self._device = targets[0].device
         self._projections = projections_of(targets, sketch_size, seed) if mode == "sketch" else None
-        self._eager = Eager(model)
+        self._eager, self._plain_head = Eager(model), PlainHead(model)
         self._check = PieceCheck(() if homogeneous else self._covered.parameters, targets, num_streams)
         self._stopwatch, self._workspace = Stopwatch(), Workspace()
         self._totals: Totals | None = None
@@ -152,6 +153,8 @@ class GradientProbe:
         for capture in self._covered.captures:
             capture.install()
         self._eager.begin()
+        if not self._homogeneous:
+            self._plain_head.begin()
         return self._totals
 
     def _open_reading(self, totals: Totals, rows: Rows) -> None:
@@ -178,6 +181,7 @@ class GradientProbe:
         for capture in self._covered.captures:
             capture.remove()
         self._eager.end()
+        self._plain_head.end()
         self._totals = self._reading = self._desk.reading = None
 
     def finish(self, loss_scale: float = 1.0, loss_weights: ArrayLike | None = None) -> GradientStatistics:

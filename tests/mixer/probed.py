@@ -140,7 +140,7 @@ def train(
 
     def compare(model: nn.Module, update: Any, num_items: Any = None) -> Tensor:
         plain.load_state_dict(trainer.model.state_dict())
-        groups = gather(groups_of(update, plain, row_loss, is_by_micro_batch, trainer._loss_shifts_labels))
+        groups = gather(groups_of(update, plain, row_loss, is_by_micro_batch, trainer._shifts_labels))
         expected[update.plan.step + 1] = _weighed(statistics_of(groups, len(trainer.streams)), update.plan.loss_weights)
         run.num_paddings += sum(micro.is_padding for micro in update.micro_batches)
         loss = step(model, update, num_items)

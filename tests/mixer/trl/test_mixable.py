@@ -1,0 +1,60 @@
+"""Trainers that make their batches themselves are refused before anything is built."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import Seq2SeqTrainer, Trainer
+from trl import DistillationTrainer, DPOTrainer, GRPOTrainer, RLOOTrainer
+
+from mixer import MixingMixin
+from tests.helpers import arguments, build_model, three_streams
+from tests.mixer.trl.cases import model_of
+
+
+@pytest.mark.parametrize("trainer_class", [GRPOTrainer, RLOOTrainer, DistillationTrainer])
+def test_trainers_that_generate_are_refused(trainer_class: type, tmp_path: Path) -> None:
+    mixed: Any = type("Mixed", (MixingMixin, trainer_class), {})
+    with pytest.raises(TypeError, match=f"{trainer_class.__name__} has a get_train_dataloader of its own"):
+        mixed("a model that nobody loads", arguments(tmp_path), train_dataset=three_streams())
+
+
+@pytest.mark.parametrize("name", ["get_train_dataloader", "_get_train_sampler", "get_batch_samples"])
+def test_an_override_below_the_mixin_is_named(name: str, tmp_path: Path) -> None:
+    def own(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(Trainer, name)(self, *args, **kwargs)
+
+    below: Any = type("Below", (Trainer,), {name: own})
+    mixed: Any = type("Mixed", (MixingMixin, type("Between", (below,), {})), {})
+    with pytest.raises(TypeError, match=rf"Mixed: Below has a {name} of its own.*interleave_datasets"):
+        mixed(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())
+
+
+def test_an_override_above_the_mixin_is_the_users_own(tmp_path: Path) -> None:
+    class Above(MixingMixin, Trainer):
+        def get_train_dataloader(self) -> Any:
+            return super().get_train_dataloader()
+
+    Above(build_model("llama"), arguments(tmp_path), train_dataset=three_streams()).train()
+
+
+def test_the_stock_trainers_go() -> None:
+    from mixer.mixable import check_mixable
+    from mixer.updates import UpdateMixin
+
+    for parent in (Trainer, Seq2SeqTrainer):
+        check_mixable(type("Mixed", (MixingMixin, parent), {}), UpdateMixin)
+
+
+class _Preferences(MixingMixin, DPOTrainer):
+    pass
+
+
+def test_arguments_in_the_order_of_another_trainer_are_refused(tmp_path: Path) -> None:
+    data = three_streams()
+    with pytest.raises(
+        TypeError, match=r"args must be TrainingArguments, got LlamaForCausalLM.*model, ref_model, args"
+    ):
+        _Preferences(model_of(), model_of(), arguments(tmp_path), train_dataset=data)
+    with pytest.raises(TypeError, match=r"1 more arguments than model, args.*DPOTrainer takes others in that place"):
+        _Preferences(model_of(), arguments(tmp_path), None, data, None)
