@@ -11,6 +11,7 @@ import datasets
 from transformers import Trainer
 
 from mixer.mixable import check_loss
+from mixer.preprocessed import Preprocess, preprocessed_now
 from mixer.stream_formats import check_kinds, check_sft, first_sample, learns_completions
 from mixer.streams import Stream, combine
 
@@ -22,6 +23,7 @@ class PreparingMixin(Trainer):
     _combined: Any = None  # what stands for all streams where a single data set is asked for
     _stand_in: Any = None  # what the constructor is given in its place, until it has prepared it
     _epoch_length: int | None = None
+    _preprocess_of: Mapping[str, Preprocess | None] = {}  # of the streams, before they were prepared
     completion_only_loss: bool  # of SFTTrainer
 
     def _stand_for_streams(self, epoch_length: int | None) -> Any:
@@ -59,11 +61,14 @@ class PreparingMixin(Trainer):
     def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Prepares a data set as the parent does; in the place of the one that stands for all streams, each of them."""
         prepare = super()._prepare_dataset  # type: ignore[misc]  # only trainers that have it call this
+        call = inspect.signature(prepare).bind(dataset, *args, **kwargs)
         if self._stand_in is None or dataset is not self._stand_in:
-            return prepare(dataset, *args, **kwargs)
+            name = call.arguments.get("dataset_name")
+            return prepare(preprocessed_now(dataset, self._preprocess_of.get(str(name))), *args, **kwargs)
         check_loss(self)
         self._stand_in = None  # an evaluation set may be the same object
-        call = inspect.signature(prepare).bind(dataset, *args, **kwargs)
+        self._preprocess_of = {stream.name: stream.preprocess for stream in self.streams}
+        self._replace_streams(_preprocessed)
         self._replace_streams(partial(self._prepare_stream, call, prepare))
         return self._combined
 
@@ -122,6 +127,11 @@ class PreparingMixin(Trainer):
     def _replace_streams(self, prepare: Callable[[Stream], Any]) -> None:
         """Puts prepared data sets in the streams' place; memories take up samples as they are trained."""
         self.streams = [
-            stream if stream.is_memory else replace(stream, dataset=prepare(stream)) for stream in self.streams
+            stream if stream.is_memory else replace(stream, dataset=prepare(stream), preprocess=None)
+            for stream in self.streams
         ]
         self._combined = self._combine()
+
+
+def _preprocessed(stream: Stream) -> Any:
+    return preprocessed_now(stream.dataset, stream.preprocess)

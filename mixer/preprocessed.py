@@ -31,6 +31,21 @@ def preprocessed(dataset: Any, preprocess: Preprocess | None) -> Any:
     return (_StatefulRows if has_state else _PreprocessedRows)(dataset, preprocess)
 
 
+def preprocessed_now(dataset: Any, preprocess: Preprocess | None) -> Any:
+    """Gives a Hugging Face data set whose samples have gone through a function, once and for all.
+
+    Args:
+        dataset: The data set; rows of an iterable one go through it as they come.
+        preprocess: Makes a sample of a sample; `None` for nothing.
+
+    Returns:
+        A data set of the same kind.
+    """
+    if preprocess is None or not isinstance(dataset, datasets.Dataset):
+        return preprocessed(dataset, preprocess)
+    return dataset.map(preprocess, remove_columns=dataset.column_names)
+
+
 class _Preprocessed(Dataset[Any]):
     """Samples that can be indexed."""
 
