@@ -34,8 +34,8 @@ class FinishedUpdate:
     Args:
         plan: Its plan.
         contents: Its items and tokens, over all ranks.
-        loss_sums: `[num_streams + 1]`, on the device: the sum of each stream's item losses, and last the mean loss
-            that was back-propagated (before loss weights).
+        loss_sums: `[num_streams + 1]`, on the device: the sum of each stream's item losses, and last the mean over
+            all items by the loss that was back-propagated (before loss weights).
         learning_rate: The learning rate of its optimizer step, of the first group of parameters.
         learning_rate_factor: What the batch size multiplied it by.
         gradients: What was measured of the streams' gradients, if it was.
