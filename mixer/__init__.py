@@ -51,6 +51,7 @@ from mixer.policies import (
 )
 from mixer.probe import GradientProbe
 from mixer.probing import Probing
+from mixer.seq2seq import MixingSeq2SeqTrainer
 from mixer.streams import Stream
 from mixer.trainer import MixingMixin, MixingTrainer
 
@@ -84,6 +85,7 @@ __all__ = [
     "Mixing",
     "MixingDataLoader",
     "MixingMixin",
+    "MixingSeq2SeqTrainer",
     "MixingTrainer",
     "Mixture",
     "ObjectiveDescent",

@@ -26,6 +26,7 @@ from mixer.groups import Grouping
 from mixer.ledger import Ledger
 from mixer.loading import LoadingMixin
 from mixer.method import Method
+from mixer.nested_evaluation import NestedEvaluationMixin
 from mixer.options import (
     check_evaluation_names,
     check_gradient_noise,
@@ -48,7 +49,7 @@ from mixer.updates import NonFinite
 logger = logging.get_logger(__name__)
 
 
-class MixingMixin(LoadingMixin, ComparingMixin, ResumingMixin):
+class MixingMixin(NestedEvaluationMixin, LoadingMixin, ComparingMixin, ResumingMixin):
     """Makes a Trainer, or a subclass of it, train on a mixture of streams.
 
     `class MyTrainer(MixingMixin, SomeTrainer)` is all it takes. With one data set it trains as the Trainer does.
@@ -290,12 +291,13 @@ class MixingMixin(LoadingMixin, ComparingMixin, ResumingMixin):
         eval_dataset: Dataset[Any] | dict[str, Dataset[Any]] | None = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
+        **options: Any,
     ) -> dict[str, float]:
         """Evaluates, and averages over several evaluation sets; see `Trainer.evaluate`.
 
         Over a dict it also gives `eval_loss`, the mean by a mixture that stays over the run, and `eval_worst_loss`.
         """
-        metrics: dict[str, float] = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **options)
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
         if self._mixing is None or not isinstance(sets, dict):
             return metrics
