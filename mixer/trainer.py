@@ -42,6 +42,7 @@ from mixer.progress import Progress
 from mixer.recorder import Recorder
 from mixer.resuming import ResumingMixin
 from mixer.schedules import Schedule, as_schedule
+from mixer.searching import SearchingMixin
 from mixer.streams import Stream, as_streams, combine
 from mixer.training_checks import check_arguments
 from mixer.updates import NonFinite
@@ -49,7 +50,7 @@ from mixer.updates import NonFinite
 logger = logging.get_logger(__name__)
 
 
-class MixingMixin(NestedEvaluationMixin, LoadingMixin, ComparingMixin, ResumingMixin):
+class MixingMixin(NestedEvaluationMixin, LoadingMixin, SearchingMixin, ComparingMixin, ResumingMixin):
     """Makes a Trainer, or a subclass of it, train on a mixture of streams.
 
     `class MyTrainer(MixingMixin, SomeTrainer)` is all it takes. With one data set it trains as the Trainer does.
@@ -140,11 +141,7 @@ class MixingMixin(NestedEvaluationMixin, LoadingMixin, ComparingMixin, ResumingM
         self._allow_inexact = allow_inexact
         self.ledger = Ledger(Path(str(self.args.output_dir)) / "ledger", is_writer=self.is_world_process_zero())
         if self.streams:
-            check_arguments(self, self.streams, schedule, max_tokens_per_micro_batch)
-            check_needs(self._policy, self.streams, self.args, self.eval_dataset)
-            check_schedule(schedule, self.lr_scheduler)
-            check_gradient_noise(self, schedule)
-            check_evaluation_names(self.eval_dataset)
+            self._check_options()
             self._take_reference(reference_model)
             planner, clock, size = self._new_parts(None)
             check_samples(self._policy, len(self.streams), size.value)
@@ -167,6 +164,15 @@ class MixingMixin(NestedEvaluationMixin, LoadingMixin, ComparingMixin, ResumingM
             )
 
     # ---- Setting up a run ----
+
+    def _check_options(self) -> None:
+        schedule = self._mixture.schedule
+        check_arguments(self, self.streams, schedule, self._max_tokens)
+        check_needs(self._policy, self.streams, self.args, self.eval_dataset)
+        check_schedule(schedule, self.lr_scheduler)
+        check_gradient_noise(self, schedule)
+        check_evaluation_names(self.eval_dataset)
+        check_conflict(self, schedule, self._methods)
 
     def _new_parts(self, saved_batch_size: int | None) -> tuple[Planner, Clock, BatchSize]:
         return assemble(self.args, self.streams, self._mixture, saved_batch_size)
@@ -236,6 +242,7 @@ class MixingMixin(NestedEvaluationMixin, LoadingMixin, ComparingMixin, ResumingM
                 with contextlib.suppress(RuntimeError):  # a device that failed gives back no losses any more
                     self._recorder.settle()
                 self.ledger.flush()
+                self.is_in_train = False
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         if self._mixing is not None:
