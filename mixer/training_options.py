@@ -63,7 +63,8 @@ DIFFERENCES = {
     '`"worst_loss"` the largest.',
     "save_on_each_node": "Which checkpoint is whole is looked up on the first node, which has the ledger alone.",
     "save_total_limit": "Older checkpoints go only once the new one is whole; one that was cut off does not count.",
-    "push_to_hub": "A checkpoint is pushed once it is whole.",
+    "push_to_hub": "A checkpoint is pushed once it is whole. The ledger is pushed with the model: it stands in the output "
+    "folder.",
     "ignore_data_skip": "Has no effect: streams go on at the very sample, without passing over any.",
     "seed": "Draws each stream's order by a key of its own, another order than the Trainer's; random samples and "
     "collators draw by it too, whoever loads them.",
