@@ -15,6 +15,7 @@ from transformers.utils import logging
 from mixer.agreement import Agreement
 from mixer.assembly import MixtureOptions, assemble, resolve_policy
 from mixer.batch_size import BatchSize
+from mixer.best_metric import check_best_metric
 from mixer.budget import Budget
 from mixer.callback import MixingCallback
 from mixer.checkpoint import read_state
@@ -172,6 +173,7 @@ class MixingMixin(NestedEvaluationMixin, LoadingMixin, SearchingMixin, Comparing
         check_schedule(schedule, self.lr_scheduler)
         check_gradient_noise(self, schedule)
         check_evaluation_names(self.eval_dataset)
+        check_best_metric(self)
         check_conflict(self, schedule, self._methods)
 
     def _new_parts(self, saved_batch_size: int | None) -> tuple[Planner, Clock, BatchSize]:

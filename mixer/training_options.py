@@ -60,11 +60,11 @@ DIFFERENCES = {
     "disable_tqdm": "The bar shows the streams' coverage too, and its total follows the batch size.",
     "eval_on_start": "Not once more where a run goes on from a checkpoint.",
     "metric_for_best_model": 'Over a dict of evaluation sets `"loss"` is their average by the streams\' weights, and '
-    '`"worst_loss"` the largest.',
+    '`"worst_loss"` the largest; `"NAME_loss"` is that of one set, and refused at construction where no set has the name.',
     "save_on_each_node": "Which checkpoint is whole is looked up on the first node, which has the ledger alone.",
     "save_total_limit": "Older checkpoints go only once the new one is whole; one that was cut off does not count.",
-    "push_to_hub": "A checkpoint is pushed once it is whole. The ledger is pushed with the model: it stands in the output "
-    "folder.",
+    "push_to_hub": "A checkpoint is pushed once it is whole; the ledger, which stands in the output folder, with the "
+    "model.",
     "ignore_data_skip": "Has no effect: streams go on at the very sample, without passing over any.",
     "seed": "Draws each stream's order by a key of its own, another order than the Trainer's; random samples and "
     "collators draw by it too, whoever loads them.",
