@@ -19,6 +19,7 @@ from mixer.feed import Feed
 from mixer.gradient_statistics import GradientStatistics
 from mixer.learning_rate import LearningRate
 from mixer.ledger import Ledger
+from mixer.liger import RowlessTracker, hides_rows
 from mixer.loader import MicroBatch, MixingLoader, Update
 from mixer.losses import LossTracker, items_per_row, tokens_per_row
 from mixer.plan import Plan
@@ -171,7 +172,8 @@ class UpdateMixin(Trainer):
 
     def _new_tracker(self, model: nn.Module, wraps: bool = True, keeps_output: bool = False) -> LossTracker:
         smoothing = self.args.label_smoothing_factor
-        return LossTracker(model, self._loss_shifts_labels, smoothing, wraps, keeps_output, self._keeps_items)
+        kind = RowlessTracker if hides_rows(self.args) else LossTracker
+        return kind(model, self._loss_shifts_labels, smoothing, wraps, keeps_output, self._keeps_items)
 
     def _vote(self, update: Update) -> tuple[Update, Tensor]:
         """Has this rank vote on the convention; gives the update too, which may have been cut anew meanwhile."""
