@@ -31,7 +31,7 @@ def _train(folder: Path, model: nn.Module, **options: Any) -> MixingTrainer:
 ALL_COLUMNS = {"remove_unused_columns": False, "label_names": ["labels"]}
 
 
-class _Fused(LlamaForCausalLM):  # type: ignore[misc]
+class _FusedForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
     """Shows no logits in training, and in evaluation it does, as Liger's fused loss."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -41,7 +41,7 @@ class _Fused(LlamaForCausalLM):  # type: ignore[misc]
         return output
 
 
-class _InPlace(LlamaForCausalLM):  # type: ignore[misc]
+class _InPlaceForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
     """Leaves something else than logits where they were, as Liger's other loss."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -59,7 +59,8 @@ def _uncounted(*, logits: Any, labels: Any, vocab_size: int, num_items_in_batch:
 
 
 @pytest.mark.parametrize(
-    ("kind", "config"), [(_Fused, None), (_InPlace, {"cross_entropy": True, "fused_linear_cross_entropy": False})]
+    ("kind", "config"),
+    [(_FusedForCausalLM, None), (_InPlaceForCausalLM, {"cross_entropy": True, "fused_linear_cross_entropy": False})],
 )
 def test_a_loss_that_leaves_no_logits_is_the_streams_own(
     kind: type, config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
