@@ -13,7 +13,7 @@ from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
 from mixer.agreement import Agreement
-from mixer.assembly import MixtureOptions, assemble, resolve_policy
+from mixer.assembly import MixtureOptions, assemble, resolve_budget, resolve_policy
 from mixer.batch_size import BatchSize
 from mixer.best_metric import check_best_metric
 from mixer.budget import Budget
@@ -28,6 +28,7 @@ from mixer.ledger import Ledger
 from mixer.loading import LoadingMixin
 from mixer.method import Method
 from mixer.nested_evaluation import NestedEvaluationMixin
+from mixer.one_pass import check_budget
 from mixer.options import (
     check_evaluation_names,
     check_gradient_noise,
@@ -169,6 +170,7 @@ class MixingMixin(NestedEvaluationMixin, LoadingMixin, SearchingMixin, Comparing
     def _check_options(self) -> None:
         schedule = self._mixture.schedule
         check_arguments(self, self.streams, schedule, self._max_tokens)
+        check_budget(self.args, resolve_budget(self.args, self._mixture.budget))
         check_needs(self._policy, self.streams, self.args, self.eval_dataset)
         check_schedule(schedule, self.lr_scheduler)
         check_gradient_noise(self, schedule)
