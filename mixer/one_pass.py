@@ -74,7 +74,7 @@ def check_one_pass(
     if steps_in_backward(args):
         raise ValueError(
             f"Update {step} has {num_micro_batches} micro-batches, and optim={optimizer_name(args)!r} would make a "
-            f"step for each of them. {_WHY} Take an optimizer that steps once an update; adafactor needs little memory too."
+            f"step for each. {_WHY} Take an optimizer that steps once an update; adafactor needs little memory too."
         )
     always = accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False)
     if is_first and args.world_size > 1 and args.ddp_static_graph and not always:
