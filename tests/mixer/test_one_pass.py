@@ -10,7 +10,7 @@ from mixer import Budget, GroupDRO, MixingTrainer, Probing
 from tests.helpers import arguments, build_model, three_streams, weights_of
 
 
-class _Lomo(MixingTrainer):
+class Lomo(MixingTrainer):
     """Has an optimizer that steps when it is told to in place of one whose package is not installed."""
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
@@ -19,7 +19,7 @@ class _Lomo(MixingTrainer):
         return self.optimizer
 
 
-class _NoRows(_Lomo):
+class _NoRows(Lomo):
     """Computes its loss where nobody can tell rows apart."""
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, num_items_in_batch: Any = None, **kwargs: Any) -> Any:
@@ -34,7 +34,7 @@ def _trainer(kind: type, folder: Path, **options: Any) -> MixingTrainer:
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [(_Lomo, {"mixing": GroupDRO()}), (_NoRows, {}), (_Lomo, {"probe": Probing(interval_steps=1, homogeneous=True)})],
+    [(Lomo, {"mixing": GroupDRO()}), (_NoRows, {}), (Lomo, {"probe": Probing(interval_steps=1, homogeneous=True)})],
 )
 def test_an_update_in_parts_is_refused_before_it_is_trained(kind: type, options: Any, tmp_path: Path) -> None:
     trainer = _trainer(kind, tmp_path, **options)
@@ -45,7 +45,7 @@ def test_an_update_in_parts_is_refused_before_it_is_trained(kind: type, options:
 
 
 def test_updates_of_one_micro_batch_are_trained(tmp_path: Path) -> None:
-    trainer = _trainer(_Lomo, tmp_path)
+    trainer = _trainer(Lomo, tmp_path)
     trainer.train()
     assert trainer.ledger.updates()["micro_batches"].tolist() == [1, 1, 1]
 
