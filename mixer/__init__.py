@@ -9,7 +9,9 @@ from mixer.data_loader import MixingDataLoader
 from mixer.gradient_aggregation import GradientAggregation
 from mixer.gradient_statistics import GradientStatistics
 from mixer.groups import Grouping
+from mixer.heads import Head
 from mixer.ledger import Ledger
+from mixer.multi_task import MultiTaskConfig, MultiTaskModel
 from mixer.order import Order
 from mixer.policies import (
     ADO,
@@ -79,6 +81,7 @@ __all__ = [
     "GradientStatistics",
     "GroupDRO",
     "Grouping",
+    "Head",
     "Hold",
     "Ledger",
     "LossChange",
@@ -88,6 +91,8 @@ __all__ = [
     "MixingSeq2SeqTrainer",
     "MixingTrainer",
     "Mixture",
+    "MultiTaskConfig",
+    "MultiTaskModel",
     "ObjectiveDescent",
     "Observation",
     "Order",

@@ -13,6 +13,7 @@ from mixer.groups import Grouping
 from mixer.options import resolve_batch_size, resolve_epoch_size
 from mixer.planner import Drawing, Planner
 from mixer.policies import Fixed, Policy, Proportional, as_policy
+from mixer.preprocessed import preprocessed
 from mixer.random_state import seeded
 from mixer.schedules import Schedule
 from mixer.streams import Stream, total_max_samples
@@ -140,7 +141,7 @@ def guess_tokens(streams: Sequence[Stream]) -> float:
         if stream.is_iterable or stream.is_memory:
             continue
         with seeded(0):  # what a data set draws at random here must not show in the run
-            sample: Any = stream.dataset[0]
+            sample: Any = preprocessed(stream.dataset, stream.preprocess)[0]
         tokens = sample.get("input_ids") if isinstance(sample, Mapping) else None
         if tokens is not None:
             lengths.append(len(tokens))

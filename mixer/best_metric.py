@@ -44,7 +44,7 @@ def _losses(eval_dataset: Any) -> list[str]:
 
 def _may_be_computed(key: str, trainer: Trainer) -> bool:
     """Whether `compute_metrics` may give a loss of that name, such as `eval_math_aux_loss`."""
-    if trainer.compute_metrics is None:
+    if trainer.compute_metrics is None and getattr(trainer, "_metrics_by_set", None) is None:
         return False
     sets = trainer.eval_dataset
     return not isinstance(sets, dict) or any(key.startswith(f"{_PREFIX}{name}_") for name in sets)

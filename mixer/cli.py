@@ -18,6 +18,7 @@ from mixer.commands import Command, build_recipe, plugged_in_commands
 from mixer.compare import compare
 from mixer.costs import cost_of
 from mixer.doremi_command import doremi
+from mixer.ending import end_together
 from mixer.fit.command import fit
 from mixer.policies import Policy, Wrapper, policy_classes
 from mixer.recipe import RECIPE_FIELDS, Recipe
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _report(command.runs, command.output)
         else:
             Console(width=None if sys.stdout.isatty() else 120).print(compare([Path(run) for run in command.runs]))
+        end_together()
     except (ValueError, TypeError, OSError) as error:
         print(f"mixer {config.command}: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
@@ -145,9 +147,6 @@ def _train(parser: ArgumentParser, config: Namespace) -> None:
         parser.save(config, str(path), overwrite=True, skip_validation=True)
     trainer.train(resume_from_checkpoint=_checkpoint(trainer, resume))
     trainer.save_model()
-    # A rank that ends while another still writes can take it down: they end together, and end their group.
-    trainer.accelerator.wait_for_everyone()
-    trainer.accelerator.end_training()
 
 
 def _checkpoint(trainer: MixingTrainer, resume: str | None) -> str | bool | None:

@@ -1,6 +1,8 @@
 """From samples to a micro-batch."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,6 +14,12 @@ from mixer.random_state import seeded
 
 Collator = Callable[[list[Any]], Any]
 Selection = slice | NDArray[Any]
+
+TASK = "task"  # what a model with one head per task is told by which of them a micro-batch goes through
+_MIXED = (
+    "Samples of several streams come together in it: bring them to one form, pad them in the data_collator, or give a "
+    "Stream a data_collator of its own."
+)
 
 
 class Loaded:
@@ -61,6 +69,19 @@ class Loaded:
         return _pick(self._samples, selection)
 
 
+@dataclass(frozen=True)
+class OwnForm:
+    """What the micro-batches of one stream have of their own.
+
+    Args:
+        collator: Makes them; `None` for the collator of all.
+        task: What the model is given as `task`, beside what the collator gives; `None` for nothing.
+    """
+
+    collator: Collator | None = None
+    task: str | None = None
+
+
 class Collation:
     """Makes micro-batches; a collator that draws random numbers draws the same in every repetition of a run.
 
@@ -70,6 +91,7 @@ class Collation:
         seed: The run's seed.
         rank: This rank.
         pin_memory: Whether micro-batches are put into memory from where a GPU can fetch them by itself.
+        own_forms: What the micro-batches of single streams have of their own, by the stream's number.
     """
 
     def __init__(
@@ -79,12 +101,15 @@ class Collation:
         seed: int,
         rank: int,
         pin_memory: bool,
+        own_forms: Mapping[int, OwnForm] = MappingProxyType({}),
     ):
-        self._collator, self._stack_columns = collator, stack_columns
+        self._common, self._stack_columns = _Collating(collator), stack_columns
         self._seed, self._rank, self._pin_memory = seed, rank, pin_memory
-        self._draws = not collates_without_randomness(collator)
+        collators = {stream_id: form.collator for stream_id, form in own_forms.items()}
+        self._own = {stream_id: _Collating(own) for stream_id, own in collators.items() if own is not None}
+        self._tasks = {stream_id: form.task for stream_id, form in own_forms.items() if form.task is not None}
 
-    def collate(self, loaded: Loaded, selection: Selection, step: int, number: int) -> Any:
+    def collate(self, loaded: Loaded, selection: Selection, step: int, number: int, stream_id: int = -1) -> Any:
         """Makes a micro-batch.
 
         Args:
@@ -92,28 +117,32 @@ class Collation:
             selection: Which of them.
             step: Index of the update.
             number: Number of the micro-batch in it.
+            stream_id: The stream that all of them are of; -1 where they are of any.
 
         Returns:
-            What the collator gives.
+            What the collator gives, and the stream's task.
         """
         try:
-            return self._pinned(self._make(loaded, selection, step, number))
+            inputs = self._pinned(self._make(loaded, selection, step, number, stream_id))
+            task = self._tasks.get(stream_id)
+            return inputs if task is None else {**batch_mapping(inputs), TASK: task}
         except Exception as error:
             error.add_note(
-                f"While micro-batch {number} of update {step + 1} was collated. Samples of several streams come "
-                "together in it: bring them to one form, or pad them in the data_collator."
+                f"While micro-batch {number} of update {step + 1} was collated. "
+                + (_MIXED if stream_id < 0 else "All its samples are of one stream.")
             )
             raise
 
-    def _make(self, loaded: Loaded, selection: Selection, step: int, number: int) -> Any:
-        columns = None if self._stack_columns is None else loaded.columns(selection)
+    def _make(self, loaded: Loaded, selection: Selection, step: int, number: int, stream_id: int) -> Any:
+        own = self._own.get(stream_id)
+        columns = None if self._stack_columns is None or own is not None else loaded.columns(selection)
         if columns is not None and self._stack_columns is not None:
             return self._stack_columns(columns)
-        samples = loaded.samples(selection)
-        if not self._draws:
-            return self._collator(samples)
+        collating, samples = own or self._common, loaded.samples(selection)
+        if not collating.draws:
+            return collating.collator(samples)
         with seeded(self._seed, step, self._rank, number):
-            return self._collator(samples)
+            return collating.collator(samples)
 
     def _pinned(self, inputs: Any) -> Any:
         if not self._pin_memory or not isinstance(inputs, Mapping):
@@ -136,6 +165,13 @@ def batch_mapping(inputs: Any) -> Mapping[str, Any]:
     if not isinstance(inputs, Mapping):
         raise TypeError(f"The data_collator must return a mapping of model inputs, got {type(inputs).__name__}.")
     return inputs
+
+
+class _Collating:
+    """A collator, and whether it draws random numbers."""
+
+    def __init__(self, collator: Collator):
+        self.collator, self.draws = collator, not collates_without_randomness(collator)
 
 
 def _pick(values: Sequence[Any], selection: Selection) -> list[Any]:

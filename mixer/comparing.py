@@ -98,10 +98,14 @@ class ComparingMixin(MeasuringMixin):
 
     def _loss_sum_to_check(self, micro: MicroBatch, plan: Plan, loss: Tensor) -> Tensor | None:
         """Gives what the item losses of a micro-batch sum up to by its loss, unless it is known to be their sum."""
-        are_known = self._convention is None or self._convention.rows_known
-        if are_known or not self._factor(plan, int(micro.stream_ids[0])):  # of a loss of weight 0 nothing is left
+        first = int(micro.stream_ids[0])
+        convention = self._convention_of(first)
+        are_known = convention is None or convention.rows_known
+        if are_known or not self._factor(plan, first):  # of a loss of weight 0 nothing is left
             return None
-        loss_sum: Tensor = loss * (self._num_items / self.args.world_size)
+        item_factors = self._item_factors(plan)
+        counting = 1.0 if item_factors is None else float(item_factors[first])
+        loss_sum: Tensor = loss * (self._num_items / (counting * self.args.world_size))
         return loss_sum
 
     def _train_update(

@@ -194,7 +194,7 @@ class Mixing:
             starts=starts,
             weights=shares,
             policy_weights=weights.value,
-            loss_weights=weights.loss_weights,
+            loss_weights=self.planner.weigh_losses(weights.loss_weights),
             batch_size=clock.batch_size,
             staleness=weights.staleness(clock.step),
             are_additional=None if additional is None else additional > 0,

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 # Up to this share of a model's loss may be something else than the sum over the rows: an auxiliary loss of experts,
@@ -45,6 +47,30 @@ class LossConvention:
         if self.counts_items:
             return self.factor / world_size
         return num_items / (micro_items * world_size) if micro_items else float("inf")
+
+
+def samples_per_item(counts: NDArray[np.int64], items: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Gives the factors by which streams count by their samples in a mean over items.
+
+    Terms of different losses are of different kinds, so that their numbers say nothing about what a stream should
+    count. With these factors f, sum_k f_k (items_k / N) mean_k = sum_k (counts_k / n) mean_k, where N and n are the
+    items and the samples of the streams that have items.
+
+    Args:
+        counts: int64 `[num_streams]`: samples of each stream.
+        items: int64 `[num_streams]`: their terms of the loss.
+
+    Returns:
+        `[num_streams]`; 0 for a stream without items.
+
+    Example:
+        >>> samples_per_item(np.array([6, 2]), np.array([6, 90])).round(3).tolist()
+        [12.0, 0.267]
+    """
+    counted = np.where(items > 0, counts, 0)
+    total = items.sum() / max(counted.sum(), 1)
+    factors: NDArray[np.float64] = total * counted / np.maximum(items, 1)
+    return factors
 
 
 UNDECIDED = torch.zeros(4, dtype=torch.float64)

@@ -7,9 +7,10 @@ import numpy as np
 from torch.utils.data import default_collate
 
 from mixer.budget import Budget
-from mixer.collation import Collator
+from mixer.collation import Collator, OwnForm
 from mixer.cutting import MicroBatchOptions
 from mixer.loader import MicroBatch, MixingLoader, Update, WorkerOptions
+from mixer.preprocessed import preprocessed
 from mixer.schedules.limits import check_whole
 from mixer.standalone import MixingLike, Standalone
 from mixer.standalone_options import BatchSizeLike
@@ -35,7 +36,8 @@ class MixingDataLoader(Standalone):
             is given one sample a rank at step 0 (`Function(f, initial=...)` for another number).
         mixing: What decides the streams' weights, as for `MixingTrainer`.
         micro_batch_size: Most samples of a micro-batch. If given, each batch is a tuple of `MicroBatch`, as many on
-            every rank, and of one stream each where the policy weighs losses (`plan.loss_weights`).
+            every rank, and of one stream each where losses are weighed (`plan.loss_weights`) or streams have
+            collators or heads of their own; the head is in the batch, as `task`.
         collate_fn: Makes a batch of a list of samples; `None` takes torch's default.
         shuffle: Whether every epoch of a stream has a shuffled order of its own.
         seed: The seed of those orders, and of samples and collators that draw random numbers.
@@ -63,6 +65,8 @@ class MixingDataLoader(Standalone):
         tensor([0, 1])
         tensor([2, 3, 4])
     """
+
+    _honoured = ("preprocess", "data_collator", "head")
 
     def __init__(
         self,
@@ -92,13 +96,14 @@ class MixingDataLoader(Standalone):
             check_whole("micro_batch_size", micro_batch_size)
         _check_workers(num_workers, prefetch_factor, persistent_workers)
         self._is_whole = micro_batch_size is None
+        own_forms = self._own_forms()
         own_size = -(-self.mixing.batch_size // self.world_size)
         self._workers = WorkerOptions(
             num_workers, prefetch_factor, persistent_workers, worker_init_fn, job_size=micro_batch_size or own_size
         )
         self._loader = MixingLoader(
             self.mixing,
-            read_from(self.streams),
+            read_from(self.streams, self._preprocessed()),
             default_collate if collate_fn is None else collate_fn,
             self.rank,
             self.world_size,
@@ -107,15 +112,32 @@ class MixingDataLoader(Standalone):
             seed=seed,
             workers=self._workers,
             pin_memory=pin_memory,
+            own_forms=own_forms,
         )
+        self._loader.by_stream = bool(own_forms)
+
+    def _preprocessed(self) -> dict[str, Any]:
+        lasting = [stream for stream in self.streams if not stream.is_memory]
+        return {stream.name: preprocessed(stream.dataset, stream.preprocess) for stream in lasting}
+
+    def _own_forms(self) -> dict[int, OwnForm]:
+        forms = {number: OwnForm(stream.data_collator, stream.head) for number, stream in enumerate(self.streams)}
+        own = {number: form for number, form in forms.items() if form != OwnForm()}
+        if own and self._is_whole and len(self.streams) > 1:
+            names = [self.streams[number].name for number in own]
+            raise ValueError(
+                f"The streams {names} have collators or heads of their own, which one batch of several streams cannot "
+                "show: give micro_batch_size, for micro-batches of one stream each."
+            )
+        return own
 
     def __iter__(self) -> Iterator[Any]:
         try:
             for plan in self._plans():
                 if self._is_whole and plan.loss_weights is not None:
                     raise ValueError(
-                        f"{self.mixing.policy.name} weighs the losses of the streams, which one batch of several "
-                        "streams cannot show: give micro_batch_size, for micro-batches of one stream each."
+                        f"{self.mixing.policy.name}, or a stream's loss_weight, weighs losses, which one batch of "
+                        "several streams cannot show: give micro_batch_size, for micro-batches of one stream each."
                     )
                 yield self._batch(self._loader.load(plan))
         finally:

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from accelerate import PartialState
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.table import Table
@@ -98,10 +97,6 @@ def _run(parser: ArgumentParser, config: Namespace) -> None:
         _print(found, folder / WEIGHTS_FILE)
     if config.train:
         finish(main)
-    # A rank that ends while another still writes can take it down: they end together, and end their group.
-    state = PartialState()
-    state.wait_for_everyone()
-    state.destroy_process_group()
 
 
 def _make(parser: ArgumentParser, config: Namespace, folder: Path, name: str, changes: Mapping[str, Any]) -> Step:

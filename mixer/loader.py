@@ -1,6 +1,6 @@
 """From a plan to the micro-batches of one rank: samples are loaded, ahead if there are workers, and collated."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mixer.collation import Collation, Collator, Loaded
+from mixer.collation import Collation, Collator, Loaded, OwnForm
 from mixer.controller import Mixing
 from mixer.cutting import Cutter, MicroBatchOptions, ids_of, positions_of
 from mixer.drawers import StreamShare
@@ -62,7 +62,8 @@ class Update:
         return any(key in micro.inputs for micro in self.micro_batches)
 
     def __getitem__(self, key: str) -> torch.Tensor:
-        parts = [micro.inputs[key].flatten() for micro in self.micro_batches if not micro.is_padding]
+        micro_batches = [micro for micro in self.micro_batches if not micro.is_padding and key in micro.inputs]
+        parts = [micro.inputs[key].flatten() for micro in micro_batches]
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
 
 
@@ -107,6 +108,7 @@ class MixingLoader:
         pin_memory: Whether micro-batches are put into memory from where a GPU can fetch them by itself.
         feed: The rows of iterable streams.
         keeps_samples: Whether updates keep their samples, so that `recut` can cut them anew.
+        own_forms: What the micro-batches of single streams have of their own, by the stream's number.
     """
 
     def __init__(
@@ -123,6 +125,7 @@ class MixingLoader:
         pin_memory: bool = False,
         feed: Feed | None = None,
         keeps_samples: bool = False,
+        own_forms: Mapping[int, OwnForm] | None = None,
     ):
         self.mixing = mixing
         self.dataset = combine(mixing.planner.streams, datasets)
@@ -134,7 +137,7 @@ class MixingLoader:
         self._reads_columns = stack_columns is not None and self._reader.has_columns
         self._in_place = {number for number, dataset in enumerate(datasets) if getattr(dataset, "is_in_place", False)}
         self._feed, self._keeps_samples = feed, keeps_samples
-        self._collation = Collation(collator, stack_columns, seed, rank, pin_memory)
+        self._collation = Collation(collator, stack_columns, seed, rank, pin_memory, own_forms or {})
         self._rank, self._world_size, self._seed = rank, world_size, seed
         self._cutter = Cutter(lambda: mixing.planner, micro_batches or MicroBatchOptions(), rank, world_size)
         self._workers = workers or WorkerOptions()
@@ -245,7 +248,7 @@ class MixingLoader:
             place = slice(cut.start, cut.stop)
             if cut.start < cut.stop:
                 selection = place if order is None else order[place]
-                inputs = self._collation.collate(loaded, selection, plan.step, number)
+                inputs = self._collation.collate(loaded, selection, plan.step, number, cut.stream_id)
                 own = None if positions is None else positions[selection]
                 micro_batches.append(MicroBatch(inputs, stream_ids[selection], False, own))
             else:
@@ -314,7 +317,7 @@ class MixingLoader:
             loaded = Loaded(samples=[row])
         else:
             loaded = Loaded(rows=[(self.read([self.mixing.planner.example(plan, stream_id)]), 0)])
-        inputs = self._collation.collate(loaded, slice(0, 1), plan.step, number)
+        inputs = self._collation.collate(loaded, slice(0, 1), plan.step, number, stream_id)
         return MicroBatch(inputs, np.array([stream_id]), True)
 
     def _last_step(self, plan: Plan) -> int:

@@ -15,6 +15,7 @@ from mixer.feed import Feed
 from mixer.lengths import Lengths
 from mixer.loader import MixingLoader, WorkerOptions
 from mixer.packing import Columns
+from mixer.preprocessed import preprocessed
 from mixer.rows import RowSource
 from mixer.streams import Stream, read_from
 from mixer.updates import UpdateMixin
@@ -37,16 +38,12 @@ class LoadingMixin(UpdateMixin):
             )
         if self._combined is None:
             raise ValueError("Trainer: training requires a train_dataset.")
-        collator, stack_columns = self.data_collator, None
-        if collator is default_data_collator:
-            stack_columns = self._model_columns
-        if not all(_is_arrow(stream.dataset) for stream in self.streams):  # a memory holds what it was given
-            collator = self._get_collator_with_removed_columns(collator, description="training")
+        stack_columns = self._model_columns if self.data_collator is default_data_collator else None
         self._feed = self._new_feed()
         self._loader = MixingLoader(
             self.mixing,
             self._datasets(),
-            collator,
+            self._common_collator,
             rank=self.args.process_index,
             world_size=self.args.world_size,
             micro_batches=self._micro_batch_options(),
@@ -56,6 +53,7 @@ class LoadingMixin(UpdateMixin):
             pin_memory=self.args.dataloader_pin_memory and self.args.device.type not in ("cpu", "mps"),
             feed=self._feed,
             keeps_samples=self._recovers or self._keeps_samples,
+            own_forms=self._own_forms,
         )
         self._loader.keeps_positions = self._keeps_output
         self._loader.by_stream = self._wants_one_stream_each
@@ -80,7 +78,8 @@ class LoadingMixin(UpdateMixin):
         if not groups and self._max_tokens is None:
             return MicroBatchOptions(self._train_batch_size)
         names = getattr(self.processing_class, "model_input_names", None) or ["input_ids"]
-        lengths = Lengths([stream.dataset for stream in self.streams], args.length_column_name, names[0])
+        sources = [preprocessed(stream.dataset, stream.preprocess) for stream in self.streams]
+        lengths = Lengths(sources, args.length_column_name, names[0])
         return MicroBatchOptions(self._train_batch_size, self._max_tokens, groups, lengths, self._agreement.most)
 
     def _worker_options(self) -> WorkerOptions:
@@ -101,7 +100,7 @@ class LoadingMixin(UpdateMixin):
         sources = {
             stream_id: RowSource(
                 stream.name,
-                stream.dataset,
+                preprocessed(stream.dataset, stream.preprocess),
                 stream.order_key(self._data_seed),
                 args.process_index,
                 args.world_size,
@@ -135,9 +134,33 @@ class LoadingMixin(UpdateMixin):
         lasting = {stream.name: self._with_model_columns(stream) for stream in self.streams if not stream.is_memory}
         return read_from(self.streams, lasting)
 
+    @property
+    def _common_collator(self) -> Any:
+        """Makes micro-batches of the samples of streams that have no collator of their own."""
+        if self._columns_are_removed:
+            return self.data_collator
+        return self._get_collator_with_removed_columns(self.data_collator, description="training")
+
+    @property
+    def _columns_are_removed(self) -> bool:
+        """Whether no sample that is loaded has columns that the model does not take; memories hold what they got."""
+        return all(_is_arrow(stream.dataset) and stream.preprocess is None for stream in self.streams)
+
+    def _check_some_column(self, stream: Stream) -> None:
+        self._set_signature_columns_if_needed()
+        taken: list[str] = list(self._signature_columns or ())
+        columns = stream.dataset.column_names
+        if self.args.remove_unused_columns and not set(taken) & set(columns):
+            raise ValueError(
+                f"Stream {stream.name!r}: of its columns {columns} the model takes none; it takes {taken}. Map the "
+                "data set to those, give the stream a preprocess, or set remove_unused_columns=False for a "
+                "data_collator that makes them."
+            )
+
     def _with_model_columns(self, stream: Stream) -> Any:
-        if not _is_arrow(stream.dataset):
-            return stream.dataset
+        if not _is_arrow(stream.dataset) or stream.preprocess is not None:
+            return preprocessed(stream.dataset, stream.preprocess)
+        self._check_some_column(stream)
         return self._remove_unused_columns(stream.dataset, description=f"training stream {stream.name!r}")
 
 

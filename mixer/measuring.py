@@ -44,7 +44,7 @@ class MeasuringMixin(RecoveryMixin):
         probe = RunProbe(*resolved, names, world_size, self.args.seed)
         assert self.model is not None, "the Trainer has made its model"  # noqa: S101
         probe.check(self.model)
-        self._wants_one_stream_each = probe.options.homogeneous
+        self._wants_one_stream_each |= probe.options.homogeneous
         return probe
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
@@ -74,7 +74,7 @@ class MeasuringMixin(RecoveryMixin):
             result = super()._train_update(model, update, num_items, is_synchronised)
             if probe is not None:
                 scale = float(self._loss_scale) if probe.is_due(update.plan.step) else 1.0  # read from the device
-                found = probe.finish(scale, update.plan.loss_weights)
+                found = probe.finish(scale, self._loss_factors(update.plan))
                 self._gradient_statistics, self._probe_seconds = found
         except BaseException:
             if probe is not None:

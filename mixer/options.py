@@ -1,6 +1,6 @@
 """Checks of what a mixing trainer is given beside the training arguments, at construction."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformers import Trainer, TrainingArguments
@@ -191,6 +191,27 @@ def check_gradient_noise(trainer: Trainer, schedule: Schedule) -> None:
             "samples than others: what these differ by counts too and makes batches too large.",
             schedule.name,
         )
+
+
+def check_metrics(metrics: Mapping[str, Any], eval_dataset: Any) -> None:
+    """Refuses metrics by evaluation set where there is no such set.
+
+    Args:
+        metrics: Functions by the name of the set.
+        eval_dataset: The trainer's evaluation data.
+
+    Raises:
+        ValueError: If the evaluation data are no dict, or have no set of a name.
+        TypeError: If one is no function.
+    """
+    sets = list(eval_dataset) if isinstance(eval_dataset, Mapping) else None
+    unknown = [name for name in metrics if sets is None or name not in sets]
+    if unknown:
+        there = "is no dict" if sets is None else f"has the sets {sets}"
+        raise ValueError(f"compute_metrics names the evaluation sets {unknown}, but eval_dataset {there}.")
+    for name, function in metrics.items():
+        if not callable(function):
+            raise TypeError(f"compute_metrics[{name!r}] must be a function, got {function!r}.")
 
 
 def check_evaluation_names(eval_dataset: Any) -> None:

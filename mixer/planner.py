@@ -51,6 +51,8 @@ class Planner:
         self.drawers: tuple[Drawer, ...] = tuple(drawers or (_drawer(stream, seed) for stream in streams))
         self._has_rows = any(stream.is_iterable for stream in streams)
         self._sizes = np.array([stream.num_samples for stream in streams], dtype=np.int64)
+        own = np.array([stream.loss_weight for stream in streams], dtype=np.float64)
+        self._loss_weights = None if (own == 1).all() else own
         self.seen: Int64Array = np.zeros(len(self.streams), dtype=np.int64)
         self._seed = seed
         self._drawing = drawing
@@ -98,6 +100,18 @@ class Planner:
             whose group is used up.
         """
         return (self._available(progress) > 0) & self._groups.have_left(self.seen)
+
+    def weigh_losses(self, factors: FloatArray | None) -> FloatArray | None:
+        """Multiplies a policy's factors on the streams' losses by the streams' own weights.
+
+        Args:
+            factors: `[num_streams]`, or `None` for none.
+
+        Returns:
+            `[num_streams]`, or `None` if there is nothing to multiply by.
+        """
+        own = self._loss_weights
+        return factors if own is None else own if factors is None else own * factors
 
     def _available(self, progress: float) -> FloatArray:
         """`[num_streams]`: samples that each stream can give, but for the limits of its groups."""

@@ -12,7 +12,9 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, TrainingArg
 from mixer.budget import Budget
 from mixer.gradient_aggregation import GradientAggregation
 from mixer.groups import Grouping
+from mixer.heads import Head
 from mixer.method import Method
+from mixer.multi_task import MultiTaskModel
 from mixer.planner import Drawing
 from mixer.policies.base import Policy
 from mixer.probing import Probing
@@ -21,7 +23,7 @@ from mixer.streams import Stream
 from mixer.trainer import MixingTrainer
 from mixer.updates import NonFinite
 
-Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification", "token-classification"]
+Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification", "token-classification", "encoder"]
 
 # Fields of a recipe that are made by name or by class, to be tried one at a time when one of them is wrong.
 RECIPE_FIELDS = ("mixing", "batch_size", "budget", "probe", "methods", "conflict", "groupings", "streams", "model")
@@ -32,7 +34,15 @@ _AUTO_CLASSES: dict[str, str] = {
     "seq2seq-lm": "AutoModelForSeq2SeqLM",
     "sequence-classification": "AutoModelForSequenceClassification",
     "token-classification": "AutoModelForTokenClassification",
+    "encoder": "AutoModel",
 }
+
+
+# Fields of a stream's recipe that are those of `Stream`.
+_STREAM_OPTIONS = (
+    *("weight", "max_epochs", "shuffle", "seed", "enters_at", "leaves_at", "is_random", "groups"),
+    *("head", "loss_weight"),
+)
 
 
 @dataclass
@@ -44,11 +54,14 @@ class ModelRecipe:
         name_or_path: A model to load, from a folder or by its name on the hub.
         config: Without `name_or_path`: the configuration of a new model, `model_type` among its entries. Beside it:
             entries that are changed.
+        heads: With the task `"encoder"`: one head for each task, on one encoder (`MultiTaskModel`), by the name of the
+            stream or of its `head`, such as `{"topic": {"num_labels": 6}}`. A saved `MultiTaskModel` has its own.
     """
 
     task: Task = "causal-lm"
     name_or_path: str | None = None
     config: dict[str, Any] = field(default_factory=dict)
+    heads: dict[str, Head] = field(default_factory=dict)
 
     def build(self) -> PreTrainedModel:
         """Loads the model, or makes a new one.
@@ -57,8 +70,18 @@ class ModelRecipe:
             The model.
 
         Raises:
-            ValueError: If neither a model nor the type of a new one is named.
+            ValueError: If neither a model nor the type of a new one is named, or heads are given to a task that has
+                one of its own.
         """
+        if not self.heads:
+            return self._build()
+        if self.task != "encoder":
+            raise ValueError(
+                f"heads are for an encoder, and the task {self.task!r} has a head of its own: set task to encoder."
+            )
+        return MultiTaskModel.from_encoder(self._build(), self.heads)
+
+    def _build(self) -> PreTrainedModel:
         auto = getattr(transformers, _AUTO_CLASSES[self.task])
         if self.name_or_path is not None:
             return auto.from_pretrained(self.name_or_path, **self.config)  # type: ignore[no-any-return]
@@ -84,6 +107,8 @@ class StreamRecipe:
         leaves_at: See `Stream`.
         is_random: See `Stream`.
         groups: See `Stream`.
+        head: See `Stream`.
+        loss_weight: See `Stream`.
     """
 
     factory: str
@@ -98,6 +123,8 @@ class StreamRecipe:
     leaves_at: float = 1.0
     is_random: bool | None = None
     groups: dict[str, str] = field(default_factory=dict)
+    head: str | None = None
+    loss_weight: float = 1.0
 
     def build(self, name: str) -> tuple[Stream, Any]:
         """Calls the function.
@@ -120,8 +147,7 @@ class StreamRecipe:
                     f"not {self.train_split!r}."
                 )
             splits, validation = splits[self.train_split], splits.get(self.validation_split)
-        options = ("weight", "max_epochs", "shuffle", "seed", "enters_at", "leaves_at", "is_random", "groups")
-        return Stream(name, splits, **{option: getattr(self, option) for option in options}), validation
+        return Stream(name, splits, **{option: getattr(self, option) for option in _STREAM_OPTIONS}), validation
 
 
 @dataclass

@@ -39,6 +39,7 @@ class FinishedUpdate:
         learning_rate: The learning rate of its optimizer step, of the first group of parameters.
         learning_rate_factor: What the batch size multiplied it by.
         gradients: What was measured of the streams' gradients, if it was.
+        item_factors: `[num_streams]`: for how much a stream's item counts in that mean loss; `None` if all are one.
     """
 
     plan: Plan
@@ -47,6 +48,7 @@ class FinishedUpdate:
     learning_rate: float
     learning_rate_factor: float
     gradients: GradientStatistics | None = None
+    item_factors: FloatArray | None = None
 
     @functools.cached_property
     def losses(self) -> FloatArray:
@@ -230,7 +232,8 @@ class Recorder:
         if finite[contents.items > 0].all() and np.isfinite(mean):
             self._num_updates += 1
             self._total += mean
-            self._other += mean - float(sums.sum()) / max(int(contents.items.sum()), 1)
+            counted = sums if update.item_factors is None else sums * update.item_factors
+            self._other += mean - float(counted.sum()) / max(int(contents.items.sum()), 1)
 
     def _reset(self) -> None:
         num_streams = len(self._mixing.names)

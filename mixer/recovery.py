@@ -9,6 +9,7 @@ that went through; the others are synchronised as ever, and it shows in the coll
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -92,8 +93,8 @@ class RecoveryMixin(MethodsMixin):
         self._largest = Size.largest(batches)
         return replace(contents, num_larger=int(self._window.is_beyond(self._largest)))
 
-    def _vote(self, update: Update) -> tuple[Update, Tensor]:
-        vote = super()._vote
+    def _vote(self, update: Update, kind: int) -> tuple[Update, Tensor]:
+        vote = partial(super()._vote, kind=kind)
         with self._naming_the_cap(update.plan.step + 1):
             if self._obstacle is not None:
                 return vote(update)

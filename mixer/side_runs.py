@@ -98,6 +98,11 @@ class SideRuns:
         Returns:
             The micro-batch; its stream ids mean nothing.
         """
+        if self._trainer._own_forms:
+            raise ValueError(
+                "Samples of a memory are put together with those of other streams here, but streams have collators or "
+                "heads of their own. Take a selection that needs no gradients, or one collator and head for all."
+            )
         loaded = Loaded(samples=list(samples))
         inputs = self._trainer._present_loader._collation.collate(loaded, slice(None), plan.step, 0)
         return MicroBatch(inputs, np.zeros(len(samples), dtype=np.int64), False)
@@ -123,11 +128,12 @@ class SideRuns:
         Returns:
             A scalar; 0 if it has no items.
         """
-        trainer, convention = self._trainer, self._trainer._convention
+        trainer, first = self._trainer, int(micro.stream_ids[0])
+        convention = trainer._convention_of(first)
         inputs = trainer._prepare_inputs(dict(micro.inputs))
         num_items = max(int(self.items(micro).sum()), 1)
         counts_items = convention is not None and convention.counts_items
-        with trainer.compute_loss_context_manager():
+        with trainer.compute_loss_context_manager(), trainer._with_loss_of(first):
             count = torch.tensor(num_items, device=trainer.args.device) if counts_items else None
             run: Any = trainer.model_wrapped if model is None else model
             loss: Any = trainer.compute_loss(run, inputs, num_items_in_batch=count)
@@ -140,12 +146,12 @@ class SideRuns:
             micro: The micro-batch.
             model: The model, which need not know of numbers of items.
         """
-        trainer, convention = self._trainer, self._trainer._convention
+        trainer, first = self._trainer, int(micro.stream_ids[0])
+        convention, count = trainer._convention_of(first), None
         inputs = trainer._prepare_inputs(dict(micro.inputs))
-        count = None
-        if trainer._has_own_loss and convention is not None and convention.counts_items:
-            count = torch.tensor(max(int(self.items(micro).sum()), 1), device=trainer.args.device)
-        with trainer.compute_loss_context_manager():
+        with trainer.compute_loss_context_manager(), trainer._with_loss_of(first):
+            if trainer._has_own_loss and convention is not None and convention.counts_items:
+                count = torch.tensor(max(int(self.items(micro).sum()), 1), device=trainer.args.device)
             trainer.compute_loss(model, inputs, num_items_in_batch=count)
 
     def mean_and_row_losses(self, micro: MicroBatch) -> tuple[Tensor, Tensor | None]:
@@ -165,7 +171,8 @@ class SideRuns:
             mean = self.mean_loss(micro)
         finally:
             rows, tracker.item_losses = tracker.row_losses(), None
-        are_known = trainer._convention is None or trainer._convention.rows_known
+        convention = trainer._convention_of(int(micro.stream_ids[0]))
+        are_known = convention is None or convention.rows_known
         return mean, rows if are_known and rows is not None and len(rows) == len(micro.stream_ids) else None
 
     @contextlib.contextmanager

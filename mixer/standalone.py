@@ -1,7 +1,7 @@
 """A mixture in a loop of one's own: what the batch sampler and the data loader have in common."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, SupportsFloat
 
@@ -57,6 +57,8 @@ class Standalone:
         TypeError: If something is of the wrong kind.
     """
 
+    _honoured: Collection[str] = ()  # fields of a stream that say how its samples are trained, and are done here
+
     def __init__(
         self,
         data: Any,
@@ -71,7 +73,7 @@ class Standalone:
         world_size: int | None,
     ):
         self.rank, self.world_size = resolve_ranks(rank, world_size)
-        streams = resolve_streams(data)
+        streams = resolve_streams(data, self._honoured)
         self.dataset = combine(streams, [stream.dataset for stream in streams])
         self.streams = streams if shuffle else [replace(stream, shuffle=False) for stream in streams]
         self._drop_last = drop_last

@@ -1,6 +1,6 @@
 """From the arguments of a batch sampler or data loader to the parts of its mixture."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from mixer.streams import Stream, as_streams, total_max_samples
 BatchSizeLike = Schedule | str | int | Callable[[int, int], int]
 
 _ENDLESS = Budget(epochs=1e12)
+_TRAINED_BY = ("preprocess", "data_collator", "label_names", "compute_loss_func", "head")
 
 
 def resolve_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -49,11 +50,12 @@ def resolve_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return rank, world_size
 
 
-def resolve_streams(data: Any) -> list[Stream]:
+def resolve_streams(data: Any, honoured: Collection[str] = ()) -> list[Stream]:
     """Gives the streams of what a user gives as data.
 
     Args:
         data: A number of samples, or what `as_streams` takes.
+        honoured: What of the fields that say how a stream's samples are trained is done; the others are refused.
 
     Returns:
         The streams; for a number one of the indices themselves.
@@ -72,6 +74,12 @@ def resolve_streams(data: Any) -> list[Stream]:
                 f"Stream {stream.name!r}: the rows of an iterable data set cannot be picked by index, and to share "
                 "them out the ranks have to talk to each other at every update, which MixingTrainer does. Use it, or "
                 "give a data set with __len__ and __getitem__."
+            )
+        left = [name for name in _TRAINED_BY if name not in honoured and getattr(stream, name) is not None]
+        if left:
+            raise ValueError(
+                f"Stream {stream.name!r}: {left} say how a trainer treats its samples, which is the loop's own affair "
+                "here. Leave them out; which stream a sample is of, stream_ids says."
             )
     return streams
 

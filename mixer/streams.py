@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,6 +36,18 @@ class Stream:
             the global generators back after drawing, or keeps what it drew: say `True` for it.
         groups: The group of this stream in each grouping of the mixture, such as `{"language": "de", "domain":
             "code"}`.
+        preprocess: Makes of a sample what the collator takes, each time that it is read, in the workers if there are
+            any. It sees all columns. Where it draws random numbers, they are the sample's own.
+        data_collator: Makes micro-batches of this stream's samples, in place of the trainer's.
+        label_names: The columns that are this stream's labels, in place of the training arguments' `label_names`.
+        compute_loss_func: The loss of this stream, as the Trainer takes one: `f(outputs, labels, num_items_in_batch)`.
+        head: What a model with one head per task is told as `task`; `None` tells it the stream's name, if its forward
+            takes a `task`.
+        loss_weight: A factor on this stream's loss, beside how often its samples come. Logs show the loss without it.
+
+    A stream whose collator, labels, loss or head is its own has micro-batches of its own. Where losses or heads
+    differ, their terms are of different kinds (a sentence here, a token there), so that a stream counts by its samples
+    and not by its terms: the loss of an update is the sum of the streams' means times their shares of its samples.
 
     Raises:
         ValueError: If a value is outside its range or the data set is empty.
@@ -52,6 +64,12 @@ class Stream:
     leaves_at: float = 1.0
     is_random: bool | None = None
     groups: Mapping[str, str] = field(default_factory=dict)
+    preprocess: Callable[[Any], Any] | None = None
+    data_collator: Callable[[list[Any]], Any] | None = None
+    label_names: Sequence[str] | None = None
+    compute_loss_func: Callable[..., Any] | None = None
+    head: str | None = None
+    loss_weight: float = 1.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
@@ -60,6 +78,7 @@ class Stream:
             raise ValueError(f"Stream name {self.name!r}: '/' separates the parts of a log key, use another character.")
         _check_dataset(self)
         self._check_numbers()
+        self._check_own_form()
         if self.weight is not None and not (math.isfinite(self.weight) and self.weight >= 0):
             raise ValueError(f"Stream {self.name!r}: weight must be a finite number of 0 or more, got {self.weight}.")
         if self.is_memory and self.max_epochs is not None:
@@ -85,12 +104,31 @@ class Stream:
             )
 
     def _check_numbers(self) -> None:
-        for field_name in ("weight", "max_epochs", "enters_at", "leaves_at"):
+        for field_name in ("weight", "max_epochs", "enters_at", "leaves_at", "loss_weight"):
             value = getattr(self, field_name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float, np.number))):
                 raise TypeError(f"Stream {self.name!r}: {field_name} must be a number, got {value!r}.")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer))):
             raise TypeError(f"Stream {self.name!r}: seed must be a whole number, got {self.seed!r}.")
+
+    def _check_own_form(self) -> None:
+        if self.loss_weight is None or not (math.isfinite(self.loss_weight) and self.loss_weight >= 0):
+            raise ValueError(
+                f"Stream {self.name!r}: loss_weight must be a finite number of 0 or more, got {self.loss_weight}."
+            )
+        for field_name in ("preprocess", "data_collator", "compute_loss_func"):
+            value = getattr(self, field_name)
+            if value is not None and not callable(value):
+                raise TypeError(f"Stream {self.name!r}: {field_name} must be a function or None, got {value!r}.")
+        names = self.label_names
+        if names is not None and (isinstance(names, str) or not all(isinstance(name, str) for name in names)):
+            raise TypeError(f"Stream {self.name!r}: label_names must be a list of column names or None, got {names!r}.")
+        if self.head is not None and not (isinstance(self.head, str) and self.head):
+            raise TypeError(f"Stream {self.name!r}: head must be the name of one or None, got {self.head!r}.")
+        if self.is_memory and self.preprocess is not None:
+            raise ValueError(
+                f"Stream {self.name!r}: a memory holds samples that have been preprocessed, so it takes no preprocess."
+            )
 
     @property
     def is_iterable(self) -> bool:

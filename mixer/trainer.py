@@ -23,9 +23,9 @@ from mixer.clock import Clock
 from mixer.comparing import ComparingMixin, compared_in
 from mixer.conflict import check_conflict, with_conflict
 from mixer.controller import Mixing, check_format
+from mixer.evaluating import EvaluatingMixin
 from mixer.groups import Grouping
 from mixer.ledger import Ledger
-from mixer.loading import LoadingMixin
 from mixer.method import Method
 from mixer.nested_evaluation import NestedEvaluationMixin
 from mixer.one_pass import check_budget
@@ -33,6 +33,7 @@ from mixer.options import (
     check_evaluation_names,
     check_gradient_noise,
     check_max_tokens,
+    check_metrics,
     check_needs,
     check_samples,
     check_schedule,
@@ -52,7 +53,7 @@ from mixer.updates import NonFinite
 logger = logging.get_logger(__name__)
 
 
-class MixingMixin(NestedEvaluationMixin, LoadingMixin, SearchingMixin, ComparingMixin, ResumingMixin):
+class MixingMixin(NestedEvaluationMixin, EvaluatingMixin, SearchingMixin, ComparingMixin, ResumingMixin):
     """Makes a Trainer, or a subclass of it, train on a mixture of streams.
 
     `class MyTrainer(MixingMixin, SomeTrainer)` is all it takes. With one data set it trains as the Trainer does.
@@ -89,6 +90,7 @@ class MixingMixin(NestedEvaluationMixin, LoadingMixin, SearchingMixin, Comparing
             the optimizer step, or `"raise"`.
         allow_inexact: Whether to resume although the continuation is not the one that the uninterrupted run would have
             had: with a stream more or less, another policy or `conflict`, data that changed. Else it is refused.
+        compute_metrics: As for the Trainer; or one function for each evaluation set, by its name.
         **kwargs: Further arguments of the Trainer class.
 
     Raises:
@@ -122,6 +124,7 @@ class MixingMixin(NestedEvaluationMixin, LoadingMixin, SearchingMixin, Comparing
         conflict: Any = None,
         nonfinite: NonFinite = "warn",
         allow_inexact: bool = False,
+        compute_metrics: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
         **kwargs: Any,
     ):
         if nonfinite not in ("warn", "skip", "raise"):
@@ -133,7 +136,13 @@ class MixingMixin(NestedEvaluationMixin, LoadingMixin, SearchingMixin, Comparing
         if length is None and budget is not None and not any(stream.num_samples for stream in self.streams):
             length = budget.samples or 1  # else the Trainer asks for max_steps; how long an epoch is, the clock says
         combined = combine(self.streams, parts, length) if parts else None
+        if isinstance(compute_metrics, Mapping):
+            self._metrics_by_set = compute_metrics
+        elif compute_metrics is not None:
+            kwargs["compute_metrics"] = compute_metrics
         super().__init__(model, args, data_collator, combined, *positional, **kwargs)
+        if self._metrics_by_set is not None:
+            check_metrics(self._metrics_by_set, self.eval_dataset)
         self._combined = combined
         self._policy = resolve_policy(mixing, self.streams)
         schedule = as_schedule(batch_size)
@@ -144,6 +153,7 @@ class MixingMixin(NestedEvaluationMixin, LoadingMixin, SearchingMixin, Comparing
         self.ledger = Ledger(Path(str(self.args.output_dir)) / "ledger", is_writer=self.is_world_process_zero())
         if self.streams:
             self._check_options()
+            self._take_forms()
             self._take_reference(reference_model)
             planner, clock, size = self._new_parts(None)
             check_samples(self._policy, len(self.streams), size.value)
@@ -202,7 +212,7 @@ class MixingMixin(NestedEvaluationMixin, LoadingMixin, SearchingMixin, Comparing
         self.ledger.begin(resume_step, description, None if progress is None else progress.num_evaluations)
         self._recorder = self._new_recorder(mixing)
         self._load_log_state({} if progress is None else progress.methods)
-        self._convention, self._finished, self._policy_error, self._method_error = None, None, None, None
+        self._conventions, self._finished, self._policy_error, self._method_error = {}, None, None, None
         self._rows_from = None if resume_from is None else Path(resume_from)
         self._detach_tracker()
 

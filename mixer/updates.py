@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -12,9 +12,9 @@ from transformers import Trainer
 from transformers.utils import logging
 
 from mixer.agreement import Agreement, OtherRankError, UpdateContents
-from mixer.collation import batch_mapping
+from mixer.collation import OwnForm, batch_mapping
 from mixer.controller import Mixing
-from mixer.convention import EXACT_SHARE, LossConvention, decide, try_convention
+from mixer.convention import EXACT_SHARE, LossConvention, decide, samples_per_item, try_convention
 from mixer.feed import Feed
 from mixer.gradient_statistics import GradientStatistics
 from mixer.learning_rate import LearningRate
@@ -22,7 +22,7 @@ from mixer.ledger import Ledger
 from mixer.liger import RowlessTracker, hides_rows
 from mixer.loader import MicroBatch, MixingLoader, Update
 from mixer.losses import LossTracker, items_per_row, tokens_per_row
-from mixer.plan import Plan
+from mixer.plan import FloatArray, Plan
 from mixer.recorder import FinishedUpdate
 from mixer.streams import Stream
 
@@ -52,7 +52,9 @@ class UpdateMixin(Trainer):
     _mixing: Mixing | None = None
     _loader: MixingLoader | None = None
     _feed: Feed | None = None
-    _convention: LossConvention | None = None
+    _conventions: dict[int, LossConvention]  # by the stream where their losses differ, else under 0
+    _losses_differ: bool = False  # whether streams have losses or heads of their own
+    _own_forms: Mapping[int, OwnForm] = {}  # what the micro-batches of single streams have of their own
     _finished: FinishedUpdate | None = None
     _policy_error: Exception | None = None
     _method_error: Exception | None = None  # of a method after an update, on one of several ranks
@@ -82,6 +84,29 @@ class UpdateMixin(Trainer):
         """Whether the user computes the loss, and not the model."""
         return self.compute_loss_func is not None or type(self).compute_loss is not Trainer.compute_loss
 
+    @contextlib.contextmanager
+    def _with_loss_of(self, stream_id: int) -> Iterator[None]:
+        """Computes the losses of a stream meanwhile, which may have a function of its own for them."""
+        own, common = self.streams[stream_id].compute_loss_func, self.compute_loss_func
+        self.compute_loss_func = common if own is None else own
+        try:
+            yield
+        finally:
+            self.compute_loss_func = common
+
+    def _kind(self, stream_id: int) -> int:
+        """Gives under which number the convention of a stream's loss is known."""
+        return stream_id if self._losses_differ else 0
+
+    def _convention_of(self, stream_id: int) -> LossConvention | None:
+        """Gives how a stream's loss is normalised, or `None` if that is not known yet."""
+        return self._conventions.get(self._kind(stream_id))
+
+    def _unknown_kinds(self, plan: Plan) -> list[int]:
+        """Gives the kinds of loss in an update of which it is not known how they are normalised."""
+        kinds = np.flatnonzero(plan.counts).tolist() if self._losses_differ else [0]
+        return [kind for kind in kinds if kind not in self._conventions]
+
     @property
     def _present_loader(self) -> MixingLoader:
         assert self._loader is not None, "there is a loader in every run"  # noqa: S101
@@ -98,8 +123,8 @@ class UpdateMixin(Trainer):
         if update is None:
             return [], None
         hits, misses = self._present_loader.hits_and_misses
-        if self._convention is None:
-            update = self._learn_convention(update)
+        if unknown := self._unknown_kinds(update.plan):
+            update = self._learn_conventions(update, unknown)
         update = self._before_training(update)
         self._load_counts = {"hits": hits, "misses": misses}
         self._train_started = time.perf_counter()
@@ -152,16 +177,20 @@ class UpdateMixin(Trainer):
     def _items_per_row(self, micro: MicroBatch) -> Tensor:
         return items_per_row(batch_mapping(micro.inputs), self._loss_shifts_labels)
 
-    def _learn_convention(self, update: Update) -> Update:
-        """Finds out how the loss is normalised; loads the update anew, by stream, if its rows cannot be told apart."""
+    def _learn_conventions(self, update: Update, kinds: Sequence[int]) -> Update:
+        """Finds out how losses are normalised; loads the update anew, by stream, if its rows cannot be told apart."""
         if self._tracker is None:
             model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
             self._tracker = self._new_tracker(model, not self.args.torch_compile, self._keeps_output)
             self._tracker.attach()
-        update, own_votes = self._vote(update)
-        votes = self._agreement.add_up(own_votes.to(self.args.device))
-        self._convention = decide(votes.cpu(), self.args.world_size)
-        if self._convention is None or self._convention.rows_known or self._present_loader.by_stream:
+        for kind in kinds:
+            update, own_votes = self._vote(update, kind)
+            votes = self._agreement.add_up(own_votes.to(self.args.device))
+            convention = decide(votes.cpu(), self.args.world_size)
+            if convention is not None:
+                self._conventions[kind] = convention
+        are_known = all(convention.rows_known for convention in self._conventions.values())
+        if are_known or self._present_loader.by_stream:
             return update
         if len(self.streams) > 1:
             logger.warning(
@@ -175,16 +204,21 @@ class UpdateMixin(Trainer):
         kind = RowlessTracker if hides_rows(self.args) else LossTracker
         return kind(model, self._loss_shifts_labels, smoothing, wraps, keeps_output, self._keeps_items)
 
-    def _vote(self, update: Update) -> tuple[Update, Tensor]:
-        """Has this rank vote on the convention; gives the update too, which may have been cut anew meanwhile."""
-        return update, self._try_convention(update)
+    def _vote(self, update: Update, kind: int) -> tuple[Update, Tensor]:
+        """Has this rank vote on a convention; gives the update too, which may have been cut anew meanwhile."""
+        of_kind = [self._kind(int(micro.stream_ids[0])) == kind for micro in update.micro_batches]
+        # A rank without such a micro-batch takes part with another one, and knows nothing.
+        number = of_kind.index(True) if any(of_kind) else 0
+        with self._with_loss_of(int(update.micro_batches[number].stream_ids[0])):
+            return update, self._try_convention(update, number, any(of_kind))
 
-    def _try_convention(self, update: Update) -> Tensor:
-        micro, own_items = update.micro_batches[0], self._micro_items[0]
+    def _try_convention(self, update: Update, number: int, counts: bool) -> Tensor:
+        micro, own_items = update.micro_batches[number], self._micro_items[number] if counts else 0
         tracker, model = self._tracker, self.model_wrapped
         assert tracker is not None, "the tracker is attached before a loss is tried"  # noqa: S101
         user_averages = self.args.average_tokens_across_devices
-        options = {"largest_other_share": EXACT_SHARE} if self._has_own_loss else {}
+        # Where the loss is the user's, or there are several, what is seen of the rows may be another one by chance.
+        options = {"largest_other_share": EXACT_SHARE} if self._has_own_loss or self._losses_differ else {}
 
         def compute_loss(count: int, averages: bool) -> Tensor:
             inputs = self._prepare_inputs(dict(micro.inputs))
@@ -224,6 +258,7 @@ class UpdateMixin(Trainer):
             learning_rate=float("nan") if self._learning_rate is None else self._learning_rate.value,
             learning_rate_factor=1.0 if self._learning_rate is None else self._learning_rate.factor,
             gradients=self._gradient_statistics,
+            item_factors=self._item_factors(inputs.plan),
         )
         if self._nonfinite != "warn":
             self._handle_nonfinite(model, self._finished)
@@ -267,7 +302,17 @@ class UpdateMixin(Trainer):
 
     def _factor(self, plan: Plan, stream_id: int) -> float:
         """Gives what the loss of a stream's samples is multiplied by; other than 1 only in micro-batches of one."""
-        return 1.0 if plan.loss_weights is None else float(plan.loss_weights[stream_id])
+        factors = self._loss_factors(plan)
+        return 1.0 if factors is None else float(factors[stream_id])
+
+    def _loss_factors(self, plan: Plan) -> FloatArray | None:
+        """Gives `[num_streams]` factors on the streams' losses in the present update, or `None` for none."""
+        counting, weights = self._item_factors(plan), plan.loss_weights
+        return weights if counting is None else counting if weights is None else counting * weights
+
+    def _item_factors(self, plan: Plan) -> FloatArray | None:
+        """Gives `[num_streams]`: for how much an item counts in the present update's loss, or `None` if all are one."""
+        return samples_per_item(plan.counts, self._contents_of_update.items) if self._losses_differ else None
 
     @contextlib.contextmanager
     def _synchronised(self, model: nn.Module, is_synchronised: bool) -> Iterator[None]:
@@ -281,32 +326,43 @@ class UpdateMixin(Trainer):
         self, model: nn.Module, micro: MicroBatch, own_items: int, plan: Plan, num_items: Any, sums: Tensor
     ) -> Tensor:
         """Does the forward and backward of a micro-batch and adds what it shows of the streams to `sums`."""
-        convention, tracker = self._convention or _MEAN, self._tracker
+        first, tracker = int(micro.stream_ids[0]), self._tracker
+        convention, factor = self._convention_of(first) or _MEAN, self._factor(plan, first)
         assert tracker is not None, "the tracker is attached before the first step"  # noqa: S101
-        total, world_size = self._num_items, self.args.world_size
-        factor = self._factor(plan, int(micro.stream_ids[0]))
+        total, world_size, item_factors = self._num_items, self.args.world_size, self._item_factors(plan)
+        counting = 1.0 if item_factors is None else float(item_factors[first])
         divisor = convention.divisor(total, own_items, world_size)
         # The Trainer's own division does the scaling, whatever compute_loss a subclass has: by infinity for weight 0.
         self.loss_is_scaled_for_ga = False
         divide_by: Any = divisor / factor if factor and own_items else float("inf")
         self.current_gradient_accumulation_steps = divide_by
         tracker.listen(micro.inputs)
-        loss = super().training_step(model, micro.inputs, num_items if convention.counts_items else None)
+        with self._with_loss_of(first), self._naming_streams(micro):
+            loss = super().training_step(model, micro.inputs, num_items if convention.counts_items else None)
         rows = self._last_rows = tracker.row_losses()
         if not own_items:
             return torch.zeros_like(loss)
         ids = torch.from_numpy(micro.stream_ids).to(sums.device)
         if convention.rows_known and rows is not None and len(rows) == len(ids):
             sums[:-1].index_add_(0, ids, rows.to(sums.dtype))
-            unweighted = loss / factor if factor else rows.sum() * (world_size / total)
+            unweighted = loss * (counting / factor) if factor else rows.sum() * (counting * world_size / total)
         else:
             # A loss whose rows cannot be told apart is no stream's, rather than the first one's; of one that was
             # divided by infinity nothing is left to tell.
             is_told = factor > 0 and bool((micro.stream_ids == micro.stream_ids[0]).all())
-            unweighted = loss / factor if factor else torch.zeros_like(loss)
-            sums[ids] += unweighted * (total / world_size) if is_told else float("nan")
+            unweighted = loss * (counting / factor) if factor else torch.zeros_like(loss)
+            sums[ids] += unweighted * (total / (counting * world_size)) if is_told else float("nan")
         sums[-1] += unweighted / world_size
         return unweighted
+
+    @contextlib.contextmanager
+    def _naming_streams(self, micro: MicroBatch) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            names = [self.streams[stream_id].name for stream_id in np.unique(micro.stream_ids).tolist()]
+            error.add_note(f"While a micro-batch with samples of the streams {names} was trained.")
+            raise
 
     def _handle_nonfinite(self, model: nn.Module, update: FinishedUpdate) -> None:
         names = [self.mixing.names[stream_id] for stream_id in update.bad_streams()]

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from accelerate import PartialState
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.table import Table
@@ -93,10 +92,6 @@ def _train(parser: ArgumentParser, config: Namespace) -> None:
         console.print(_metrics_table({folder.name: matrix}))
         if (folder / PAGE_FILE).exists():
             print(folder / PAGE_FILE)  # noqa: T201
-    # A rank that ends while another still writes can take it down: they end together, and end their group.
-    state = PartialState()
-    state.wait_for_everyone()
-    state.destroy_process_group()
 
 
 def _settle(folder: Path, resume: str | None) -> None:

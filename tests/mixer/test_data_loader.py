@@ -130,7 +130,7 @@ class _Weighing(_Follow):
 def test_loss_weights_come_with_micro_batches_of_one_stream() -> None:
     batch = next(iter(_loader(mixing=_Weighing(), micro_batch_size=64)))
     assert [set(micro.stream_ids) for micro in batch] == [{0}, {1}, {2}]
-    with pytest.raises(ValueError, match=r"_Weighing weighs the losses of the streams.*give micro_batch_size"):
+    with pytest.raises(ValueError, match=r"_Weighing, or a stream.s loss_weight, weighs losses.*give micro_batch_size"):
         next(iter(_loader(mixing=_Weighing())))
 
 

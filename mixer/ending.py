@@ -1,0 +1,21 @@
+"""How the ranks of a command end."""
+
+import gc
+
+import torch.distributed
+from accelerate import PartialState
+
+
+def end_together() -> None:
+    """Ends the group of the ranks once all are done; to be called on all, when nothing of the run is needed any more.
+
+    A rank that ends while another still writes can take it down, so they wait for each other. And whoever still holds
+    the group, as trainers do, which only a collection of cycles takes away, keeps its threads alive: one that is at
+    work while the interpreter ends aborts the process ("terminate called without an active exception").
+    """
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    state = PartialState()
+    state.wait_for_everyone()
+    state.destroy_process_group()
+    gc.collect()

@@ -1,0 +1,99 @@
+"""Evaluation sets that are of a stream: collated, judged and scored as its samples are."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from mixer.collation import TASK, Collator, batch_mapping
+from mixer.forms import FormsMixin
+from mixer.preprocessed import preprocessed
+from mixer.streams import Stream
+
+
+class EvaluatingMixin(FormsMixin):
+    """A Trainer that evaluates a stream's set, the one that is called like it, by what the stream has of its own."""
+
+    _metrics_by_set: Mapping[str, Callable[..., Any]] | None = None
+    _evaluated_prefix: str | None = None  # that of the sets of a dict, while they are evaluated one after the other
+    _evaluated_stream: Stream | None = None
+
+    def evaluate(
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **kwargs: Any,
+    ) -> dict[str, float]:
+        """Evaluates; a set of a dict, or one under the prefix `eval_NAME`, as the stream `NAME` is trained."""
+        sets = self.eval_dataset if eval_dataset is None else eval_dataset
+        is_several = isinstance(sets, dict)
+        with self._evaluating_sets(metric_key_prefix) if is_several else self._evaluating(metric_key_prefix):
+            metrics: dict[str, float] = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **kwargs)
+        return metrics
+
+    def predict(
+        self,
+        test_dataset: Any,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "test",
+        **kwargs: Any,
+    ) -> Any:
+        """Predicts; under the prefix `test_NAME` as the stream `NAME` is trained; see `Trainer.predict`."""
+        with self._evaluating(metric_key_prefix):
+            return super().predict(test_dataset, ignore_keys, metric_key_prefix, **kwargs)
+
+    @contextlib.contextmanager
+    def _evaluating_sets(self, prefix: str) -> Iterator[None]:
+        outer, self._evaluated_prefix = self._evaluated_prefix, f"{prefix}_"
+        try:
+            yield
+        finally:
+            self._evaluated_prefix = outer
+
+    @contextlib.contextmanager
+    def _evaluating(self, prefix: str) -> Iterator[None]:
+        outer = self._evaluated_prefix
+        name = prefix.removeprefix(outer) if outer is not None else prefix.partition("_")[2]
+        stream = next((stream for stream in self.streams if stream.name == name), None)
+        own: dict[str, Any] = {"_evaluated_stream": stream}
+        if self._metrics_by_set is not None:
+            own["compute_metrics"] = self._metrics_by_set.get(name)
+        if stream is not None:
+            own |= self._own_of(stream)
+        before = {attribute: getattr(self, attribute) for attribute in own}
+        self._set(own)
+        try:
+            yield
+        finally:
+            self._set(before)
+
+    def _own_of(self, stream: Stream) -> dict[str, Any]:
+        own: dict[str, Any] = {}
+        if stream.label_names is not None:
+            own["label_names"] = list(stream.label_names)
+        if stream.compute_loss_func is not None:
+            own["compute_loss_func"] = stream.compute_loss_func
+        task = self._tasks[self.streams.index(stream)] if self._tasks else None
+        if stream.data_collator is not None or task is not None:
+            collator = stream.data_collator or self.data_collator
+            own["data_collator"] = collator if task is None else _Telling(collator, task)
+        return own
+
+    def _set(self, values: Mapping[str, Any]) -> None:
+        for attribute, value in values.items():
+            setattr(self, attribute, value)
+
+    def _get_dataloader(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._evaluated_stream is not None:
+            dataset = preprocessed(dataset, self._evaluated_stream.preprocess)
+        return super()._get_dataloader(dataset, *args, **kwargs)
+
+
+class _Telling:
+    """A collator that adds which head a batch goes through."""
+
+    def __init__(self, collator: Collator, task: str):
+        self.collator, self.task = collator, task
+
+    def __call__(self, samples: list[Any]) -> dict[str, Any]:
+        return {**batch_mapping(self.collator(samples)), TASK: self.task}

@@ -1,0 +1,185 @@
+"""What streams that differ bring along: collators, preprocessing, labels, losses and heads of their own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from transformers import Trainer
+from transformers.utils import logging
+
+from mixer.agreement import UpdateContents
+from mixer.collation import TASK, OwnForm
+from mixer.labels import check_label_column, check_labels, num_classes_of
+from mixer.likeness import come_together
+from mixer.loader import Update
+from mixer.loading import LoadingMixin
+from mixer.model_inputs import check_columns, inner_model, takes_task
+from mixer.random_state import seeded
+from mixer.streams import Stream
+
+logger = logging.get_logger(__name__)
+
+
+class FormsMixin(LoadingMixin):
+    """A Trainer whose streams may differ in all that makes a loss of a sample."""
+
+    _tasks: tuple[str | None, ...] = ()  # of each stream: what a model with several heads is told
+    _num_classes: tuple[int | None, ...] = ()  # of the head of each stream, where it decides between classes
+
+    def _take_forms(self) -> None:
+        """Finds out what the streams have of their own; raises a `ValueError` for what the model cannot take."""
+        model, streams = self.model, self.streams
+        assert model is not None, "the Trainer has made its model"  # noqa: S101
+        self._tasks = tasks_of(model, streams)
+        _check_unused_heads(self, self._tasks)
+        self._num_classes = tuple(num_classes_of(model, task) for task in self._tasks)
+        for stream, task, number in zip(streams, self._tasks, self._num_classes, strict=True):
+            if number is not None and stream.preprocess is None:
+                check_label_column(stream.name, stream.dataset, number, _head(task))
+        own_losses = {stream.compute_loss_func for stream in streams}
+        self._losses_differ = len(streams) > 1 and (len(own_losses) > 1 or len(set(self._tasks)) > 1)
+        forms = {number: self._form(stream, self._tasks[number]) for number, stream in enumerate(streams)}
+        self._own_forms = {number: form for number, form in forms.items() if form != OwnForm()}
+        first_samples = self._first_samples()
+        self._check_columns(first_samples)
+        if len({tuple(stream.label_names or ()) for stream in streams}) > 1 or len(own_losses) > 1 or self._own_forms:
+            self._wants_one_stream_each = True
+        elif not (self._have_same_columns() and self._are_alike(first_samples)):
+            logger.info("Streams differ in columns, so every micro-batch is made of one stream only.")
+            self._wants_one_stream_each = True
+
+    def _form(self, stream: Stream, task: str | None) -> OwnForm:
+        if stream.data_collator is None:
+            return OwnForm(None, task)
+        collator: Any = stream.data_collator
+        if not self._columns_are_removed:
+            collator = self._get_collator_with_removed_columns(collator, description=f"stream {stream.name!r}")
+        return OwnForm(collator, task)
+
+    def _first_samples(self) -> dict[int, Any]:
+        """Reads the first sample of each stream that can be indexed; one that cannot be read is told when it is due."""
+        samples: dict[int, Any] = {}
+        for number, (stream, dataset) in enumerate(zip(self.streams, self._datasets(), strict=True)):
+            if stream.is_iterable or stream.is_memory:
+                continue
+            with seeded(0):  # what a data set draws at random here must not show in the run
+                try:
+                    samples[number] = dataset[0]
+                except Exception:
+                    logger.debug("The first sample of stream %r cannot be read.", stream.name, exc_info=True)
+        return samples
+
+    def _check_columns(self, samples: Mapping[int, Any]) -> None:
+        model = self.model
+        if model is None or self._has_own_loss or type(self)._prepare_inputs is not Trainer._prepare_inputs:
+            return  # what is done with the columns is the user's affair
+        for number, sample in samples.items():
+            inputs = self._collated(number, sample)
+            if inputs is not None and self.streams[number].compute_loss_func is None:
+                check_columns(model, self.streams[number].name, inputs)
+
+    def _collated(self, number: int, sample: Any) -> Mapping[str, Any] | None:
+        """Makes a micro-batch of one sample; `None` if that fails, which is told when it is due."""
+        form = self._own_forms.get(number, OwnForm())
+        collator = form.collator or self._common_collator
+        with seeded(0):
+            try:
+                inputs: Any = collator([sample])
+            except Exception:
+                logger.debug("A sample of stream %r cannot be collated.", self.streams[number].name, exc_info=True)
+                return None
+        if not isinstance(inputs, Mapping):
+            return None
+        return inputs if form.task is None else {**inputs, TASK: form.task}
+
+    def _have_same_columns(self) -> bool:
+        """Compares the columns of data sets where some are iterable ones, whose rows are not looked at."""
+        if not any(stream.is_iterable for stream in self.streams):
+            return True
+        self._set_signature_columns_if_needed()
+        known: Any = self._signature_columns
+        columns = [getattr(dataset, "column_names", None) for dataset in self._datasets()]
+        if not self.args.remove_unused_columns:
+            return len({frozenset(names) for names in columns if names}) <= 1
+        return len({frozenset(names) & frozenset(known) for names in columns if names}) <= 1
+
+    def _are_alike(self, samples: Mapping[int, Any]) -> bool:
+        if len(samples) < 2:
+            return True
+        alone = [self._collated(number, sample) for number, sample in samples.items()]
+        known = [inputs for inputs in alone if inputs is not None]
+        if len(known) < len(alone):
+            return True  # nothing is known
+        with seeded(0):
+            return come_together(self._common_collator, list(samples.values()), known)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        known: Any = self._signature_columns
+        own = [column for stream in self.streams for column in stream.label_names or ()]
+        known += [column for column in own if column not in known]
+
+    def _contents(self, update: Update) -> UpdateContents:
+        for micro in update.micro_batches:
+            stream_id = int(micro.stream_ids[0])
+            number = self._num_classes[stream_id]
+            if number is not None and isinstance(micro.inputs, Mapping):
+                names = dict.fromkeys(self.streams[other].name for other in micro.stream_ids.tolist())
+                check_labels(" or ".join(names), micro.inputs.get("labels"), number, _head(self._tasks[stream_id]))
+        return super()._contents(update)
+
+
+def tasks_of(model: nn.Module, streams: list[Stream]) -> tuple[str | None, ...]:
+    """Says what a model is told as `task` for the samples of each stream.
+
+    Args:
+        model: The model.
+        streams: The streams.
+
+    Returns:
+        `[num_streams]`: the stream's head, or its name; `None` where the model takes no task.
+
+    Raises:
+        ValueError: If a head is named that the model does not have, or a memory's is not named.
+    """
+    named = [stream.name for stream in streams if stream.head is not None]
+    if not takes_task(model):
+        if named:
+            raise ValueError(
+                f"The streams {named} name a head, but {type(inner_model(model)).__name__}.forward has no parameter "
+                "'task' to be told of it. Leave head out, or train a MultiTaskModel or another model that takes a task."
+            )
+        return (None,) * len(streams)
+    for stream in streams:
+        if stream.is_memory and stream.head is None:
+            raise ValueError(
+                f"Stream {stream.name!r}: say by which head its samples go: Stream({stream.name!r}, buffer, head=...), "
+                "one buffer a head."
+            )
+    tasks = tuple(stream.head or stream.name for stream in streams)
+    heads: Any = getattr(inner_model(model), "heads", None)
+    unknown = [task for task in tasks if heads is not None and task not in heads]
+    if unknown:
+        raise ValueError(
+            f"The model has the heads {list(heads)}, but none for {unknown}. Add them, or name the head of such a "
+            f"stream: Stream({unknown[0]!r}, data_set, head={next(iter(heads), None)!r})."
+        )
+    return tasks
+
+
+def _check_unused_heads(trainer: Trainer, tasks: tuple[str | None, ...]) -> None:
+    """Refuses ranks that would wait for the gradients of heads which an update does not use."""
+    args = trainer.args
+    if args.world_size == 1 or len(set(tasks)) < 2:
+        return
+    finds: bool | None = args.ddp_find_unused_parameters
+    if finds is False or (finds is None and args.gradient_checkpointing):
+        why = "" if finds is False else ", which gradient_checkpointing=True makes False"
+        raise ValueError(
+            f"ddp_find_unused_parameters={finds}{why}: heads of streams that are not drawn have no gradients, for "
+            "which the ranks would wait. It has to be True."
+        )
+
+
+def _head(task: str | None) -> str:
+    return "the model's head" if task is None else f"the head {task!r}"

@@ -1,0 +1,131 @@
+"""Heads of a model with several tasks: what they make of an encoder's states, and their losses."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+HeadKind = Literal["classification", "multi_label", "regression", "token_classification"]
+Pooling = Literal["mean", "first", "last"]
+
+_KINDS = ("classification", "multi_label", "regression", "token_classification")
+_POOLINGS = ("mean", "first", "last")
+_IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a task asks of a model.
+
+    Args:
+        num_labels: Number of classes, of labels that can hold at once, or of values.
+        kind: `"classification"` (one class a sample, cross entropy), `"multi_label"` (any labels, binary cross
+            entropy), `"regression"` (values, squared error) or `"token_classification"` (one class a token; labels of
+            -100 are left out).
+        pooling: What is taken of a sample's states: their mean over its tokens, the first (models with a start token),
+            or the last (models that look back only). Without effect on `"token_classification"`.
+        dropout: Share of the states' elements that are dropped in training.
+
+    Raises:
+        ValueError: If a value is outside its range.
+    """
+
+    num_labels: int
+    kind: HeadKind = "classification"
+    pooling: Pooling = "mean"
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise ValueError(f"kind of a head must be one of {list(_KINDS)}, got {self.kind!r}.")
+        if self.pooling not in _POOLINGS:
+            raise ValueError(f"pooling of a head must be one of {list(_POOLINGS)}, got {self.pooling!r}.")
+        is_whole = isinstance(self.num_labels, int) and not isinstance(self.num_labels, bool)
+        least = 1 if self.kind in ("multi_label", "regression") else 2
+        if not is_whole or self.num_labels < least:
+            raise ValueError(
+                f"num_labels of a head for {self.kind} must be a whole number of at least {least}, got "
+                f"{self.num_labels!r}."
+            )
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout of a head must be at least 0 and below 1, got {self.dropout}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Gives the fields as plain data.
+
+        Returns:
+            Values by name.
+        """
+        return asdict(self)
+
+
+class HeadModule(nn.Module):
+    """The layers of a head.
+
+    Args:
+        head: What is asked of it.
+        hidden_size: Size of the encoder's states.
+    """
+
+    def __init__(self, head: Head, hidden_size: int):
+        super().__init__()
+        self.head = head
+        self.dropout = nn.Dropout(head.dropout)
+        self.output = nn.Linear(hidden_size, head.num_labels)
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes of which a label names one; `None` where labels are no such numbers."""
+        return self.head.num_labels if self.head.kind in ("classification", "token_classification") else None
+
+    def forward(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Gives the outputs for the states of an encoder.
+
+        Args:
+            states: `[num_rows, num_tokens, hidden_size]`.
+            mask: `[num_rows, num_tokens]`: 1 for tokens, 0 for padding; `None` for no padding.
+
+        Returns:
+            `[num_rows, num_labels]`, or `[num_rows, num_tokens, num_labels]` of a head for tokens.
+        """
+        if self.head.kind != "token_classification":
+            states = _pool(states, mask, self.head.pooling)
+        logits: Tensor = self.output(self.dropout(states))
+        return logits
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Gives the mean loss per label.
+
+        Args:
+            logits: What `forward` gave.
+            labels: `[num_rows]` or `[num_rows, num_tokens]` classes, or `[num_rows, num_labels]` values.
+
+        Returns:
+            A scalar; 0 if all labels are to be left out.
+        """
+        if self.head.kind in ("classification", "token_classification"):
+            labels = labels.reshape(-1)
+            total = F.cross_entropy(logits.flatten(0, -2).float(), labels, ignore_index=_IGNORED, reduction="sum")
+            return total / labels.ne(_IGNORED).sum().clamp(min=1)
+        values = labels.reshape(logits.shape).float()
+        if self.head.kind == "multi_label":
+            return F.binary_cross_entropy_with_logits(logits.float(), values)
+        return F.mse_loss(logits.float(), values)
+
+
+def _pool(states: Tensor, mask: Tensor | None, pooling: Pooling) -> Tensor:
+    if mask is None:
+        mask = torch.ones(states.shape[:2], dtype=torch.int64, device=states.device)
+    if pooling == "mean":
+        weights = mask.to(states.dtype).unsqueeze(-1)
+        return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+    places = torch.arange(mask.shape[1], device=mask.device)
+    # Padding may stand on either side.
+    is_token = mask.bool()
+    if pooling == "first":
+        place = torch.where(is_token, places, mask.shape[1] - 1).amin(dim=1)
+    else:
+        place = torch.where(is_token, places, 0).amax(dim=1)
+    return states[torch.arange(len(states), device=states.device), place]

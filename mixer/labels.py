@@ -1,0 +1,94 @@
+"""Whether labels are among the classes of the head that learns them."""
+
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.compute as pc
+from torch import Tensor, nn
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
+)
+
+from mixer.model_inputs import inner_model
+
+_IGNORED = -100
+_CLASSIFIERS = frozenset(
+    {*MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values(), *MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES.values()}
+)
+_LABEL_COLUMNS = ("labels", "label", "label_ids")
+
+
+def num_classes_of(model: nn.Module, task: str | None) -> int | None:
+    """Gives between how many classes a head decides.
+
+    Args:
+        model: The model.
+        task: Which of its heads, if it has several, in an attribute `heads`.
+
+    Returns:
+        The number; `None` where the head is no classifier of one class each, or is not known.
+    """
+    inner: Any = inner_model(model)
+    if task is not None:
+        heads = getattr(inner, "heads", None)
+        return getattr(heads[task], "num_classes", None) if heads is not None and task in heads else None
+    config: Any = getattr(inner, "config", None)
+    decides = getattr(config, "problem_type", None) in (None, "single_label_classification")
+    if type(inner).__name__ not in _CLASSIFIERS or not decides or config.num_labels < 2:
+        return None
+    return int(config.num_labels)
+
+
+def check_label_column(name: str, dataset: Any, num_classes: int, head: str) -> None:
+    """Refuses a data set one of whose labels is none of a head's classes; looks only where that is fast.
+
+    Args:
+        name: The stream's name.
+        dataset: Its data set.
+        num_classes: The head's classes.
+        head: What to call the head.
+
+    Raises:
+        ValueError: With the label and the number of classes.
+    """
+    if not isinstance(dataset, datasets.Dataset) or dataset.format["type"] == "custom":
+        return
+    column = next((column for column in _LABEL_COLUMNS if column in dataset.column_names), None)
+    if column is None:
+        return
+    values = dataset.select_columns(column).with_format("arrow")[:][column]
+    if pa.types.is_integer(values.type):
+        counted = pc.filter(values, pc.not_equal(values, _IGNORED))
+        extremes = pc.min_max(counted).as_py()
+        _check(name, extremes["min"], extremes["max"], num_classes, head)
+
+
+def check_labels(name: str, labels: Any, num_classes: int, head: str) -> None:
+    """Refuses labels that are none of a head's classes.
+
+    Args:
+        name: The stream's name.
+        labels: Labels of a micro-batch.
+        num_classes: The head's classes.
+        head: What to call the head.
+
+    Raises:
+        ValueError: With the label and the number of classes.
+    """
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or not labels.numel():
+        return
+    counted = labels[labels.ne(_IGNORED)]
+    if counted.numel():
+        _check(name, int(counted.min()), int(counted.max()), num_classes, head)
+
+
+def _check(name: str, least: int | None, greatest: int | None, num_classes: int, head: str) -> None:
+    if least is None or greatest is None or 0 <= least <= greatest < num_classes:
+        return
+    wrong = greatest if greatest >= num_classes else least
+    raise ValueError(
+        f"Stream {name!r}: it has the label {wrong}, but {head} has the {num_classes} classes 0 to {num_classes - 1}. "
+        "Number the labels from 0, or give the head as many classes (num_labels); labels of -100 are left out."
+    )

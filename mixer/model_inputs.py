@@ -1,0 +1,82 @@
+"""What a model's forward takes."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from mixer.collation import TASK
+
+
+def inner_model(model: nn.Module) -> nn.Module:
+    """Gives the model whose forward says what can be given to it.
+
+    Args:
+        model: A model, with adapters of PEFT around it or not.
+
+    Returns:
+        The model inside the adapters.
+    """
+    base: nn.Module = model.get_base_model() if callable(getattr(model, "get_base_model", None)) else model  # type: ignore[operator]
+    return base
+
+
+def parameters_of_forward(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """Gives the parameters of a model's forward.
+
+    Args:
+        model: The model.
+
+    Returns:
+        By name.
+    """
+    return inspect.signature(inner_model(model).forward).parameters
+
+
+def takes_task(model: nn.Module) -> bool:
+    """Says whether a model is told by which of its heads a micro-batch goes: its forward has a parameter `task`.
+
+    Args:
+        model: The model.
+
+    Returns:
+        Whether it has.
+    """
+    return TASK in parameters_of_forward(model)
+
+
+def check_columns(model: nn.Module, name: str, inputs: Mapping[str, Any]) -> None:
+    """Refuses a stream whose micro-batches cannot be given to a model.
+
+    Args:
+        model: The model.
+        name: The stream's name.
+        inputs: What its collator makes.
+
+    Raises:
+        ValueError: With the columns that the model does not take, or that it needs and does not get.
+    """
+    parameters = parameters_of_forward(model)
+    kinds = {parameter.kind for parameter in parameters.values()}
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return
+    forward = f"{type(inner_model(model)).__name__}.forward"
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        unknown = [column for column in inputs if column not in parameters]
+        if unknown:
+            raise ValueError(
+                f"Stream {name!r}: its samples have the columns {unknown}, which {forward} does not take; it takes "
+                f"{list(parameters)}. Rename or remove them, or let remove_unused_columns=True do so."
+            )
+    needed = [
+        parameter.name
+        for parameter in parameters.values()
+        if parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+    missing = [column for column in needed if column not in inputs]
+    if missing:
+        raise ValueError(
+            f"Stream {name!r}: {forward} needs {missing}, but a micro-batch of it has {list(inputs)}. Add the columns, "
+            "or have them made by the stream's preprocess or data_collator."
+        )

@@ -1,0 +1,170 @@
+"""A model with one encoder for all tasks and one head for each."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, cast
+
+from torch import Tensor, nn
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from mixer.heads import Head, HeadModule
+
+
+class MultiTaskConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
+    """The configuration of a `MultiTaskModel`.
+
+    Args:
+        encoder: The configuration of the encoder, `model_type` among its entries.
+        heads: The fields of each `Head`, by the task's name.
+        **kwargs: As for every configuration.
+    """
+
+    model_type = "mixer_multi_task"
+
+    def __init__(
+        self,
+        encoder: Mapping[str, Any] | None = None,
+        heads: Mapping[str, Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ):
+        self.encoder = dict(encoder or {})
+        self.heads = {name: dict(head) for name, head in (heads or {}).items()}
+        super().__init__(**kwargs)
+
+
+class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
+    """One encoder for all tasks, one head for each; `MixingTrainer` tells it the task of every micro-batch.
+
+    It is saved and loaded as every model of transformers is: `save_pretrained`, `from_pretrained`. A model of your own
+    takes its place if its `forward` has a parameter `task`; if it has an attribute `heads`, a mapping by task, streams
+    without a head are refused before the run.
+
+    Args:
+        config: The configuration; see `from_encoder` for a shorter way.
+
+    Raises:
+        ValueError: If a head is not described well, or there is none.
+
+    Example:
+        >>> from transformers import BertConfig
+        >>> tiny = dict(vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        >>> encoder = AutoModel.from_config(BertConfig(**tiny), add_pooling_layer=False)
+        >>> model = MultiTaskModel.from_encoder(encoder, {"topic": Head(6), "stars": Head(1, kind="regression")})
+        >>> list(model.heads)
+        ['topic', 'stars']
+    """
+
+    config_class = MultiTaskConfig
+    config: MultiTaskConfig
+    encoder: Any
+    main_input_name = "input_ids"
+    base_model_prefix = "encoder"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+
+    def __init__(self, config: MultiTaskConfig, encoder: nn.Module | None = None):
+        super().__init__(config)
+        self.loss_type = "ForSequenceClassification"  # no label is another token's
+        if not config.heads:
+            raise ValueError('heads: a MultiTaskModel needs one at least, such as {"topic": Head(num_labels=6)}.')
+        self.encoder = _new_encoder(config.encoder) if encoder is None else encoder
+        size = self.encoder.config.get_text_config().hidden_size
+        self.heads = nn.ModuleDict({name: HeadModule(Head(**head), size) for name, head in config.heads.items()})
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def from_encoder(cls, encoder: PreTrainedModel, heads: Mapping[str, Head]) -> "MultiTaskModel":
+        """Puts new heads on an encoder, whose weights are kept.
+
+        Args:
+            encoder: The encoder, such as `AutoModel.from_pretrained(...)` gives.
+            heads: What each task asks of it, by name: the stream's, or its `head`.
+
+        Returns:
+            The model.
+
+        Raises:
+            ValueError: If a name cannot be one of a module.
+            TypeError: If a head is none.
+        """
+        for name, head in heads.items():
+            if not isinstance(head, Head):
+                raise TypeError(f"heads[{name!r}] must be a Head, such as Head(num_labels=6), got {head!r}.")
+            if not name or "." in name:
+                raise ValueError(f"heads: the name {name!r} must not be empty or have a dot: it names a module.")
+        if getattr(encoder, "pooler", None) is not None:
+            encoder.pooler = None  # type: ignore[assignment]  # no head uses it
+        described = {name: head.to_dict() for name, head in heads.items()}
+        config = MultiTaskConfig(encoder.config.to_dict(), described)
+        return cls(config, encoder)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Leaves the encoder's weights to the encoder; heads begin as linear layers do in torch."""
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Gives the encoder's; see `PreTrainedModel`."""
+        embeddings: nn.Module = self.encoder.get_input_embeddings()
+        return embeddings
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Sets the encoder's; see `PreTrainedModel`."""
+        self.encoder.set_input_embeddings(value)
+
+    def forward(
+        self,
+        task: str,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> SequenceClassifierOutput:
+        """Runs the encoder and one head.
+
+        Args:
+            task: The head's name.
+            input_ids: `[num_rows, num_tokens]`, as all that follow for the encoder.
+            attention_mask: `[num_rows, num_tokens]`: 0 for padding.
+            token_type_ids: As for the encoder.
+            position_ids: As for the encoder.
+            inputs_embeds: As for the encoder.
+            pixel_values: As for the encoder.
+            labels: As for `HeadModule.loss`.
+
+        Returns:
+            `loss`, the mean per label, if there are labels, and `logits`.
+
+        Raises:
+            ValueError: If there is no such head.
+        """
+        if task not in self.heads:
+            raise ValueError(f"task={task!r}: the model has the heads {list(self.heads)}.")
+        given = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
+            "pixel_values": pixel_values,
+        }
+        states = self.encoder(**{name: value for name, value in given.items() if value is not None})[0]
+        head: Any = self.heads[task]
+        logits = head(states, attention_mask)
+        return SequenceClassifierOutput(loss=None if labels is None else head.loss(logits, labels), logits=logits)
+
+
+def _new_encoder(description: Mapping[str, Any]) -> nn.Module:
+    """Makes an encoder without the layer that some have for a head of their own, and which no head here uses."""
+    config = AutoConfig.for_model(**description)
+    model_class, auto = cast(Any, MODEL_MAPPING[type(config)]), cast(Any, AutoModel)
+    has_choice = "add_pooling_layer" in inspect.signature(model_class).parameters
+    encoder: nn.Module = auto.from_config(config, **({"add_pooling_layer": False} if has_choice else {}))
+    return encoder
+
+
+AutoConfig.register(MultiTaskConfig.model_type, MultiTaskConfig)
+AutoModel.register(MultiTaskConfig, MultiTaskModel)
