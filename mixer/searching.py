@@ -48,8 +48,8 @@ class SearchingMixin(MethodsMixin):
 
         Args:
             hp_space: As for the Trainer.
-            compute_objective: As for the Trainer. Without it and metrics for all sets, over a dict of evaluation sets it
-                is their mean loss, `eval_loss`, where the Trainer would add up the losses of all sets.
+            compute_objective: As for the Trainer. Without it and metrics for all sets, over a dict of evaluation sets
+                it is their mean loss, `eval_loss`, where the Trainer would add up the losses of all sets.
             *args: As for the Trainer.
             **kwargs: As for the Trainer.
 

@@ -89,12 +89,12 @@ def test_without_its_losses_rows_are_told_apart(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("liger_kernel") is None, reason="liger-kernel is not installed")
-@pytest.mark.parametrize("loss", LOSSES)
-def test_its_own_losses_are_the_streams_too(loss: str, tmp_path: Path) -> None:
+def test_its_own_losses_are_the_streams_too(tmp_path: Path) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.mixer.liger_worker", str(tmp_path), loss]
+    command = [sys.executable, "-m", "tests.mixer.liger_worker", str(tmp_path)]
     run = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
     usual = _train(tmp_path / "usual", build_model("llama")).ledger.to_pandas()
-    mine = pd.read_json(tmp_path / f"{loss}.json")
-    assert mine["loss"].to_numpy() == pytest.approx(usual["loss"].to_numpy(), abs=1e-4)
+    for loss in LOSSES:
+        mine = pd.read_json(tmp_path / f"{loss}.json")
+        assert mine["loss"].to_numpy() == pytest.approx(usual["loss"].to_numpy(), abs=1e-4)
