@@ -55,6 +55,7 @@ from mixer.policies import (
 )
 from mixer.probe import GradientProbe
 from mixer.probing import Probing
+from mixer.seq2seq import MixingSeq2SeqTrainer
 from mixer.streams import Stream
 from mixer.trainer import MixingMixin, MixingTrainer
 
@@ -92,6 +93,7 @@ __all__ = [
     "Mixing",
     "MixingDataLoader",
     "MixingMixin",
+    "MixingSeq2SeqTrainer",
     "MixingTrainer",
     "Mixture",
     "MultiTaskConfig",

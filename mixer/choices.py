@@ -5,6 +5,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from mixer.written_class import refuse_written
+
 Rule = TypeVar("Rule")
 
 
@@ -21,8 +23,9 @@ def choose(name: str, classes: Mapping[str, type[Rule]], option: str, kind: str)
         The rule, made without arguments.
 
     Raises:
-        ValueError: If there is none of that name, or it needs arguments.
+        ValueError: If there is none of that name, or it needs arguments, or a class is written that cannot be made.
     """
+    refuse_written(name, classes, option, kind)
     key = name.replace("_", "").replace("-", "").lower()
     by_key = {known.lower(): rule for known, rule in classes.items()}
     if key not in by_key:

@@ -7,6 +7,7 @@ from transformers import Trainer
 
 from mixer.gradient_aggregation import GradientAggregation
 from mixer.method import Method, as_methods
+from mixer.one_pass import optimizer_name, steps_in_backward
 from mixer.schedules import Schedule
 
 
@@ -50,11 +51,10 @@ def check_conflict(trainer: Trainer, schedule: Schedule, methods: Sequence[Metho
             "conflict needs the whole gradient of each stream, and FSDP gives each rank a shard of their sum alone. "
             "Use DDP, or leave conflict out."
         )
-    optimizer = str(getattr(trainer.args.optim, "value", trainer.args.optim))
-    if "lomo" in optimizer or "layerwise" in optimizer:
+    if steps_in_backward(trainer.args):
         raise ValueError(
-            f"optim={optimizer!r} changes weights in the midst of a backward, before the streams' gradients are "
-            "complete. Take another optimizer, or leave conflict out."
+            f"optim={optimizer_name(trainer.args)!r} changes weights in the midst of a backward, before the streams' "
+            "gradients are complete. Take another optimizer, or leave conflict out."
         )
     if trainer.args.world_size > 1 and "gradient_noise" in schedule.needs:
         raise ValueError(

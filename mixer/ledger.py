@@ -170,7 +170,7 @@ class Ledger:
             table.flush()
 
     def finish(self) -> None:
-        """Seals the tables at the end of a run."""
+        """Seals the tables, at the end of a run or before their files are copied: what is there changes no more."""
         for table in self._tables() if self.is_writer else ():
             table.seal()
 

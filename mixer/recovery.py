@@ -25,6 +25,7 @@ from mixer.loader import Update
 from mixer.memory import MicroBatchMemoryError, Size, Window, explain, is_out_of_memory
 from mixer.methods import MethodsMixin
 from mixer.notes import leave_note, read_note, remove_note
+from mixer.one_pass import check_one_pass, optimizer_name, steps_in_backward
 from mixer.snapshot import Snapshot
 
 logger = logging.get_logger(__name__)
@@ -37,6 +38,7 @@ class RecoveryMixin(MethodsMixin):
 
     _window: Window
     _largest: Size
+    _num_trained: int = 0  # updates of this process
     _obstacle: str | None = None  # why updates cannot be repeated in this run
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
@@ -57,7 +59,7 @@ class RecoveryMixin(MethodsMixin):
             raise MicroBatchMemoryError(note) from error
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
-        self._window = Window()
+        self._window, self._num_trained = Window(), 0
         # Callbacks, evaluation and checkpoints see what the user asked for.
         with self._arguments_held(auto_find_batch_size=self._recovers):
             return super()._inner_training_loop(*args, **kwargs)
@@ -73,10 +75,9 @@ class RecoveryMixin(MethodsMixin):
         return prepared
 
     def _obstacle_of_optimizer(self) -> str | None:
-        name = str(getattr(self.args.optim, "value", self.args.optim))
-        if "lomo" in name or "layerwise" in name:
-            return f"optim={name!r} changes weights in the midst of a backward"
-        return None
+        if not steps_in_backward(self.args):
+            return None
+        return f"optim={optimizer_name(self.args)!r} changes weights in the midst of a backward"
 
     @property
     def _is_armed(self) -> bool:
@@ -86,6 +87,8 @@ class RecoveryMixin(MethodsMixin):
 
     def _contents(self, update: Update) -> UpdateContents:
         contents = super()._contents(update)
+        num_micro_batches = len(update.micro_batches)
+        check_one_pass(self.args, self.accelerator, update.plan.step + 1, num_micro_batches, not self._num_trained)
         batches = [(batch_mapping(micro.inputs), len(micro.stream_ids)) for micro in update.micro_batches]
         self._largest = Size.largest(batches)
         return replace(contents, num_larger=int(self._window.is_beyond(self._largest)))
@@ -109,6 +112,7 @@ class RecoveryMixin(MethodsMixin):
             else:
                 result = super()._train_update(model, update, num_items, is_synchronised)
         self._window.passed(self._largest)
+        self._num_trained += 1
         return result
 
     def _train_armed(self, model: nn.Module, update: Update) -> tuple[Tensor, Tensor]:

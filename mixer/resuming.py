@@ -21,6 +21,7 @@ class ResumingMixin(PacingMixin):
     _choice: Choice | None = None
     _progress: Progress | None = None  # that of the checkpoint from which the run goes on
     _ends_saved_epoch: bool = False
+    _trial: Any = None  # of a hyperparameter search; set by the Trainer
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Trains, from a checkpoint if told to; see `Trainer.train`.
@@ -63,9 +64,9 @@ class ResumingMixin(PacingMixin):
         self._progress = progress
         self._last_checkpoint = None if self._choice is None else Path(str(self._choice.checkpoint))
         self._last_update, self._ended_at = (None, None, None), None
-        self._ends_saved_epoch = False
+        self._ends_saved_epoch = self._stops_epoch = False
         if self.args.should_save:
-            supersede(Path(str(self.args.output_dir)), self._last_checkpoint)
+            supersede(Path(str(self._get_output_dir(self._trial))), self._last_checkpoint)
 
     def _take_up_progress(self) -> None:
         """Restores what the Trainer has just set back, at the beginning of its loop."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 
 from mixer.checkpoint import CAP_ENTRY, METHODS_ENTRY, STATE_FILE, begin_writing, complete, rotate, write_json
 from mixer.progress import Progress
@@ -64,6 +64,12 @@ class SavingMixin(UpdateMixin):
             self._push_from_checkpoint(str(checkpoint))
         if self.args.should_save:
             rotate(checkpoint, self.args.save_total_limit, self.state.best_model_checkpoint)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Seals the ledger: the push goes on beside the run, and a file that grows meanwhile would come out torn."""
+        if self._mixing is not None and self.args.hub_strategy != HubStrategy.END:
+            self.ledger.finish()
+        super()._push_from_checkpoint(checkpoint_folder)
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)

@@ -13,8 +13,9 @@ from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
 from mixer.agreement import Agreement
-from mixer.assembly import MixtureOptions, assemble, resolve_policy
+from mixer.assembly import MixtureOptions, assemble, resolve_budget, resolve_policy
 from mixer.batch_size import BatchSize
+from mixer.best_metric import check_best_metric
 from mixer.budget import Budget
 from mixer.callback import MixingCallback
 from mixer.checkpoint import read_state
@@ -27,6 +28,8 @@ from mixer.groups import Grouping
 from mixer.ledger import Ledger
 from mixer.method import Method
 from mixer.mixable import check_mixable, check_order
+from mixer.nested_evaluation import NestedEvaluationMixin
+from mixer.one_pass import check_budget
 from mixer.options import (
     check_evaluation_names,
     check_gradient_noise,
@@ -44,6 +47,7 @@ from mixer.progress import Progress
 from mixer.recorder import Recorder
 from mixer.resuming import ResumingMixin
 from mixer.schedules import Schedule, as_schedule
+from mixer.searching import SearchingMixin
 from mixer.streams import Stream, as_streams
 from mixer.training_checks import check_arguments
 from mixer.trl_steps import TRLStepsMixin
@@ -52,7 +56,15 @@ from mixer.updates import NonFinite, UpdateMixin
 logger = logging.get_logger(__name__)
 
 
-class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, ComparingMixin, ResumingMixin):
+class MixingMixin(
+    PreparingMixin,
+    TRLStepsMixin,
+    NestedEvaluationMixin,
+    EvaluatingMixin,
+    SearchingMixin,
+    ComparingMixin,
+    ResumingMixin,
+):
     """Makes a Trainer, or a subclass of it, train on a mixture of streams.
 
     `class MyTrainer(MixingMixin, SomeTrainer)` is all it takes. With one data set it trains as the Trainer does.
@@ -156,11 +168,7 @@ class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, ComparingMixin
         self._allow_inexact = allow_inexact
         self.ledger = Ledger(Path(str(self.args.output_dir)) / "ledger", is_writer=self.is_world_process_zero())
         if self.streams:
-            check_arguments(self, self.streams, schedule, max_tokens_per_micro_batch)
-            check_needs(self._policy, self.streams, self.args, self.eval_dataset)
-            check_schedule(schedule, self.lr_scheduler)
-            check_gradient_noise(self, schedule)
-            check_evaluation_names(self.eval_dataset)
+            self._check_options()
             self._take_forms()
             self._take_reference(reference_model)
             planner, clock, size = self._new_parts(None)
@@ -184,6 +192,17 @@ class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, ComparingMixin
             )
 
     # ---- Setting up a run ----
+
+    def _check_options(self) -> None:
+        schedule = self._mixture.schedule
+        check_arguments(self, self.streams, schedule, self._max_tokens)
+        check_budget(self.args, resolve_budget(self.args, self._mixture.budget))
+        check_needs(self._policy, self.streams, self.args, self.eval_dataset)
+        check_schedule(schedule, self.lr_scheduler)
+        check_gradient_noise(self, schedule)
+        check_evaluation_names(self.eval_dataset)
+        check_best_metric(self)
+        check_conflict(self, schedule, self._methods)
 
     def _new_parts(self, saved_batch_size: int | None) -> tuple[Planner, Clock, BatchSize]:
         return assemble(self.args, self.streams, self._mixture, saved_batch_size)
@@ -253,6 +272,7 @@ class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, ComparingMixin
                 with contextlib.suppress(RuntimeError):  # a device that failed gives back no losses any more
                     self._recorder.settle()
                 self.ledger.flush()
+                self.is_in_train = False
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         if self._mixing is not None:
@@ -308,13 +328,13 @@ class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, ComparingMixin
         eval_dataset: Dataset[Any] | dict[str, Dataset[Any]] | None = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
-        **kwargs: Any,
+        **options: Any,
     ) -> dict[str, float]:
         """Evaluates, and averages over several evaluation sets; see `Trainer.evaluate`.
 
         Over a dict it also gives `eval_loss`, the mean by a mixture that stays over the run, and `eval_worst_loss`.
         """
-        metrics: dict[str, float] = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **kwargs)
+        metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **options)
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
         if self._mixing is None or not isinstance(sets, dict):
             return metrics

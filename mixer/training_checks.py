@@ -8,6 +8,7 @@ from accelerate.utils import DistributedType
 from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
+from mixer.one_pass import steps_in_backward
 from mixer.options import resolve_batch_size
 from mixer.schedules import Schedule
 from mixer.streams import Stream
@@ -81,10 +82,7 @@ def _weighs_by_rank(run: _Run) -> bool:
 
 def _steps_in_backwards(run: _Run) -> bool:
     """Whether the optimizer steps inside each backward, and an update may have several of them."""
-    name = str(getattr(run.args.optim, "value", run.args.optim))
-    if "lomo" not in name and "layerwise" not in name:
-        return False
-    return run.begins_in_parts or not run.schedule.is_constant
+    return steps_in_backward(run.args) and (run.begins_in_parts or not run.schedule.is_constant)
 
 
 def _saves_in_updates(run: _Run) -> bool:

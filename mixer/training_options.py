@@ -49,7 +49,8 @@ DIFFERENCES = {
     "number counts updates.",
     "torch_compile": "Losses by stream are computed of the logits; an update whose gradients are probed runs "
     "uncompiled.",
-    "use_liger_kernel": "Where its fused loss shows no logits, micro-batches are of one stream each.",
+    "use_liger_kernel": "Its losses leave no logits, so that micro-batches are of one stream each; not where "
+    '`liger_kernel_config` switches `"fused_linear_cross_entropy"` off and leaves `"cross_entropy"` off.',
     "auto_find_batch_size": "Halves the most samples of a micro-batch and repeats the update, whose samples stay; "
     "the run does not begin anew.",
     "logging_steps": _SHARE,
@@ -59,11 +60,12 @@ DIFFERENCES = {
     'step says `nonfinite="warn" | "skip" | "raise"`.',
     "disable_tqdm": "The bar shows the streams' coverage too, and its total follows the batch size.",
     "eval_on_start": "Not once more where a run goes on from a checkpoint.",
-    "metric_for_best_model": 'Over a dict of evaluation sets `"loss"` is their average by the streams\' weights, and '
-    '`"worst_loss"` the largest.',
+    "metric_for_best_model": 'Over a dict of evaluation sets `"loss"` is their average by the streams\' weights, '
+    '`"worst_loss"` the largest, and `"NAME_loss"` that of one of them; a loss of no set is refused at construction.',
     "save_on_each_node": "Which checkpoint is whole is looked up on the first node, which has the ledger alone.",
     "save_total_limit": "Older checkpoints go only once the new one is whole; one that was cut off does not count.",
-    "push_to_hub": "A checkpoint is pushed once it is whole.",
+    "push_to_hub": "A checkpoint is pushed once it is whole; the ledger, which stands in the output folder, with the "
+    "model.",
     "ignore_data_skip": "Has no effect: streams go on at the very sample, without passing over any.",
     "seed": "Draws each stream's order by a key of its own, another order than the Trainer's; random samples and "
     "collators draw by it too, whoever loads them.",

@@ -21,6 +21,7 @@ from mixer.gradient_statistics import GradientStatistics
 from mixer.label_shift import shifts_labels
 from mixer.learning_rate import LearningRate
 from mixer.ledger import Ledger
+from mixer.liger import RowlessTracker, hides_rows
 from mixer.loader import MicroBatch, MixingLoader, Update
 from mixer.losses import LossTracker, items_per_row, tokens_per_row
 from mixer.plan import FloatArray, Plan
@@ -220,7 +221,8 @@ class UpdateMixin(Trainer):
         return self._load_and_confirm(lambda: self._present_loader.load(update.plan)) or update
 
     def _new_tracker(self, model: nn.Module, wraps: bool = True, keeps_output: bool = False) -> LossTracker:
-        return LossTracker(
+        kind = RowlessTracker if hides_rows(self.args) else LossTracker
+        return kind(
             model,
             self._shifts_labels,
             self.args.label_smoothing_factor,

@@ -120,6 +120,14 @@ def test_one_process_trains_with_another_policy_and_model(recipe: Path, tmp_path
         (["--training.eval_strategy", "sometimes"], "training: sometimes is not a valid"),
         (["--mixing.init_args.floor", "2"], "mixing: "),
         (["--mixing", "LosChange"], "LossChange"),
+        (
+            ["--mixing", '{"class_path": "ObjectiveDescent", "init_args": {"objective": "best"}}'],
+            "mixing: ObjectiveDescent: objective must be",
+        ),
+        (
+            ["--batch_size", '{"class_path": "AdaBatch", "init_args": {"every": 1, "unit": "years"}}'],
+            "batch_size: AdaBatch: unit must be",
+        ),
         (["--mixing", '{"python": 1}'], "missing: ['cpp']"),
         (
             ["--batch_size", "LossChange", "--batch_size.maximum", "8", "--batch_size.minimum", "9"],

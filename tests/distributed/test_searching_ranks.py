@@ -1,0 +1,24 @@
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from mixer import Ledger
+from tests.distributed.launch import launch_well, results_of
+from tests.distributed.searching_worker import TRIALS
+
+
+@pytest.mark.slow
+def test_two_ranks_search_as_new_trainers_would_train(tmp_path: Path) -> None:
+    launch_well("searching_worker.py", tmp_path)
+    main, other = results_of(tmp_path, "searching")
+    losses = []
+    for number in range(len(TRIALS)):
+        trial = Ledger(tmp_path / "search" / f"run-{number}" / "ledger")
+        fresh = Ledger(tmp_path / f"fresh-{number}" / "ledger")
+        pd.testing.assert_frame_equal(trial.to_pandas(), fresh.to_pandas())
+        losses.append(trial.evaluations().query("stream == 'math'")["loss"].iloc[-1])
+    assert main["best"] == [str(losses.index(min(losses))), pytest.approx(min(losses))]
+    assert other["best"] is None
+    assert "average_tokens_across_devices=False weighs" in main["refused"]
+    assert main["refused"] == other["refused"]

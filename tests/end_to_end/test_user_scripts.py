@@ -1,0 +1,161 @@
+"""Scripts that people have, before and after one line was changed: the same results; and then with several streams."""
+
+import difflib
+import json
+import random
+import runpy
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from transformers import AutoModelForSequenceClassification, BertConfig
+
+from mixer import Ledger
+from tests.seq2seq import WORDS, model, tokenizer
+
+SCRIPTS = Path(__file__).with_name("scripts")
+CLASSES = {
+    "classify.py": {"from transformers import Trainer": "from mixer import MixingTrainer as Trainer"},
+    "translate.py": {
+        "from transformers import Seq2SeqTrainer": "from mixer import MixingSeq2SeqTrainer as Seq2SeqTrainer"
+    },
+}
+BY_SOURCE = "{name: data[%r].filter(lambda row, name=name: row['source'] == name) for name in ('math', 'code')}"
+SETS = {
+    "classify.py": {
+        '        train_dataset=data["train"] if training_args.do_train else None,': (
+            f"        train_dataset={BY_SOURCE % 'train'},"
+        ),
+        '        eval_dataset=data["validation"] if training_args.do_eval else None,': (
+            f"        eval_dataset={BY_SOURCE % 'validation'},"
+        ),
+    },
+    "translate.py": {
+        '        train_dataset=data["train"],': f"        train_dataset={BY_SOURCE % 'train'},",
+        '        eval_dataset=data["validation"],': f"        eval_dataset={BY_SOURCE % 'validation'},",
+    },
+}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with models, tokenizers and data; what `datasets` keeps goes there too."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    draw = random.Random(0)
+    for name, size in {"train": 30, "validation": 10, "test": 6}.items():
+        with (tmp_path / f"{name}.json").open("w") as file:
+            for number in range(size):
+                words = draw.choices(WORDS, k=draw.randint(2, 9))
+                row = {"text": " ".join(words), "label": number % 2, "target": " ".join(words[::-1])}
+                file.write(json.dumps({**row, "source": "math" if number % 3 else "code"}) + "\n")
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = BertConfig(vocab_size=len(tokenizer()), pad_token_id=0, **sizes, **dropout)
+    for name, own in {"classify": config, "translate": model("t5").config}.items():
+        own.save_pretrained(tmp_path / name)
+        tokenizer().save_pretrained(tmp_path / name)
+    return tmp_path
+
+
+def _changed(script: str, lines: Mapping[str, str]) -> str:
+    """Changes whole lines of a script, each of which is there once; gives the new text."""
+    before = (SCRIPTS / script).read_text().splitlines()
+    after = [lines.get(line, line) for line in before]
+    difference = [line for line in difflib.ndiff(before, after) if line[:1] in "+-"]
+    assert sorted(difference) == sorted(
+        f"{sign} {line}" for pair in lines.items() for sign, line in zip("-+", pair, strict=True)
+    )
+    return "\n".join(after) + "\n"
+
+
+def _run(text: str, name: str, options: list[str], world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs a script, given as a text; gives its output folder."""
+    script, output = world / f"{name}.py", world / name
+    script.write_text(text)
+    monkeypatch.setattr(sys, "argv", [str(script), "--output_dir", str(output), *options])
+    runpy.run_path(str(script), run_name="__main__")
+    return output
+
+
+def _options(script: str, world: Path, **more: Any) -> list[str]:
+    options = {
+        "model_name_or_path": world / script.removesuffix(".py"),
+        "train_file": world / "train.json",
+        "validation_file": world / "validation.json",
+        "per_device_train_batch_size": 4,
+        "num_train_epochs": 2,
+        "learning_rate": 1e-2,
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "load_best_model_at_end": True,
+        "logging_steps": 1,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "train_sampling_strategy": "sequential",  # both shuffle, but each in an order of its own
+        **more,
+    }
+    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
+
+
+OWN_OPTIONS: dict[str, dict[str, Any]] = {
+    "classify.py": {
+        "do_train": True,
+        "do_eval": True,
+        "do_predict": True,
+        "metric_for_best_model": "accuracy",
+        "max_seq_length": 8,
+    },
+    "translate.py": {"predict_with_generate": True, "generation_max_length": 12, "label_smoothing_factor": 0.1},
+}
+
+
+def _own_options(script: str, world: Path, **more: Any) -> list[str]:
+    own = {**OWN_OPTIONS[script], **({"test_file": world / "test.json"} if script == "classify.py" else {})}
+    return _options(script, world, **{**own, **more})
+
+
+def _figures(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if not key.endswith(("_runtime", "_per_second"))}
+
+
+def _logs(folder: Path) -> list[dict[str, Any]]:
+    logs: list[dict[str, Any]] = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    return logs
+
+
+@pytest.mark.parametrize("script", CLASSES)
+def test_one_line_changes_no_result(script: str, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = _own_options(script, world)
+    before = _run(_changed(script, {}), "before", options, world, monkeypatch)
+    after = _run(_changed(script, CLASSES[script]), "after", options, world, monkeypatch)
+    theirs, mine = (_figures(json.loads((folder / "all_results.json").read_text())) for folder in (before, after))
+    assert mine == pytest.approx(theirs, abs=1e-6)
+    assert {"eval_loss", "eval_accuracy" if script == "classify.py" else "eval_found"} <= mine.keys()
+    for entry, original in zip(_logs(after), _logs(before), strict=True):
+        original = _figures(original)
+        assert {key: entry[key] for key in original} == pytest.approx(original, abs=1e-6)
+    left_out = {"ledger"}
+    assert {path.name for path in after.iterdir()} == {path.name for path in before.iterdir()} | left_out
+    if script == "classify.py":
+        names = [folder / "predict_results.txt" for folder in (before, after)]
+        assert names[0].read_text() == names[1].read_text()
+        AutoModelForSequenceClassification.from_pretrained(after)
+
+
+@pytest.mark.parametrize("script", CLASSES)
+def test_data_sets_by_name_have_figures_of_their_own(script: str, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = _changed(script, {**CLASSES[script], **SETS[script]})
+    output = _run(text, "mixed", _own_options(script, world, metric_for_best_model="worst_loss"), world, monkeypatch)
+    results = json.loads((output / "all_results.json").read_text())
+    metric = "accuracy" if script == "classify.py" else "found"
+    for key in ("loss", metric):
+        assert {f"eval_math_{key}", f"eval_code_{key}"} <= results.keys()
+    assert results["eval_worst_loss"] == max(results["eval_math_loss"], results["eval_code_loss"])
+    logged = next(entry for entry in _logs(output) if "loss" in entry)
+    assert {"loss/math", "loss/code", "weight/math", "coverage/code"} <= logged.keys()
+    rows = Ledger(output / "ledger").to_pandas()
+    assert rows.groupby("stream")["count"].sum().to_dict() == {"math": 40, "code": 20}

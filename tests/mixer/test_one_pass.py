@@ -1,0 +1,58 @@
+"""Optimizers that step inside each backward, where updates come in parts although they would fit into one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mixer import Budget, GroupDRO, MixingTrainer, Probing
+from tests.helpers import arguments, build_model, three_streams, weights_of
+
+
+class Lomo(MixingTrainer):
+    """Has an optimizer that steps when it is told to in place of one whose package is not installed."""
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.accelerator.backward = lambda loss, learning_rate=None: loss.backward()
+        return self.optimizer
+
+
+class _NoRows(Lomo):
+    """Computes its loss where nobody can tell rows apart."""
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, num_items_in_batch: Any = None, **kwargs: Any) -> Any:
+        return model(**inputs).loss + 0.5
+
+
+def _trainer(kind: type, folder: Path, **options: Any) -> MixingTrainer:
+    args = arguments(folder, optim="lomo")
+    trainer: MixingTrainer = kind(build_model("llama"), args, train_dataset=three_streams(), batch_size=8, **options)
+    return trainer
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(Lomo, {"mixing": GroupDRO()}), (_NoRows, {}), (Lomo, {"probe": Probing(interval_steps=1, homogeneous=True)})],
+)
+def test_an_update_in_parts_is_refused_before_it_is_trained(kind: type, options: Any, tmp_path: Path) -> None:
+    trainer = _trainer(kind, tmp_path, **options)
+    before = weights_of(trainer.model).clone()
+    with pytest.raises(ValueError, match=r"Update 1 has 3 micro-batches, and optim='lomo' .* one stream"):
+        trainer.train()
+    assert torch.equal(weights_of(trainer.model), before)
+
+
+def test_updates_of_one_micro_batch_are_trained(tmp_path: Path) -> None:
+    trainer = _trainer(Lomo, tmp_path)
+    trainer.train()
+    assert trainer.ledger.updates()["micro_batches"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("budget", [Budget(samples=24), Budget(tokens=500)])
+def test_a_learning_rate_by_layer_cannot_follow_the_data(budget: Budget, tmp_path: Path) -> None:
+    args = arguments(tmp_path, optim="galore_adamw_layerwise", max_steps=-1)
+    with pytest.raises(ValueError, match=r"optim='galore_adamw_layerwise' .* Give the budget in steps or epochs"):
+        MixingTrainer(build_model("llama"), args, train_dataset=three_streams(), batch_size=8, budget=budget)
+    MixingTrainer(build_model("llama"), args, train_dataset=three_streams(), batch_size=8, budget=Budget(epochs=2))
