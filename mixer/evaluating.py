@@ -15,6 +15,7 @@ class EvaluatingMixin(FormsMixin):
 
     _metrics_by_set: Mapping[str, Callable[..., Any]] | None = None
     _evaluated_prefix: str | None = None  # that of the sets of a dict, while they are evaluated one after the other
+    _evaluation_options: Mapping[str, Any] = {}  # that all of them are evaluated with
     _evaluated_stream: Stream | None = None
 
     def evaluate(
@@ -22,13 +23,25 @@ class EvaluatingMixin(FormsMixin):
         eval_dataset: Any = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
-        **kwargs: Any,
+        **options: Any,
     ) -> dict[str, float]:
-        """Evaluates; a set of a dict, or one under the prefix `eval_NAME`, as the stream `NAME` is trained."""
+        """Evaluates; a set of a dict, or one under the prefix `eval_NAME`, as the stream `NAME` is trained.
+
+        Args:
+            eval_dataset: As for the Trainer.
+            ignore_keys: As for the Trainer.
+            metric_key_prefix: As for the Trainer.
+            **options: What else the Trainer class takes, such as a `Seq2SeqTrainer`'s `num_beams=4`; it holds for each
+                set of a dict, which the Trainer evaluates by calls without it.
+
+        Returns:
+            The metrics.
+        """
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
+        options = {**self._evaluation_options, **options}
         is_several = isinstance(sets, dict)
-        with self._evaluating_sets(metric_key_prefix) if is_several else self._evaluating(metric_key_prefix):
-            metrics: dict[str, float] = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **kwargs)
+        with self._evaluating_sets(metric_key_prefix, options) if is_several else self._evaluating(metric_key_prefix):
+            metrics: dict[str, float] = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **options)
         return metrics
 
     def predict(
@@ -43,12 +56,13 @@ class EvaluatingMixin(FormsMixin):
             return super().predict(test_dataset, ignore_keys, metric_key_prefix, **kwargs)
 
     @contextlib.contextmanager
-    def _evaluating_sets(self, prefix: str) -> Iterator[None]:
-        outer, self._evaluated_prefix = self._evaluated_prefix, f"{prefix}_"
+    def _evaluating_sets(self, prefix: str, options: Mapping[str, Any]) -> Iterator[None]:
+        outer = self._evaluated_prefix, self._evaluation_options
+        self._evaluated_prefix, self._evaluation_options = f"{prefix}_", options
         try:
             yield
         finally:
-            self._evaluated_prefix = outer
+            self._evaluated_prefix, self._evaluation_options = outer
 
     @contextlib.contextmanager
     def _evaluating(self, prefix: str) -> Iterator[None]:

@@ -28,7 +28,6 @@ from mixer.groups import Grouping
 from mixer.ledger import Ledger
 from mixer.method import Method
 from mixer.mixable import check_mixable, check_order
-from mixer.nested_evaluation import NestedEvaluationMixin
 from mixer.one_pass import check_budget
 from mixer.options import (
     check_evaluation_names,
@@ -59,7 +58,6 @@ logger = logging.get_logger(__name__)
 class MixingMixin(
     PreparingMixin,
     TRLStepsMixin,
-    NestedEvaluationMixin,
     EvaluatingMixin,
     SearchingMixin,
     ComparingMixin,
