@@ -13,7 +13,7 @@ from mixer.labels import check_label_column, check_labels, num_classes_of
 from mixer.likeness import come_together
 from mixer.loader import Update
 from mixer.loading import LoadingMixin
-from mixer.model_inputs import check_columns, inner_model, takes_task
+from mixer.model_inputs import check_columns, heads_of, inner_model, takes_task
 from mixer.random_state import seeded
 from mixer.streams import Stream
 
@@ -36,13 +36,14 @@ class FormsMixin(LoadingMixin):
         for stream, task, number in zip(streams, self._tasks, self._num_classes, strict=True):
             if number is not None and stream.preprocess is None:
                 check_label_column(stream.name, stream.dataset, number, _head(task))
-        own_losses = {stream.compute_loss_func for stream in streams}
-        self._losses_differ = len(streams) > 1 and (len(own_losses) > 1 or len(set(self._tasks)) > 1)
+        differ_in_loss = any(stream.compute_loss_func != streams[0].compute_loss_func for stream in streams)
+        self._losses_differ = differ_in_loss or len(set(self._tasks)) > 1
         forms = {number: self._form(stream, self._tasks[number]) for number, stream in enumerate(streams)}
         self._own_forms = {number: form for number, form in forms.items() if form != OwnForm()}
         first_samples = self._first_samples()
         self._check_columns(first_samples)
-        if len({tuple(stream.label_names or ()) for stream in streams}) > 1 or len(own_losses) > 1 or self._own_forms:
+        differ_in_labels = len({tuple(stream.label_names or ()) for stream in streams}) > 1
+        if differ_in_labels or differ_in_loss or self._own_forms:
             self._wants_one_stream_each = True
         elif len(first_samples) > 1 and not self._are_alike(first_samples):
             logger.info("Streams differ in columns, so every micro-batch is made of one stream only.")
@@ -144,7 +145,7 @@ def tasks_of(model: nn.Module, streams: list[Stream]) -> tuple[str | None, ...]:
                 "one buffer a head."
             )
     tasks = tuple(stream.head or stream.name for stream in streams)
-    heads: Any = getattr(inner_model(model), "heads", None)
+    heads = heads_of(model)
     unknown = [task for task in tasks if heads is not None and task not in heads]
     if unknown:
         raise ValueError(

@@ -102,6 +102,8 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
         """Leaves the encoder's weights to the encoder; heads begin as linear layers do in torch."""
+        if isinstance(module, HeadModule) and not getattr(module.output.weight, "_is_hf_initialized", False):
+            module.output.reset_parameters()  # a head that a checkpoint does not have
 
     def get_input_embeddings(self) -> nn.Module:
         """Gives the encoder's; see `PreTrainedModel`."""
