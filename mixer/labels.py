@@ -55,13 +55,11 @@ def check_label_column(name: str, dataset: Any, num_classes: int, head: str) -> 
     if not isinstance(dataset, datasets.Dataset) or dataset.format["type"] == "custom":
         return
     column = next((column for column in _LABEL_COLUMNS if column in dataset.column_names), None)
-    if column is None:
+    if column is None or not pa.types.is_integer(dataset.features.arrow_schema.field(column).type):
         return
     values = dataset.select_columns(column).with_format("arrow")[:][column]
-    if pa.types.is_integer(values.type):
-        counted = pc.filter(values, pc.not_equal(values, _IGNORED))
-        extremes = pc.min_max(counted).as_py()
-        _check(name, extremes["min"], extremes["max"], num_classes, head)
+    extremes = pc.min_max(pc.filter(values, pc.not_equal(values, _IGNORED))).as_py()
+    _check(name, extremes["min"], extremes["max"], num_classes, head)
 
 
 def check_labels(name: str, labels: Any, num_classes: int, head: str) -> None:

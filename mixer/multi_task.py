@@ -87,8 +87,9 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
 
         Raises:
             ValueError: If a name cannot be one of a module.
-            TypeError: If a head is none.
+            TypeError: If a head is none, or the encoder is another model than `AutoModel` gives.
         """
+        _check_encoder(encoder)
         for name, head in heads.items():
             if not isinstance(head, Head):
                 raise TypeError(f"heads[{name!r}] must be a Head, such as Head(num_labels=6), got {head!r}.")
@@ -157,6 +158,17 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         head: Any = self.heads[task]
         logits = head(states, attention_mask)
         return SequenceClassifierOutput(loss=None if labels is None else head.loss(logits, labels), logits=logits)
+
+
+def _check_encoder(encoder: Any) -> None:
+    known = cast(Any, MODEL_MAPPING)
+    config = getattr(encoder, "config", None)
+    expected = known.get(type(config), PreTrainedModel)
+    if not isinstance(encoder, expected):
+        raise TypeError(
+            f"encoder must be a model without a head, as AutoModel gives it for its config, got "
+            f"{type(encoder).__name__}. Adapters go around the MultiTaskModel: modules_to_save has its heads' names."
+        )
 
 
 def _new_encoder(description: Mapping[str, Any]) -> nn.Module:

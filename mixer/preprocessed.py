@@ -6,6 +6,8 @@ from typing import Any
 import datasets
 from torch.utils.data import Dataset, IterableDataset
 
+from mixer.streams import is_iterable
+
 Preprocess = Callable[[Any], Any]
 
 
@@ -25,7 +27,7 @@ def preprocessed(dataset: Any, preprocess: Preprocess | None) -> Any:
         # What the function does not give again is gone, as with any other data set.
         columns = dataset.column_names or list(next(iter(dataset)))
         return dataset.map(preprocess, remove_columns=columns)
-    if hasattr(dataset, "__getitem__"):
+    if not is_iterable(dataset):
         return _Preprocessed(dataset, preprocess)
     has_state = all(callable(getattr(dataset, name, None)) for name in ("state_dict", "load_state_dict"))
     return (_StatefulRows if has_state else _PreprocessedRows)(dataset, preprocess)

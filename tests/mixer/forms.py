@@ -144,9 +144,8 @@ def gradients_by_stream(model: nn.Module, means: Mapping[int, Tensor], num_strea
     parameters, rows = list(model.parameters()), []
     for stream_id in range(num_streams):
         found = torch.autograd.grad(means[stream_id], parameters, allow_unused=True, retain_graph=True)
-        rows.append(
-            torch.cat([torch.zeros(p.numel()) if g is None else g.flatten() for p, g in zip(parameters, found)])
-        )
+        parts = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+        rows.append(torch.cat([part.flatten() for part in parts]))
     return torch.stack(rows)
 
 
