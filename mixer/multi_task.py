@@ -38,7 +38,8 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
 
     It is saved and loaded as every model of transformers is: `save_pretrained`, `from_pretrained`. A model of your own
     takes its place if its `forward` has a parameter `task`; if it has an attribute `heads`, a mapping by task, streams
-    without a head are refused before the run.
+    without a head are refused before the run. Adapters of PEFT go around the whole of it, with the heads' names as
+    `modules_to_save`.
 
     Args:
         config: The configuration; see `from_encoder` for a shorter way.
@@ -103,8 +104,8 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
         """Leaves the encoder's weights to the encoder; heads begin as linear layers do in torch."""
-        if isinstance(module, HeadModule) and not getattr(module.output.weight, "_is_hf_initialized", False):
-            module.output.reset_parameters()  # a head that a checkpoint does not have
+        if isinstance(module, nn.Linear):
+            module.reset_parameters()  # of a head: new, or not in the checkpoint
 
     def get_input_embeddings(self) -> nn.Module:
         """Gives the encoder's; see `PreTrainedModel`."""
