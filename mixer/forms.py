@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer
 from transformers.utils import logging
 
@@ -16,6 +19,8 @@ from mixer.loading import LoadingMixin
 from mixer.model_inputs import check_columns, heads_of, inner_model, takes_task
 from mixer.random_state import seeded
 from mixer.streams import Stream
+
+Int64Array = NDArray[np.int64]
 
 logger = logging.get_logger(__name__)
 
@@ -134,12 +139,17 @@ class FormsMixin(LoadingMixin):
 
     def _contents(self, update: Update) -> UpdateContents:
         for micro in update.micro_batches:
-            stream_id = int(micro.stream_ids[0])
-            number = self._num_classes[stream_id]
-            if number is not None and isinstance(micro.inputs, Mapping):
-                names = dict.fromkeys(self.streams[other].name for other in micro.stream_ids.tolist())
-                check_labels(" or ".join(names), micro.inputs.get("labels"), number, _head(self._tasks[stream_id]))
+            if isinstance(micro.inputs, Mapping):
+                self._check_classes(micro.inputs.get("labels"), micro.stream_ids)
         return super()._contents(update)
+
+    def _check_classes(self, labels: Any, stream_ids: Int64Array) -> None:
+        for stream_id in np.unique(stream_ids).tolist():
+            number = self._num_classes[stream_id]
+            if number is not None and isinstance(labels, Tensor):
+                are_rows = labels.dim() > 0 and len(labels) == len(stream_ids)
+                own = labels[torch.from_numpy(stream_ids == stream_id)] if are_rows else labels
+                check_labels(self.streams[stream_id].name, own, number, _head(self._tasks[stream_id]))
 
 
 def tasks_of(model: nn.Module, streams: list[Stream]) -> tuple[str | None, ...]:
