@@ -221,7 +221,7 @@ class LossTracker:
         counted = flat.ne(_IGNORED).nonzero().squeeze(-1)
         terms = F.cross_entropy(
             _at_least_float(logits.reshape(-1, logits.shape[-1])[counted]),
-            # A loss of the user's own may take other labels than classes; then these terms are not its own, which shows.
+            # A loss of the user's own may take other labels than classes; that these terms are not its own shows.
             flat[counted].clamp(0, logits.shape[-1] - 1),
             reduction="none",
             label_smoothing=self._label_smoothing,
