@@ -1,6 +1,7 @@
 """A stream's data set with every sample preprocessed as it is read."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import datasets
@@ -26,11 +27,16 @@ def preprocessed(dataset: Any, preprocess: Preprocess | None) -> Any:
     if isinstance(dataset, datasets.IterableDataset):
         # What the function does not give again is gone, as with any other data set.
         columns = dataset.column_names or list(next(iter(dataset)))
-        return dataset.map(preprocess, remove_columns=columns)
+        return dataset.map(partial(_made_anew, preprocess), remove_columns=columns)
     if not is_iterable(dataset):
         return _Preprocessed(dataset, preprocess)
     has_state = all(callable(getattr(dataset, name, None)) for name in ("state_dict", "load_state_dict"))
     return (_StatefulRows if has_state else _PreprocessedRows)(dataset, preprocess)
+
+
+def _made_anew(preprocess: Preprocess, sample: Any) -> dict[str, Any]:
+    """Gives another object than the sample: of the sample itself columns are removed, though they may be new."""
+    return dict(preprocess(sample))
 
 
 class _Preprocessed(Dataset[Any]):

@@ -75,12 +75,14 @@ def _choices(seed: int) -> Rows:
 def _t5() -> nn.Module:
     torch.manual_seed(0)
     sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0}
-    return T5ForConditionalGeneration(T5Config(VOCABULARY, decoder_start_token_id=0, **sizes))
+    return T5ForConditionalGeneration(T5Config(vocab_size=VOCABULARY, decoder_start_token_id=0, **sizes))
 
 
 def _xlnet() -> nn.Module:
     torch.manual_seed(0)
-    return XLNetLMHeadModel(XLNetConfig(VOCABULARY, d_model=16, n_layer=1, n_head=2, d_inner=32, dropout=0.0))
+    return XLNetLMHeadModel(
+        XLNetConfig(vocab_size=VOCABULARY, d_model=16, n_layer=1, n_head=2, d_inner=32, dropout=0.0)
+    )
 
 
 def _chooser() -> nn.Module:
@@ -227,7 +229,7 @@ def test_whole_words_are_masked_in_a_run(tmp_path: Path) -> None:
     collator = collators.DataCollatorForLanguageModeling(TOKENIZER, whole_word_mask=True, mlm_probability=0.4)
     names = TOKENIZER.convert_ids_to_tokens
     data = {
-        name: [{**row, "offset_mapping": _offsets(names(row["input_ids"]))} for row in _rows(seed, None)]
+        name: [{**row, "offset_mapping": _offsets(names(row["input_ids"]))} for row in _rows(seed, None, 8)]
         for seed, name in enumerate(["a", "b"])
     }
     args = {"remove_unused_columns": False}
