@@ -99,9 +99,9 @@ class ComparingMixin(MeasuringMixin):
     def _loss_sum_to_check(self, micro: MicroBatch, plan: Plan, loss: Tensor) -> Tensor | None:
         """Gives what the item losses of a micro-batch sum up to by its loss, unless it is known to be their sum."""
         first = int(micro.stream_ids[0])
-        convention = self._convention_of(first)
-        are_known = convention is None or convention.rows_known
-        if are_known or not self._factor(plan, first):  # of a loss of weight 0 nothing is left
+        if self._convention_of(first).rows_known or not self._factor(
+            plan, first
+        ):  # of a loss of weight 0 nothing is left
             return None
         item_factors = self._item_factors(plan)
         counting = 1.0 if item_factors is None else float(item_factors[first])

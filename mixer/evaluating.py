@@ -1,11 +1,15 @@
 """Evaluation sets that are of a stream: collated, judged and scored as its samples are."""
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from mixer.collation import TASK, Collator, batch_mapping
+from torch import nn
+
+from mixer.collation import TASK, batch_mapping
 from mixer.forms import FormsMixin
+from mixer.model_inputs import heads_of, parameters_of_forward, takes_task
 from mixer.preprocessed import preprocessed
 from mixer.streams import Stream
 
@@ -17,6 +21,7 @@ class EvaluatingMixin(FormsMixin):
     _evaluated_prefix: str | None = None  # that of the sets of a dict, while they are evaluated one after the other
     _evaluation_options: Mapping[str, Any] = {}  # that all of them are evaluated with
     _evaluated_stream: Stream | None = None
+    _evaluated_task: str | None = None
 
     def evaluate(
         self,
@@ -40,7 +45,8 @@ class EvaluatingMixin(FormsMixin):
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
         options = {**self._evaluation_options, **options}
         is_several = isinstance(sets, dict)
-        with self._evaluating_sets(metric_key_prefix, options) if is_several else self._evaluating(metric_key_prefix):
+        name = eval_dataset if isinstance(eval_dataset, str) else self._set_name(metric_key_prefix)
+        with self._evaluating_sets(metric_key_prefix, options) if is_several else self._evaluating(name):
             metrics: dict[str, float] = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **options)
         return metrics
 
@@ -52,7 +58,7 @@ class EvaluatingMixin(FormsMixin):
         **kwargs: Any,
     ) -> Any:
         """Predicts; under the prefix `test_NAME` as the stream `NAME` is trained; see `Trainer.predict`."""
-        with self._evaluating(metric_key_prefix):
+        with self._evaluating(self._set_name(metric_key_prefix)):
             return super().predict(test_dataset, ignore_keys, metric_key_prefix, **kwargs)
 
     @contextlib.contextmanager
@@ -64,12 +70,14 @@ class EvaluatingMixin(FormsMixin):
         finally:
             self._evaluated_prefix, self._evaluation_options = outer
 
-    @contextlib.contextmanager
-    def _evaluating(self, prefix: str) -> Iterator[None]:
+    def _set_name(self, prefix: str) -> str:
         outer = self._evaluated_prefix
-        name = prefix.removeprefix(outer) if outer is not None else prefix.partition("_")[2]
+        return prefix.removeprefix(outer) if outer is not None else prefix.partition("_")[2]
+
+    @contextlib.contextmanager
+    def _evaluating(self, name: str) -> Iterator[None]:
         stream = next((stream for stream in self.streams if stream.name == name), None)
-        own: dict[str, Any] = {"_evaluated_stream": stream}
+        own: dict[str, Any] = {"_evaluated_stream": stream, "_evaluated_task": self._task_of(name, stream)}
         if self._metrics_by_set is not None:
             own["compute_metrics"] = self._metrics_by_set.get(name)
         if stream is not None:
@@ -87,11 +95,32 @@ class EvaluatingMixin(FormsMixin):
             own["label_names"] = list(stream.label_names)
         if stream.compute_loss_func is not None:
             own["compute_loss_func"] = stream.compute_loss_func
-        task = self._tasks[self.streams.index(stream)] if self._tasks else None
-        if stream.data_collator is not None or task is not None:
-            collator = stream.data_collator or self.data_collator
-            own["data_collator"] = collator if task is None else _Telling(collator, task)
+        if stream.data_collator is not None:
+            own["data_collator"] = stream.data_collator
         return own
+
+    def _task_of(self, name: str, stream: Stream | None) -> str | None:
+        """Gives what the model is told as `task` for a set; raises a `ValueError` if it has to be and nobody knows."""
+        model = self.model
+        if model is None or not takes_task(model):
+            return None
+        if stream is not None:
+            return self._tasks[self.streams.index(stream)]
+        if name in (heads_of(model) or {}):
+            return name
+        if len(set(self._tasks)) == 1:
+            return self._tasks[0]
+        if parameters_of_forward(model)[TASK].default is not inspect.Parameter.empty:
+            return None
+        raise ValueError(
+            f"The model takes a task, but an evaluation set called {name!r} is of no stream and no head. Give "
+            "eval_dataset as a dict by the streams' names, or metric_key_prefix='eval_NAME' ('test_NAME' to predict)."
+        )
+
+    def prediction_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Predicts for a batch, by the head of its stream; see `Trainer.prediction_step`."""
+        told = inputs if self._evaluated_task is None else {**batch_mapping(inputs), TASK: self._evaluated_task}
+        return super().prediction_step(model, told, *args, **kwargs)
 
     def _set(self, values: Mapping[str, Any]) -> None:
         for attribute, value in values.items():
@@ -101,13 +130,3 @@ class EvaluatingMixin(FormsMixin):
         if self._evaluated_stream is not None:
             dataset = preprocessed(dataset, self._evaluated_stream.preprocess)
         return super()._get_dataloader(dataset, *args, **kwargs)
-
-
-class _Telling:
-    """A collator that adds which head a batch goes through."""
-
-    def __init__(self, collator: Collator, task: str):
-        self.collator, self.task = collator, task
-
-    def __call__(self, samples: list[Any]) -> dict[str, Any]:
-        return {**batch_mapping(self.collator(samples)), TASK: self.task}

@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
-from transformers import Trainer
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import PreTrainedModel, Trainer
 from transformers.utils import logging
 
 from mixer.agreement import UpdateContents
@@ -13,9 +16,11 @@ from mixer.labels import check_label_column, check_labels, num_classes_of
 from mixer.likeness import come_together
 from mixer.loader import Update
 from mixer.loading import LoadingMixin
-from mixer.model_inputs import check_columns, inner_model, takes_task
+from mixer.model_inputs import check_columns, heads_of, inner_model, takes_task
 from mixer.random_state import seeded
 from mixer.streams import Stream
+
+Int64Array = NDArray[np.int64]
 
 logger = logging.get_logger(__name__)
 
@@ -32,21 +37,47 @@ class FormsMixin(LoadingMixin):
         assert model is not None, "the Trainer has made its model"  # noqa: S101
         self._tasks = tasks_of(model, streams)
         _check_unused_heads(self, self._tasks)
-        self._num_classes = tuple(num_classes_of(model, task) for task in self._tasks)
-        for stream, task, number in zip(streams, self._tasks, self._num_classes, strict=True):
-            if number is not None and stream.preprocess is None:
-                check_label_column(stream.name, stream.dataset, number, _head(task))
-        own_losses = {stream.compute_loss_func for stream in streams}
-        self._losses_differ = len(streams) > 1 and (len(own_losses) > 1 or len(set(self._tasks)) > 1)
+        self._check_smoothing()
+        self._take_classes()
+        differ_in_loss = any(stream.compute_loss_func != streams[0].compute_loss_func for stream in streams)
+        self._losses_differ = differ_in_loss or len(set(self._tasks)) > 1
         forms = {number: self._form(stream, self._tasks[number]) for number, stream in enumerate(streams)}
         self._own_forms = {number: form for number, form in forms.items() if form != OwnForm()}
         first_samples = self._first_samples()
         self._check_columns(first_samples)
-        if len({tuple(stream.label_names or ()) for stream in streams}) > 1 or len(own_losses) > 1 or self._own_forms:
+        differ_in_labels = len({tuple(stream.label_names or ()) for stream in streams}) > 1
+        if differ_in_labels or differ_in_loss or self._own_forms:
             self._wants_one_stream_each = True
         elif not (self._have_same_columns() and self._are_alike(first_samples)):
             logger.info("Streams differ in columns, so every micro-batch is made of one stream only.")
             self._wants_one_stream_each = True
+
+    def _take_classes(self) -> None:
+        """Finds out between how many classes each stream's head decides, where that head computes its loss."""
+        model, are_own = self.model, [self._computes_own_loss(number) for number in range(len(self.streams))]
+        assert model is not None, "the Trainer has made its model"  # noqa: S101
+        self._num_classes = tuple(
+            None if is_own else num_classes_of(model, task) for task, is_own in zip(self._tasks, are_own, strict=True)
+        )
+        for stream, task, number in zip(self.streams, self._tasks, self._num_classes, strict=True):
+            collator = stream.data_collator or self.data_collator
+            is_as_it_is = stream.preprocess is None and _leaves_labels(collator)
+            if number is not None and is_as_it_is:
+                check_label_column(stream.name, stream.dataset, number, _head(task))
+
+    def _check_smoothing(self) -> None:
+        """Refuses label smoothing where labels are no classes: the Trainer's takes all of them for such."""
+        assert self.model is not None, "the Trainer has made its model"  # noqa: S101
+        heads = heads_of(self.model) or {}
+        for number, task in enumerate(self._tasks):
+            problem = getattr(heads.get(task or ""), "problem_type", "")
+            is_smoothed = self.args.label_smoothing_factor and not self._computes_own_loss(number)
+            if is_smoothed and problem in ("regression", "multi_label_classification"):
+                raise ValueError(
+                    f"label_smoothing_factor={self.args.label_smoothing_factor} smooths classes, but labels of "
+                    f"{_head(task)} are none ({problem}), of the stream {self.streams[number].name!r}. Set it to 0, or "
+                    "give that stream a compute_loss_func."
+                )
 
     def _form(self, stream: Stream, task: str | None) -> OwnForm:
         if stream.data_collator is None:
@@ -121,12 +152,17 @@ class FormsMixin(LoadingMixin):
 
     def _contents(self, update: Update) -> UpdateContents:
         for micro in update.micro_batches:
-            stream_id = int(micro.stream_ids[0])
-            number = self._num_classes[stream_id]
-            if number is not None and isinstance(micro.inputs, Mapping):
-                names = dict.fromkeys(self.streams[other].name for other in micro.stream_ids.tolist())
-                check_labels(" or ".join(names), micro.inputs.get("labels"), number, _head(self._tasks[stream_id]))
+            if isinstance(micro.inputs, Mapping):
+                self._check_classes(micro.inputs.get("labels"), micro.stream_ids)
         return super()._contents(update)
+
+    def _check_classes(self, labels: Any, stream_ids: Int64Array) -> None:
+        for stream_id in np.unique(stream_ids).tolist():
+            number = self._num_classes[stream_id]
+            if number is not None and isinstance(labels, Tensor):
+                are_rows = labels.dim() > 0 and len(labels) == len(stream_ids)
+                own = labels[torch.from_numpy(stream_ids == stream_id)] if are_rows else labels
+                check_labels(self.streams[stream_id].name, own, number, _head(self._tasks[stream_id]))
 
 
 def tasks_of(model: nn.Module, streams: list[Stream]) -> tuple[str | None, ...]:
@@ -157,9 +193,9 @@ def tasks_of(model: nn.Module, streams: list[Stream]) -> tuple[str | None, ...]:
                 "one buffer a head."
             )
     tasks = tuple(stream.head or stream.name for stream in streams)
-    heads: Any = getattr(inner_model(model), "heads", None)
+    heads = heads_of(model)
     unknown = [task for task in tasks if heads is not None and task not in heads]
-    if unknown:
+    if heads is not None and unknown:
         raise ValueError(
             f"The model has the heads {list(heads)}, but none for {unknown}. Add them, or name the head of such a "
             f"stream: Stream({unknown[0]!r}, data_set, head={next(iter(heads), None)!r})."
@@ -169,16 +205,22 @@ def tasks_of(model: nn.Module, streams: list[Stream]) -> tuple[str | None, ...]:
 
 def _check_unused_heads(trainer: Trainer, tasks: tuple[str | None, ...]) -> None:
     """Refuses ranks that would wait for the gradients of heads which an update does not use."""
-    args = trainer.args
+    args, model = trainer.args, trainer.model
     if args.world_size == 1 or len(set(tasks)) < 2:
         return
     finds: bool | None = args.ddp_find_unused_parameters
-    if finds is False or (finds is None and args.gradient_checkpointing):
-        why = "" if finds is False else ", which gradient_checkpointing=True makes False"
+    is_checkpointed = args.gradient_checkpointing or getattr(model, "is_gradient_checkpointing", False)
+    if finds is False or (finds is None and is_checkpointed and isinstance(model, PreTrainedModel)):
+        why = "" if finds is False else ", which gradient checkpointing makes False"
         raise ValueError(
             f"ddp_find_unused_parameters={finds}{why}: heads of streams that are not drawn have no gradients, for "
             "which the ranks would wait. It has to be True."
         )
+
+
+def _leaves_labels(collator: Any) -> bool:
+    """Whether labels are what the data set has: a collator of the user's own may make others of them."""
+    return str(getattr(collator, "__module__", "")).startswith("transformers.")
 
 
 def _head(task: str | None) -> str:

@@ -10,7 +10,12 @@ from torch import Tensor, nn
 HeadKind = Literal["classification", "multi_label", "regression", "token_classification"]
 Pooling = Literal["mean", "first", "last"]
 
-_KINDS = ("classification", "multi_label", "regression", "token_classification")
+_PROBLEM_TYPES = {
+    "classification": "single_label_classification",
+    "multi_label": "multi_label_classification",
+    "regression": "regression",
+    "token_classification": "single_label_classification",
+}
 _POOLINGS = ("mean", "first", "last")
 _IGNORED = -100
 
@@ -38,8 +43,8 @@ class Head:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.kind not in _KINDS:
-            raise ValueError(f"kind of a head must be one of {list(_KINDS)}, got {self.kind!r}.")
+        if self.kind not in _PROBLEM_TYPES:
+            raise ValueError(f"kind of a head must be one of {list(_PROBLEM_TYPES)}, got {self.kind!r}.")
         if self.pooling not in _POOLINGS:
             raise ValueError(f"pooling of a head must be one of {list(_POOLINGS)}, got {self.pooling!r}.")
         is_whole = isinstance(self.num_labels, int) and not isinstance(self.num_labels, bool)
@@ -80,6 +85,11 @@ class HeadModule(nn.Module):
         """Number of classes of which a label names one; `None` where labels are no such numbers."""
         return self.head.num_labels if self.head.kind in ("classification", "token_classification") else None
 
+    @property
+    def problem_type(self) -> str:
+        """What transformers calls the kind of loss."""
+        return _PROBLEM_TYPES[self.head.kind]
+
     def forward(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
         """Gives the outputs for the states of an encoder.
 
@@ -105,14 +115,15 @@ class HeadModule(nn.Module):
         Returns:
             A scalar; 0 if all labels are to be left out.
         """
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self.head.kind in ("classification", "token_classification"):
             labels = labels.reshape(-1)
-            total = F.cross_entropy(logits.flatten(0, -2).float(), labels, ignore_index=_IGNORED, reduction="sum")
+            total = F.cross_entropy(logits.flatten(0, -2), labels, ignore_index=_IGNORED, reduction="sum")
             return total / labels.ne(_IGNORED).sum().clamp(min=1)
-        values = labels.reshape(logits.shape).float()
+        values = labels.reshape(logits.shape).to(logits.dtype)
         if self.head.kind == "multi_label":
-            return F.binary_cross_entropy_with_logits(logits.float(), values)
-        return F.mse_loss(logits.float(), values)
+            return F.binary_cross_entropy_with_logits(logits, values)
+        return F.mse_loss(logits, values)
 
 
 def _pool(states: Tensor, mask: Tensor | None, pooling: Pooling) -> Tensor:

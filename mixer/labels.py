@@ -11,7 +11,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
 )
 
-from mixer.model_inputs import inner_model
+from mixer.model_inputs import heads_of, inner_model
 
 _IGNORED = -100
 _CLASSIFIERS = frozenset(
@@ -30,10 +30,9 @@ def num_classes_of(model: nn.Module, task: str | None) -> int | None:
     Returns:
         The number; `None` where the head is no classifier of one class each, or is not known.
     """
-    inner: Any = inner_model(model)
     if task is not None:
-        heads = getattr(inner, "heads", None)
-        return getattr(heads[task], "num_classes", None) if heads is not None and task in heads else None
+        return getattr((heads_of(model) or {}).get(task), "num_classes", None)
+    inner: Any = inner_model(model)
     config: Any = getattr(inner, "config", None)
     decides = getattr(config, "problem_type", None) in (None, "single_label_classification")
     if type(inner).__name__ not in _CLASSIFIERS or not decides or config.num_labels < 2:
@@ -56,13 +55,11 @@ def check_label_column(name: str, dataset: Any, num_classes: int, head: str) -> 
     if not isinstance(dataset, datasets.Dataset) or dataset.format["type"] == "custom":
         return
     column = next((column for column in _LABEL_COLUMNS if column in dataset.column_names), None)
-    if column is None:
+    if column is None or not pa.types.is_integer(dataset.features.arrow_schema.field(column).type):
         return
     values = dataset.select_columns(column).with_format("arrow")[:][column]
-    if pa.types.is_integer(values.type):
-        counted = pc.filter(values, pc.not_equal(values, _IGNORED))
-        extremes = pc.min_max(counted).as_py()
-        _check(name, extremes["min"], extremes["max"], num_classes, head)
+    extremes = pc.min_max(pc.filter(values, pc.not_equal(values, _IGNORED))).as_py()
+    _check(name, extremes["min"], extremes["max"], num_classes, head)
 
 
 def check_labels(name: str, labels: Any, num_classes: int, head: str) -> None:

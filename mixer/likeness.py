@@ -12,7 +12,7 @@ def come_together(collator: Collator, samples: Sequence[Any], alone: Sequence[Ma
     """Tries whether a collator makes of several streams' samples what it makes of each stream's.
 
     A collator that pads does so; one that stacks cannot, if shapes differ; and one that goes by the first sample's
-    columns, or by its labels' type, would silently lose or turn the others'.
+    columns, or by its shape or its labels' type, would silently lose or turn the others'.
 
     Args:
         collator: The collator.
@@ -29,7 +29,16 @@ def come_together(collator: Collator, samples: Sequence[Any], alone: Sequence[Ma
         together = collator(list(samples))
     except Exception:  # whatever it is that it cannot put together
         return False
-    return isinstance(together, Mapping) and _kinds(together) == kinds[0]
+    if not isinstance(together, Mapping) or _kinds(together) != kinds[0]:
+        return False
+    return all(_has_room(value, [inputs[name] for inputs in alone]) for name, value in together.items())
+
+
+def _has_room(together: Any, alone: Sequence[Any]) -> bool:
+    """Whether nothing of a column was cut off: no dimension is smaller than that of one of the streams."""
+    if not isinstance(together, Tensor):
+        return True
+    return all(size >= own for one in alone for size, own in zip(together.shape[1:], one.shape[1:], strict=True))
 
 
 def _kinds(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
+from mixer.collation import TASK
+from mixer.model_inputs import heads_of
+
 _IGNORED = -100
 _CROSS_ENTROPY_SIGNATURE = inspect.signature(F.cross_entropy)
 
@@ -228,7 +231,7 @@ class LossTracker:
 
     def _from_logits(self, logits: Tensor, labels: Tensor, kwargs: Mapping[str, Any]) -> Tensor | None:
         if labels.is_floating_point() or logits.shape[-1] == 1:
-            return self._float_label_losses(logits, labels)
+            return self._float_label_losses(logits, labels, kwargs.get(TASK))
         if logits.dim() != labels.dim() + 1 or logits.shape[:-1] != labels.shape:
             return None
         if self._shifts_labels:
@@ -237,7 +240,8 @@ class LossTracker:
         counted = flat.ne(_IGNORED).nonzero().squeeze(-1)
         terms = F.cross_entropy(
             _at_least_float(logits.reshape(-1, logits.shape[-1])[counted]),
-            flat[counted],
+            # A loss of the user's own may take other labels than classes; that these terms are not its own shows.
+            flat[counted].clamp(0, logits.shape[-1] - 1),
             reduction="none",
             label_smoothing=self._label_smoothing,
         )
@@ -248,9 +252,11 @@ class LossTracker:
             self._keep(F.pad(places, (0, 1)) if self._shifts_labels else places)
         return torch.zeros(len(labels), dtype=terms.dtype, device=terms.device).index_add_(0, rows, terms)
 
-    def _float_label_losses(self, logits: Tensor, labels: Tensor) -> Tensor | None:
+    def _float_label_losses(self, logits: Tensor, labels: Tensor, task: str | None) -> Tensor | None:
         model = self._model()
-        problem = getattr(getattr(model, "config", None), "problem_type", None)
+        assert model is not None, "a forward is heard while its model is there"  # noqa: S101
+        described = getattr(model, "config", None) if task is None else (heads_of(model) or {}).get(task)
+        problem = getattr(described, "problem_type", None)
         if logits.numel() != labels.numel():
             return None
         logits = _at_least_float(logits).reshape(len(labels), -1)

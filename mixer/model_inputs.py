@@ -46,6 +46,19 @@ def takes_task(model: nn.Module) -> bool:
     return TASK in parameters_of_forward(model)
 
 
+def heads_of(model: nn.Module) -> Mapping[str, Any] | None:
+    """Gives the heads of a model that keeps them in an attribute `heads`, by task.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The heads by name; `None` where the attribute is something else, or there is none.
+    """
+    heads: Any = getattr(inner_model(model), "heads", None)
+    return dict(heads.items()) if takes_task(model) and isinstance(heads, (Mapping, nn.ModuleDict)) else None
+
+
 def check_columns(model: nn.Module, name: str, inputs: Mapping[str, Any]) -> None:
     """Refuses a stream whose micro-batches cannot be given to a model.
 

@@ -38,7 +38,8 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
 
     It is saved and loaded as every model of transformers is: `save_pretrained`, `from_pretrained`. A model of your own
     takes its place if its `forward` has a parameter `task`; if it has an attribute `heads`, a mapping by task, streams
-    without a head are refused before the run.
+    without a head are refused before the run. Adapters of PEFT go around the whole of it, with the heads' names as
+    `modules_to_save`.
 
     Args:
         config: The configuration; see `from_encoder` for a shorter way.
@@ -87,8 +88,9 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
 
         Raises:
             ValueError: If a name cannot be one of a module.
-            TypeError: If a head is none.
+            TypeError: If a head is none, or the encoder is another model than `AutoModel` gives.
         """
+        _check_encoder(encoder)
         for name, head in heads.items():
             if not isinstance(head, Head):
                 raise TypeError(f"heads[{name!r}] must be a Head, such as Head(num_labels=6), got {head!r}.")
@@ -102,6 +104,8 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
         """Leaves the encoder's weights to the encoder; heads begin as linear layers do in torch."""
+        if isinstance(module, nn.Linear):
+            module.reset_parameters()  # of a head: new, or not in the checkpoint
 
     def get_input_embeddings(self) -> nn.Module:
         """Gives the encoder's; see `PreTrainedModel`."""
@@ -155,6 +159,17 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         head: Any = self.heads[task]
         logits = head(states, attention_mask)
         return SequenceClassifierOutput(loss=None if labels is None else head.loss(logits, labels), logits=logits)
+
+
+def _check_encoder(encoder: Any) -> None:
+    known = cast(Any, MODEL_MAPPING)
+    config = getattr(encoder, "config", None)
+    expected = known.get(type(config), PreTrainedModel)
+    if not isinstance(encoder, expected):
+        raise TypeError(
+            f"encoder must be a model without a head, as AutoModel gives it for its config, got "
+            f"{type(encoder).__name__}. Adapters go around the MultiTaskModel: modules_to_save has its heads' names."
+        )
 
 
 def _new_encoder(description: Mapping[str, Any]) -> nn.Module:

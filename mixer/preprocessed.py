@@ -1,10 +1,13 @@
 """A stream's data set with every sample preprocessed as it is read."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import datasets
 from torch.utils.data import Dataset, IterableDataset
+
+from mixer.streams import is_iterable
 
 Preprocess = Callable[[Any], Any]
 
@@ -24,8 +27,8 @@ def preprocessed(dataset: Any, preprocess: Preprocess | None) -> Any:
     if isinstance(dataset, datasets.IterableDataset):
         # What the function does not give again is gone, as with any other data set.
         columns = dataset.column_names or list(next(iter(dataset)))
-        return dataset.map(preprocess, remove_columns=columns)
-    if hasattr(dataset, "__getitem__"):
+        return dataset.map(partial(_made_anew, preprocess), remove_columns=columns)
+    if not is_iterable(dataset):
         return _Preprocessed(dataset, preprocess)
     has_state = all(callable(getattr(dataset, name, None)) for name in ("state_dict", "load_state_dict"))
     return (_StatefulRows if has_state else _PreprocessedRows)(dataset, preprocess)
@@ -43,7 +46,12 @@ def preprocessed_now(dataset: Any, preprocess: Preprocess | None) -> Any:
     """
     if preprocess is None or not isinstance(dataset, datasets.Dataset):
         return preprocessed(dataset, preprocess)
-    return dataset.map(preprocess, remove_columns=dataset.column_names)
+    return dataset.map(partial(_made_anew, preprocess), remove_columns=dataset.column_names)
+
+
+def _made_anew(preprocess: Preprocess, sample: Any) -> dict[str, Any]:
+    """Gives another object than the sample: of the sample itself columns are removed, though they may be new."""
+    return dict(preprocess(sample))
 
 
 class _Preprocessed(Dataset[Any]):

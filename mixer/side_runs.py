@@ -133,12 +133,11 @@ class SideRuns:
         convention = trainer._convention_of(first)
         inputs = trainer._prepare_inputs(dict(micro.inputs))
         num_items = max(int(self.items(micro).sum()), 1)
-        counts_items = convention is not None and convention.counts_items
         with metrics_aside(trainer), trainer.compute_loss_context_manager(), trainer._with_loss_of(first):
-            count = torch.tensor(num_items, device=trainer.args.device) if counts_items else None
+            count = torch.tensor(num_items, device=trainer.args.device) if convention.counts_items else None
             run: Any = trainer.model_wrapped if model is None else model
             loss: Any = trainer.compute_loss(run, inputs, num_items_in_batch=count)
-        return torch.as_tensor(loss / convention.factor if counts_items and convention is not None else loss)
+        return torch.as_tensor(loss / convention.factor if convention.counts_items else loss)
 
     def forward(self, micro: MicroBatch, model: nn.Module) -> None:
         """Runs another model on a micro-batch and computes its loss, for those who listen.
@@ -151,7 +150,7 @@ class SideRuns:
         convention, count = trainer._convention_of(first), None
         inputs = trainer._prepare_inputs(dict(micro.inputs))
         with metrics_aside(trainer), trainer.compute_loss_context_manager(), trainer._with_loss_of(first):
-            if trainer._has_own_loss and convention is not None and convention.counts_items:
+            if trainer._has_own_loss and convention.counts_items:
                 count = torch.tensor(max(int(self.items(micro).sum()), 1), device=trainer.args.device)
             trainer.compute_loss(model, inputs, num_items_in_batch=count)
 
@@ -172,8 +171,7 @@ class SideRuns:
             mean = self.mean_loss(micro)
         finally:
             rows, tracker.item_losses = tracker.row_losses(), None
-        convention = trainer._convention_of(int(micro.stream_ids[0]))
-        are_known = convention is None or convention.rows_known
+        are_known = trainer._convention_of(int(micro.stream_ids[0])).rows_known
         return mean, rows if are_known and rows is not None and len(rows) == len(micro.stream_ids) else None
 
     @contextlib.contextmanager

@@ -121,7 +121,8 @@ class Stream:
             if value is not None and not callable(value):
                 raise TypeError(f"Stream {self.name!r}: {field_name} must be a function or None, got {value!r}.")
         names = self.label_names
-        if names is not None and (isinstance(names, str) or not all(isinstance(name, str) for name in names)):
+        is_list = isinstance(names, Sequence) and not isinstance(names, str)
+        if names is not None and not (is_list and all(isinstance(name, str) for name in names)):
             raise TypeError(f"Stream {self.name!r}: label_names must be a list of column names or None, got {names!r}.")
         if self.head is not None and not (isinstance(self.head, str) and self.head):
             raise TypeError(f"Stream {self.name!r}: head must be the name of one or None, got {self.head!r}.")
@@ -133,9 +134,7 @@ class Stream:
     @property
     def is_iterable(self) -> bool:
         """Whether the data set can only be read from its beginning."""
-        return isinstance(self.dataset, (IterableDataset, datasets.IterableDataset)) or (
-            hasattr(self.dataset, "__iter__") and not hasattr(self.dataset, "__getitem__")
-        )
+        return is_iterable(self.dataset)
 
     @property
     def is_memory(self) -> bool:
@@ -165,6 +164,19 @@ class Stream:
         """
         text = f"{run_seed}/{self.name}" if self.seed is None else f"{self.seed}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def is_iterable(dataset: Any) -> bool:
+    """Says whether a data set can only be read from its beginning.
+
+    Args:
+        dataset: The data set.
+
+    Returns:
+        Whether it cannot be indexed.
+    """
+    has_rows_only = hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
+    return isinstance(dataset, (IterableDataset, datasets.IterableDataset)) or has_rows_only
 
 
 def as_streams(train_dataset: Any, called: str = "train_dataset") -> list[Stream]:

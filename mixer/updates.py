@@ -32,9 +32,6 @@ logger = logging.get_logger(__name__)
 
 NonFinite = Literal["warn", "skip", "raise"]
 
-# What is assumed of a loss that says nothing yet: all its labels are ignored, or it is not finite.
-_MEAN = LossConvention(counts_items=False, factor=1.0, rows_known=True)
-
 
 class NonFiniteLossError(RuntimeError):
     """A stream's loss is not finite and the trainer was told to stop then."""
@@ -101,13 +98,21 @@ class UpdateMixin(Trainer):
         finally:
             self.compute_loss_func = common
 
+    def _computes_own_loss(self, stream_id: int) -> bool:
+        """Whether the user computes the loss of a stream, and not the model."""
+        return self._has_own_loss or self.streams[stream_id].compute_loss_func is not None
+
     def _kind(self, stream_id: int) -> int:
         """Gives under which number the convention of a stream's loss is known."""
         return stream_id if self._losses_differ else 0
 
-    def _convention_of(self, stream_id: int) -> LossConvention | None:
-        """Gives how a stream's loss is normalised, or `None` if that is not known yet."""
-        return self._conventions.get(self._kind(stream_id))
+    def _convention_of(self, stream_id: int) -> LossConvention:
+        """Gives how a stream's loss is normalised.
+
+        One that says nothing yet, as it is 0 or not finite, is taken for a mean, whose rows only the model's are.
+        """
+        guess = LossConvention(counts_items=False, factor=1.0, rows_known=not self._computes_own_loss(stream_id))
+        return self._conventions.get(self._kind(stream_id), guess)
 
     def _unknown_kinds(self, plan: Plan) -> list[int]:
         """Gives the kinds of loss in an update of which it is not known how they are normalised."""
@@ -154,7 +159,7 @@ class UpdateMixin(Trainer):
     @property
     def _num_divided_by(self) -> int:
         """What the sum of the present update's items is divided by, of those two."""
-        return self._num_items_told if (self._convention_of(0) or _MEAN).counts_items else self._num_items
+        return self._num_items_told if self._convention_of(0).counts_items else self._num_items
 
     def _load_and_confirm(self, load: Callable[[], Update | None]) -> Update | None:
         """Loads an update, or finds an error, and tells the other ranks before anything else happens."""
@@ -355,7 +360,7 @@ class UpdateMixin(Trainer):
     ) -> Tensor:
         """Does the forward and backward of a micro-batch and adds what it shows of the streams to `sums`."""
         first, tracker = int(micro.stream_ids[0]), self._tracker
-        convention, factor = self._convention_of(first) or _MEAN, self._factor(plan, first)
+        convention, factor = self._convention_of(first), self._factor(plan, first)
         assert tracker is not None, "the tracker is attached before the first step"  # noqa: S101
         total, world_size, item_factors = self._num_divided_by, self.args.world_size, self._item_factors(plan)
         counting = 1.0 if item_factors is None else float(item_factors[first])
@@ -370,16 +375,20 @@ class UpdateMixin(Trainer):
         rows = self._last_rows = tracker.row_losses()
         if not own_items:
             return torch.zeros_like(loss)
+        unweighted = loss * (counting / factor) if factor else torch.zeros_like(loss)
+        per_item = counting * world_size / total  # what an item counts in it
         ids = torch.from_numpy(micro.stream_ids).to(sums.device)
-        if convention.rows_known and rows is not None and len(rows) == len(ids):
+        # A loss of one stream alone tells itself, unless it was divided by infinity.
+        is_told = factor > 0 and bool((micro.stream_ids == first).all())
+        are_rows = convention.rows_known and rows is not None and len(rows) == len(ids)
+        if are_rows and rows is not None and not (is_told and self._computes_own_loss(first)):
             sums[:-1].index_add_(0, ids, rows.to(sums.dtype))
-            unweighted = loss * (counting / factor) if factor else rows.sum() * (counting * world_size / total)
+            unweighted = unweighted if factor else rows.sum() * per_item
         else:
-            # A loss whose rows cannot be told apart is no stream's, rather than the first one's; of one that was
-            # divided by infinity nothing is left to tell.
-            is_told = factor > 0 and bool((micro.stream_ids == micro.stream_ids[0]).all())
-            unweighted = loss * (counting / factor) if factor else torch.zeros_like(loss)
-            sums[ids] += unweighted * (total / (counting * world_size)) if is_told else float("nan")
+            # A loss whose rows cannot be told apart is no stream's, rather than the first one's. One of several streams
+            # that says nothing yet is 0, or not finite.
+            says_nothing = factor > 0 and self._kind(first) not in self._conventions
+            sums[ids] += unweighted * (1 / per_item if is_told else 0.0 if says_nothing else float("nan"))
         sums[-1] += unweighted * (total / self._num_items) / world_size
         return unweighted
 

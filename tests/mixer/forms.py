@@ -1,0 +1,165 @@
+"""Streams that differ, and by hand what an update on them has to give."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from transformers import AutoModel, BertConfig
+
+from mixer import Head, MixingTrainer, MultiTaskModel, Stream
+from mixer.loader import Update
+from tests.helpers import VOCABULARY, Tokens, arguments
+
+HEADS = {
+    "topic": Head(3, dropout=0.0),
+    "stars": Head(1, kind="regression", dropout=0.0),
+    "flags": Head(3, kind="multi_label", dropout=0.0),
+    "tags": Head(3, kind="token_classification", dropout=0.0),
+}
+KINDS = {
+    "topic": "sequence-classification",
+    "stars": "regression",
+    "flags": "multi-label",
+    "tags": "token-classification",
+}
+TINY = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+NAMES = tuple(HEADS)
+
+LossSum = Callable[[nn.Module, str, Mapping[str, Tensor]], Tensor]
+
+
+def multi_task(heads: Mapping[str, Head] = HEADS, dtype: torch.dtype = torch.float64) -> MultiTaskModel:
+    torch.manual_seed(0)
+    encoder = AutoModel.from_config(BertConfig(vocab_size=VOCABULARY, **TINY, **NO_DROPOUT))
+    return MultiTaskModel.from_encoder(encoder, heads).to(dtype)
+
+
+def task_data(name: str, num_samples: int = 12, seed: int = 0) -> Tokens:
+    return Tokens(num_samples, seed + NAMES.index(name), KINDS[name])
+
+
+def task_streams(names: Sequence[str] = NAMES, **changes: Any) -> list[Stream]:
+    """A stream for each head; `changes` are dicts of fields by the stream's name."""
+    return [Stream(name, task_data(name), **changes.get(name, {})) for name in names]
+
+
+class Watched(MixingTrainer):
+    """Keeps the updates, and the weights that each began with."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self.updates: list[tuple[Update, nn.Module]] = []
+        super().__init__(*args, **kwargs)
+
+    def _train_update(self, model: nn.Module, update: Update, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        weights = {name: value.clone() for name, value in model.state_dict().items()}
+        self.updates.append((update, _twin(model, weights)))
+        return super()._train_update(model, update, *args, **kwargs)
+
+
+def _twin(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
+    tracked = {name: model.__dict__.pop(name) for name in ("_loss_function",) if name in model.__dict__}
+    twin = copy.deepcopy(model)
+    model.__dict__.update(tracked)
+    twin.load_state_dict(dict(weights))
+    twin.zero_grad()
+    return twin
+
+
+def watched(
+    folder: Path, model: nn.Module, streams: Any, micro: int = 64, batch_size: int = 14, **options: Any
+) -> Watched:
+    """A trainer of some updates whose streams are all in them."""
+    args = arguments(folder, per_device_train_batch_size=micro, **options.pop("args", {}))
+    return Watched(model, args, train_dataset=streams, batch_size=batch_size, **options)
+
+
+def loss_sum_of_head(model: nn.Module, task: str, row: Mapping[str, Tensor]) -> Tensor:
+    """The loss of one row by hand, summed over its items, from logits."""
+    inputs = {name: value for name, value in row.items() if name not in ("labels", "task")}
+    logits, labels = model(task=task, **inputs).logits, row["labels"]
+    if task in ("topic", "tags"):
+        return F.cross_entropy(logits.reshape(-1, 3), labels.reshape(-1), reduction="sum", ignore_index=-100)
+    labels = labels.reshape(logits.shape).to(logits.dtype)
+    if task == "flags":
+        return F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+    return ((logits - labels) ** 2).sum()
+
+
+def num_items(row: Mapping[str, Tensor]) -> int:
+    return int(row["labels"].ne(-100).sum())
+
+
+def rows_by_stream(update: Update) -> dict[int, list[dict[str, Tensor]]]:
+    """The samples of an update, each as a batch of one."""
+    rows: dict[int, list[dict[str, Tensor]]] = {}
+    for micro in update.micro_batches:
+        for place, stream_id in enumerate(micro.stream_ids.tolist()):
+            row = {name: value[place : place + 1] for name, value in micro.inputs.items() if isinstance(value, Tensor)}
+            rows.setdefault(stream_id, []).append(row)
+    return rows
+
+
+def means_by_hand(
+    update: Update,
+    model: nn.Module,
+    names: Sequence[str],
+    loss_sum: LossSum = loss_sum_of_head,
+    items: Callable[[Mapping[str, Tensor]], int] = num_items,
+) -> dict[int, Tensor]:
+    """The mean loss per item of each stream that has items, with its graph."""
+    means = {}
+    for stream_id, rows in rows_by_stream(update).items():
+        count = sum(items(row) for row in rows)
+        if count:
+            means[stream_id] = sum(loss_sum(model, names[stream_id], row) for row in rows) / count
+    return means
+
+
+def shares_by_hand(update: Update, means: Mapping[int, Any]) -> dict[int, float]:
+    """The streams' shares of the samples; those without items count for nothing."""
+    total = sum(int(update.plan.counts[stream_id]) for stream_id in means)
+    return {stream_id: int(update.plan.counts[stream_id]) / total for stream_id in means}
+
+
+def gradient_by_hand(
+    update: Update, model: nn.Module, means: Mapping[int, Tensor], loss_weights: Mapping[int, float] | None = None
+) -> Tensor:
+    """The gradient of the sum of share × loss weight × mean loss."""
+    shares, weights = shares_by_hand(update, means), loss_weights or {}
+    loss = sum(shares[stream_id] * weights.get(stream_id, 1.0) * mean for stream_id, mean in means.items())
+    parameters = list(model.parameters())
+    found = torch.autograd.grad(torch.as_tensor(loss), parameters, allow_unused=True, retain_graph=True)
+    parts = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+    return torch.cat([part.flatten() for part in parts])
+
+
+def gradients_by_stream(model: nn.Module, means: Mapping[int, Tensor], num_streams: int) -> Tensor:
+    """`[num_streams, size]`: the gradient of each stream's mean loss by a backward of its own."""
+    parameters, rows = list(model.parameters()), []
+    for stream_id in range(num_streams):
+        found = torch.autograd.grad(means[stream_id], parameters, allow_unused=True, retain_graph=True)
+        parts = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+        rows.append(torch.cat([part.flatten() for part in parts]))
+    return torch.stack(rows)
+
+
+def logged(trainer: MixingTrainer) -> list[dict[str, float]]:
+    return [entry for entry in trainer.state.log_history if "loss" in entry]
+
+
+def assert_logged(
+    entry: Mapping[str, float], update: Update, means: Mapping[int, Tensor], names: Sequence[str], rel: float = 1e-5
+) -> None:
+    """The log has the streams' mean losses, and their mean by samples; nothing is left over."""
+    shares = shares_by_hand(update, means)
+    for stream_id, mean in means.items():
+        assert entry[f"loss/{names[stream_id]}"] == pytest.approx(mean.item(), rel=rel)
+    expected = sum(shares[stream_id] * mean.item() for stream_id, mean in means.items())
+    assert entry["loss"] == pytest.approx(expected, rel=max(rel, 1e-4))
+    assert "loss/other" not in entry

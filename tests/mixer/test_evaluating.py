@@ -1,0 +1,221 @@
+"""Evaluation sets are judged as the streams that they are called like."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
+
+from mixer import Head, MixingTrainer, Stream
+from tests.helpers import Tokens, arguments, build_model
+from tests.mixer.forms import KINDS, NAMES, loss_sum_of_head, multi_task, num_items, task_data, task_streams
+
+
+def _trainer(folder: Path, **options: Any) -> MixingTrainer:
+    sets = {name: task_data(name, 8, 7) for name in NAMES}
+    options = {"train_dataset": task_streams(), "eval_dataset": sets, **options}
+    return MixingTrainer(options.pop("model", None) or multi_task(), arguments(folder), batch_size=8, **options)
+
+
+def _mean_by_hand(model: Any, name: str, data: Any) -> float:
+    rows = [{key: value[None] for key, value in data[index].items()} for index in range(len(data))]
+    with torch.no_grad():
+        total = sum(float(loss_sum_of_head(model, name, row)) for row in rows)
+    return total / sum(num_items(row) for row in rows)
+
+
+def test_each_set_goes_through_its_head(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path)
+    metrics = trainer.evaluate()
+    losses = [_mean_by_hand(trainer.model.eval(), name, trainer.eval_dataset[name]) for name in NAMES]
+    assert [metrics[f"eval_{name}_loss"] for name in NAMES] == pytest.approx(losses, rel=1e-6)
+    assert metrics["eval_loss"] == pytest.approx(np.mean(losses), rel=1e-6)
+    assert metrics["eval_worst_loss"] == pytest.approx(max(losses), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_set_by_itself_is_known_by_its_prefix_or_its_name(tmp_path: Path, name: str) -> None:
+    trainer = _trainer(tmp_path)
+    data = trainer.eval_dataset[name]
+    expected = pytest.approx(_mean_by_hand(trainer.model.eval(), name, data), rel=1e-6)
+    assert trainer.evaluate(data, metric_key_prefix=f"eval_{name}")[f"eval_{name}_loss"] == expected
+    assert trainer.evaluate(name)["eval_loss"] == expected
+    assert trainer.evaluate({name: data}, metric_key_prefix="final_eval")[f"final_eval_{name}_loss"] == expected
+    prediction = trainer.predict(data, metric_key_prefix=f"test_{name}")
+    assert prediction.metrics[f"test_{name}_loss"] == expected
+    assert prediction.predictions.shape[:2] == (
+        (8, 12) if name == "tags" else (8, multi_task().heads[name].head.num_labels)
+    )
+
+
+def test_sets_that_nobody_knows_the_head_of_are_refused(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path)
+    for evaluate in (
+        lambda: trainer.evaluate(task_data("topic")),
+        lambda: trainer.predict(task_data("topic")),
+        lambda: trainer.evaluate({"unseen": task_data("topic")}),
+    ):
+        with pytest.raises(ValueError, match=r"is of no stream and no head\. Give eval_dataset as a dict by the str"):
+            evaluate()
+    assert trainer._evaluated_task is None
+    assert trainer.evaluate(task_data("topic"), metric_key_prefix="eval_topic")["eval_topic_loss"] > 0
+
+
+def test_a_set_may_be_called_like_a_head_that_no_stream_has(tmp_path: Path) -> None:
+    data = {"topic": task_data("topic"), "tags": task_data("tags", 8)}
+    trainer = _trainer(tmp_path, train_dataset=task_streams(["topic", "stars"]), eval_dataset=data)
+    assert trainer.evaluate()["eval_tags_loss"] == pytest.approx(
+        _mean_by_hand(trainer.model.eval(), "tags", data["tags"]), rel=1e-6
+    )
+
+
+def test_one_head_needs_no_name(tmp_path: Path) -> None:
+    model = multi_task({"topic": Head(3, dropout=0.0)})
+    streams = [Stream("a", task_data("topic"), head="topic"), Stream("b", task_data("topic"), head="topic")]
+    trainer = _trainer(tmp_path, model=model, train_dataset=streams, eval_dataset=task_data("topic", 6, 3))
+    trainer.train()
+    expected = _mean_by_hand(model.eval(), "topic", trainer.eval_dataset)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-6)
+
+
+# ---- Metrics ----
+
+
+def test_metrics_by_set_see_their_set_alone(tmp_path: Path) -> None:
+    seen: dict[str, list[tuple[int, ...]]] = {}
+
+    def metric(name: str) -> Any:
+        def compute(prediction: Any) -> dict[str, float]:
+            seen.setdefault(name, []).append(np.shape(prediction.predictions))
+            return {"size": float(len(prediction.label_ids))}
+
+        return compute
+
+    trainer = _trainer(tmp_path, compute_metrics={name: metric(name) for name in ("topic", "stars")})
+    metrics = trainer.evaluate()
+    assert metrics["eval_topic_size"] == metrics["eval_stars_size"] == 8.0
+    assert "eval_tags_size" not in metrics
+    assert seen == {"topic": [(8, 3)], "stars": [(8, 1)]}
+    assert trainer.predict(task_data("stars", 5), metric_key_prefix="test_stars").metrics["test_stars_size"] == 5.0
+    assert "test_tags_size" not in trainer.predict(task_data("tags"), metric_key_prefix="test_tags").metrics
+    assert trainer.compute_metrics is None
+
+
+def test_one_metric_sees_all_sets(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path, compute_metrics=lambda prediction: {"size": float(len(prediction.label_ids))})
+    metrics = trainer.evaluate()
+    assert [metrics[f"eval_{name}_size"] for name in NAMES] == [8.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("metrics", "sets", "message"),
+    [
+        ({"unknown": len}, True, r"names the evaluation sets \['unknown'\], but eval_dataset has the sets \['topic'"),
+        ({"topic": len}, False, r"names the evaluation sets \['topic'\], but eval_dataset is no dict"),
+    ],
+)
+def test_metrics_of_unknown_sets_are_refused(tmp_path: Path, metrics: Any, sets: bool, message: str) -> None:
+    data: Any = {name: task_data(name) for name in NAMES} if sets else task_data("topic")
+    with pytest.raises(ValueError, match=message):
+        _trainer(tmp_path, eval_dataset=data, compute_metrics=metrics)
+
+
+def test_metrics_that_are_no_functions_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"compute_metrics\['topic'\] must be a function, got 3"):
+        _trainer(tmp_path, compute_metrics={"topic": 3})
+
+
+# ---- What a stream has of its own ----
+
+
+class _Texts(Dataset[dict[str, Any]]):
+    """Rows of another form, as a stream's preprocess takes them."""
+
+    def __init__(self, rows: Tokens):
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        row = self.rows[index]
+        return {"words": row["input_ids"].tolist(), "kept": row["attention_mask"].tolist(), "klass": int(row["labels"])}
+
+
+def _to_inputs(sample: dict[str, Any]) -> dict[str, Any]:
+    return {"input_ids": sample["words"], "attention_mask": sample["kept"], "labels": sample["klass"]}
+
+
+class _Rows(IterableDataset[dict[str, Any]]):
+    def __init__(self, rows: Any):
+        self.rows = rows
+
+    def __iter__(self) -> Any:
+        return (self.rows[index] for index in range(len(self.rows)))
+
+
+@pytest.mark.parametrize("is_iterable", [False, True])
+def test_a_set_is_preprocessed_collated_and_judged_as_its_stream(tmp_path: Path, is_iterable: bool) -> None:
+    def reversed_columns(samples: list[dict[str, Any]]) -> dict[str, Tensor]:
+        return {key: torch.tensor([sample[key] for sample in samples]) for key in reversed(samples[0])}
+
+    def own_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+        return 7 * F.cross_entropy(outputs.logits, labels)
+
+    rows = {name: Tokens(8, seed, "sequence-classification") for seed, name in enumerate(["plain", "own"])}
+    own = {"preprocess": _to_inputs, "data_collator": reversed_columns, "compute_loss_func": own_loss}
+    streams = [Stream("plain", rows["plain"]), Stream("own", _Texts(rows["own"]), **own)]
+    texts: Any = _Rows(_Texts(rows["own"])) if is_iterable else _Texts(rows["own"])
+    model = build_model("bert-classifier")
+    sets = {"plain": rows["plain"], "own": texts}
+    trainer = _trainer(tmp_path, model=model, train_dataset=streams, eval_dataset=sets)
+    trainer.train()
+    metrics = trainer.evaluate()
+    model.eval()
+    for name, factor in (("plain", 1.0), ("own", 7.0)):
+        batch = {key: torch.stack([rows[name][index][key] for index in range(8)]) for key in rows[name][0]}
+        with torch.no_grad():
+            expected = factor * float(model(**batch).loss)
+        assert metrics[f"eval_{name}_loss"] == pytest.approx(expected, rel=1e-5)
+    assert trainer.compute_loss_func is None
+
+
+def test_label_names_of_a_stream_say_what_is_scored(tmp_path: Path) -> None:
+    class Named(Tokens):
+        def __getitem__(self, index: int) -> dict[str, Tensor]:
+            row = dict(super().__getitem__(index))
+            return {**row, "token_type_ids": torch.zeros_like(row["input_ids"])}
+
+    streams = [Stream("a", Named(6, 1, KINDS["topic"]), label_names=["labels", "token_type_ids"])]
+    streams.append(Stream("b", Tokens(6, 2, KINDS["topic"])))
+    trainer = _trainer(tmp_path, model=build_model("bert-classifier"), train_dataset=streams, eval_dataset=None)
+    own = trainer.predict(Named(6, 3, KINDS["topic"]), metric_key_prefix="test_a").label_ids
+    assert [labels.shape for labels in own] == [(6,), (6, 12)]
+    assert trainer.predict(Named(6, 3, KINDS["topic"]), metric_key_prefix="test_b").label_ids.shape == (6,)
+    assert trainer.label_names == ["labels"]
+
+
+def test_all_is_as_before_after_an_error(tmp_path: Path) -> None:
+    def fails(samples: list[Any]) -> Any:
+        raise RuntimeError("cannot be collated")
+
+    common = torch.utils.data.default_collate
+    streams = task_streams(stars={"data_collator": fails, "compute_loss_func": lambda *args, **kwargs: 0})
+    trainer = _trainer(tmp_path, train_dataset=streams, data_collator=common)
+    with pytest.raises(RuntimeError, match="cannot be collated"):
+        trainer.evaluate()
+    assert trainer.data_collator is common
+    assert trainer.compute_loss_func is None
+    assert trainer._evaluated_prefix is None
+    assert trainer.evaluate(task_data("topic"), metric_key_prefix="eval_topic")["eval_topic_loss"] > 0
+
+
+def test_it_evaluates_without_streams_by_the_heads_names(tmp_path: Path) -> None:
+    trainer = MixingTrainer(multi_task(), arguments(tmp_path), eval_dataset={"topic": task_data("topic", 8)})
+    assert trainer.evaluate()["eval_topic_loss"] == pytest.approx(
+        _mean_by_hand(trainer.model, "topic", task_data("topic", 8)), rel=1e-6
+    )

@@ -1,0 +1,113 @@
+"""Heads: what they take of an encoder's states, and their losses."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from mixer import Head
+from mixer.heads import HeadModule
+
+_POOLINGS = ("mean", "first", "last")
+
+
+@given(
+    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    side=st.sampled_from(["left", "right"]),
+    pooling=st.sampled_from(_POOLINGS),
+    seed=st.integers(0, 100),
+)
+def test_pooling_sees_the_tokens_alone(lengths: list[int], side: str, pooling: Any, seed: int) -> None:
+    torch.manual_seed(seed)
+    head = HeadModule(Head(2, pooling=pooling, dropout=0.0), 3).double()
+    most, rows = max(lengths), [torch.randn(length, 3, dtype=torch.float64) for length in lengths]
+    states = torch.full((len(rows), most, 3), 1e3, dtype=torch.float64)
+    mask = torch.zeros(len(rows), most, dtype=torch.int64)
+    for number, row in enumerate(rows):
+        place = slice(0, len(row)) if side == "right" else slice(most - len(row), most)
+        states[number, place], mask[number, place] = row, 1
+    expected = {"mean": lambda row: row.mean(0), "first": lambda row: row[0], "last": lambda row: row[-1]}[pooling]
+    by_hand = head.output(torch.stack([expected(row) for row in rows]))
+    torch.testing.assert_close(head(states, mask), by_hand)
+    if len(set(lengths)) == 1:
+        torch.testing.assert_close(head(states), by_hand)
+
+
+def test_a_row_without_tokens_gives_numbers() -> None:
+    for pooling in _POOLINGS:
+        head = HeadModule(Head(2, pooling=pooling), 3)
+        assert torch.isfinite(head(torch.randn(2, 4, 3), torch.zeros(2, 4, dtype=torch.int64))).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_losses_are_means_per_label(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    logits, tokens = torch.randn(4, 3, dtype=dtype), torch.randn(4, 5, 3, dtype=dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    classes, values = torch.tensor([0, 2, -100, 1]), torch.rand(4, 3)
+    of_tokens = torch.randint(-1, 3, (4, 5)).masked_fill_(torch.rand(4, 5) < 0.3, -100).clamp(min=-100)
+    of_tokens[of_tokens == -1] = 0
+    cases: list[tuple[str, Any, Any, Any]] = [
+        ("classification", logits, classes, nn.functional.cross_entropy(logits.to(wide), classes)),
+        (
+            "token_classification",
+            tokens,
+            of_tokens,
+            nn.functional.cross_entropy(tokens.to(wide).reshape(-1, 3), of_tokens.reshape(-1)),
+        ),
+        ("regression", logits, values, nn.functional.mse_loss(logits.to(wide), values.to(wide))),
+        (
+            "multi_label",
+            logits,
+            values.round().long(),
+            nn.functional.binary_cross_entropy_with_logits(logits.to(wide), values.round().to(wide)),
+        ),
+    ]
+    for kind, outputs, labels, expected in cases:
+        loss = HeadModule(Head(3, kind=kind), 8).loss(outputs, labels)  # type: ignore[arg-type]
+        assert loss.dtype == wide
+        torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_labels_that_are_all_left_out_cost_nothing() -> None:
+    logits = torch.randn(2, 3, requires_grad=True)
+    loss = HeadModule(Head(3), 8).loss(logits, torch.full((2,), -100))
+    loss.backward()
+    assert loss == 0.0
+    assert torch.equal(logits.grad, torch.zeros(2, 3))
+
+
+def test_numbers_of_classes_are_those_that_labels_name() -> None:
+    assert HeadModule(Head(5), 4).num_classes == 5
+    assert HeadModule(Head(5, kind="token_classification"), 4).num_classes == 5
+    assert HeadModule(Head(5, kind="regression"), 4).num_classes is None
+    assert HeadModule(Head(5, kind="multi_label"), 4).num_classes is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_labels": 3, "kind": "ranking"}, r"kind of a head must be one of \['classification', 'multi_label'"),
+        (
+            {"num_labels": 3, "pooling": "max"},
+            r"pooling of a head must be one of \['mean', 'first', 'last'\], got 'max'",
+        ),
+        ({"num_labels": 1}, r"num_labels of a head for classification must be a whole number of at least 2, got 1"),
+        ({"num_labels": 0, "kind": "regression"}, r"for regression must be a whole number of at least 1, got 0"),
+        ({"num_labels": True}, r"at least 2, got True"),
+        ({"num_labels": 3.0}, r"at least 2, got 3\.0"),
+        ({"num_labels": 3, "dropout": 1.0}, r"dropout of a head must be at least 0 and below 1, got 1\.0"),
+        ({"num_labels": 3, "dropout": float("nan")}, r"dropout of a head must be at least 0"),
+    ],
+)
+def test_heads_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Head(**options)
+
+
+def test_a_head_is_plain_data() -> None:
+    head = Head(4, kind="multi_label", pooling="last", dropout=0.3)
+    assert Head(**head.to_dict()) == head

@@ -1,0 +1,158 @@
+"""Labels that are none of a head's classes are named before they can do harm."""
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from mixer import MixingTrainer, Stream
+from mixer.labels import check_label_column, check_labels, num_classes_of
+from tests.helpers import Tokens, arguments, build_model
+from tests.mixer.forms import multi_task
+
+
+def _table(labels: Any, column: str = "labels", **features: Any) -> datasets.Dataset:
+    return datasets.Dataset.from_dict({"input_ids": [[1, 2, 3]] * len(labels), column: labels}, **features)
+
+
+@given(labels=st.lists(st.integers(-3, 6) | st.just(-100), min_size=1, max_size=8), column=st.sampled_from(["label"]))
+def test_a_column_is_refused_where_its_tensor_is(labels: list[int], column: str) -> None:
+    wrong = [label for label in labels if label != -100 and not 0 <= label < 4]
+    for check in (
+        lambda: check_label_column("s", _table(labels, column), 4, "the head 'x'"),
+        lambda: check_labels("s", torch.tensor(labels), 4, "the head 'x'"),
+    ):
+        if not wrong:
+            check()
+            continue
+        named = max(wrong) if max(wrong) >= 4 else min(wrong)
+        with pytest.raises(
+            ValueError, match=rf"Stream 's': it has the label {named}, but the head 'x' has the 4 class"
+        ):
+            check()
+
+
+def test_labels_that_are_no_classes_say_nothing() -> None:
+    for labels in (torch.tensor([9.0]), torch.tensor([], dtype=torch.long), [9], None, torch.tensor([-100, -100])):
+        check_labels("s", labels, 4, "the head")
+    for labels in ([9.5, 1.0], ["a", "b"], [[9, 1], [1, 9]], [-100, -100]):
+        check_label_column("s", _table(labels), 4, "the head")
+    check_label_column("s", [{"labels": 9}], 4, "the head")
+    check_label_column("s", datasets.Dataset.from_dict({"x": [9]}), 4, "the head")
+    check_label_column("s", _table([9]).with_transform(lambda batch: batch), 4, "the head")
+
+
+def test_selected_rows_alone_count() -> None:
+    check_label_column("s", _table([0, 9, 1]).select([0, 2]), 4, "the head")
+    with pytest.raises(ValueError, match="it has the label 9"):
+        check_label_column("s", _table([0, 9, 1]).select([1]), 4, "the head")
+
+
+def test_named_classes_are_numbers_too() -> None:
+    features = datasets.Features(
+        {"input_ids": datasets.List(datasets.Value("int64")), "label": datasets.ClassLabel(names=["a", "b", "c"])}
+    )
+    with pytest.raises(ValueError, match="it has the label 2, but the head has the 2 classes 0 to 1"):
+        check_label_column("s", _table([0, 2], "label", features=features), 2, "the head")
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "expected"),
+    [
+        ("bert-classifier", None, 3),
+        ("bert-tokens", None, 3),
+        ("llama-classifier", None, 3),
+        ("bert-regression", None, None),
+        ("bert-multi-label", None, None),
+        ("llama", None, None),
+        ("bert-masked-lm", None, None),
+    ],
+)
+def test_classes_are_those_of_classifiers(name: str, task: str | None, expected: int | None) -> None:
+    assert num_classes_of(build_model(name), task) == expected
+
+
+def test_classes_of_heads() -> None:
+    model = multi_task()
+    assert [num_classes_of(model, task) for task in ("topic", "stars", "flags", "tags", "none")] == [
+        3,
+        None,
+        None,
+        3,
+        None,
+    ]
+    assert num_classes_of(torch.nn.Linear(2, 2), None) is None
+
+
+# ---- In a trainer ----
+
+
+class _Labelled(Tokens):
+    """Rows with one label too many."""
+
+    def __init__(self, num_samples: int, label: int, kind: str = "sequence-classification"):
+        super().__init__(num_samples, 1, kind)
+        for row in self.rows:
+            row["labels"] = torch.full_like(row["labels"], label)
+
+
+def _trainer(folder: Path, streams: Any, model: Any = None, **options: Any) -> MixingTrainer:
+    return MixingTrainer(model or build_model("bert-classifier"), arguments(folder), train_dataset=streams, **options)
+
+
+_GOOD = Tokens(6, 2, "sequence-classification")
+
+
+def test_a_table_is_refused_at_construction(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"Stream 'bad': it has the label 3, but the model's head has the 3 classes 0 to"
+    ):
+        _trainer(tmp_path, {"good": _GOOD, "bad": _table([0, 3])})
+
+
+@pytest.mark.parametrize(("label", "ends"), [(3, True), (-1, True), (-100, False), (2, False)])
+@pytest.mark.parametrize("kind", ["sequence-classification", "token-classification"])
+def test_tensors_are_refused_when_they_come(tmp_path: Path, label: int, ends: bool, kind: str) -> None:
+    model = build_model("bert-classifier" if kind == "sequence-classification" else "bert-tokens")
+    trainer = _trainer(tmp_path, {"good": Tokens(6, 2, kind), "bad": _Labelled(6, label, kind)}, model)
+    if not ends:
+        trainer.train()
+        return
+    with pytest.raises(ValueError, match=rf"Stream 'bad': it has the label {label}, but"):
+        trainer.train()
+
+
+def test_the_head_and_the_stream_are_named(tmp_path: Path) -> None:
+    streams = [Stream("a", _GOOD, head="topic"), Stream("b", _Labelled(6, 5), head="topic")]
+    with pytest.raises(ValueError, match=r"Stream 'b': it has the label 5, but the head 'topic' has the 3 classes"):
+        _trainer(tmp_path, streams, multi_task()).train()
+
+
+def test_labels_that_become_others_are_the_users_affair(tmp_path: Path) -> None:
+    def from_one(samples: list[dict[str, Any]]) -> dict[str, Tensor]:
+        ids = torch.tensor([sample["input_ids"] for sample in samples])
+        return {"input_ids": ids, "labels": torch.tensor([sample["labels"] - 1 for sample in samples])}
+
+    def lower(sample: dict[str, Any]) -> dict[str, Any]:
+        return {**sample, "labels": sample["labels"] - 1}
+
+    table = _table([1, 2, 3, 3])
+    _trainer(tmp_path, {"a": table}, data_collator=from_one).train()
+    _trainer(tmp_path, [Stream("a", table, data_collator=from_one), Stream("b", _GOOD)]).train()
+    _trainer(tmp_path, [Stream("a", table, preprocess=lower), Stream("b", _GOOD)]).train()
+
+
+def test_a_loss_of_the_users_own_may_take_any_labels(tmp_path: Path) -> None:
+    def of_remainder(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+        return torch.nn.functional.cross_entropy(outputs.logits, labels % 3)
+
+    for data in (_table([7, 8, 9]), _Labelled(4, 7)):
+        _trainer(tmp_path, [Stream("a", data, compute_loss_func=of_remainder), Stream("b", _GOOD)]).train()
+        _trainer(tmp_path, {"a": data}, compute_loss_func=of_remainder).train()
+        with pytest.raises(ValueError, match="it has the label"):
+            _trainer(tmp_path, [Stream("a", _GOOD, compute_loss_func=of_remainder), Stream("b", data)]).train()

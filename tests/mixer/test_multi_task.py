@@ -1,0 +1,288 @@
+"""One model with a head for each task, around encoders of several kinds."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    DistilBertConfig,
+    GPT2Config,
+    LlamaConfig,
+    PreTrainedConfig,
+    RobertaConfig,
+    T5Config,
+    T5EncoderModel,
+    ViTConfig,
+)
+
+from mixer import Head, MixingTrainer, MultiTaskModel, Stream
+from mixer.multi_task import MultiTaskConfig
+from tests.helpers import VOCABULARY, GradientRecorder, Tokens, arguments, weights_of
+from tests.mixer.forms import (
+    HEADS,
+    KINDS,
+    NAMES,
+    NO_DROPOUT,
+    TINY,
+    gradient_by_hand,
+    means_by_hand,
+    multi_task,
+    task_data,
+    task_streams,
+    watched,
+)
+
+_TOKENS: dict[str, Any] = {"vocab_size": VOCABULARY}
+_ENCODERS: dict[str, tuple[PreTrainedConfig, str]] = {
+    "bert": (BertConfig(**_TOKENS, **TINY, **NO_DROPOUT), "first"),
+    "distilbert": (
+        DistilBertConfig(**_TOKENS, dim=16, hidden_dim=32, n_layers=1, n_heads=2, dropout=0.0, attention_dropout=0.0),
+        "mean",
+    ),
+    "roberta": (RobertaConfig(**_TOKENS, **TINY, **NO_DROPOUT, max_position_embeddings=40), "mean"),
+    "gpt2": (
+        GPT2Config(**_TOKENS, n_embd=16, n_layer=1, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0),
+        "last",
+    ),
+    "llama": (LlamaConfig(**_TOKENS, **TINY, num_key_value_heads=2, pad_token_id=0), "last"),
+    "vit": (ViTConfig(image_size=8, patch_size=4, **TINY, **NO_DROPOUT), "first"),
+}
+
+
+def _model(name: str) -> MultiTaskModel:
+    config, pooling = _ENCODERS[name]
+    torch.manual_seed(0)
+    heads = {"topic": Head(3, pooling=pooling, dropout=0.0), "stars": Head(1, "regression", pooling, 0.0)}  # type: ignore[arg-type]
+    return MultiTaskModel.from_encoder(AutoModel.from_config(config), heads).eval()
+
+
+def _batch(name: str, labels: Tensor) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    if name == "vit":
+        return {"pixel_values": torch.rand(4, 3, 8, 8, generator=generator), "labels": labels}
+    mask = (torch.arange(6) < torch.tensor([[6], [4], [2], [5]])).long()
+    ids = torch.randint(1, VOCABULARY, (4, 6), generator=generator) * mask
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+_CLASSES, _NUMBERS = torch.tensor([0, 2, 1, 1]), torch.tensor([0.5, -1.0, 2.0, 0.0])
+
+
+@pytest.mark.parametrize("name", _ENCODERS)
+def test_it_is_loaded_as_it_was_saved(name: str, tmp_path: Path) -> None:
+    model = _model(name)
+    model.save_pretrained(tmp_path)
+    for found in (MultiTaskModel.from_pretrained(tmp_path), AutoModel.from_pretrained(tmp_path)):
+        assert type(found) is MultiTaskModel
+        assert {key for key, _ in found.named_parameters()} == {key for key, _ in model.named_parameters()}
+        assert not any("pooler" in key for key, _ in found.named_parameters())
+        for task, labels in (("topic", _CLASSES), ("stars", _NUMBERS)):
+            batch = _batch(name, labels)
+            mine, theirs = model(task=task, **batch), found.eval()(task=task, **batch)
+            assert torch.equal(mine.logits, theirs.logits)
+            assert torch.equal(mine.loss, theirs.loss)
+    assert AutoConfig.from_pretrained(tmp_path).heads["topic"]["num_labels"] == 3
+
+
+@pytest.mark.parametrize("name", _ENCODERS)
+def test_it_trains_on_both_heads(name: str, tmp_path: Path) -> None:
+    class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
+        def __init__(self, labels: Tensor):
+            batch = _batch(name, labels)
+            self.rows = [{key: value[row] for key, value in batch.items()} for row in range(4)]
+
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> dict[str, Tensor]:
+            return self.rows[index]
+
+    model, recorder = _model(name), GradientRecorder()
+    before = weights_of(model).clone()
+    args = arguments(tmp_path, max_steps=2)
+    data = {"topic": Rows(_CLASSES), "stars": Rows(_NUMBERS)}
+    trainer = MixingTrainer(model, args, train_dataset=data, batch_size=8, callbacks=[recorder])
+    trainer.train()
+    twin = _model(name).train()
+    assert torch.equal(weights_of(twin), before)
+    loss = (twin("topic", **_batch(name, _CLASSES)).loss + twin("stars", **_batch(name, _NUMBERS)).loss) / 2
+    loss.backward()
+    expected = [torch.zeros_like(one) if one.grad is None else one.grad for one in twin.parameters()]
+    expected_flat = torch.cat([one.flatten() for one in expected])
+    torch.testing.assert_close(recorder.gradients[0], expected_flat, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "vit"])
+def test_gradients_are_the_same_with_checkpoints_and_either_attention(name: str) -> None:
+    found = []
+    for is_checkpointed, attention in ((False, "sdpa"), (True, "sdpa"), (False, "eager")):
+        model = _model(name).train()
+        model.set_attn_implementation(attention)
+        assert model.encoder.config._attn_implementation == attention
+        if is_checkpointed:
+            model.gradient_checkpointing_enable()
+            assert model.is_gradient_checkpointing
+        model("topic", **_batch(name, _CLASSES)).loss.backward()
+        found.append(torch.cat([one.grad.flatten() for one in model.encoder.parameters() if one.grad is not None]))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(found[2], found[0], rtol=1e-4, atol=1e-6)
+
+
+def test_a_run_with_gradient_checkpointing_has_the_same_weights(tmp_path: Path) -> None:
+    found = []
+    for is_checkpointed in (False, True):
+        model = multi_task()
+        args = arguments(tmp_path, gradient_checkpointing=is_checkpointed)
+        MixingTrainer(model, args, train_dataset=task_streams(), batch_size=12).train()
+        found.append(weights_of(model))
+    torch.testing.assert_close(found[0], found[1])
+
+
+# ---- Heads that come and go ----
+
+
+def test_a_head_that_a_checkpoint_lacks_begins_as_a_linear_layer(tmp_path: Path) -> None:
+    model = multi_task(dtype=torch.float32)
+    model.save_pretrained(tmp_path)
+    config = MultiTaskConfig.from_pretrained(tmp_path)
+    config.heads["new"] = Head(4).to_dict()
+    found = MultiTaskModel.from_pretrained(tmp_path, config=config)
+    for task in HEADS:
+        assert torch.equal(found.heads[task].output.weight, model.heads[task].output.weight)
+    weight, bias = found.heads["new"].output.weight, found.heads["new"].output.bias
+    bound = 1 / weight.shape[1] ** 0.5
+    for values in (weight, bias):
+        assert values.abs().max() <= bound
+        assert values.abs().max() > bound / 10
+        assert len(values.unique()) == values.numel()
+    assert torch.equal(weights_of(found.encoder), weights_of(model.encoder))
+
+
+def test_an_encoder_keeps_its_weights_and_loses_its_pooler() -> None:
+    encoder = AutoModel.from_config(_ENCODERS["bert"][0])
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.fill_(0.25)
+    model = MultiTaskModel.from_encoder(encoder, HEADS)
+    assert model.encoder is encoder
+    assert all(bool((parameter == 0.25).all()) for parameter in model.encoder.parameters())
+    assert not any("pooler" in name for name, _ in model.named_parameters())
+    assert model.get_input_embeddings() is encoder.get_input_embeddings()
+
+
+def test_all_heads_share_the_vocabulary_that_is_resized() -> None:
+    model = multi_task(dtype=torch.float32)
+    model.resize_token_embeddings(VOCABULARY + 3)
+    ids = torch.tensor([[VOCABULARY + 2, 1]])
+    assert model("topic", input_ids=ids).logits.shape == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("heads", "error", "message"),
+    [
+        ({}, ValueError, r"heads: a MultiTaskModel needs one at least"),
+        ({"a": 3}, TypeError, r"heads\['a'\] must be a Head, such as Head\(num_labels=6\), got 3"),
+        ({"a.b": Head(2)}, ValueError, r"the name 'a\.b' must not be empty or have a dot"),
+        ({"": Head(2)}, ValueError, r"the name '' must not be empty"),
+    ],
+)
+def test_heads_that_are_none_are_refused(heads: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        MultiTaskModel.from_encoder(AutoModel.from_config(_ENCODERS["bert"][0]), heads)
+
+
+@pytest.mark.parametrize("kind", ["with a head", "half", "adapted", "plain"])
+def test_encoders_that_would_not_be_loaded_again_are_refused(kind: str) -> None:
+    bert = _ENCODERS["bert"][0]
+    encoders: dict[str, Any] = {
+        "with a head": lambda: AutoModelForSequenceClassification.from_config(bert),
+        "half": lambda: T5EncoderModel(T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)),
+        "adapted": lambda: get_peft_model(AutoModel.from_config(bert), LoraConfig(r=2, target_modules=["query"])),
+        "plain": lambda: nn.Linear(2, 2),
+    }
+    with pytest.raises(TypeError, match=r"encoder must be a model without a head, as AutoModel gives it .*, got "):
+        MultiTaskModel.from_encoder(encoders[kind](), HEADS)
+
+
+def test_a_task_without_a_head_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"task='other': the model has the heads \['topic', 'stars', 'flags', 'tags'\]"
+    ):
+        multi_task()("other", input_ids=torch.ones(1, 2, dtype=torch.long))
+
+
+# ---- Adapters ----
+
+
+def test_adapters_around_it_train_its_heads_too(tmp_path: Path) -> None:
+    def adapted() -> Any:
+        torch.manual_seed(0)
+        options = LoraConfig(r=2, target_modules=["query", "value"], modules_to_save=list(HEADS))
+        return get_peft_model(multi_task(), options).double()
+
+    recorder = GradientRecorder()
+    model = adapted()
+    trainer = watched(tmp_path, model, task_streams(), callbacks=[recorder])
+    trainer.train()
+    update, twin = trainer.updates[0]
+    means = means_by_hand(update, twin, NAMES)
+    for parameter in twin.parameters():
+        parameter.requires_grad_(True)
+    means = means_by_hand(update, twin, NAMES)
+    trained = [parameter.requires_grad for parameter in model.parameters()]
+    expected = gradient_by_hand(update, twin, means)
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    kept = torch.cat([torch.full((size,), one) for size, one in zip(sizes, trained, strict=True)])
+    torch.testing.assert_close(recorder.gradients[0][kept], expected[kept], rtol=0, atol=1e-12)
+    assert recorder.gradients[0][kept].abs().max() > 1e-3
+    heads = [name for name, one in model.named_parameters() if one.requires_grad and ".heads." in name]
+    assert len(heads) == 2 * len(HEADS)
+    assert trainer.evaluate({"tags": task_data("tags")})["eval_tags_loss"] > 0
+
+
+# ---- A model of the user's own ----
+
+
+class _Own(nn.Module):
+    """No model of transformers; its second head is used twice."""
+
+    def __init__(self, heads: Any = None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(VOCABULARY, 8)
+        self.out = nn.ModuleDict({"topic": nn.Linear(8, 3), "other": nn.Linear(8, 3)})
+        if heads is not None:
+            self.heads = heads
+
+    def forward(self, task: str, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> Any:
+        logits = self.out[task]((self.embed(input_ids) * attention_mask[..., None]).mean(dim=1))
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        return {"logits": logits} if loss is None else {"loss": loss, "logits": logits}
+
+
+@pytest.mark.parametrize("heads", [None, 8, nn.ModuleList([nn.Linear(2, 2)])], ids=["none", "number", "list"])
+@pytest.mark.parametrize("micro", [64, 2])
+def test_a_model_of_the_users_own_is_told_the_task(tmp_path: Path, heads: Any, micro: int) -> None:
+    streams = [
+        Stream("topic", Tokens(8, 1, KINDS["topic"])),
+        Stream("b", Tokens(8, 2, KINDS["topic"]), head="other"),
+        Stream("c", Tokens(8, 3, KINDS["topic"]), head="other"),
+    ]
+    recorder, tasks = GradientRecorder(), ["topic", "other", "other"]
+    trainer = watched(tmp_path, _Own(heads).double(), streams, micro, 9, callbacks=[recorder])
+    trainer.train()
+
+    def loss_sum(model: nn.Module, task: str, row: Any) -> Tensor:
+        return model(task=task, **row)["loss"]
+
+    for gradient, (update, model) in zip(recorder.gradients, trainer.updates, strict=True):
+        means = means_by_hand(update, model, tasks, loss_sum)
+        torch.testing.assert_close(gradient, gradient_by_hand(update, model, means), rtol=0, atol=1e-12)
+    assert trainer.evaluate({"c": Tokens(4, 9, KINDS["topic"])})["eval_c_loss"] > 0

@@ -1,0 +1,212 @@
+"""Samples that are preprocessed as they are read, in one process, in workers, and after a resume."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset
+
+from mixer import MixingTrainer, Stream
+from mixer.preprocessed import preprocessed
+from tests.helpers import VOCABULARY, arguments, build_model, weights_of
+
+_LENGTH = 6
+
+
+def _raw(seed: int, count: int = 12) -> list[dict[str, Any]]:
+    generator = torch.Generator().manual_seed(seed)
+    words = torch.randint(1, VOCABULARY, (count, _LENGTH), generator=generator).tolist()
+    return [{"words": row, "input_ids": [0] * 3, "klass": row[0] % 3} for row in words]
+
+
+def to_inputs(sample: dict[str, Any]) -> dict[str, Any]:
+    """Gives a column of the same name as one that it had."""
+    return {"input_ids": sample["words"], "labels": sample["klass"]}
+
+
+def at_random(sample: dict[str, Any]) -> dict[str, Any]:
+    order = torch.randperm(_LENGTH).tolist()
+    return {"input_ids": [sample["words"][place] for place in order], "labels": sample["klass"]}
+
+
+class _Rows(IterableDataset[dict[str, Any]]):
+    def __init__(self, rows: list[dict[str, Any]]):
+        self.rows, self.epoch = rows, -1
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+class _StatefulRows(_Rows):
+    def __init__(self, rows: list[dict[str, Any]]):
+        super().__init__(rows)
+        self.place = 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        start, self.place = self.place, 0
+        for place in range(start, len(self.rows)):
+            self.place = place + 1
+            yield self.rows[place]
+        self.place = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place = state["place"]
+
+
+_KINDS: dict[str, Any] = {
+    "list": lambda rows: rows,
+    "table": datasets.Dataset.from_list,
+    "rows": _Rows,
+    "rows with a state": _StatefulRows,
+    "table of rows": lambda rows: datasets.Dataset.from_list(rows).to_iterable_dataset(),
+    "generated": lambda rows: datasets.IterableDataset.from_generator(_generate, gen_kwargs={"rows": rows}),
+}
+
+
+def _generate(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    yield from rows
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_each_kind_gives_what_the_function_makes(kind: str) -> None:
+    rows = _raw(1)
+    dataset = preprocessed(_KINDS[kind](rows), to_inputs)
+    expected = [to_inputs(row) for row in rows]
+    if hasattr(dataset, "__getitems__"):
+        assert len(dataset) == len(rows)
+        assert [dataset[index] for index in range(len(rows))] == expected
+        assert dataset.__getitems__([3, 1]) == [expected[3], expected[1]]
+        return
+    for _ in range(2):
+        assert list(dataset) == expected
+    is_hugging_face = isinstance(dataset, datasets.IterableDataset)
+    assert hasattr(dataset, "state_dict") is (is_hugging_face or kind == "rows with a state")
+    dataset.set_epoch(3)
+    assert is_hugging_face or dataset.dataset.epoch == 3
+
+
+def test_nothing_is_wrapped_without_a_function() -> None:
+    rows = _raw(1)
+    assert preprocessed(rows, None) is rows
+
+
+def _run(folder: Path, kind: str, function: Any = to_inputs, resume: Any = None, **changes: Any) -> MixingTrainer:
+    rows = [_raw(1), _raw(2, 9)]
+    streams = [Stream("own", _KINDS[kind](rows[0]), preprocess=function)]
+    streams.append(Stream("plain", [to_inputs(row) for row in rows[1]]))
+    args = arguments(folder, max_steps=6, save_strategy="steps", save_steps=3, **changes)
+    trainer = MixingTrainer(
+        build_model("bert-classifier"), args, train_dataset=streams, batch_size=7, mixing="Uniform", epoch_size=21
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+def _losses(trainer: MixingTrainer) -> list[float]:
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+@pytest.mark.parametrize("function", [to_inputs, at_random])
+@pytest.mark.parametrize("kind", _KINDS)
+def test_a_run_goes_on_to_the_bit_with_any_number_of_workers(tmp_path: Path, kind: str, function: Any) -> None:
+    whole = _run(tmp_path / "whole", kind, function)
+    resumed = _run(tmp_path / "whole", kind, function, str(tmp_path / "whole" / "checkpoint-3"))
+    assert torch.equal(weights_of(whole.model), weights_of(resumed.model))
+    if kind in ("list", "table"):  # rows are dealt out to workers, so that they come in another order
+        in_workers = _run(tmp_path / "workers", kind, function, dataloader_num_workers=2)
+        assert torch.equal(weights_of(whole.model), weights_of(in_workers.model))
+
+
+@pytest.mark.parametrize("kind", ["rows with a state", "table of rows"])
+def test_rows_of_workers_go_on_to_the_bit(tmp_path: Path, kind: str) -> None:
+    whole = _run(tmp_path, kind, at_random, dataloader_num_workers=2)
+    resumed = _run(tmp_path, kind, at_random, str(tmp_path / "checkpoint-3"), dataloader_num_workers=2)
+    assert torch.equal(weights_of(whole.model), weights_of(resumed.model))
+
+
+def test_random_functions_draw_anew_in_each_pass_and_the_same_in_each_run(tmp_path: Path) -> None:
+    seen: list[list[int]] = []
+
+    def noting(sample: dict[str, Any]) -> dict[str, Any]:
+        found = at_random(sample)
+        if sample["words"] == _raw(1)[0]["words"]:
+            seen.append(found["input_ids"])
+        return found
+
+    first = _run(tmp_path / "one", "list", noting)
+    passes = [tuple(ids) for ids in seen]
+    assert len(set(passes)) >= 2
+    torch.rand(5)
+    second = _run(tmp_path / "two", "list", noting)
+    assert torch.equal(weights_of(first.model), weights_of(second.model))
+    assert _losses(first) == _losses(second)
+
+
+def test_a_function_sees_all_columns_and_may_change_its_sample(tmp_path: Path) -> None:
+    def changing(sample: dict[str, Any]) -> dict[str, Any]:
+        assert set(sample) == {"words", "input_ids", "klass"}
+        sample["input_ids"], sample["labels"] = sample["words"], sample["klass"]
+        return sample  # with columns that the model does not take
+
+    expected = _losses(_run(tmp_path / "one", "table"))
+    assert _losses(_run(tmp_path / "two", "table", changing)) == expected
+    assert _losses(_run(tmp_path / "three", "table of rows", changing)) == _losses(
+        _run(tmp_path / "four", "table of rows")
+    )
+
+
+@pytest.mark.parametrize("kind", ["list", "table"])
+def test_lengths_are_those_of_what_the_function_makes(tmp_path: Path, kind: str) -> None:
+    def cut(sample: dict[str, Any]) -> dict[str, Any]:
+        size = 1 + sample["klass"] * 2
+        return {"input_ids": sample["words"][:size], "labels": sample["klass"]}
+
+    def pad(samples: list[dict[str, Any]]) -> dict[str, Tensor]:
+        ids = [torch.tensor(sample["input_ids"]) for sample in samples]
+        most = max(map(len, ids))
+        mask = torch.stack([(torch.arange(most) < len(row)).long() for row in ids])
+        padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
+        return {"input_ids": padded, "attention_mask": mask, "labels": torch.tensor([s["labels"] for s in samples])}
+
+    sizes: list[tuple[int, int]] = []
+
+    class Watching(MixingTrainer):
+        def _train_micro_batch(self, model: Any, micro: Any, *args: Any) -> Tensor:
+            sizes.append(tuple(micro.inputs["input_ids"].shape))
+            return super()._train_micro_batch(model, micro, *args)
+
+    streams = [Stream(name, _KINDS[kind](_raw(seed, 20)), preprocess=cut) for seed, name in enumerate(["a", "b"])]
+    args = arguments(tmp_path, train_sampling_strategy="group_by_length", max_steps=3)
+    options = {"batch_size": 16, "max_tokens_per_micro_batch": 15, "data_collator": pad}
+    Watching(build_model("bert-classifier"), args, train_dataset=streams, **options).train()
+    assert max(rows * length for rows, length in sizes) <= 15
+    assert {length for _, length in sizes} == {1, 3, 5}
+
+
+def test_a_function_that_fails_is_named_with_its_stream_and_sample(tmp_path: Path) -> None:
+    def fails(sample: dict[str, Any]) -> dict[str, Any]:
+        if sample["klass"] == 2:
+            raise KeyError("nothing there")
+        return to_inputs(sample)
+
+    with pytest.raises(Exception, match=r"Stream 'own': sample \d+ could not be loaded: KeyError: 'nothing there'"):
+        _run(tmp_path, "list", fails)
+
+
+def test_a_column_of_tables_that_are_preprocessed_need_not_be_the_models(tmp_path: Path) -> None:
+    table = datasets.Dataset.from_list([{"text": row["words"], "k": row["klass"]} for row in _raw(1)])
+    streams = [Stream("own", table, preprocess=lambda row: {"input_ids": row["text"], "labels": row["k"]})]
+    trainer = MixingTrainer(build_model("bert-classifier"), arguments(tmp_path), train_dataset=streams)
+    trainer.train()
+    with pytest.raises(ValueError, match=r"Stream 'own': of its columns \['text', 'k'\] the model takes none"):
+        MixingTrainer(build_model("bert-classifier"), arguments(tmp_path), train_dataset=[Stream("own", table)]).train()
