@@ -194,7 +194,7 @@ def tasks_of(model: nn.Module, streams: list[Stream]) -> tuple[str | None, ...]:
             )
     tasks = tuple(stream.head or stream.name for stream in streams)
     heads = heads_of(model)
-    unknown = [task for task in tasks if heads is not None and task not in heads]
+    unknown = [task for task in dict.fromkeys(tasks) if heads is not None and task not in heads]
     if heads is not None and unknown:
         raise ValueError(
             f"The model has the heads {list(heads)}, but none for {unknown}. Add them, or name the head of such a "
