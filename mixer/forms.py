@@ -180,6 +180,7 @@ def tasks_of(model: nn.Module, streams: list[Stream]) -> tuple[str | None, ...]:
                 "one buffer a head."
             )
     tasks = tuple(stream.head or stream.name for stream in streams)
+    _check_memories(dict(zip((stream.name for stream in streams), tasks, strict=True)), streams)
     heads = heads_of(model)
     unknown = [task for task in tasks if heads is not None and task not in heads]
     if heads is not None and unknown:
@@ -188,6 +189,21 @@ def tasks_of(model: nn.Module, streams: list[Stream]) -> tuple[str | None, ...]:
             f"stream: Stream({unknown[0]!r}, data_set, head={next(iter(heads), None)!r})."
         )
     return tasks
+
+
+def _check_memories(tasks: Mapping[str, str], streams: list[Stream]) -> None:
+    """Refuses a memory that gathers samples of other heads than its own."""
+    lasting = [stream.name for stream in streams if not stream.is_memory]
+    for stream in streams:
+        if not (stream.is_memory and getattr(stream.dataset, "is_online", False)):
+            continue
+        names = getattr(stream.dataset, "stream_names", None) or lasting
+        others = [name for name in names if tasks.get(name, stream.head) != stream.head]
+        if others:
+            raise ValueError(
+                f"Stream {stream.name!r}: it remembers samples of the streams {others}, which go by other heads than "
+                f"{stream.head!r}. Have it remember those of its head alone: ReplayBuffer(..., streams=[...])."
+            )
 
 
 def _check_unused_heads(trainer: Trainer, tasks: tuple[str | None, ...]) -> None:
