@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel, Trainer
 from transformers.utils import logging
 
@@ -16,8 +16,9 @@ from mixer.labels import check_label_column, check_labels, num_classes_of
 from mixer.likeness import come_together
 from mixer.loader import Update
 from mixer.loading import LoadingMixin
-from mixer.model_inputs import check_columns, heads_of, inner_model, takes_task
+from mixer.model_inputs import check_columns, heads_of
 from mixer.random_state import seeded
+from mixer.stream_heads import tasks_of
 from mixer.streams import Stream
 
 Int64Array = NDArray[np.int64]
@@ -163,44 +164,6 @@ class FormsMixin(LoadingMixin):
                 are_rows = labels.dim() > 0 and len(labels) == len(stream_ids)
                 own = labels[torch.from_numpy(stream_ids == stream_id)] if are_rows else labels
                 check_labels(self.streams[stream_id].name, own, number, _head(self._tasks[stream_id]))
-
-
-def tasks_of(model: nn.Module, streams: list[Stream]) -> tuple[str | None, ...]:
-    """Says what a model is told as `task` for the samples of each stream.
-
-    Args:
-        model: The model.
-        streams: The streams.
-
-    Returns:
-        `[num_streams]`: the stream's head, or its name; `None` where the model takes no task.
-
-    Raises:
-        ValueError: If a head is named that the model does not have, or a memory's is not named.
-    """
-    named = [stream.name for stream in streams if stream.head is not None]
-    if not takes_task(model):
-        if named:
-            raise ValueError(
-                f"The streams {named} name a head, but {type(inner_model(model)).__name__}.forward has no parameter "
-                "'task' to be told of it. Leave head out, or train a MultiTaskModel or another model that takes a task."
-            )
-        return (None,) * len(streams)
-    for stream in streams:
-        if stream.is_memory and stream.head is None:
-            raise ValueError(
-                f"Stream {stream.name!r}: say by which head its samples go: Stream({stream.name!r}, buffer, head=...), "
-                "one buffer a head."
-            )
-    tasks = tuple(stream.head or stream.name for stream in streams)
-    heads = heads_of(model)
-    unknown = [task for task in dict.fromkeys(tasks) if heads is not None and task not in heads]
-    if heads is not None and unknown:
-        raise ValueError(
-            f"The model has the heads {list(heads)}, but none for {unknown}. Add them, or name the head of such a "
-            f"stream: Stream({unknown[0]!r}, data_set, head={next(iter(heads), None)!r})."
-        )
-    return tasks
 
 
 def _check_unused_heads(trainer: Trainer, tasks: tuple[str | None, ...]) -> None:
