@@ -11,7 +11,7 @@ from mixer.collation import TASK, batch_mapping
 from mixer.forms import FormsMixin
 from mixer.model_inputs import heads_of, parameters_of_forward, takes_task
 from mixer.preprocessed import preprocessed
-from mixer.streams import Stream
+from mixer.stream import Stream
 
 
 class EvaluatingMixin(FormsMixin):

@@ -18,8 +18,8 @@ from mixer.loader import Update
 from mixer.loading import LoadingMixin
 from mixer.model_inputs import check_columns, heads_of
 from mixer.random_state import seeded
+from mixer.stream import Stream
 from mixer.stream_heads import tasks_of
-from mixer.streams import Stream
 
 Int64Array = NDArray[np.int64]
 

@@ -9,7 +9,8 @@ from transformers.utils import logging
 from mixer.batch_size import BatchSize
 from mixer.policies import Policy
 from mixer.schedules import Schedule
-from mixer.streams import Stream, describe
+from mixer.stream import Stream
+from mixer.streams import describe
 
 logger = logging.get_logger(__name__)
 

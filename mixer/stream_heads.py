@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from mixer.model_inputs import heads_of, inner_model, takes_task
-from mixer.streams import Stream
+from mixer.stream import Stream
 
 
 def tasks_of(model: nn.Module, streams: list[Stream]) -> tuple[str | None, ...]:
