@@ -1,0 +1,108 @@
+"""The sentences of `benchmarks.multi_task`: six tasks in three parts each, none of which says what another part asks.
+
+MR and SST-2 are made of the same reviews, and SUBJ has thousands of them too. So the part of a sentence goes by its
+letters, whatever its task is (`mixing_data.part_of`), and what is left is looked for: brackets that one set writes as
+`-lrb-`, and sentences that one set has whole and another cut. A sentence that shares 32 letters in a row with one of
+the test part is held out of the others, one that shares them with the validation part is not trained on.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+
+from benchmarks.mixing_data import PARTS, labelled, part_of
+from benchmarks.mixing_sentences import NUM_CLASSES, Sentences
+from tasks.sources import words
+from tasks.sources.splits import Splits
+
+Row = tuple[int, str]
+Texts = Mapping[str, Mapping[str, Sequence[Row]]]
+TASKS = tuple(NUM_CLASSES)
+
+_SHARED = 32  # letters in a row, by which two sentences are taken for the same
+
+
+def read_texts(folder: Path) -> Texts:
+    """Reads the six tasks.
+
+    Args:
+        folder: The data's folder.
+
+    Returns:
+        Labels and sentences of each part of each task.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+    """
+    found: dict[str, dict[str, list[Row]]] = {task: {part: [] for part in PARTS} for task in TASKS}
+    for task in TASKS:
+        for label, text in labelled(folder, task):
+            found[task][part_of(_without_brackets(text))].append((label, text))
+    held = _runs_of_letters(text for task in TASKS for _, text in found[task]["test"])
+    for part in ("validation", "train"):
+        for task in TASKS:
+            found[task][part] = [(label, text) for label, text in found[task][part] if held.isdisjoint(_runs(text))]
+        held |= _runs_of_letters(text for task in TASKS for _, text in found[task][part])
+    return found
+
+
+def _without_brackets(text: str) -> str:
+    return text.replace("-lrb-", " ").replace("-rrb-", " ")
+
+
+def _runs(text: str) -> list[str]:
+    """Lists all letters in a row; none of a short text, whose letters `part_of` compares as a whole."""
+    plain = "".join(sign for sign in _without_brackets(text.lower()) if sign.isalnum())
+    return [plain[first : first + _SHARED] for first in range(len(plain) - _SHARED + 1)]
+
+
+def _runs_of_letters(texts: Iterable[str]) -> set[str]:
+    return {run for text in texts for run in _runs(text)}
+
+
+def number(texts: Texts, tasks: Sequence[str], length: int) -> dict[str, dict[str, Sentences]]:
+    """Numbers the words of the tasks that one model is trained on.
+
+    Args:
+        texts: The tasks.
+        tasks: Those of the model. A word has a number if it comes twice in their training parts.
+        length: Most words of a sentence; what is longer is cut.
+
+    Returns:
+        The parts of each task.
+    """
+    places = [(task, part) for task in tasks for part in PARTS]
+    rows = [row for task, part in places for row in texts[task][part]]
+    whole = _dataset(rows)
+    learned_from = _dataset([row for task in tasks for row in texts[task]["train"]])
+    numbered = words(Splits(learned_from, whole), max_length=length, min_count=2).evaluation
+    samples = numbered.read_columns(np.arange(len(rows)))
+    ends = np.cumsum([len(texts[task][part]) for task, part in places])[:-1].tolist()
+    ids, labels = (torch.tensor_split(samples[name], ends) for name in ("input_ids", "labels"))
+    found: dict[str, dict[str, Sentences]] = {task: {} for task in tasks}
+    for place, (task, part) in enumerate(places):
+        found[task][part] = Sentences(ids[place], labels[place])
+    return found
+
+
+def _dataset(rows: Sequence[Row]) -> datasets.Dataset:
+    labels, texts = zip(*rows, strict=True)
+    return datasets.Dataset.from_dict({"text": list(texts), "label": list(labels)})
+
+
+def cut_padding(samples: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, Any]:
+    """Makes a batch that is as wide as its longest sentence.
+
+    Args:
+        samples: Sentences of one width.
+
+    Returns:
+        `input_ids` and `labels`.
+    """
+    ids = torch.stack([sample["input_ids"] for sample in samples])
+    width = int(ids.ne(0).sum(dim=1).max())
+    return {"input_ids": ids[:, :width], "labels": torch.stack([sample["labels"] for sample in samples])}
