@@ -26,11 +26,12 @@ TASKS = tuple(NUM_CLASSES)
 _SHARED = 32  # letters in a row, by which two sentences are taken for the same
 
 
-def read_texts(folder: Path) -> Texts:
+def read_texts(folder: Path, keeps_overlap: bool = False) -> Texts:
     """Reads the six tasks.
 
     Args:
         folder: The data's folder.
+        keeps_overlap: Whether MR and SST-2 are trained on sentences that SUBJ is trained on too.
 
     Returns:
         Labels and sentences of each part of each task.
@@ -42,12 +43,19 @@ def read_texts(folder: Path) -> Texts:
     for task in TASKS:
         for label, text in labelled(folder, task):
             found[task][part_of(_without_brackets(text))].append((label, text))
-    held = _runs_of_letters(text for task in TASKS for _, text in found[task]["test"])
-    for part in ("validation", "train"):
+    for part, others in (("validation", ("test",)), ("train", ("test", "validation"))):
+        held = _all_runs(row for task in TASKS for other in others for row in found[task][other])
         for task in TASKS:
-            found[task][part] = [(label, text) for label, text in found[task][part] if held.isdisjoint(_runs(text))]
-        held |= _runs_of_letters(text for task in TASKS for _, text in found[task][part])
+            found[task][part] = _without(found[task][part], held)
+    if not keeps_overlap:
+        of_subjectivity = _all_runs(found["subj"]["train"])
+        for task in ("mr", "sst2"):
+            found[task]["train"] = _without(found[task]["train"], of_subjectivity)
     return found
+
+
+def _without(rows: Sequence[Row], held: set[str]) -> list[Row]:
+    return [(label, text) for label, text in rows if held.isdisjoint(_runs(text))]
 
 
 def _without_brackets(text: str) -> str:
@@ -60,8 +68,8 @@ def _runs(text: str) -> list[str]:
     return [plain[first : first + _SHARED] for first in range(len(plain) - _SHARED + 1)]
 
 
-def _runs_of_letters(texts: Iterable[str]) -> set[str]:
-    return {run for text in texts for run in _runs(text)}
+def _all_runs(rows: Iterable[Row]) -> set[str]:
+    return {run for _, text in rows for run in _runs(text)}
 
 
 def number(texts: Texts, tasks: Sequence[str], length: int) -> dict[str, dict[str, Sentences]]:

@@ -36,6 +36,7 @@ class Setting:
         word_size: Width of a word.
         batch: Samples of an update.
         length: Most words of a sentence.
+        windows: Words that each convolution sees at once.
     """
 
     learning_rate: float = 2e-3
@@ -43,8 +44,9 @@ class Setting:
     dropout: float = 0.5
     num_maps: int = 64
     word_size: int = 64
-    batch: int = 64
-    length: int = 41
+    batch: int = 128
+    length: int = 33
+    windows: tuple[int, ...] = (1, 3)
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def new_model(num_words: int, tasks: tuple[str, ...], setting: Setting) -> Multi
     Returns:
         The model, by torch's global generator.
     """
-    config = ConvolutionConfig(num_words, setting.word_size, setting.num_maps, dropout=setting.dropout)
+    config = ConvolutionConfig(num_words, setting.word_size, setting.num_maps, setting.windows, setting.dropout)
     heads = {task: Head(NUM_CLASSES[task], dropout=setting.dropout) for task in tasks}
     return MultiTaskModel.from_encoder(ConvolutionEncoder(config), heads)
 
