@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import PrinterCallback, TrainingArguments, set_seed
 from transformers.utils import logging
 
@@ -39,14 +38,30 @@ class Setting:
         windows: Words that each convolution sees at once.
     """
 
-    learning_rate: float = 2e-3
-    num_epochs: float = 6.0
-    dropout: float = 0.5
+    learning_rate: float
+    num_epochs: float
+    dropout: float
     num_maps: int = 64
     word_size: int = 64
-    batch: int = 128
+    batch: int = 256
     length: int = 33
     windows: tuple[int, ...] = (1, 3)
+
+
+# Both sides are searched over the same settings, by validation parts; `--search` prints what they come to.
+GRID = tuple(
+    Setting(learning_rate, num_epochs, dropout)
+    for learning_rate, num_epochs, dropout in (
+        (5e-3, 4, 0.2),
+        (1e-2, 4, 0.2),
+        (1e-2, 3, 0.2),
+        (1e-2, 4, 0.4),
+        (2e-2, 3, 0.4),
+    )
+)
+SEPARATE = GRID[1]
+JOINT = GRID[1]
+QUICK = Setting(1e-2, 1, 0.2, num_maps=4, word_size=4, batch=32, length=8)
 
 
 @dataclass(frozen=True)
