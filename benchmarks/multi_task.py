@@ -1,9 +1,9 @@
 """One model for six tasks, against six models: accuracies of sentence classification.
 
-`python -m benchmarks.multi_task --data-dir DIR` trains, on five seeds, one `MultiTaskModel` a task, and one for all
-tasks under several ways of mixing, and compares them seed by seed. All are trained by `MixingTrainer`; the encoder, the rule
-for its vocabulary and the number of passes over the data are the same. `--search` prints the validation accuracies by
-which the settings were chosen. Results of runs are kept, so that a benchmark that was interrupted goes on.
+`python -m benchmarks.multi_task --data-dir DIR` trains, on each seed, a `MultiTaskModel` a task, and one for all tasks
+under several ways of mixing, and compares them seed by seed. All are trained by `MixingTrainer`; the encoder, the rule
+for its vocabulary and the samples trained on are the same. `--search` prints validation accuracies of the settings that
+were tried. Results of runs are kept, so that a benchmark that was interrupted goes on.
 """
 
 import argparse

@@ -1,9 +1,13 @@
-"""The sentences of `benchmarks.multi_task`: six tasks in three parts each, none of which says what another part asks.
+"""The sentences of `benchmarks.multi_task`: six tasks in three parts each.
 
 MR and SST-2 are made of the same reviews, and SUBJ has thousands of them too. So the part of a sentence goes by its
-letters, whatever its task is (`mixing_data.part_of`), and what is left is looked for: brackets that one set writes as
-`-lrb-`, and sentences that one set has whole and another cut. A sentence that shares 32 letters in a row with one of
-the test part is held out of the others, one that shares them with the validation part is not trained on.
+letters, whatever its task is (`mixing_data.part_of`). That does not see brackets, which one set writes as `-lrb-`, nor
+sentences that one set has whole and another cut: so a sentence that shares 32 letters in a row with one of a test part
+is held out of the other parts, and one that shares them with a validation part is not trained on.
+
+What SUBJ is trained on is left out of MR's and SST-2's training parts, unless it is to be kept. With it, to know a
+review of MR again is to know that SUBJ calls it subjective: a model of all tasks learns that, and it is of no use on
+sentences that are new.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
