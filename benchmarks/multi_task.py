@@ -86,8 +86,11 @@ def joined(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _search(texts: Texts, args: argparse.Namespace) -> dict[str, Any]:
     rows, found = [], {}
     for name in (SEPARATELY, "proportional"):
+        run_all(
+            [run for setting in GRID for run in runs_of(name, setting, _SEARCH_SEED)], texts, args.folder, args.parallel
+        )
         for setting in GRID:
-            results = run_all(runs_of(name, setting, _SEARCH_SEED), texts, args.folder, args.parallel)
+            results = run_all(runs_of(name, setting, _SEARCH_SEED), texts, args.folder, 1)
             own = accuracies([joined(results)], "validation")
             label = f"{name}, {setting.learning_rate:g}, {setting.num_epochs:g}, {setting.dropout:g}"
             rows.append([label, *(f"{own[task][0]:.1f}" for task in (*TASKS, "average"))])

@@ -49,17 +49,9 @@ class Setting:
 
 
 # Both sides are searched over the same settings, by validation parts; `--search` prints what they come to.
-GRID = tuple(
-    Setting(learning_rate, num_epochs, dropout)
-    for learning_rate, num_epochs, dropout in (
-        (5e-3, 4, 0.2),
-        (1e-2, 4, 0.2),
-        (1e-2, 3, 0.2),
-        (1e-2, 4, 0.4),
-        (2e-2, 3, 0.4),
-    )
-)
-SEPARATE = GRID[1]
+_SEARCHED = ((5e-3, 4, 0.2), (1e-2, 4, 0.2), (2e-2, 4, 0.2), (1e-2, 4, 0.4), (1e-2, 6, 0.2), (1e-2, 3, 0.0))
+GRID = tuple(Setting(*searched) for searched in _SEARCHED)
+SEPARATE = GRID[2]
 JOINT = GRID[1]
 QUICK = Setting(1e-2, 1, 0.2, num_maps=4, word_size=4, batch=32, length=8)
 
