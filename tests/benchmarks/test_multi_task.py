@@ -65,7 +65,7 @@ def test_words_are_those_of_the_models_own_tasks(folder: Path) -> None:
 
 def test_states_do_not_depend_on_padding() -> None:
     torch.manual_seed(0)
-    encoder = ConvolutionEncoder(ConvolutionConfig(20, 4, 3, (1, 3))).eval()
+    encoder = ConvolutionEncoder(ConvolutionConfig(20, 4, 3, (1, 3)))
     row = torch.tensor([[2, 5, 9]])
     wide = torch.tensor([[2, 5, 9, 0, 0]])
     states = encoder(row).last_hidden_state
