@@ -8,9 +8,9 @@ were tried. Results of runs are kept, so that a benchmark that was interrupted g
 
 import argparse
 import multiprocessing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,13 @@ MIXTURES: Mapping[str, tuple[str | None, Mapping[str, Any]]] = {
 }
 _SEARCH_SEED = 101
 
+Reader = Callable[[int], Texts]
+
+
+@lru_cache(maxsize=8)
+def _read_once(folder: Path, keeps_overlap: bool, seed: int) -> Texts:
+    return read_texts(folder, seed, keeps_overlap)
+
 
 def runs_of(name: str, setting: Setting, seed: int) -> list[Run]:
     """Lists what a row of the table takes on one seed.
@@ -46,20 +53,20 @@ def runs_of(name: str, setting: Setting, seed: int) -> list[Run]:
     return [Run(TASKS, *MIXTURES[name], setting, seed)]
 
 
-def run_all(runs: Sequence[Run], texts: Texts, folder: Path, parallel: int) -> list[dict[str, Any]]:
+def run_all(runs: Sequence[Run], read: Reader, folder: Path, parallel: int) -> list[dict[str, Any]]:
     """Runs what was not run before.
 
     Args:
         runs: The runs.
-        texts: The data.
+        read: Gives the data, in the parts of a seed.
         folder: Where results are kept.
         parallel: Number of processes, of one thread each.
 
     Returns:
         Their results.
     """
-    missing = [run for run in runs if not run.path(folder, texts).is_file()]
-    do = partial(result_of, texts=texts, folder=folder)
+    missing = [run for run in runs if not run.path(folder, read(run.seed)).is_file()]
+    do = partial(result_of, read=read, folder=folder)
     if parallel > 1:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(parallel, context, torch.set_num_threads, (1,)) as pool:
@@ -83,14 +90,14 @@ def joined(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**found, **{key: sum(one[key] for one in results) for key in ("updates", "seconds")}}
 
 
-def _search(texts: Texts, args: argparse.Namespace) -> dict[str, Any]:
+def _search(read: Reader, args: argparse.Namespace) -> dict[str, Any]:
     rows, found = [], {}
     for name in (SEPARATELY, "proportional"):
         run_all(
-            [run for setting in GRID for run in runs_of(name, setting, _SEARCH_SEED)], texts, args.folder, args.parallel
+            [run for setting in GRID for run in runs_of(name, setting, _SEARCH_SEED)], read, args.folder, args.parallel
         )
         for setting in GRID:
-            results = run_all(runs_of(name, setting, _SEARCH_SEED), texts, args.folder, 1)
+            results = run_all(runs_of(name, setting, _SEARCH_SEED), read, args.folder, 1)
             own = accuracies([joined(results)], "validation")
             label = f"{name}, {setting.learning_rate:g}, {setting.num_epochs:g}, {setting.dropout:g}"
             rows.append([label, *(f"{own[task][0]:.1f}" for task in (*TASKS, "average"))])
@@ -99,13 +106,13 @@ def _search(texts: Texts, args: argparse.Namespace) -> dict[str, Any]:
     return {"search": found}
 
 
-def _compare(texts: Texts, args: argparse.Namespace) -> dict[str, Any]:
+def _compare(read: Reader, args: argparse.Namespace) -> dict[str, Any]:
     separate, joint = (QUICK, QUICK) if args.quick else (SEPARATE, JOINT)
     settings = {SEPARATELY: separate, **dict.fromkeys(args.mixture or MIXTURES, joint)}
     seeds = range(1, args.seeds + 1)
     planned = {name: [runs_of(name, setting, seed) for seed in seeds] for name, setting in settings.items()}
-    run_all([run for own in planned.values() for runs in own for run in runs], texts, args.folder, args.parallel)
-    results = {name: [joined(run_all(runs, texts, args.folder, 1)) for runs in own] for name, own in planned.items()}
+    run_all([run for own in planned.values() for runs in own for run in runs], read, args.folder, args.parallel)
+    results = {name: [joined(run_all(runs, read, args.folder, 1)) for runs in own] for name, own in planned.items()}
     show_all(results)
     return {"published": PUBLISHED, "results": results}
 
@@ -118,8 +125,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     args = _arguments(argv)
     torch.set_num_threads(1)
-    texts = read_texts(args.data_dir, args.keep_overlap)
-    figures = _search(texts, args) if args.search else _compare(texts, args)
+    read = partial(_read_once, args.data_dir, args.keep_overlap)
+    figures = _search(read, args) if args.search else _compare(read, args)
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     write_json(args.json, {"arguments": arguments, **figures})
 

@@ -30,11 +30,12 @@ TASKS = tuple(NUM_CLASSES)
 _SHARED = 32  # letters in a row, by which two sentences are taken for the same
 
 
-def read_texts(folder: Path, keeps_overlap: bool = False) -> Texts:
+def read_texts(folder: Path, seed: int = 0, keeps_overlap: bool = False) -> Texts:
     """Reads the six tasks.
 
     Args:
         folder: The data's folder.
+        seed: Seed of the parts: which sentences are held out.
         keeps_overlap: Whether MR and SST-2 are trained on sentences that SUBJ is trained on too.
 
     Returns:
@@ -46,7 +47,7 @@ def read_texts(folder: Path, keeps_overlap: bool = False) -> Texts:
     found: dict[str, dict[str, list[Row]]] = {task: {part: [] for part in PARTS} for task in TASKS}
     for task in TASKS:
         for label, text in labelled(folder, task):
-            found[task][part_of(_without_brackets(text))].append((label, text))
+            found[task][part_of(f"{seed} {_without_brackets(text)}")].append((label, text))
     for part, others in (("validation", ("test",)), ("train", ("test", "validation"))):
         held = _all_runs(row for task in TASKS for other in others for row in found[task][other])
         for task in TASKS:

@@ -76,7 +76,8 @@ class EvaluatingMixin(FormsMixin):
 
     @contextlib.contextmanager
     def _evaluating(self, name: str) -> Iterator[None]:
-        stream = next((stream for stream in self.streams if stream.name == name), None)
+        only = self.streams[0] if len(self.streams) == 1 else None  # a set of any name is of its kind
+        stream = next((stream for stream in self.streams if stream.name == name), only)
         own: dict[str, Any] = {"_evaluated_stream": stream, "_evaluated_task": self._task_of(name, stream)}
         if self._metrics_by_set is not None:
             own["compute_metrics"] = self._metrics_by_set.get(name)
