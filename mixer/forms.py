@@ -135,12 +135,15 @@ class FormsMixin(LoadingMixin):
         return len({frozenset(names) & frozenset(known) for names in columns if names}) <= 1
 
     def _are_alike(self, samples: Mapping[int, Any]) -> bool:
+        """Compares what the first samples become; where one of them cannot be read or collated, nobody knows."""
+        if len(samples) < sum(not (stream.is_iterable or stream.is_memory) for stream in self.streams):
+            return False
         if len(samples) < 2:
             return True
         alone = [self._collated(number, sample) for number, sample in samples.items()]
         known = [inputs for inputs in alone if inputs is not None]
         if len(known) < len(alone):
-            return True  # nothing is known
+            return False
         with seeded(0):
             return come_together(self._common_collator, list(samples.values()), known)
 
@@ -193,14 +196,21 @@ def tasks_of(model: nn.Module, streams: list[Stream]) -> tuple[str | None, ...]:
                 "one buffer a head."
             )
     tasks = tuple(stream.head or stream.name for stream in streams)
-    heads = heads_of(model)
-    unknown = [task for task in tasks if heads is not None and task not in heads]
-    if heads is not None and unknown:
-        raise ValueError(
-            f"The model has the heads {list(heads)}, but none for {unknown}. Add them, or name the head of such a "
-            f"stream: Stream({unknown[0]!r}, data_set, head={next(iter(heads), None)!r})."
-        )
+    _check_heads(heads_of(model), streams, tasks)
     return tasks
+
+
+def _check_heads(heads: Mapping[str, Any] | None, streams: list[Stream], tasks: tuple[str | None, ...]) -> None:
+    """Refuses streams whose head the model does not have, where it is known which it has."""
+    if heads is None:
+        return
+    without = {stream.name: task for stream, task in zip(streams, tasks, strict=True) if task not in heads}
+    if without:
+        raise ValueError(
+            f"The model has the heads {list(heads)}, but none for {list(without.values())} of the streams "
+            f"{list(without)}. Add them, or name the head of such a stream: Stream({next(iter(without))!r}, data_set, "
+            f"head={next(iter(heads), None)!r})."
+        )
 
 
 def _check_unused_heads(trainer: Trainer, tasks: tuple[str | None, ...]) -> None:

@@ -189,7 +189,8 @@ class UpdateMixin(Trainer):
         items, tokens = np.zeros(num_streams), np.zeros(num_streams)
         self._micro_items, num_first = [], 0
         for micro in update.micro_batches:
-            per_row = self._items_per_row(micro)
+            with self._naming_streams(micro):
+                per_row = self._items_per_row(micro)
             self._micro_items.append(0 if micro.is_padding else int(per_row.sum()))
             if not micro.is_padding:
                 items += _by_stream(per_row, micro, num_streams)
@@ -242,7 +243,8 @@ class UpdateMixin(Trainer):
         of_kind = [self._kind(int(micro.stream_ids[0])) == kind for micro in update.micro_batches]
         # A rank without such a micro-batch takes part with another one, and knows nothing.
         number = of_kind.index(True) if any(of_kind) else 0
-        with self._with_loss_of(int(update.micro_batches[number].stream_ids[0])):
+        micro = update.micro_batches[number]
+        with self._with_loss_of(int(micro.stream_ids[0])), self._naming_streams(micro):
             return update, self._try_convention(update, number, any(of_kind))
 
     def _try_convention(self, update: Update, number: int, counts: bool) -> Tensor:
