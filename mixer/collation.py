@@ -92,6 +92,7 @@ class Collation:
         rank: This rank.
         pin_memory: Whether micro-batches are put into memory from where a GPU can fetch them by itself.
         own_forms: What the micro-batches of single streams have of their own, by the stream's number.
+        names: The streams' names, for errors.
     """
 
     def __init__(
@@ -102,9 +103,10 @@ class Collation:
         rank: int,
         pin_memory: bool,
         own_forms: Mapping[int, OwnForm] = MappingProxyType({}),
+        names: Sequence[str] = (),
     ):
         self._common, self._stack_columns = _Collating(collator), stack_columns
-        self._seed, self._rank, self._pin_memory = seed, rank, pin_memory
+        self._seed, self._rank, self._pin_memory, self._names = seed, rank, pin_memory, names
         collators = {stream_id: form.collator for stream_id, form in own_forms.items()}
         self._own = {stream_id: _Collating(own) for stream_id, own in collators.items() if own is not None}
         self._tasks = {stream_id: form.task for stream_id, form in own_forms.items() if form.task is not None}
@@ -129,7 +131,7 @@ class Collation:
         except Exception as error:
             error.add_note(
                 f"While micro-batch {number} of update {step + 1} was collated. "
-                + (_MIXED if stream_id < 0 else "All its samples are of one stream.")
+                + (_MIXED if stream_id < 0 else f"All its samples are of the stream {self._names[stream_id]!r}.")
             )
             raise
 

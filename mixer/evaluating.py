@@ -23,6 +23,17 @@ class EvaluatingMixin(FormsMixin):
     _evaluated_stream: Stream | None = None
     _evaluated_task: str | None = None
 
+    def _take_forms(self) -> None:
+        super()._take_forms()
+        if self.args.eval_strategy == "no" or self.eval_dataset is None:
+            return
+        for name in self.eval_dataset if isinstance(self.eval_dataset, dict) else [""]:
+            self._task_of(name, self._stream_of(name))
+
+    def _stream_of(self, name: str) -> Stream | None:
+        only = self.streams[0] if len(self.streams) == 1 else None  # a set of any name is of its kind
+        return next((stream for stream in self.streams if stream.name == name), only)
+
     def evaluate(
         self,
         eval_dataset: Any = None,
@@ -76,8 +87,7 @@ class EvaluatingMixin(FormsMixin):
 
     @contextlib.contextmanager
     def _evaluating(self, name: str) -> Iterator[None]:
-        only = self.streams[0] if len(self.streams) == 1 else None  # a set of any name is of its kind
-        stream = next((stream for stream in self.streams if stream.name == name), only)
+        stream = self._stream_of(name)
         own: dict[str, Any] = {"_evaluated_stream": stream, "_evaluated_task": self._task_of(name, stream)}
         if self._metrics_by_set is not None:
             own["compute_metrics"] = self._metrics_by_set.get(name)
@@ -113,8 +123,9 @@ class EvaluatingMixin(FormsMixin):
             return self._tasks[0]
         if parameters_of_forward(model)[TASK].default is not inspect.Parameter.empty:
             return None
+        called = f"called {name!r}" if name else "without a name"
         raise ValueError(
-            f"The model takes a task, but an evaluation set called {name!r} is of no stream and no head. Give "
+            f"The model takes a task, but an evaluation set {called} is of no stream and no head. Give "
             "eval_dataset as a dict by the streams' names, or metric_key_prefix='eval_NAME' ('test_NAME' to predict)."
         )
 

@@ -136,12 +136,15 @@ class FormsMixin(LoadingMixin):
         return len({frozenset(names) & frozenset(known) for names in columns if names}) <= 1
 
     def _are_alike(self, samples: Mapping[int, Any]) -> bool:
+        """Compares what the first samples become; where one of them cannot be read or collated, nobody knows."""
+        if len(samples) < sum(not (stream.is_iterable or stream.is_memory) for stream in self.streams):
+            return False
         if len(samples) < 2:
             return True
         alone = [self._collated(number, sample) for number, sample in samples.items()]
         known = [inputs for inputs in alone if inputs is not None]
         if len(known) < len(alone):
-            return True  # nothing is known
+            return False
         with seeded(0):
             return come_together(self._common_collator, list(samples.values()), known)
 

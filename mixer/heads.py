@@ -27,8 +27,8 @@ class Head:
     Args:
         num_labels: Number of classes, of labels that can hold at once, or of values.
         kind: `"classification"` (one class a sample, cross entropy), `"multi_label"` (any labels, binary cross
-            entropy), `"regression"` (values, squared error) or `"token_classification"` (one class a token; labels of
-            -100 are left out).
+            entropy), `"regression"` (values, squared error) or `"token_classification"` (one class a token). Labels of
+            -100 are left out, whatever the kind.
         pooling: What is taken of a sample's states: their mean over its tokens, the first (models with a start token),
             or the last (models that look back only). Without effect on `"token_classification"`.
         dropout: Share of the states' elements that are dropped in training.
@@ -115,15 +115,29 @@ class HeadModule(nn.Module):
         Returns:
             A scalar; 0 if all labels are to be left out.
         """
+        self._check(logits, labels)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        if self.head.kind in ("classification", "token_classification"):
-            labels = labels.reshape(-1)
-            total = F.cross_entropy(logits.flatten(0, -2), labels, ignore_index=_IGNORED, reduction="sum")
-            return total / labels.ne(_IGNORED).sum().clamp(min=1)
-        values = labels.reshape(logits.shape).to(logits.dtype)
-        if self.head.kind == "multi_label":
-            return F.binary_cross_entropy_with_logits(logits, values)
-        return F.mse_loss(logits, values)
+        counted = labels.ne(_IGNORED)
+        if self.num_classes is not None:
+            total = F.cross_entropy(logits.flatten(0, -2), labels.reshape(-1), ignore_index=_IGNORED, reduction="sum")
+        else:
+            loss = F.binary_cross_entropy_with_logits if self.head.kind == "multi_label" else F.mse_loss
+            terms = loss(logits, labels.reshape(logits.shape).to(logits.dtype), reduction="none")
+            total = torch.where(counted.reshape(logits.shape), terms, 0).sum()
+        return total / counted.sum().clamp(min=1)
+
+    def _check(self, logits: Tensor, labels: Tensor) -> None:
+        """Refuses labels of another kind of head."""
+        are_classes = self.num_classes is not None
+        num_expected = logits[..., 0].numel() if are_classes else logits.numel()
+        if labels.numel() == num_expected and not (are_classes and labels.is_floating_point()):
+            return
+        what, shape = ("whole numbers", logits.shape[:-1]) if are_classes else ("values", logits.shape)
+        raise ValueError(
+            f"labels: a head of the kind {self.head.kind!r} takes {what} {list(shape)} for this micro-batch, got "
+            f"{labels.dtype} {list(labels.shape)}. Bring the stream's labels to that form, or name another head: "
+            "Stream(..., head=...)."
+        )
 
 
 def _pool(states: Tensor, mask: Tensor | None, pooling: Pooling) -> Tensor:

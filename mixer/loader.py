@@ -137,7 +137,7 @@ class MixingLoader:
         self._reads_columns = stack_columns is not None and self._reader.has_columns
         self._in_place = {number for number, dataset in enumerate(datasets) if getattr(dataset, "is_in_place", False)}
         self._feed, self._keeps_samples = feed, keeps_samples
-        self._collation = Collation(collator, stack_columns, seed, rank, pin_memory, own_forms or {})
+        self._collation = Collation(collator, stack_columns, seed, rank, pin_memory, own_forms or {}, mixing.names)
         self._rank, self._world_size, self._seed = rank, world_size, seed
         self._cutter = Cutter(lambda: mixing.planner, micro_batches or MicroBatchOptions(), rank, world_size)
         self._workers = workers or WorkerOptions()

@@ -266,6 +266,8 @@ class LossTracker:
             terms = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
         else:
             terms = F.mse_loss(logits, labels, reduction="none")
+        if task is not None:  # heads leave out such labels of every kind
+            terms = torch.where(labels.eq(_IGNORED), 0, terms)
         self._keep(terms)
         return terms.sum(dim=1)
 

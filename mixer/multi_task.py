@@ -1,7 +1,7 @@
 """A model with one encoder for all tasks and one head for each."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ class MultiTaskConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     Args:
         encoder: The configuration of the encoder, `model_type` among its entries.
         heads: The fields of each `Head`, by the task's name.
+        head_names: Their order, which is the one of the weights and which a file of the configuration does not keep.
         **kwargs: As for every configuration.
     """
 
@@ -26,10 +27,13 @@ class MultiTaskConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         self,
         encoder: Mapping[str, Any] | None = None,
         heads: Mapping[str, Mapping[str, Any]] | None = None,
+        head_names: Sequence[str] | None = None,
         **kwargs: Any,
     ):
         self.encoder = dict(encoder or {})
-        self.heads = {name: dict(head) for name, head in (heads or {}).items()}
+        given = heads or {}
+        self.head_names = list(given if head_names is None else head_names)
+        self.heads = {name: dict(given[name]) for name in self.head_names}
         super().__init__(**kwargs)
 
 
@@ -87,15 +91,14 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
             The model.
 
         Raises:
-            ValueError: If a name cannot be one of a module.
+            ValueError: If a name cannot be one of a module, such as `"train"` or `"type"`.
             TypeError: If a head is none, or the encoder is another model than `AutoModel` gives.
         """
         _check_encoder(encoder)
         for name, head in heads.items():
             if not isinstance(head, Head):
                 raise TypeError(f"heads[{name!r}] must be a Head, such as Head(num_labels=6), got {head!r}.")
-            if not name or "." in name:
-                raise ValueError(f"heads: the name {name!r} must not be empty or have a dot: it names a module.")
+            _check_name(name)
         if getattr(encoder, "pooler", None) is not None:
             encoder.pooler = None  # type: ignore[assignment]  # no head uses it
         described = {name: head.to_dict() for name, head in heads.items()}
@@ -159,6 +162,18 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         head: Any = self.heads[task]
         logits = head(states, attention_mask)
         return SequenceClassifierOutput(loss=None if labels is None else head.loss(logits, labels), logits=logits)
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"heads: names must be those of streams or of their head, got {name!r}.")
+    if not name or "." in name:
+        raise ValueError(f"heads: the name {name!r} must not be empty or have a dot: it names a module.")
+    if hasattr(nn.ModuleDict(), name):
+        raise ValueError(
+            f"heads: the name {name!r} is taken by modules of torch. Call the head by another one, and name it in the "
+            f"stream: Stream({name!r}, data_set, head={f'{name}_head'!r})."
+        )
 
 
 def _check_encoder(encoder: Any) -> None:

@@ -14,6 +14,7 @@ from mixer.gradient_aggregation import GradientAggregation
 from mixer.groups import Grouping
 from mixer.heads import Head
 from mixer.method import Method
+from mixer.model_inputs import takes_task
 from mixer.multi_task import MultiTaskModel
 from mixer.planner import Drawing
 from mixer.policies.base import Policy
@@ -70,16 +71,24 @@ class ModelRecipe:
             The model.
 
         Raises:
-            ValueError: If neither a model nor the type of a new one is named, or heads are given to a task that has
-                one of its own.
+            ValueError: If neither a model nor the type of a new one is named, heads are given to a task that has
+                one of its own, or an encoder has none.
         """
         if not self.heads:
-            return self._build()
+            return self._with_loss(self._build())
         if self.task != "encoder":
             raise ValueError(
                 f"heads are for an encoder, and the task {self.task!r} has a head of its own: set task to encoder."
             )
         return MultiTaskModel.from_encoder(self._build(), self.heads)
+
+    def _with_loss(self, model: PreTrainedModel) -> PreTrainedModel:
+        if self.task == "encoder" and not takes_task(model):
+            raise ValueError(
+                f"{type(model).__name__} is an encoder, which has no loss: give it heads, such as "
+                '{"topic": {"num_labels": 6}}, or set task to another one.'
+            )
+        return model
 
     def _build(self) -> PreTrainedModel:
         auto = getattr(transformers, _AUTO_CLASSES[self.task])

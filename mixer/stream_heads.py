@@ -1,6 +1,7 @@
 """By which of a model's heads the samples of each stream go."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import nn
 
@@ -36,27 +37,18 @@ def tasks_of(model: nn.Module, streams: list[Stream]) -> tuple[str | None, ...]:
                 "one buffer a head."
             )
     tasks = tuple(stream.head or stream.name for stream in streams)
-    _check_memories(dict(zip((stream.name for stream in streams), tasks, strict=True)), streams)
-    heads = heads_of(model)
-    unknown = [task for task in dict.fromkeys(tasks) if heads is not None and task not in heads]
-    if heads is not None and unknown:
-        raise ValueError(
-            f"The model has the heads {list(heads)}, but none for {unknown}. Add them, or name the head of such a "
-            f"stream: Stream({unknown[0]!r}, data_set, head={next(iter(heads), None)!r})."
-        )
+    _check_heads(heads_of(model), streams, tasks)
     return tasks
 
 
-def _check_memories(tasks: Mapping[str, str], streams: list[Stream]) -> None:
-    """Refuses a memory that gathers samples of other heads than its own."""
-    lasting = [stream.name for stream in streams if not stream.is_memory]
-    for stream in streams:
-        if not (stream.is_memory and getattr(stream.dataset, "is_online", False)):
-            continue
-        names = getattr(stream.dataset, "stream_names", None) or lasting
-        others = [name for name in names if tasks.get(name, stream.head) != stream.head]
-        if others:
-            raise ValueError(
-                f"Stream {stream.name!r}: it remembers samples of the streams {others}, which go by other heads than "
-                f"{stream.head!r}. Have it remember those of its head alone: ReplayBuffer(..., streams=[...])."
-            )
+def _check_heads(heads: Mapping[str, Any] | None, streams: list[Stream], tasks: tuple[str, ...]) -> None:
+    """Refuses streams whose head the model does not have, where it is known which it has."""
+    if heads is None:
+        return
+    without = {stream.name: task for stream, task in zip(streams, tasks, strict=True) if task not in heads}
+    if without:
+        raise ValueError(
+            f"The model has the heads {list(heads)}, but none for {list(dict.fromkeys(without.values()))} of the "
+            f"streams {list(without)}. Add them, or name the head of such a stream: "
+            f"Stream({next(iter(without))!r}, data_set, head={next(iter(heads), None)!r})."
+        )

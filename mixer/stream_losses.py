@@ -53,6 +53,15 @@ class LossesMixin(Trainer):
         finally:
             self.compute_loss_func = common
 
+    @contextlib.contextmanager
+    def _naming_streams(self, micro: MicroBatch) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            names = [self.streams[stream_id].name for stream_id in np.unique(micro.stream_ids).tolist()]
+            error.add_note(f"While a micro-batch with samples of the streams {names} was trained.")
+            raise
+
     def _computes_own_loss(self, stream_id: int) -> bool:
         """Whether the user computes the loss of a stream, and not the model."""
         return self._has_own_loss or self.streams[stream_id].compute_loss_func is not None
@@ -112,7 +121,8 @@ class LossesMixin(Trainer):
         of_kind = [self._kind(int(micro.stream_ids[0])) == kind for micro in update.micro_batches]
         # A rank without such a micro-batch takes part with another one, and knows nothing.
         number = of_kind.index(True) if any(of_kind) else 0
-        with self._with_loss_of(int(update.micro_batches[number].stream_ids[0])):
+        micro = update.micro_batches[number]
+        with self._with_loss_of(int(micro.stream_ids[0])), self._naming_streams(micro):
             return update, self._try_convention(update, number, any(of_kind))
 
     def _try_convention(self, update: Update, number: int, counts: bool) -> Tensor:

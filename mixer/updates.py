@@ -121,7 +121,8 @@ class UpdateMixin(LossesMixin):
         items, tokens = np.zeros(num_streams), np.zeros(num_streams)
         self._micro_items, num_first = [], 0
         for micro in update.micro_batches:
-            per_row = self._items_per_row(micro)
+            with self._naming_streams(micro):
+                per_row = self._items_per_row(micro)
             self._micro_items.append(0 if micro.is_padding else int(per_row.sum()))
             if not micro.is_padding:
                 items += _by_stream(per_row, micro, num_streams)
@@ -249,15 +250,6 @@ class UpdateMixin(LossesMixin):
             sums[ids] += unweighted * (1 / per_item if is_told else 0.0 if says_nothing else float("nan"))
         sums[-1] += unweighted * (total / self._num_items) / world_size
         return unweighted
-
-    @contextlib.contextmanager
-    def _naming_streams(self, micro: MicroBatch) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            names = [self.streams[stream_id].name for stream_id in np.unique(micro.stream_ids).tolist()]
-            error.add_note(f"While a micro-batch with samples of the streams {names} was trained.")
-            raise
 
     def _handle_nonfinite(self, model: nn.Module, update: FinishedUpdate) -> None:
         names = [self.mixing.names[stream_id] for stream_id in update.bad_streams()]

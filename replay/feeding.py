@@ -17,6 +17,7 @@ from replay.gradient_scores import GradientScores
 from replay.kept_rows import KeptRows
 from replay.offered import Facts, Offered
 from replay.retrieval import MIR, Retrieval
+from replay.same_form import check_same_form
 from replay.selection import Offers, Selection
 from replay.sources import Sources, addresses
 from replay.storage import Row, Storage
@@ -119,6 +120,8 @@ class BufferFeeding(Method):
                     f"Stream {self._stream_name!r}: streams names {stream.name!r}, which is a buffer itself."
                 )
             self._check_iterable(stream.name, stream.is_iterable)
+        if buffer.is_online:
+            check_same_form(run.streams[self._memory_id], [run.streams[stream_id] for stream_id in self._fed])
         self.find_sources()
         self._find_labels()
         self.kept = KeptRows(run, self._fed, buffer.storage.keeps_contents)

@@ -65,6 +65,15 @@ def test_sets_that_nobody_knows_the_head_of_are_refused(tmp_path: Path) -> None:
     assert trainer.evaluate(task_data("topic"), metric_key_prefix="eval_topic")["eval_topic_loss"] > 0
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_sets_that_a_run_would_evaluate_without_a_head_are_refused_before_it(tmp_path: Path, named: bool) -> None:
+    sets: Any = {"topic_dev": task_data("topic")} if named else task_data("topic")
+    message = r"called 'topic_dev' is of no stream" if named else r"without a name is of no stream"
+    args = arguments(tmp_path, eval_strategy="steps")
+    with pytest.raises(ValueError, match=message):
+        MixingTrainer(multi_task(), args, train_dataset=task_streams(), eval_dataset=sets)
+
+
 def test_a_set_may_be_called_like_a_head_that_no_stream_has(tmp_path: Path) -> None:
     data = {"topic": task_data("topic"), "tags": task_data("tags", 8)}
     trainer = _trainer(tmp_path, train_dataset=task_streams(["topic", "stars"]), eval_dataset=data)

@@ -191,6 +191,46 @@ def test_an_update_without_any_item_changes_nothing(tmp_path: Path) -> None:
     assert all(entry["loss"] == 0.0 for entry in logged(trainer))
 
 
+class _Holes(Tokens):
+    """Rows one of whose values nobody knows: -100, as for classes; of every fifth row none is."""
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        row = dict(super().__getitem__(index))
+        labels = row["labels"].clone().reshape(-1)
+        labels[0 if index % 5 else slice(None)] = -100
+        return {**row, "labels": labels.reshape(row["labels"].shape)}
+
+
+def _sum_without_holes(model: nn.Module, task: str, row: Any) -> Tensor:
+    logits = model(task=task, **{key: value for key, value in row.items() if key != "labels"}).logits
+    known, labels = row["labels"].reshape(logits.shape).ne(-100), row["labels"].reshape(logits.shape).to(logits.dtype)
+    loss = F.mse_loss if task == "stars" else F.binary_cross_entropy_with_logits
+    return loss(logits[known], labels[known], reduction="sum")
+
+
+@pytest.mark.parametrize("micro", [64, 3])
+def test_values_that_are_not_known_count_for_nothing(tmp_path: Path, micro: int) -> None:
+    recorder, names = GradientRecorder(), ["stars", "flags"]
+    streams = [Stream("stars", _Holes(12, 1, "regression")), Stream("flags", _Holes(12, 2, "multi-label"))]
+    trainer = watched(tmp_path, multi_task(), streams, micro, 12, callbacks=[recorder])
+    trainer.train()
+    for gradient, (update, model), entry in zip(recorder.gradients, trainer.updates, logged(trainer), strict=True):
+        means = means_by_hand(update, model, names, _sum_without_holes)
+        torch.testing.assert_close(gradient, gradient_by_hand(update, model, means), rtol=0, atol=1e-12)
+        assert_logged(entry, update, means, names)
+
+
+def test_an_error_of_a_streams_loss_or_collator_names_the_stream(tmp_path: Path) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"compute_loss_func": lambda outputs, labels: 0},
+        {"data_collator": lambda samples: samples},
+    ]
+    for own in wrong:
+        with pytest.raises(TypeError) as caught:
+            watched(tmp_path, multi_task(), task_streams(["topic", "stars"], stars=own)).train()
+        assert any("'stars'" in note for note in caught.value.__notes__)
+
+
 @pytest.mark.parametrize("nonfinite", ["skip", "raise", "warn"])
 def test_a_loss_that_is_not_finite_is_that_of_its_stream(tmp_path: Path, nonfinite: str) -> None:
     def broken(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from mixer import Head
 from mixer.heads import HeadModule
@@ -78,6 +78,37 @@ def test_labels_that_are_all_left_out_cost_nothing() -> None:
     loss.backward()
     assert loss == 0.0
     assert torch.equal(logits.grad, torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_labels", "labels", "message"),
+    [
+        (
+            "classification",
+            3,
+            torch.zeros(2),
+            r"'classification' takes whole numbers \[2\] .* got torch\.float32 \[2\]",
+        ),
+        (
+            "classification",
+            3,
+            torch.zeros(2, 4, dtype=torch.int64),
+            r"whole numbers \[2\] .* got torch\.int64 \[2, 4\]",
+        ),
+        (
+            "token_classification",
+            3,
+            torch.zeros(2, dtype=torch.int64),
+            r"whole numbers \[2, 4\] .* got torch\.int64 \[2\]",
+        ),
+        ("multi_label", 3, torch.zeros(2), r"takes values \[2, 3\] for this micro-batch, got torch\.float32 \[2\]"),
+        ("regression", 1, torch.zeros(2, 3), r"takes values \[2, 1\] .* \[2, 3\]\. .*or name another head"),
+    ],
+)
+def test_labels_of_another_kind_of_head_are_refused(kind: Any, num_labels: int, labels: Tensor, message: str) -> None:
+    head = HeadModule(Head(num_labels, kind=kind), 8)
+    with pytest.raises(ValueError, match=message):
+        head.loss(head(torch.zeros(2, 4, 8)), labels)
 
 
 def test_numbers_of_classes_are_those_that_labels_name() -> None:

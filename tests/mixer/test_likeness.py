@@ -122,6 +122,30 @@ def test_columns_of_tables_are_compared_after_those_that_the_model_takes_are_lef
     assert _micro_batches(tmp_path, {"a": table(), "b": longer}) == [{0}, {1}] * 2
 
 
+class _FailsOnce(_Other):
+    """Rows of which the first that is read cannot be."""
+
+    is_broken = True
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        if self.is_broken:
+            self.is_broken = False
+            raise OSError("not now")
+        return super().__getitem__(index)
+
+
+def _pairs(samples: list[Any]) -> Any:
+    assert len(samples) > 1, "two at least"
+    return default_data_collator(samples)
+
+
+def test_streams_of_which_nothing_is_known_share_no_micro_batches(tmp_path: Path) -> None:
+    unreadable = {"a": Tokens(8, 1, _KIND), "b": _FailsOnce(8, 2, _KIND)}
+    assert _micro_batches(tmp_path, unreadable) == [{0}, {1}] * 2
+    uncollated = {"a": Tokens(8, 1, _KIND), "b": _Other(8, 2, _KIND)}
+    assert _micro_batches(tmp_path, uncollated, data_collator=_pairs) == [{0}, {1}] * 2
+
+
 def test_reading_first_samples_leaves_no_trace(tmp_path: Path) -> None:
     class Drawing(Tokens):
         def __getitem__(self, index: int) -> dict[str, Tensor]:

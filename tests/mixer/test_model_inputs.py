@@ -112,9 +112,10 @@ def test_a_head_needs_a_model_that_takes_a_task(tmp_path: Path) -> None:
 
 
 def test_an_unknown_head_is_named(tmp_path: Path) -> None:
-    streams = [*task_streams(["topic"]), Stream("else", Tokens(6, 1, _KIND))]
+    streams = [*task_streams(["topic"]), Stream("new", Tokens(6, 1, _KIND), head="else")]
     message = (
-        r"heads \['topic', 'stars', 'flags', 'tags'\], but none for \['else'\].*Stream\('else', data_set, head='topic'"
+        r"heads \['topic', 'stars', 'flags', 'tags'\], but none for \['else'\] of the streams \['new'\].*"
+        r"Stream\('new', data_set, head='topic'"
     )
     with pytest.raises(ValueError, match=message):
         _trainer(tmp_path, streams, multi_task())

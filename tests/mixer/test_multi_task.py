@@ -24,6 +24,7 @@ from transformers import (
 
 from mixer import Head, MixingTrainer, MultiTaskModel, Stream
 from mixer.multi_task import MultiTaskConfig
+from mixer.recipe import ModelRecipe
 from tests.helpers import VOCABULARY, GradientRecorder, Tokens, arguments, weights_of
 from tests.mixer.forms import (
     HEADS,
@@ -184,6 +185,21 @@ def test_all_heads_share_the_vocabulary_that_is_resized() -> None:
     assert model("topic", input_ids=ids).logits.shape == (1, 3)
 
 
+def test_the_order_of_heads_and_weights_is_kept_in_files(tmp_path: Path) -> None:
+    model = multi_task()  # not in the order of the alphabet
+    model.save_pretrained(tmp_path)
+    loaded = MultiTaskModel.from_pretrained(tmp_path)
+    assert list(loaded.heads) == list(HEADS)
+    assert [name for name, _ in loaded.named_parameters()] == [name for name, _ in model.named_parameters()]
+
+
+def test_a_recipe_of_an_encoder_without_heads_is_refused() -> None:
+    sizes = {"model_type": "bert", "vocab_size": VOCABULARY, **TINY}
+    with pytest.raises(ValueError, match=r"BertModel is an encoder, which has no loss: give it heads, such as"):
+        ModelRecipe(task="encoder", config=sizes).build()
+    assert list(ModelRecipe(task="encoder", config=sizes, heads={"a": Head(2)}).build().heads) == ["a"]
+
+
 @pytest.mark.parametrize(
     ("heads", "error", "message"),
     [
@@ -191,6 +207,12 @@ def test_all_heads_share_the_vocabulary_that_is_resized() -> None:
         ({"a": 3}, TypeError, r"heads\['a'\] must be a Head, such as Head\(num_labels=6\), got 3"),
         ({"a.b": Head(2)}, ValueError, r"the name 'a\.b' must not be empty or have a dot"),
         ({"": Head(2)}, ValueError, r"the name '' must not be empty"),
+        (
+            {"train": Head(2)},
+            ValueError,
+            r"the name 'train' is taken by modules .*Stream\('train', data_set, head='tra",
+        ),
+        ({1: Head(2)}, TypeError, r"names must be those of streams or of their head, got 1"),
     ],
 )
 def test_heads_that_are_none_are_refused(heads: Any, error: type[Exception], message: str) -> None:
