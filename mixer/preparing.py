@@ -64,7 +64,10 @@ class PreparingMixin(Trainer):
         call = inspect.signature(prepare).bind(dataset, *args, **kwargs)
         if self._stand_in is None or dataset is not self._stand_in:
             name = call.arguments.get("dataset_name")
-            return prepare(preprocessed_now(dataset, self._preprocess_of.get(str(name))), *args, **kwargs)
+            if isinstance(dataset, datasets.Dataset) and not len(dataset):
+                raise ValueError(f"eval_dataset: the data set {name!r} is empty. Leave it out, or give it samples.")
+            with _named_in_errors(f"evaluation set {name!r}"):
+                return prepare(preprocessed_now(dataset, self._preprocess_of.get(str(name))), *args, **kwargs)
         check_loss(self)
         self._stand_in = None  # an evaluation set may be the same object
         self._preprocess_of = {stream.name: stream.preprocess for stream in self.streams}
@@ -79,10 +82,11 @@ class PreparingMixin(Trainer):
         if "dataset_name" in given:
             given["dataset_name"] = stream.name
         name = type(self).__name__
-        with self._completions_learned_as_by(stream, given):
+        # An error of torch's at run time may be one of another rank, which says nothing about this stream.
+        with self._completions_learned_as_by(stream, given), _named_in_errors(f"stream {stream.name!r}"):
             try:
                 prepared = prepare(*call.args, **call.kwargs)
-            except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise ValueError(
                     f"Stream {stream.name!r}: {name} cannot prepare its columns {sorted(first_sample(stream))}: "
                     f"{type(error).__name__}: {error}. Give the stream a data set of a format that {name} takes."
@@ -135,3 +139,12 @@ class PreparingMixin(Trainer):
 
 def _preprocessed(stream: Stream) -> Any:
     return preprocessed_now(stream.dataset, stream.preprocess)
+
+
+@contextlib.contextmanager
+def _named_in_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"While the {what} was prepared.")
+        raise
