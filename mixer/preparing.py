@@ -82,14 +82,17 @@ class PreparingMixin(Trainer):
         if "dataset_name" in given:
             given["dataset_name"] = stream.name
         name = type(self).__name__
-        # An error of torch's at run time may be one of another rank, which says nothing about this stream.
-        with self._completions_learned_as_by(stream, given), _named_in_errors(f"stream {stream.name!r}"):
+        with self._completions_learned_as_by(stream, given):
             try:
                 prepared = prepare(*call.args, **call.kwargs)
+            except RuntimeError as error:  # it may be another rank's, and say nothing about this stream
+                error.add_note(f"While the stream {stream.name!r} was prepared.")
+                raise
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise ValueError(
                     f"Stream {stream.name!r}: {name} cannot prepare its columns {sorted(first_sample(stream))}: "
-                    f"{type(error).__name__}: {error}. Give the stream a data set of a format that {name} takes."
+                    f"{type(error).__name__}: {str(error).rstrip('.')}. Where their format is the reason, give the "
+                    f"stream one that {name} takes."
                 ) from error
         if isinstance(prepared, datasets.Dataset) and not len(prepared):
             raise ValueError(
