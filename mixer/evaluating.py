@@ -58,19 +58,19 @@ class EvaluatingMixin(FormsMixin):
         is_several = isinstance(sets, dict)
         name = eval_dataset if isinstance(eval_dataset, str) else self._set_name(metric_key_prefix)
         with self._evaluating_sets(metric_key_prefix, options) if is_several else self._evaluating(name):
-            metrics: dict[str, float] = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **options)
+            metrics: dict[str, float] = super().evaluate(
+                **_given(eval_dataset, ignore_keys, metric_key_prefix), **options
+            )
         return metrics
 
-    def predict(
-        self,
-        test_dataset: Any,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "test",
-        **kwargs: Any,
-    ) -> Any:
+    def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Predicts; under the prefix `test_NAME` as the stream `NAME` is trained; see `Trainer.predict`."""
-        with self._evaluating(self._set_name(metric_key_prefix)):
-            return super().predict(test_dataset, ignore_keys, metric_key_prefix, **kwargs)
+        predict = super().predict
+        call = inspect.signature(predict).bind(test_dataset, *args, **kwargs)
+        call.apply_defaults()
+        prefix = kwargs.get("metric_key_prefix", call.arguments.get("metric_key_prefix", "test"))
+        with self._evaluating(self._set_name(prefix)):
+            return predict(test_dataset, *args, **kwargs)
 
     @contextlib.contextmanager
     def _evaluating_sets(self, prefix: str, options: Mapping[str, Any]) -> Iterator[None]:
@@ -142,3 +142,13 @@ class EvaluatingMixin(FormsMixin):
         if self._evaluated_stream is not None:
             dataset = preprocessed(dataset, self._evaluated_stream.preprocess)
         return super()._get_dataloader(dataset, *args, **kwargs)
+
+
+def _given(eval_dataset: Any, ignore_keys: list[str] | None, prefix: str) -> dict[str, Any]:
+    """Names those arguments of an evaluation that were given: classes below may have others, in another order."""
+    given = {"eval_dataset": eval_dataset, "ignore_keys": ignore_keys, "metric_key_prefix": prefix}
+    return {
+        name: value
+        for name, value in given.items()
+        if value is not None and (name, value) != ("metric_key_prefix", "eval")
+    }

@@ -65,7 +65,10 @@ class PreparingMixin(Trainer):
         call = inspect.signature(prepare).bind(dataset, *args, **kwargs)
         if self._stand_in is None or dataset is not self._stand_in:
             name = call.arguments.get("dataset_name")
-            return prepare(preprocessed_now(dataset, self._preprocess_of.get(str(name))), *args, **kwargs)
+            if isinstance(dataset, datasets.Dataset) and not len(dataset):
+                raise ValueError(f"eval_dataset: the data set {name!r} is empty. Leave it out, or give it samples.")
+            with _named_in_errors(f"evaluation set {name!r}"):
+                return prepare(preprocessed_now(dataset, self._preprocess_of.get(str(name))), *args, **kwargs)
         check_loss(self)
         self._stand_in = None  # an evaluation set may be the same object
         self._preprocess_of = {stream.name: stream.preprocess for stream in self.streams}
@@ -83,10 +86,14 @@ class PreparingMixin(Trainer):
         with self._completions_learned_as_by(stream, given):
             try:
                 prepared = prepare(*call.args, **call.kwargs)
-            except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            except RuntimeError as error:  # it may be another rank's, and say nothing about this stream
+                error.add_note(f"While the stream {stream.name!r} was prepared.")
+                raise
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise ValueError(
                     f"Stream {stream.name!r}: {name} cannot prepare its columns {sorted(first_sample(stream))}: "
-                    f"{type(error).__name__}: {error}. Give the stream a data set of a format that {name} takes."
+                    f"{type(error).__name__}: {str(error).rstrip('.')}. Where their format is the reason, give the "
+                    f"stream one that {name} takes."
                 ) from error
         if isinstance(prepared, datasets.Dataset) and not len(prepared):
             raise ValueError(
@@ -136,3 +143,12 @@ class PreparingMixin(Trainer):
 
 def _preprocessed(stream: Stream) -> Any:
     return preprocessed_now(stream.dataset, stream.preprocess)
+
+
+@contextlib.contextmanager
+def _named_in_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"While the {what} was prepared.")
+        raise

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import broadcast_object_list
+
 from mixer.assembly import MixtureOptions
 from mixer.ledger import Ledger
 from mixer.methods import MethodsMixin
@@ -29,6 +31,10 @@ class _Start:
     folder: Path
 
 
+class _PrunedElsewhere(Exception):  # noqa: N818
+    """The main rank has ended the trial."""
+
+
 class SearchingMixin(MethodsMixin):
     """A Trainer whose trials know nothing of each other."""
 
@@ -48,8 +54,9 @@ class SearchingMixin(MethodsMixin):
 
         Args:
             hp_space: As for the Trainer.
-            compute_objective: As for the Trainer. Without it and metrics for all sets, over a dict of evaluation sets
-                it is their mean loss, `eval_loss`, where the Trainer would add up the losses of all sets.
+            compute_objective: As for the Trainer. Without it, over a dict of evaluation sets it is their mean loss,
+                `eval_loss`, where the Trainer would add up the losses of all sets. Has to be given where
+                `compute_metrics` is one function for all of them.
             *args: As for the Trainer.
             **kwargs: As for the Trainer.
 
@@ -57,12 +64,23 @@ class SearchingMixin(MethodsMixin):
             What `Trainer.hyperparameter_search` gives.
 
         Raises:
-            ValueError: If a trial has arguments that would be refused at construction.
+            ValueError: If a trial has arguments that would be refused at construction, several were to run at once, or
+                nobody says which of several metrics counts.
         """
-        if compute_objective is None and self.compute_metrics is None and isinstance(self.eval_dataset, dict):
-            compute_objective = _mean_loss
+        _check_jobs(kwargs.get("n_jobs", 1))
+        if compute_objective is None and isinstance(self.eval_dataset, dict):
+            compute_objective = self._mean_loss_alone(list(self.eval_dataset))
         with self._searching():
             return super().hyperparameter_search(hp_space, compute_objective, *args, **kwargs)
+
+    def _mean_loss_alone(self, sets: list[str]) -> Callable[[Mapping[str, float]], float]:
+        if self.compute_metrics is not None:
+            raise ValueError(
+                "compute_objective is missing: the Trainer's own would add up all losses and metrics of the evaluation "
+                f"sets {sets}. Say which one counts, as in compute_objective=lambda metrics: "
+                'metrics["eval_loss"], their mean.'
+            )
+        return _mean_loss
 
     @contextlib.contextmanager
     def _searching(self) -> Iterator[None]:
@@ -83,6 +101,30 @@ class SearchingMixin(MethodsMixin):
             self._start = None
             if self.args.should_save:
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Trains; on the other ranks a trial that was pruned ends without an error, as their next one is waited for."""
+        try:
+            return super().train(*args, **kwargs)
+        except _PrunedElsewhere:
+            return None
+
+    def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
+        """Prunes a trial on all ranks: the main one alone decides, and would leave the others waiting."""
+        if trial is None or self._start is None or self.args.world_size == 1:
+            super()._report_to_hp_search(trial, step, metrics)
+            return
+        pruned: Exception | None = None
+        try:
+            super()._report_to_hp_search(trial, step, metrics)
+        except Exception as error:  # it goes on below, once the others know
+            pruned = error
+        told = [pruned is not None]
+        broadcast_object_list(told)
+        if pruned is not None:
+            raise pruned
+        if told[0]:
+            raise _PrunedElsewhere
 
     def _hp_search_setup(self, trial: Any) -> None:
         super()._hp_search_setup(trial)
@@ -119,3 +161,11 @@ class SearchingMixin(MethodsMixin):
 
 def _mean_loss(metrics: Mapping[str, float]) -> float:
     return metrics["eval_loss"]
+
+
+def _check_jobs(num_jobs: int) -> None:
+    if num_jobs != 1:
+        raise ValueError(
+            f"n_jobs={num_jobs} would have threads run trials at once, in this one trainer. Leave it out; to search in "
+            "parallel, start several processes with the same storage and study_name."
+        )

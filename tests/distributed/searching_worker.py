@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import optuna
+
 from mixer import LossChange, MixingTrainer
 from tests.distributed.launch import end_with, message_of
 from tests.helpers import Tokens, arguments, build_model
@@ -26,13 +28,21 @@ def new_trainer(folder: Path, **options: Any) -> MixingTrainer:
     )
 
 
-def search(folder: Path, trials: list[dict[str, Any]]) -> Any:
+class PrunesFirst(optuna.pruners.BasePruner):
+    """Prunes the first trial at its first evaluation."""
+
+    def prune(self, study: Any, trial: Any) -> bool:
+        return bool(trial.number == 0)
+
+
+def search(folder: Path, trials: list[dict[str, Any]], **options: Any) -> Any:
     """Runs the trials; gives the best one on the main rank."""
     return new_trainer(folder).hyperparameter_search(
         hp_space=lambda trial: trials[trial.number],
         compute_objective=lambda metrics: metrics["eval_math_loss"],
         n_trials=len(trials),
         backend="optuna",
+        **options,
     )
 
 
@@ -41,5 +51,11 @@ if __name__ == "__main__":
     best = search(target / "search", TRIALS)
     for number, options in enumerate(TRIALS):
         new_trainer(target / f"fresh-{number}", **options).train()
+    pruned = search(target / "pruned", TRIALS, pruner=PrunesFirst())
     refused = message_of(lambda: search(target / "refused", [{"average_tokens_across_devices": False}]))
-    end_with({"best": None if best is None else [best.run_id, best.objective], "refused": refused}, target, "searching")
+    results = {
+        "best": None if best is None else [best.run_id, best.objective],
+        "pruned": None if pruned is None else pruned.run_id,
+        "refused": refused,
+    }
+    end_with(results, target, "searching")

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
+from transformers import Trainer
 
-from mixer import Head, MixingTrainer, Stream
+from mixer import Head, MixingMixin, MixingTrainer, Stream
 from tests.helpers import Tokens, arguments, build_model
 from tests.mixer.forms import KINDS, NAMES, loss_sum_of_head, multi_task, num_items, task_data, task_streams
 
@@ -228,3 +229,41 @@ def test_it_evaluates_without_streams_by_the_heads_names(tmp_path: Path) -> None
     assert trainer.evaluate()["eval_topic_loss"] == pytest.approx(
         _mean_by_hand(trainer.model, "topic", task_data("topic", 8)), rel=1e-6
     )
+
+
+class _WithExamples(Trainer):
+    """Has arguments of its own among those of the Trainer, as the scripts for questions and answers do."""
+
+    examples: Any = None
+
+    def evaluate(
+        self,
+        eval_dataset: Any = None,
+        eval_examples: Any = None,
+        ignore_keys: Any = None,
+        metric_key_prefix: str = "eval",
+    ) -> Any:
+        assert ignore_keys is None
+        return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+
+    def predict(
+        self, predict_dataset: Any, predict_examples: Any, ignore_keys: Any = None, metric_key_prefix: str = "test"
+    ) -> Any:
+        self.examples = predict_examples
+        return super().predict(predict_dataset, ignore_keys, metric_key_prefix)
+
+
+class _MixingWithExamples(MixingMixin, _WithExamples):
+    pass
+
+
+def test_arguments_reach_a_class_that_has_them_in_another_order(tmp_path: Path) -> None:
+    streams = {"a": Tokens(6, 1), "b": Tokens(5, 2)}
+    trainer = _MixingWithExamples(
+        build_model("llama"), arguments(tmp_path), train_dataset=streams, eval_dataset=streams
+    )
+    assert {"eval_a_loss", "eval_b_loss", "eval_loss"} <= trainer.evaluate().keys()
+    assert "eval_loss" in trainer.evaluate(streams["a"])
+    assert "test_loss" in trainer.predict(streams["a"], ["one"]).metrics
+    assert trainer.examples == ["one"]
+    assert "test_a_loss" in trainer.predict(streams["a"], ["two"], None, "test_a").metrics

@@ -186,3 +186,15 @@ def test_a_trial_is_refused_what_a_trainer_is(changes: dict[str, Any], message: 
     trainer = _trainer(tmp_path / "search", **options)
     with pytest.raises(ValueError, match=message):
         _search(trainer, 1, space=lambda trial: changes, compute_objective=_math_loss)
+
+
+def test_trials_at_once_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="n_jobs=2 would have threads run trials at once"):
+        _search(_trainer(tmp_path), n_jobs=2)
+
+
+def test_metrics_and_losses_of_several_sets_are_not_added_up(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path)
+    trainer.compute_metrics = lambda prediction: {"accuracy": 0.5}
+    with pytest.raises(ValueError, match=r"compute_objective is missing.*\['math', 'code'\]"):
+        _search(trainer, 1)

@@ -115,6 +115,15 @@ def test_a_stream_of_another_kind_is_named(tmp_path: Path) -> None:
         _trainer(tmp_path, {"chat": chats(4, 1), "odd": Tokens(3, 1)})
 
 
+def test_an_evaluation_set_that_does_not_go_is_named(tmp_path: Path) -> None:
+    sets = {"chat": chats(3, 2), "odd": texts(3, 1).rename_column("text", "words")}
+    with pytest.raises(KeyError, match="text") as caught:
+        _trainer(tmp_path, two_chats(), {"eval_dataset": sets})
+    assert caught.value.__notes__ == ["While the evaluation set 'odd' was prepared."]
+    with pytest.raises(ValueError, match="eval_dataset: the data set 'odd' is empty"):
+        _trainer(tmp_path, two_chats(), {"eval_dataset": {**sets, "odd": chats(3, 2).select([])}})
+
+
 def test_an_evaluation_set_may_be_the_first_stream(tmp_path: Path) -> None:
     data = two_chats()
     trainer = _trainer(tmp_path, data, {"eval_dataset": data["a"]})
