@@ -80,6 +80,24 @@ def check_order(trainer_class: type, mixin: type, args: Any, positional: tuple[A
     return knows_names
 
 
+def check_prepared_elsewhere(trainer_class: type) -> None:
+    """Refuses trainers of TRL that prepare their data in another way than by `_prepare_dataset`.
+
+    Args:
+        trainer_class: A class without that method.
+
+    Raises:
+        TypeError: With the class and the way out.
+    """
+    owner = next((owner for owner in trainer_class.__mro__ if owner.__module__.startswith("trl.")), None)
+    if owner is not None:
+        raise TypeError(
+            f"{trainer_class.__name__}: {owner.__name__} of TRL has no _prepare_dataset, by which the data set of each "
+            "stream would be prepared, so that it would go unprepared. Mix the data sets beforehand "
+            "(datasets.interleave_datasets), or take SFTTrainer, DPOTrainer, RewardTrainer or KTOTrainer."
+        )
+
+
 def _names(owner: type) -> list[str]:
     return list(inspect.signature(owner.__init__).parameters)[1:]  # type: ignore[misc]  # of that very class
 

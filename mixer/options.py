@@ -11,6 +11,7 @@ from mixer.learning_rate import check_scheduler
 from mixer.policies.base import Policy
 from mixer.schedules import Schedule
 from mixer.stream import Stream
+from mixer.streams import is_dataset
 
 logger = logging.get_logger(__name__)
 
@@ -215,13 +216,19 @@ def check_metrics(metrics: Mapping[str, Any], eval_dataset: Any) -> None:
 
 
 def check_evaluation_names(eval_dataset: Any) -> None:
-    """Refuses names of evaluation sets whose keys are those of the summary.
+    """Refuses evaluation sets without names, and names whose keys are those of the summary.
 
     Args:
         eval_dataset: The trainer's evaluation data.
 
     Raises:
         ValueError: If a set is called `"worst"`.
+        TypeError: If they are a list of data sets or of streams.
     """
+    if isinstance(eval_dataset, (list, tuple)) and eval_dataset and is_dataset(eval_dataset[0]):
+        raise TypeError(
+            f"eval_dataset is a list of {len(eval_dataset)} data sets: give a dict of them by name, such as "
+            '{"math": math_dev, "code": code_dev}.'
+        )
     if isinstance(eval_dataset, dict) and "worst" in eval_dataset:
         raise ValueError("eval_dataset: the name 'worst' is taken by eval_worst_loss; give the set another name.")

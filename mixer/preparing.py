@@ -10,7 +10,7 @@ from typing import Any
 import datasets
 from transformers import Trainer
 
-from mixer.mixable import check_loss
+from mixer.mixable import check_loss, check_prepared_elsewhere
 from mixer.preprocessed import Preprocess, preprocessed_now
 from mixer.stream import Stream
 from mixer.stream_formats import check_kinds, check_sft, first_sample, learns_completions
@@ -40,6 +40,7 @@ class PreparingMixin(Trainer):
         if not self.streams:
             return None
         if not hasattr(super(), "_prepare_dataset"):
+            check_prepared_elsewhere(type(self))
             self._stand_in = self._combined = self._combine()
             return self._combined
         lasting = [stream for stream in self.streams if not stream.is_memory]

@@ -35,7 +35,7 @@ def as_streams(train_dataset: Any, called: str = "train_dataset") -> list[Stream
         streams = [train_dataset]
     elif isinstance(train_dataset, Sequence) and train_dataset and isinstance(train_dataset[0], Stream):
         streams = list(train_dataset)
-    elif isinstance(train_dataset, (list, tuple)) and train_dataset and _is_dataset(train_dataset[0]):
+    elif isinstance(train_dataset, (list, tuple)) and train_dataset and is_dataset(train_dataset[0]):
         raise TypeError(
             f"{called} is a list of {len(train_dataset)} data sets without names: give a dict of them, such as "
             '{"math": math, "code": code}, or a list of Stream.'
@@ -130,8 +130,16 @@ def describe(streams: Sequence[Stream]) -> Mixture:
     )
 
 
-def _is_dataset(value: Any) -> bool:
-    return isinstance(value, (Dataset, datasets.Dataset, datasets.IterableDataset))
+def is_dataset(value: Any) -> bool:
+    """Says whether a value is a data set or a stream, and no single sample.
+
+    Args:
+        value: Anything.
+
+    Returns:
+        Whether it is one of torch's or of Hugging Face's data sets, or a `Stream`.
+    """
+    return isinstance(value, (Dataset, datasets.Dataset, datasets.IterableDataset, Stream))
 
 
 def _check_streams(streams: Sequence[Stream], called: str) -> None:

@@ -267,3 +267,9 @@ def test_arguments_reach_a_class_that_has_them_in_another_order(tmp_path: Path) 
     assert "test_loss" in trainer.predict(streams["a"], ["one"]).metrics
     assert trainer.examples == ["one"]
     assert "test_a_loss" in trainer.predict(streams["a"], ["two"], None, "test_a").metrics
+
+
+def test_a_list_of_evaluation_sets_is_refused(tmp_path: Path) -> None:
+    sets = [task_data("topic"), task_data("tags")]
+    with pytest.raises(TypeError, match="eval_dataset is a list of 2 data sets: give a dict of them by name"):
+        MixingTrainer(multi_task(), arguments(tmp_path), train_dataset=task_streams(), eval_dataset=sets)

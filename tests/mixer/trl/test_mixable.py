@@ -58,3 +58,10 @@ def test_arguments_in_the_order_of_another_trainer_are_refused(tmp_path: Path) -
         _Preferences(model_of(), model_of(), arguments(tmp_path), train_dataset=data)
     with pytest.raises(TypeError, match=r"1 more arguments than model, args.*DPOTrainer takes others in that place"):
         _Preferences(model_of(), arguments(tmp_path), None, data, None)
+
+
+def test_trainers_of_trl_that_prepare_their_data_otherwise_are_refused(tmp_path: Path) -> None:
+    other = type("OtherTrainer", (Trainer,), {"__module__": "trl.trainer.other_trainer"})
+    mixed: Any = type("Mixed", (MixingMixin, other), {})
+    with pytest.raises(TypeError, match=r"Mixed: OtherTrainer of TRL has no _prepare_dataset.*SFTTrainer"):
+        mixed(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())
