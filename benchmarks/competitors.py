@@ -18,7 +18,7 @@ from mixer.cutting import MicroBatchOptions
 from mixer.loader import MixingLoader
 from mixer.planner import Planner
 from mixer.policies import Fixed
-from mixer.streams import Stream
+from mixer.stream import Stream
 
 ROW_LENGTH = 128
 SHARES = (0.5, 0.3, 0.2)

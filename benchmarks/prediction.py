@@ -20,7 +20,7 @@ from mixer.loader import MixingLoader, WorkerOptions
 from mixer.plan import Plan
 from mixer.planner import Planner
 from mixer.policies import Decision, Mixture, Observation, Policy
-from mixer.streams import Stream
+from mixer.stream import Stream
 
 Keys = list[tuple[int, int]]
 Assignment = Callable[[Plan], Keys]

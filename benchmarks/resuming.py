@@ -23,7 +23,7 @@ from mixer.cutting import MicroBatchOptions
 from mixer.loader import MixingLoader
 from mixer.planner import Planner
 from mixer.policies import LossChange
-from mixer.streams import Stream
+from mixer.stream import Stream
 
 OURS, THEIRS = "mixer", "accelerate.skip_first_batches"
 FAR = 10**12

@@ -56,7 +56,7 @@ from mixer.policies import (
 from mixer.probe import GradientProbe
 from mixer.probing import Probing
 from mixer.seq2seq import MixingSeq2SeqTrainer
-from mixer.streams import Stream
+from mixer.stream import Stream
 from mixer.trainer import MixingMixin, MixingTrainer
 
 if TYPE_CHECKING:

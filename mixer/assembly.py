@@ -16,7 +16,8 @@ from mixer.policies import Fixed, Policy, Proportional, as_policy
 from mixer.preprocessed import preprocessed
 from mixer.random_state import seeded
 from mixer.schedules import Schedule
-from mixer.streams import Stream, total_max_samples
+from mixer.stream import Stream
+from mixer.streams import total_max_samples
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from mixer.homes import dealt_samples, rank_samples
 from mixer.iterable_drawer import IterableDrawer
 from mixer.order import Order, OrderBlock
 from mixer.plan import Plan
-from mixer.streams import Stream
+from mixer.stream import Stream
 
 Int64Array = NDArray[np.int64]
 

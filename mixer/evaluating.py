@@ -11,7 +11,7 @@ from mixer.collation import TASK, batch_mapping
 from mixer.forms import FormsMixin
 from mixer.model_inputs import heads_of, parameters_of_forward, takes_task
 from mixer.preprocessed import preprocessed
-from mixer.streams import Stream
+from mixer.stream import Stream
 
 
 class EvaluatingMixin(FormsMixin):
@@ -31,7 +31,8 @@ class EvaluatingMixin(FormsMixin):
             self._task_of(name, self._stream_of(name))
 
     def _stream_of(self, name: str) -> Stream | None:
-        return next((stream for stream in self.streams if stream.name == name), None)
+        only = self.streams[0] if len(self.streams) == 1 else None  # a set of any name is of its kind
+        return next((stream for stream in self.streams if stream.name == name), only)
 
     def evaluate(
         self,

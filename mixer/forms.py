@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel, Trainer
 from transformers.utils import logging
 
@@ -16,9 +16,10 @@ from mixer.labels import check_label_column, check_labels, num_classes_of
 from mixer.likeness import come_together
 from mixer.loader import Update
 from mixer.loading import LoadingMixin
-from mixer.model_inputs import check_columns, heads_of, inner_model, takes_task
+from mixer.model_inputs import check_columns, heads_of
 from mixer.random_state import seeded
-from mixer.streams import Stream
+from mixer.stream import Stream
+from mixer.stream_heads import tasks_of
 
 Int64Array = NDArray[np.int64]
 
@@ -36,6 +37,7 @@ class FormsMixin(LoadingMixin):
         model, streams = self.model, self.streams
         assert model is not None, "the Trainer has made its model"  # noqa: S101
         self._tasks = tasks_of(model, streams)
+        self._conventions = {}  # a score before the first run asks too
         _check_unused_heads(self, self._tasks)
         self._check_smoothing()
         self._take_classes()
@@ -166,51 +168,6 @@ class FormsMixin(LoadingMixin):
                 are_rows = labels.dim() > 0 and len(labels) == len(stream_ids)
                 own = labels[torch.from_numpy(stream_ids == stream_id)] if are_rows else labels
                 check_labels(self.streams[stream_id].name, own, number, _head(self._tasks[stream_id]))
-
-
-def tasks_of(model: nn.Module, streams: list[Stream]) -> tuple[str | None, ...]:
-    """Says what a model is told as `task` for the samples of each stream.
-
-    Args:
-        model: The model.
-        streams: The streams.
-
-    Returns:
-        `[num_streams]`: the stream's head, or its name; `None` where the model takes no task.
-
-    Raises:
-        ValueError: If a head is named that the model does not have, or a memory's is not named.
-    """
-    named = [stream.name for stream in streams if stream.head is not None]
-    if not takes_task(model):
-        if named:
-            raise ValueError(
-                f"The streams {named} name a head, but {type(inner_model(model)).__name__}.forward has no parameter "
-                "'task' to be told of it. Leave head out, or train a MultiTaskModel or another model that takes a task."
-            )
-        return (None,) * len(streams)
-    for stream in streams:
-        if stream.is_memory and stream.head is None:
-            raise ValueError(
-                f"Stream {stream.name!r}: say by which head its samples go: Stream({stream.name!r}, buffer, head=...), "
-                "one buffer a head."
-            )
-    tasks = tuple(stream.head or stream.name for stream in streams)
-    _check_heads(heads_of(model), streams, tasks)
-    return tasks
-
-
-def _check_heads(heads: Mapping[str, Any] | None, streams: list[Stream], tasks: tuple[str | None, ...]) -> None:
-    """Refuses streams whose head the model does not have, where it is known which it has."""
-    if heads is None:
-        return
-    without = {stream.name: task for stream, task in zip(streams, tasks, strict=True) if task not in heads}
-    if without:
-        raise ValueError(
-            f"The model has the heads {list(heads)}, but none for {list(without.values())} of the streams "
-            f"{list(without)}. Add them, or name the head of such a stream: Stream({next(iter(without))!r}, data_set, "
-            f"head={next(iter(heads), None)!r})."
-        )
 
 
 def _check_unused_heads(trainer: Trainer, tasks: tuple[str | None, ...]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.streams import Stream
+from mixer.stream import Stream
 
 FloatArray = NDArray[np.float64]
 Int64Array = NDArray[np.int64]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.streams import Stream
+from mixer.stream import Stream
 
 Int64Array = NDArray[np.int64]
 

@@ -17,7 +17,8 @@ from mixer.loader import MixingLoader, WorkerOptions
 from mixer.packing import Columns
 from mixer.preprocessed import preprocessed
 from mixer.rows import RowSource
-from mixer.streams import Stream, read_from
+from mixer.stream import Stream
+from mixer.streams import read_from
 from mixer.updates import UpdateMixin
 
 

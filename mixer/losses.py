@@ -47,10 +47,11 @@ def tokens_per_row(inputs: Mapping[str, Any]) -> Tensor:
         int64 `[num_rows]`; 0 a row for inputs that are no tokens.
     """
     mask, ids = inputs.get("attention_mask"), inputs.get("input_ids")
-    if isinstance(mask, Tensor) and mask.dim() == 2:
-        return mask.sum(dim=1).to(torch.int64)
-    if isinstance(ids, Tensor) and ids.dim() == 2:
-        return torch.full((len(ids),), ids.shape[1], dtype=torch.int64)
+    is_of_tokens = isinstance(mask, Tensor) and isinstance(ids, Tensor) and mask.shape == ids.shape  # or of choices
+    if isinstance(mask, Tensor) and (mask.dim() == 2 or is_of_tokens):
+        return mask.reshape(len(mask), -1).sum(dim=1).to(torch.int64)
+    if isinstance(ids, Tensor) and ids.dim() in (2, 3):
+        return torch.full((len(ids),), ids.shape[1:].numel(), dtype=torch.int64)
     return torch.zeros(num_rows(inputs), dtype=torch.int64)
 
 

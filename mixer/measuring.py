@@ -13,7 +13,7 @@ from mixer.batch_size import BatchSize
 from mixer.loader import MicroBatch, Update
 from mixer.plan import Plan
 from mixer.policies import Policy
-from mixer.probing import Probing, check_exact, resolve_probing
+from mixer.probing import Probing, check_exact, exact_refusal, resolve_probing
 from mixer.rank_noise import RankNoise, noise_of_ranks
 from mixer.recorder import FinishedUpdate
 from mixer.recovery import RecoveryMixin
@@ -40,6 +40,8 @@ class MeasuringMixin(RecoveryMixin):
         if resolved is None:
             return None
         check_exact(resolved[0], self.args, size, self._max_tokens, self._policy, self.streams)
+        if resolved[0].needs_one_micro_batch and self._wants_one_stream_each and len(self.streams) > 1:
+            raise exact_refusal("streams that differ have micro-batches of their own")
         names = [stream.name for stream in self.streams]
         probe = RunProbe(*resolved, names, world_size, self.args.seed)
         assert self.model is not None, "the Trainer has made its model"  # noqa: S101

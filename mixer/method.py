@@ -17,7 +17,7 @@ from mixer.loader import MicroBatch, Update
 from mixer.plan import Plan
 from mixer.planner import Planner
 from mixer.side_runs import SideRuns
-from mixer.streams import Stream
+from mixer.stream import Stream
 
 FloatArray = NDArray[np.float64]
 Int64Array = NDArray[np.int64]

@@ -10,7 +10,7 @@ from mixer.budget import Budget
 from mixer.learning_rate import check_scheduler
 from mixer.policies.base import Policy
 from mixer.schedules import Schedule
-from mixer.streams import Stream
+from mixer.stream import Stream
 
 logger = logging.get_logger(__name__)
 

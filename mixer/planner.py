@@ -13,7 +13,7 @@ from mixer.drawers import DrawerLookup, OrderedDrawer, StreamShare
 from mixer.groups import Grouping, Groups
 from mixer.iterable_drawer import IterableDrawer
 from mixer.plan import Plan
-from mixer.streams import Stream
+from mixer.stream import Stream
 
 FloatArray = NDArray[np.float64]
 Int64Array = NDArray[np.int64]

@@ -12,8 +12,9 @@ from transformers import Trainer
 
 from mixer.mixable import check_loss
 from mixer.preprocessed import Preprocess, preprocessed_now
+from mixer.stream import Stream
 from mixer.stream_formats import check_kinds, check_sft, first_sample, learns_completions
-from mixer.streams import Stream, combine
+from mixer.streams import combine
 
 
 class PreparingMixin(Trainer):

@@ -7,7 +7,7 @@ from typing import Any
 import datasets
 from torch.utils.data import Dataset, IterableDataset
 
-from mixer.streams import is_iterable
+from mixer.stream import is_iterable
 
 Preprocess = Callable[[Any], Any]
 

@@ -9,7 +9,8 @@ from transformers.utils import logging
 from mixer.batch_size import BatchSize
 from mixer.policies import Policy
 from mixer.schedules import Schedule
-from mixer.streams import Stream, describe
+from mixer.stream import Stream
+from mixer.streams import describe
 
 logger = logging.get_logger(__name__)
 
@@ -166,5 +167,8 @@ def check_exact(
         )
     if largest > cap:
         raise exact_refusal(f"updates have up to {largest} samples and per_device_train_batch_size={cap}")
+    weighed = [stream.name for stream in streams if stream.loss_weight != 1]
+    if weighed:
+        raise exact_refusal(f"loss_weight of {weighed} needs micro-batches of one stream each")
     if len(streams) > 1 and policy.start(describe(streams)).loss_weights is not None:
         raise exact_refusal(f"mixing={policy.name} weighs losses, for which micro-batches are of one stream each")

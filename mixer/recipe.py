@@ -20,7 +20,7 @@ from mixer.planner import Drawing
 from mixer.policies.base import Policy
 from mixer.probing import Probing
 from mixer.schedules import Schedule
-from mixer.streams import Stream
+from mixer.stream import Stream
 from mixer.trainer import MixingTrainer
 from mixer.updates import NonFinite
 

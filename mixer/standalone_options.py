@@ -12,7 +12,8 @@ from mixer.options import check_schedule, resolve_epoch_size
 from mixer.policies import Policy, Scheduled, Wrapper
 from mixer.schedules import AdaBatch, CriticalBatchWarmup, Function, Ramp, Schedule, as_schedule
 from mixer.schedules.limits import check_whole
-from mixer.streams import Stream, as_streams, total_max_samples
+from mixer.stream import Stream
+from mixer.streams import as_streams, total_max_samples
 
 BatchSizeLike = Schedule | str | int | Callable[[int, int], int]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import datasets
 
-from mixer.streams import Stream
+from mixer.stream import Stream
 
 _IMAGES = {"image", "images"}
 # SFTTrainer reads a stream that has all of one of these; a column of its own for plain text can be named beside.

@@ -47,7 +47,8 @@ from mixer.recorder import Recorder
 from mixer.resuming import ResumingMixin
 from mixer.schedules import Schedule, as_schedule
 from mixer.searching import SearchingMixin
-from mixer.streams import Stream, as_streams
+from mixer.stream import Stream
+from mixer.streams import as_streams
 from mixer.training_checks import check_arguments
 from mixer.trl_steps import TRLStepsMixin
 from mixer.updates import NonFinite, UpdateMixin

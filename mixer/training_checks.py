@@ -11,7 +11,7 @@ from transformers.utils import logging
 from mixer.one_pass import steps_in_backward
 from mixer.options import resolve_batch_size
 from mixer.schedules import Schedule
-from mixer.streams import Stream
+from mixer.stream import Stream
 from mixer.training_options import REFUSED
 
 logger = logging.get_logger(__name__)

@@ -1,7 +1,6 @@
 """How an update is trained: all its micro-batches, on every rank, as if one process had the whole batch."""
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -9,24 +8,21 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import Trainer
 from transformers.utils import logging
 
 from mixer.agreement import Agreement, OtherRankError, UpdateContents
-from mixer.collation import OwnForm, batch_mapping
+from mixer.collation import OwnForm
 from mixer.controller import Mixing
-from mixer.convention import EXACT_SHARE, LossConvention, decide, samples_per_item, try_convention
+from mixer.convention import decide
 from mixer.feed import Feed
 from mixer.gradient_statistics import GradientStatistics
-from mixer.label_shift import shifts_labels
 from mixer.learning_rate import LearningRate
 from mixer.ledger import Ledger
-from mixer.liger import RowlessTracker, hides_rows
 from mixer.loader import MicroBatch, MixingLoader, Update
-from mixer.losses import LossTracker, items_per_row, tokens_per_row
-from mixer.plan import FloatArray, Plan
+from mixer.losses import tokens_per_row
+from mixer.plan import Plan
 from mixer.recorder import FinishedUpdate
-from mixer.streams import Stream
+from mixer.stream_losses import LossesMixin
 
 logger = logging.get_logger(__name__)
 
@@ -37,22 +33,17 @@ class NonFiniteLossError(RuntimeError):
     """A stream's loss is not finite and the trainer was told to stop then."""
 
 
-class UpdateMixin(Trainer):
+class UpdateMixin(LossesMixin):
     """The steps of a Trainer whose batches are whole updates; `MixingMixin` sets it up."""
 
     ledger: Ledger
-    streams: list[Stream]
     _agreement: Agreement
     _nonfinite: NonFinite
     _recovers: bool = False  # whether an update may be repeated in smaller micro-batches
-    _contents_of_update: UpdateContents
     _load_counts: dict[str, int]
-    _micro_items: list[int]
     _mixing: Mixing | None = None
     _loader: MixingLoader | None = None
     _feed: Feed | None = None
-    _conventions: dict[int, LossConvention]  # by the stream where their losses differ, else under 0
-    _losses_differ: bool = False  # whether streams have losses or heads of their own
     _own_forms: Mapping[int, OwnForm] = {}  # what the micro-batches of single streams have of their own
     _finished: FinishedUpdate | None = None
     _policy_error: Exception | None = None
@@ -62,9 +53,6 @@ class UpdateMixin(Trainer):
     _gradient_statistics: GradientStatistics | None = None  # of the last update, where its gradient was probed
     _probe_seconds: float = 0.0  # spent on that
     _wants_one_stream_each: bool = False  # whether all micro-batches are of one stream
-    _tracker: LossTracker | None = None
-    _keeps_output: bool = False  # whether somebody looks at what the model gives
-    _keeps_items: bool = False  # whether somebody looks at the loss of each item
     _last_rows: Tensor | None = None  # `[num_rows]`: sums of the last micro-batch's loss terms
 
     @property
@@ -77,47 +65,6 @@ class UpdateMixin(Trainer):
         if self._mixing is None:
             raise ValueError("This trainer has no train_dataset, so there is no mixture.")
         return self._mixing
-
-    @property
-    def _has_own_loss(self) -> bool:
-        """Whether the user computes the loss, and not the model or a trainer whose loss is known."""
-        return self.compute_loss_func is not None or not _is_known(type(self).compute_loss)
-
-    @functools.cached_property
-    def _shifts_labels(self) -> bool:
-        """Whether the first label of a row is no term of the loss; the Trainer does not know it of every model."""
-        return shifts_labels(self.model, self._loss_shifts_labels)
-
-    @contextlib.contextmanager
-    def _with_loss_of(self, stream_id: int) -> Iterator[None]:
-        """Computes the losses of a stream meanwhile, which may have a function of its own for them."""
-        own, common = self.streams[stream_id].compute_loss_func, self.compute_loss_func
-        self.compute_loss_func = common if own is None else own
-        try:
-            yield
-        finally:
-            self.compute_loss_func = common
-
-    def _computes_own_loss(self, stream_id: int) -> bool:
-        """Whether the user computes the loss of a stream, and not the model."""
-        return self._has_own_loss or self.streams[stream_id].compute_loss_func is not None
-
-    def _kind(self, stream_id: int) -> int:
-        """Gives under which number the convention of a stream's loss is known."""
-        return stream_id if self._losses_differ else 0
-
-    def _convention_of(self, stream_id: int) -> LossConvention:
-        """Gives how a stream's loss is normalised.
-
-        One that says nothing yet, as it is 0 or not finite, is taken for a mean, whose rows only the model's are.
-        """
-        guess = LossConvention(counts_items=False, factor=1.0, rows_known=not self._computes_own_loss(stream_id))
-        return self._conventions.get(self._kind(stream_id), guess)
-
-    def _unknown_kinds(self, plan: Plan) -> list[int]:
-        """Gives the kinds of loss in an update of which it is not known how they are normalised."""
-        kinds = np.flatnonzero(plan.counts).tolist() if self._losses_differ else [0]
-        return [kind for kind in kinds if kind not in self._conventions]
 
     @property
     def _present_loader(self) -> MixingLoader:
@@ -145,21 +92,6 @@ class UpdateMixin(Trainer):
     def _before_training(self, update: Update) -> Update:
         """Gives what is trained for an update that all ranks have confirmed: as a rule itself."""
         return update
-
-    @property
-    def _num_items(self) -> int:
-        """Items of the present update over all ranks; at least 1, for it is divided by."""
-        return max(int(self._contents_of_update.items.sum()), 1)
-
-    @property
-    def _num_items_told(self) -> int:
-        """Items of the present update as the Trainer counts them, so that its gradient is the Trainer's own."""
-        return self._num_items + self._contents_of_update.num_first
-
-    @property
-    def _num_divided_by(self) -> int:
-        """What the sum of the present update's items is divided by, of those two."""
-        return self._num_items_told if self._convention_of(0).counts_items else self._num_items
 
     def _load_and_confirm(self, load: Callable[[], Update | None]) -> Update | None:
         """Loads an update, or finds an error, and tells the other ranks before anything else happens."""
@@ -198,12 +130,6 @@ class UpdateMixin(Trainer):
                 num_first += 0 if self._losses_differ else self._num_told(micro) - self._micro_items[-1]
         return UpdateContents(items.astype(np.int64), tokens.astype(np.int64), num_first=num_first)
 
-    def _num_told(self, micro: MicroBatch) -> int:
-        return int(items_per_row(batch_mapping(micro.inputs), self._loss_shifts_labels).sum())
-
-    def _items_per_row(self, micro: MicroBatch) -> Tensor:
-        return items_per_row(batch_mapping(micro.inputs), self._shifts_labels)
-
     def _learn_conventions(self, update: Update, kinds: Sequence[int]) -> Update:
         """Finds out how losses are normalised; loads the update anew, by stream, if its rows cannot be told apart."""
         if self._tracker is None:
@@ -225,61 +151,6 @@ class UpdateMixin(Trainer):
             )
         self._present_loader.by_stream = True
         return self._load_and_confirm(lambda: self._present_loader.load(update.plan)) or update
-
-    def _new_tracker(self, model: nn.Module, wraps: bool = True, keeps_output: bool = False) -> LossTracker:
-        kind = RowlessTracker if hides_rows(self.args) else LossTracker
-        return kind(
-            model,
-            self._shifts_labels,
-            self.args.label_smoothing_factor,
-            wraps,
-            keeps_output,
-            self._keeps_items,
-            weighs_by_probability=getattr(self.args, "loss_type", None) == "dft",
-        )
-
-    def _vote(self, update: Update, kind: int) -> tuple[Update, Tensor]:
-        """Has this rank vote on a convention; gives the update too, which may have been cut anew meanwhile."""
-        of_kind = [self._kind(int(micro.stream_ids[0])) == kind for micro in update.micro_batches]
-        # A rank without such a micro-batch takes part with another one, and knows nothing.
-        number = of_kind.index(True) if any(of_kind) else 0
-        micro = update.micro_batches[number]
-        with self._with_loss_of(int(micro.stream_ids[0])), self._naming_streams(micro):
-            return update, self._try_convention(update, number, any(of_kind))
-
-    def _try_convention(self, update: Update, number: int, counts: bool) -> Tensor:
-        micro, own_items = update.micro_batches[number], self._micro_items[number] if counts else 0
-        tracker, model = self._tracker, self.model_wrapped
-        assert tracker is not None, "the tracker is attached before a loss is tried"  # noqa: S101
-        user_averages = self.args.average_tokens_across_devices
-        # Where the loss is the user's, or there are several, what is seen of the rows may be another one by chance.
-        options = {"largest_other_share": EXACT_SHARE} if self._has_own_loss or self._losses_differ else {}
-
-        def compute_loss(count: int, averages: bool) -> Tensor:
-            inputs = self._prepare_inputs(dict(micro.inputs))
-            tracker.listen(inputs)
-            self.args.average_tokens_across_devices = averages
-            try:
-                with self.compute_loss_context_manager():
-                    count_on_device = torch.tensor(count, device=self.args.device)
-                    loss: Any = self.compute_loss(model, inputs, num_items_in_batch=count_on_device)
-            finally:
-                self.args.average_tokens_across_devices = user_averages
-            return torch.as_tensor(loss).detach()
-
-        def row_losses() -> Tensor | None:
-            rows = tracker.row_losses()
-            return rows if rows is not None and len(rows) == len(micro.stream_ids) else None
-
-        devices = [] if self.args.device.type == "cpu" else [self.args.device]
-        with torch.random.fork_rng(devices, device_type=self.args.device.type), torch.no_grad():
-            model.eval()
-            try:
-                return try_convention(
-                    compute_loss, row_losses, self._num_items, own_items, self.args.world_size, **options
-                )
-            finally:
-                model.train()
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """Runs all micro-batches of an update, with gradients synchronised once; see `Trainer.training_step`."""
@@ -335,20 +206,6 @@ class UpdateMixin(Trainer):
         """Says in which order the micro-batches run; the same on every rank."""
         return list(range(len(update.micro_batches)))
 
-    def _factor(self, plan: Plan, stream_id: int) -> float:
-        """Gives what the loss of a stream's samples is multiplied by; other than 1 only in micro-batches of one."""
-        factors = self._loss_factors(plan)
-        return 1.0 if factors is None else float(factors[stream_id])
-
-    def _loss_factors(self, plan: Plan) -> FloatArray | None:
-        """Gives `[num_streams]` factors on the streams' losses in the present update, or `None` for none."""
-        counting, weights = self._item_factors(plan), plan.loss_weights
-        return weights if counting is None else counting if weights is None else counting * weights
-
-    def _item_factors(self, plan: Plan) -> FloatArray | None:
-        """Gives `[num_streams]`: for how much an item counts in the present update's loss, or `None` if all are one."""
-        return samples_per_item(plan.counts, self._contents_of_update.items) if self._losses_differ else None
-
     @contextlib.contextmanager
     def _synchronised(self, model: nn.Module, is_synchronised: bool) -> Iterator[None]:
         if is_synchronised:
@@ -394,15 +251,6 @@ class UpdateMixin(Trainer):
         sums[-1] += unweighted * (total / self._num_items) / world_size
         return unweighted
 
-    @contextlib.contextmanager
-    def _naming_streams(self, micro: MicroBatch) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            names = [self.streams[stream_id].name for stream_id in np.unique(micro.stream_ids).tolist()]
-            error.add_note(f"While a micro-batch with samples of the streams {names} was trained.")
-            raise
-
     def _handle_nonfinite(self, model: nn.Module, update: FinishedUpdate) -> None:
         names = [self.mixing.names[stream_id] for stream_id in update.bad_streams()]
         if names and self._nonfinite == "raise":
@@ -410,16 +258,6 @@ class UpdateMixin(Trainer):
         if names and self.accelerator.scaler is None:  # a gradient scaler leaves such a step out by itself
             logger.warning("Update %d is skipped: the loss of %s is not finite.", update.plan.step + 1, names)
             model.zero_grad(set_to_none=True)
-
-    def _detach_tracker(self) -> None:
-        if self._tracker is not None:
-            self._tracker.detach()
-            self._tracker = None
-
-
-def _is_known(compute_loss: Any) -> bool:
-    """Whether a `compute_loss` gives the model's loss, with or without an auxiliary one."""
-    return compute_loss is Trainer.compute_loss or getattr(compute_loss, "__module__", "") == "trl.trainer.sft_trainer"
 
 
 def _by_stream(per_row: Tensor, micro: MicroBatch, num_streams: int) -> np.ndarray:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mixer.method import Method
 from mixer.plan import Plan
 from mixer.planner import Planner
-from mixer.streams import Stream
+from mixer.stream import Stream
 from replay.arguments import as_column, as_names, as_payloads, as_whole_numbers
 from replay.drawing import BufferDrawer
 from replay.feeding import BufferFeeding

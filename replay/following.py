@@ -12,7 +12,7 @@ from mixer.method import Run
 from mixer.plan import Plan
 from mixer.planner import Planner
 from mixer.side_runs import SideRuns
-from mixer.streams import Stream
+from mixer.stream import Stream
 from replay.feeding import BufferFeeding, Fed
 
 

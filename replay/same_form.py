@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mixer.streams import Stream
+from mixer.stream import Stream
 
 
 def check_same_form(memory: Stream, offered: Sequence[Stream]) -> None:

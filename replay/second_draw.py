@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from mixer.method import Method, Run
 from mixer.plan import Plan
 from mixer.planner import Planner
-from mixer.streams import Stream
+from mixer.stream import Stream
 from replay.drawing import BufferDrawer
 from replay.retrieval import Retrieval, Uniform
 

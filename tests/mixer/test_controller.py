@@ -31,7 +31,7 @@ from mixer.policies import (
     Uniform,
     WarmUp,
 )
-from mixer.streams import Stream
+from mixer.stream import Stream
 from replay import ReplayBuffer
 from replay.policies import ReplayRatio
 

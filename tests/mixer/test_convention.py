@@ -1,10 +1,13 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mixer.convention import decide, try_convention
+from mixer.convention import decide, samples_per_item, try_convention
 
 
 def _votes(form: str, world_size: int, rows: bool = True, micro_items: int = 6, other: float = 0.0) -> torch.Tensor:
@@ -55,3 +58,24 @@ def test_a_micro_batch_without_items_counts_for_nothing() -> None:
     convention = decide(_votes("mean", 1), 1)
     assert convention is not None
     assert convention.divisor(20, 0, 1) == math.inf
+
+
+_STREAMS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99), st.floats(-5, 5)), min_size=1, max_size=6)
+
+
+@given(_STREAMS)
+def test_streams_count_by_their_samples(streams: list[tuple[int, int, float]]) -> None:
+    counts, items, means = (np.array(column) for column in zip(*streams, strict=True))
+    items = np.where(counts > 0, items, 0)
+    factors = samples_per_item(counts, items)
+    assert np.isfinite(factors).all()
+    assert (factors >= 0).all()
+    assert ((factors > 0) == (items > 0)).all()
+    by_items = (factors * items / max(items.sum(), 1) * means).sum()
+    counted = np.where(items > 0, counts, 0)
+    assert by_items == pytest.approx((counted / max(counted.sum(), 1) * means).sum())
+
+
+def test_one_item_a_sample_counts_as_one() -> None:
+    assert samples_per_item(np.array([3, 5]), np.array([3, 5])).tolist() == [1.0, 1.0]
+    assert samples_per_item(np.array([3, 5]), np.array([0, 0])).tolist() == [0.0, 0.0]

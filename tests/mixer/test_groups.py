@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer.groups import Grouping, Groups
-from mixer.streams import Stream
+from mixer.stream import Stream
 
 LANGUAGES, DOMAINS = ("de", "en"), ("chat", "code", "web")
 

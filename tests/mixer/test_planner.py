@@ -12,7 +12,7 @@ from mixer.groups import Grouping
 from mixer.order import Order
 from mixer.plan import Plan
 from mixer.planner import Planner
-from mixer.streams import Stream
+from mixer.stream import Stream
 from tests.mixer.plans import samples_of
 
 

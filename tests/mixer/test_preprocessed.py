@@ -122,7 +122,9 @@ def test_a_run_goes_on_to_the_bit_with_any_number_of_workers(tmp_path: Path, kin
     whole = _run(tmp_path / "whole", kind, function)
     resumed = _run(tmp_path / "whole", kind, function, str(tmp_path / "whole" / "checkpoint-3"))
     assert torch.equal(weights_of(whole.model), weights_of(resumed.model))
-    if kind in ("list", "table"):  # rows are dealt out to workers, so that they come in another order
+    if (
+        kind in ("list", "table") and function is at_random
+    ):  # rows are dealt out to workers, so that they come in another order
         in_workers = _run(tmp_path / "workers", kind, function, dataloader_num_workers=2)
         assert torch.equal(weights_of(whole.model), weights_of(in_workers.model))
 

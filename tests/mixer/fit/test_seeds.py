@@ -18,7 +18,7 @@ from mixer.planner import Drawing, Planner
 from mixer.policies import Fixed, Policy, Scheduled
 from mixer.policies.base import Unit
 from mixer.recorder import FinishedUpdate, Recorder
-from mixer.streams import Stream
+from mixer.stream import Stream
 
 SHARES, SEEDS = (0.3, 0.5, 0.7), range(3)
 OF_THREE_SEEDS = [0, 0, 0, 1, 1, 1, 2, 2, 2]

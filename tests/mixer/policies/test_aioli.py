@@ -12,7 +12,7 @@ from mixer.controller import Mixing
 from mixer.planner import Planner
 from mixer.policies import Aioli, Decision, Floor, Hold, Smoothed, TrustRegion, WarmUp
 from mixer.policies.interactions import interactions_of, normalised, probe_mixture
-from mixer.streams import Stream
+from mixer.stream import Stream
 from replay.policies import ReplayRatio
 from tests.mixer.policies.losses import mixture, observe
 

@@ -5,7 +5,7 @@ import pytest
 
 from mixer.planner import Planner
 from mixer.policies import GroupDRO
-from mixer.streams import Stream
+from mixer.stream import Stream
 from tests.mixer.policies.seen import NOTHING, mixture_of, seen
 
 LN3 = float(np.log(3))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer.policies import Fixed, LossChange, Mixture, Scheduled, Uniform
-from mixer.streams import Stream
+from mixer.stream import Stream
 from replay.policies import ReplayRatio
 from tests.replay.policies.updates import MEMORIES, MIXED, OTHERS, one_memory, run_planned, shown
 

@@ -8,7 +8,7 @@ import numpy as np
 from mixer.gradient_statistics import GradientStatistics
 from mixer.planner import Planner
 from mixer.policies import Decision, Mixture, Observation, Policy
-from mixer.streams import Stream
+from mixer.stream import Stream
 
 # Memories stand between the others, so that a mix-up of indices shows.
 MIXED = Mixture(
