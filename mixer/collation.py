@@ -110,6 +110,8 @@ class Collation:
         collators = {stream_id: form.collator for stream_id, form in own_forms.items()}
         self._own = {stream_id: _Collating(own) for stream_id, own in collators.items() if own is not None}
         self._tasks = {stream_id: form.task for stream_id, form in own_forms.items() if form.task is not None}
+        # Streams (-1: micro-batches of several) whose samples may differ in columns: nobody could look before.
+        self.compared: frozenset[int] = frozenset()
 
     def collate(self, loaded: Loaded, selection: Selection, step: int, number: int, stream_id: int = -1) -> Any:
         """Makes a micro-batch.
@@ -141,6 +143,8 @@ class Collation:
         if columns is not None and self._stack_columns is not None:
             return self._stack_columns(columns)
         collating, samples = own or self._common, loaded.samples(selection)
+        if stream_id in self.compared:
+            _check_same_columns(samples)
         if not collating.draws:
             return collating.collator(samples)
         with seeded(self._seed, step, self._rank, number):
@@ -167,6 +171,14 @@ def batch_mapping(inputs: Any) -> Mapping[str, Any]:
     if not isinstance(inputs, Mapping):
         raise TypeError(f"The data_collator must return a mapping of model inputs, got {type(inputs).__name__}.")
     return inputs
+
+
+def _check_same_columns(samples: Sequence[Any]) -> None:
+    """Refuses samples of which a collator that goes by the first one's columns would lose some."""
+    columns = {frozenset(sample) for sample in samples if isinstance(sample, Mapping)}
+    if len(columns) > 1:
+        differing = sorted(set.union(*map(set, columns)) - set.intersection(*map(set, columns)), key=str)
+        raise ValueError(f"Samples differ in their columns: only some have {differing}.")
 
 
 class _Collating:

@@ -115,6 +115,8 @@ class MixingDataLoader(Standalone):
             own_forms=own_forms,
         )
         self._loader.by_stream = bool(own_forms)
+        if collate_fn is None and len(self.streams) > 1:
+            self._loader.compare_columns([-1])
 
     def _preprocessed(self) -> dict[str, Any]:
         lasting = [stream for stream in self.streams if not stream.is_memory]

@@ -37,6 +37,7 @@ class FormsMixin(LoadingMixin):
         model, streams = self.model, self.streams
         assert model is not None, "the Trainer has made its model"  # noqa: S101
         self._tasks = tasks_of(model, streams)
+        self._conventions = {}  # a score before the first run asks too
         _check_unused_heads(self, self._tasks)
         self._check_smoothing()
         self._take_classes()

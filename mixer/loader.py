@@ -1,6 +1,6 @@
 """From a plan to the micro-batches of one rank: samples are loaded, ahead if there are workers, and collated."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,6 +182,14 @@ class MixingLoader:
     @cap.setter
     def cap(self, cap: MicroBatchCap) -> None:
         self._cutter.cap = cap
+
+    def compare_columns(self, stream_ids: Iterable[int]) -> None:
+        """Has samples compared before they are collated, for collators that would lose columns in silence.
+
+        Args:
+            stream_ids: The streams; -1 for micro-batches of several.
+        """
+        self._collation.compared = frozenset(stream_ids)
 
     def stop(self) -> None:
         """Ends the workers; they start again when samples are loaded."""

@@ -59,6 +59,10 @@ class LoadingMixin(UpdateMixin):
         self._loader.keeps_positions = self._keeps_output
         # TRL's trainers say so where samples are laid end to end in one row.
         self._loader.by_stream = self._wants_one_stream_each or bool(getattr(self, "padding_free", False))
+        # Rows of iterable streams are not looked at before they come, nor what memories will hold.
+        memories = [number for number, stream in enumerate(self.streams) if stream.is_memory]
+        is_unseen = len(self.streams) > 1 and any(stream.is_iterable or stream.is_memory for stream in self.streams)
+        self._loader.compare_columns([*memories, *([-1] if is_unseen else [])])
         if self._recovers and self._rows_from is not None:
             self._loader.cap = self._loader.cap.taken_up(read_state(self._rows_from).get(CAP_ENTRY))
         return self._loader

@@ -212,6 +212,8 @@ class MixingMixin(
 
     def _begin_run(self, resume_from: str | None) -> None:
         mixing, progress = self.mixing, None
+        # What a rank found out of its first samples holds for all.
+        self._wants_one_stream_each = bool(self._agreement.most(int(self._wants_one_stream_each)))
         if resume_from is None:
             mixing.restart(*self._new_parts(None))
         else:

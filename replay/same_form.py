@@ -21,7 +21,7 @@ def check_same_form(memory: Stream, offered: Sequence[Stream]) -> None:
     fields = ", ".join(sorted({name for names in differing.values() for name in names}))
     raise ValueError(
         f"Stream {memory.name!r}: it remembers samples of the streams {list(differing)} and would train them "
-        f"otherwise: {fields} of its own Stream is not theirs. Make one buffer for each such stream, as in "
+        f"otherwise: its own {fields} differ from theirs. Make one buffer for each such stream, as in "
         f"ReplayBuffer(..., streams={[next(iter(differing))]}), and give the buffer's Stream the same {fields}."
     )
 

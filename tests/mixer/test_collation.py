@@ -23,7 +23,7 @@ def _noisy(samples: list[Any]) -> dict[str, Tensor]:
 
 
 def _collation(own: dict[int, OwnForm], collator: Any = _stack, seed: int = 0, rank: int = 0) -> Collation:
-    return Collation(collator, None, seed, rank, False, own)
+    return Collation(collator, None, seed, rank, False, own, ("first", "second", "third", "fourth"))
 
 
 _LOADED = Loaded(samples=[1, 2, 3, 4])
@@ -61,7 +61,7 @@ def test_random_numbers_are_those_of_the_micro_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stream_id", "note"), [(-1, "Samples of several streams come together"), (0, "of one stream")]
+    ("stream_id", "note"), [(-1, "Samples of several streams come together"), (0, "of the stream 'first'")]
 )
 def test_what_fails_is_told_with_its_micro_batch(stream_id: int, note: str) -> None:
     def fails(samples: list[Any]) -> Any:

@@ -172,3 +172,10 @@ class _RowStream(IterableDataset[int]):
 def test_bad_input_is_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         MixingDataLoader(**{"data": range(9), "batch_size": 4, **options})
+
+
+def test_columns_that_only_some_streams_have_are_not_lost() -> None:
+    narrow = [{"x": torch.ones(2)} for _ in range(8)]
+    wide = [{"x": torch.ones(2), "y": torch.ones(1)} for _ in range(8)]
+    with pytest.raises(ValueError, match=r"differ in their columns: only some have \['y'\]"):
+        list(MixingDataLoader({"narrow": narrow, "wide": wide}, batch_size=4))

@@ -1,5 +1,6 @@
 """The gradient of an update on streams that differ is the one of a loop by hand."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 
-from mixer import FAMO, GradNorm, GroupDRO, Policy, Stream
-from tests.helpers import GradientRecorder, Tokens, build_model
+from mixer import FAMO, GradNorm, GroupDRO, MixingTrainer, Policy, Stream
+from tests.helpers import GradientRecorder, Tokens, arguments, build_model
 from tests.mixer.forms import (
     NAMES,
     assert_logged,
@@ -267,3 +269,21 @@ def _rows(update: Any, stream_id: int) -> Any:
     for micro in update.micro_batches:
         if int(micro.stream_ids[0]) == stream_id:
             yield from ({"labels": labels} for labels in micro.inputs["labels"])
+
+
+class _Wider(IterableDataset[dict[str, Any]]):
+    """Rows with a column that others do not have, which shows only when they come."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for row in Tokens(12, 3).rows:
+            yield {**row, "token_type_ids": torch.zeros_like(row["input_ids"])}
+
+
+def test_columns_that_show_only_in_the_run_are_not_lost(tmp_path: Path) -> None:
+    data = {"plain": Tokens(12, 1), "wider": _Wider()}
+    trainer = MixingTrainer(
+        build_model("bert-classifier"), arguments(tmp_path), train_dataset=data, mixing="Uniform", batch_size=4
+    )
+    with pytest.raises(ValueError, match=r"only some have \['token_type_ids'\]") as error:
+        trainer.train()
+    assert "give a Stream a data_collator of its own" in error.value.__notes__[0]
