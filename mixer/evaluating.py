@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
+from transformers.utils import logging
 
 from mixer.collation import TASK, batch_mapping
 from mixer.forms import FormsMixin
 from mixer.model_inputs import heads_of, parameters_of_forward, takes_task
 from mixer.preprocessed import preprocessed
 from mixer.stream import Stream
+
+logger = logging.get_logger(__name__)
 
 
 class EvaluatingMixin(FormsMixin):
@@ -88,6 +91,12 @@ class EvaluatingMixin(FormsMixin):
     @contextlib.contextmanager
     def _evaluating(self, name: str) -> Iterator[None]:
         stream = self._stream_of(name)
+        if self._metrics_by_set is not None and name not in self._metrics_by_set and self._evaluated_prefix is None:
+            logger.warning(
+                "compute_metrics is a dict by set, and a set called %r has none: say which by metric_key_prefix, as in "
+                "'eval_NAME' or 'test_NAME'.",
+                name,
+            )
         own: dict[str, Any] = {"_evaluated_stream": stream, "_evaluated_task": self._task_of(name, stream)}
         if self._metrics_by_set is not None:
             own["compute_metrics"] = self._metrics_by_set.get(name)

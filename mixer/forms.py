@@ -104,12 +104,14 @@ class FormsMixin(LoadingMixin):
 
     def _check_columns(self, samples: Mapping[int, Any]) -> None:
         model, own = self.model, (type(self).compute_loss, type(self)._prepare_inputs)
-        if model is None or self.compute_loss_func or own != (Trainer.compute_loss, Trainer._prepare_inputs):
+        if model is None or own != (Trainer.compute_loss, Trainer._prepare_inputs):
             return  # what is done with the columns is the user's affair
         for number, sample in samples.items():
             inputs = self._collated(number, sample)
-            if inputs is not None and self.streams[number].compute_loss_func is None:
-                check_columns(model, self.streams[number].name, inputs)
+            if inputs is not None:
+                to_loss = {"labels"} if self._computes_own_loss(number) else set()
+                given = {column: value for column, value in inputs.items() if column not in to_loss}
+                check_columns(model, self.streams[number].name, given)
 
     def _collated(self, number: int, sample: Any) -> Mapping[str, Any] | None:
         """Makes a micro-batch of one sample; `None` if that fails, which is told when it is due."""

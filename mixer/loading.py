@@ -152,6 +152,13 @@ class LoadingMixin(UpdateMixin):
         """Whether no sample that is loaded has columns that the model does not take; memories hold what they got."""
         return all(_is_arrow(stream.dataset) and stream.preprocess is None for stream in self.streams)
 
+    def _check_label_names(self, stream: Stream) -> None:
+        missing = [name for name in stream.label_names or () if name not in stream.dataset.column_names]
+        if missing and stream.data_collator is None:
+            raise ValueError(
+                f"Stream {stream.name!r}: label_names has {missing}, but its columns are {stream.dataset.column_names}."
+            )
+
     def _check_some_column(self, stream: Stream) -> None:
         self._set_signature_columns_if_needed()
         taken: list[str] = list(self._signature_columns or ())
@@ -166,6 +173,7 @@ class LoadingMixin(UpdateMixin):
     def _with_model_columns(self, stream: Stream) -> Any:
         if not _is_arrow(stream.dataset) or stream.preprocess is not None:
             return preprocessed(stream.dataset, stream.preprocess)
+        self._check_label_names(stream)
         self._check_some_column(stream)
         return self._remove_unused_columns(stream.dataset, description=f"training stream {stream.name!r}")
 

@@ -80,6 +80,24 @@ def check_order(trainer_class: type, mixin: type, args: Any, positional: tuple[A
     return knows_names
 
 
+def check_compute_loss(trainer_class: type[Trainer]) -> None:
+    """Refuses a `compute_loss` as it was written before it was given the number of items.
+
+    Args:
+        trainer_class: The class that is built.
+
+    Raises:
+        TypeError: With the parameters that it has, and the one that it lacks.
+    """
+    parameters = inspect.signature(trainer_class.compute_loss).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    if "num_items_in_batch" not in parameters and not takes_any:
+        raise TypeError(
+            f"{trainer_class.__name__}.compute_loss takes {list(parameters)[1:]}, but the Trainer gives it "
+            "num_items_in_batch too: add num_items_in_batch=None to its parameters."
+        )
+
+
 def check_prepared_elsewhere(trainer_class: type) -> None:
     """Refuses trainers of TRL that prepare their data in another way than by `_prepare_dataset`.
 

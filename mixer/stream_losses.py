@@ -143,7 +143,10 @@ class LossesMixin(Trainer):
                     loss: Any = self.compute_loss(model, inputs, num_items_in_batch=count_on_device)
             finally:
                 self.args.average_tokens_across_devices = user_averages
-            return torch.as_tensor(loss).detach()
+            if not isinstance(loss, Tensor) or loss.numel() != 1:
+                found = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"{loss!r}"
+                raise TypeError(f"A loss has to be a tensor with one number, got {found}: take its mean.")
+            return loss.detach()
 
         def row_losses() -> Tensor | None:
             rows = tracker.row_losses()

@@ -27,7 +27,7 @@ from mixer.evaluating import EvaluatingMixin
 from mixer.groups import Grouping
 from mixer.ledger import Ledger
 from mixer.method import Method
-from mixer.mixable import check_mixable, check_order
+from mixer.mixable import check_compute_loss, check_mixable, check_order
 from mixer.one_pass import check_budget
 from mixer.options import (
     check_evaluation_names,
@@ -142,6 +142,7 @@ class MixingMixin(
             raise ValueError(f"nonfinite must be 'warn', 'skip' or 'raise', got {nonfinite!r}.")
         check_max_tokens(max_tokens_per_micro_batch)
         check_mixable(type(self), UpdateMixin)
+        check_compute_loss(type(self))
         knows_names = check_order(type(self), UpdateMixin, args, positional)
         self.streams: list[Stream] = [] if train_dataset is None else as_streams(train_dataset)
         length = epoch_size

@@ -273,3 +273,16 @@ def test_a_list_of_evaluation_sets_is_refused(tmp_path: Path) -> None:
     sets = [task_data("topic"), task_data("tags")]
     with pytest.raises(TypeError, match="eval_dataset is a list of 2 data sets: give a dict of them by name"):
         MixingTrainer(multi_task(), arguments(tmp_path), train_dataset=task_streams(), eval_dataset=sets)
+
+
+def test_a_set_without_metrics_of_its_own_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer = MixingTrainer(
+        multi_task(),
+        arguments(tmp_path),
+        train_dataset=task_streams(),
+        eval_dataset={name: task_data(name) for name in NAMES},
+        compute_metrics={"topic": lambda prediction: {"one": 1.0}},
+    )
+    assert trainer.predict(task_data("topic"), metric_key_prefix="test_topic").metrics["test_topic_one"] == 1.0
+    trainer.predict(task_data("tags"), metric_key_prefix="test_tags")
+    assert "a set called 'tags' has none" in caplog.text

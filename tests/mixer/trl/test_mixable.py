@@ -7,7 +7,7 @@ import pytest
 from transformers import Seq2SeqTrainer, Trainer
 from trl import DistillationTrainer, DPOTrainer, GRPOTrainer, RLOOTrainer
 
-from mixer import MixingMixin
+from mixer import MixingMixin, MixingTrainer
 from tests.helpers import arguments, build_model, three_streams
 from tests.mixer.trl.cases import model_of
 
@@ -65,3 +65,12 @@ def test_trainers_of_trl_that_prepare_their_data_otherwise_are_refused(tmp_path:
     mixed: Any = type("Mixed", (MixingMixin, other), {})
     with pytest.raises(TypeError, match=r"Mixed: OtherTrainer of TRL has no _prepare_dataset.*SFTTrainer"):
         mixed(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())
+
+
+def test_a_compute_loss_of_an_older_version_is_refused(tmp_path: Path) -> None:
+    class Old(MixingTrainer):
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False) -> Any:  # type: ignore[override]
+            return super().compute_loss(model, inputs, return_outputs)
+
+    with pytest.raises(TypeError, match=r"Old.compute_loss takes \['model', .*add num_items_in_batch=None"):
+        Old(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())
