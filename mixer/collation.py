@@ -112,6 +112,7 @@ class Collation:
         self._tasks = {stream_id: form.task for stream_id, form in own_forms.items() if form.task is not None}
         # Streams (-1: micro-batches of several) whose samples may differ in columns: nobody could look before.
         self.compared: frozenset[int] = frozenset()
+        self.taken: frozenset[str] | None = None  # the columns that are not removed; `None` for all
 
     def collate(self, loaded: Loaded, selection: Selection, step: int, number: int, stream_id: int = -1) -> Any:
         """Makes a micro-batch.
@@ -144,7 +145,7 @@ class Collation:
             return self._stack_columns(columns)
         collating, samples = own or self._common, loaded.samples(selection)
         if stream_id in self.compared:
-            _check_same_columns(samples)
+            _check_same_columns(samples, self.taken)
         if not collating.draws:
             return collating.collator(samples)
         with seeded(self._seed, step, self._rank, number):
@@ -173,9 +174,10 @@ def batch_mapping(inputs: Any) -> Mapping[str, Any]:
     return inputs
 
 
-def _check_same_columns(samples: Sequence[Any]) -> None:
+def _check_same_columns(samples: Sequence[Any], taken: frozenset[str] | None) -> None:
     """Refuses samples of which a collator that goes by the first one's columns would lose some."""
     columns = {frozenset(sample) for sample in samples if isinstance(sample, Mapping)}
+    columns = columns if taken is None else {own & taken for own in columns}
     if len(columns) > 1:
         differing = sorted(set.union(*map(set, columns)) - set.intersection(*map(set, columns)), key=str)
         raise ValueError(f"Samples differ in their columns: only some have {differing}.")

@@ -1,6 +1,6 @@
 """From a plan to the micro-batches of one rank: samples are loaded, ahead if there are workers, and collated."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,13 +183,15 @@ class MixingLoader:
     def cap(self, cap: MicroBatchCap) -> None:
         self._cutter.cap = cap
 
-    def compare_columns(self, stream_ids: Iterable[int]) -> None:
+    def compare_columns(self, stream_ids: Iterable[int], taken: Collection[str] | None = None) -> None:
         """Has samples compared before they are collated, for collators that would lose columns in silence.
 
         Args:
             stream_ids: The streams; -1 for micro-batches of several.
+            taken: The columns that are not removed before; `None` for all.
         """
         self._collation.compared = frozenset(stream_ids)
+        self._collation.taken = None if taken is None else frozenset(taken)
 
     def stop(self) -> None:
         """Ends the workers; they start again when samples are loaded."""

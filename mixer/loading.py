@@ -62,7 +62,9 @@ class LoadingMixin(UpdateMixin):
         # Rows of iterable streams are not looked at before they come, nor what memories will hold.
         memories = [number for number, stream in enumerate(self.streams) if stream.is_memory]
         is_unseen = len(self.streams) > 1 and any(stream.is_iterable or stream.is_memory for stream in self.streams)
-        self._loader.compare_columns([*memories, *([-1] if is_unseen else [])])
+        self._set_signature_columns_if_needed()
+        taken: Any = self._signature_columns if self.args.remove_unused_columns else None
+        self._loader.compare_columns([*memories, *([-1] if is_unseen else [])], taken)
         if self._recovers and self._rows_from is not None:
             self._loader.cap = self._loader.cap.taken_up(read_state(self._rows_from).get(CAP_ENTRY))
         return self._loader
