@@ -103,8 +103,7 @@ class ComparingMixin(MeasuringMixin):
             plan, first
         ):  # of a loss of weight 0 nothing is left
             return None
-        item_factors = self._item_factors(plan)
-        counting = 1.0 if item_factors is None else float(item_factors[first])
+        counting = self._item_factor(plan, first)
         loss_sum: Tensor = loss * (self._num_divided_by / (counting * self.args.world_size))
         return loss_sum
 

@@ -152,13 +152,16 @@ class FormsMixin(LoadingMixin):
             return come_together(self._common_collator, list(samples.values()), known)
 
     def _set_signature_columns_if_needed(self) -> None:
-        super()._set_signature_columns_if_needed()
         known: Any = self._signature_columns
+        if known is not None:  # it is asked for in every micro-batch
+            return
+        super()._set_signature_columns_if_needed()
+        known = self._signature_columns
         own = [column for stream in self.streams for column in stream.label_names or ()]
         known += [column for column in own if column not in known]
 
     def _contents(self, update: Update) -> UpdateContents:
-        for micro in update.micro_batches:
+        for micro in update.micro_batches if any(self._num_classes) else ():
             if isinstance(micro.inputs, Mapping):
                 self._check_classes(micro.inputs.get("labels"), micro.stream_ids)
         return super()._contents(update)

@@ -4,7 +4,8 @@ import inspect
 from typing import Any
 
 from transformers.loss.loss_utils import ForCausalLMLoss
-from transformers.trainer_utils import unwrap_peft_model
+
+from mixer.model_inputs import inner_model
 
 
 def shifts_labels(model: Any, told: bool) -> bool:
@@ -20,7 +21,7 @@ def shifts_labels(model: Any, told: bool) -> bool:
     Returns:
         Whether a row of L labels has L - 1 terms.
     """
-    inner = unwrap_peft_model(model)  # type: ignore[no-untyped-call]
+    inner = inner_model(model)
     if told or getattr(getattr(inner, "config", None), "is_encoder_decoder", False):
         return told
     # A forward that computes its loss by itself has that loss function too, and makes no use of it.

@@ -59,15 +59,18 @@ class LoadingMixin(UpdateMixin):
         self._loader.keeps_positions = self._keeps_output
         # TRL's trainers say so where samples are laid end to end in one row.
         self._loader.by_stream = self._wants_one_stream_each or bool(getattr(self, "padding_free", False))
-        # Rows of iterable streams are not looked at before they come, nor what memories will hold.
+        self._compare_unseen_columns(self._loader)
+        if self._recovers and self._rows_from is not None:
+            self._loader.cap = self._loader.cap.taken_up(read_state(self._rows_from).get(CAP_ENTRY))
+        return self._loader
+
+    def _compare_unseen_columns(self, loader: MixingLoader) -> None:
+        """Has rows of iterable streams compared as they come, and what memories hold: nobody could look before."""
         memories = [number for number, stream in enumerate(self.streams) if stream.is_memory]
         is_unseen = len(self.streams) > 1 and any(stream.is_iterable or stream.is_memory for stream in self.streams)
         self._set_signature_columns_if_needed()
         taken: Any = self._signature_columns if self.args.remove_unused_columns else None
-        self._loader.compare_columns([*memories, *([-1] if is_unseen else [])], taken)
-        if self._recovers and self._rows_from is not None:
-            self._loader.cap = self._loader.cap.taken_up(read_state(self._rows_from).get(CAP_ENTRY))
-        return self._loader
+        loader.compare_columns([*memories, *([-1] if is_unseen else [])], taken)
 
     def _prepare_input(self, data: Any) -> Any:
         # The Trainer's own loader does this: it puts batches on the device.

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
+from transformers.trainer_utils import unwrap_peft_model
 
 from mixer.collation import TASK
 
@@ -18,8 +19,8 @@ def inner_model(model: nn.Module) -> nn.Module:
     Returns:
         The model inside the adapters.
     """
-    base: nn.Module = model.get_base_model() if callable(getattr(model, "get_base_model", None)) else model  # type: ignore[operator]
-    return base
+    inner: nn.Module = unwrap_peft_model(model)  # type: ignore[no-untyped-call]
+    return inner
 
 
 def parameters_of_forward(model: nn.Module) -> Mapping[str, inspect.Parameter]:

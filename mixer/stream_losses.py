@@ -75,8 +75,10 @@ class LossesMixin(Trainer):
 
         One that says nothing yet, as it is 0 or not finite, is taken for a mean, whose rows only the model's are.
         """
-        guess = LossConvention(counts_items=False, factor=1.0, rows_known=not self._computes_own_loss(stream_id))
-        return self._conventions.get(self._kind(stream_id), guess)
+        known = self._conventions.get(self._kind(stream_id))
+        if known is not None:
+            return known
+        return LossConvention(counts_items=False, factor=1.0, rows_known=not self._computes_own_loss(stream_id))
 
     def _unknown_kinds(self, plan: Plan) -> list[int]:
         """Gives the kinds of loss in an update of which it is not known how they are normalised."""
@@ -175,6 +177,11 @@ class LossesMixin(Trainer):
     def _item_factors(self, plan: Plan) -> FloatArray | None:
         """Gives `[num_streams]`: for how much an item counts in the present update's loss, or `None` if all are one."""
         return samples_per_item(plan.counts, self._contents_of_update.items) if self._losses_differ else None
+
+    def _item_factor(self, plan: Plan, stream_id: int) -> float:
+        """Gives for how much an item of a stream counts in the present update's loss."""
+        factors = self._item_factors(plan)
+        return 1.0 if factors is None else float(factors[stream_id])
 
     def _detach_tracker(self) -> None:
         if self._tracker is not None:

@@ -221,8 +221,7 @@ class UpdateMixin(LossesMixin):
         first, tracker = int(micro.stream_ids[0]), self._tracker
         convention, factor = self._convention_of(first), self._factor(plan, first)
         assert tracker is not None, "the tracker is attached before the first step"  # noqa: S101
-        total, world_size, item_factors = self._num_divided_by, self.args.world_size, self._item_factors(plan)
-        counting = 1.0 if item_factors is None else float(item_factors[first])
+        total, world_size, counting = self._num_divided_by, self.args.world_size, self._item_factor(plan, first)
         divisor = convention.divisor(total, own_items, world_size)
         # The Trainer's own division does the scaling, whatever compute_loss a subclass has: by infinity for weight 0.
         self.loss_is_scaled_for_ga = False

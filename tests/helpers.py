@@ -126,7 +126,8 @@ def three_streams(kind: str = "causal-lm") -> dict[str, Tokens]:
     return {"a": Tokens(20, 1, kind), "b": Tokens(11, 2, kind), "c": Tokens(6, 3, kind)}
 
 
-def arguments(folder: str | Path, **changes: Any) -> TrainingArguments:
+def plain_options(folder: str | Path, **changes: Any) -> dict[str, Any]:
+    """Options of a short run that says nothing and whose steps can be computed by hand."""
     defaults: dict[str, Any] = {
         "per_device_train_batch_size": 8,
         "max_steps": 3,
@@ -139,7 +140,11 @@ def arguments(folder: str | Path, **changes: Any) -> TrainingArguments:
         "disable_tqdm": True,
         "use_cpu": True,
     }
-    return TrainingArguments(output_dir=str(folder), **{**defaults, **changes})
+    return {"output_dir": str(folder), **defaults, **changes}
+
+
+def arguments(folder: str | Path, **changes: Any) -> TrainingArguments:
+    return TrainingArguments(**plain_options(folder, **changes))
 
 
 class GradientRecorder(TrainerCallback):

@@ -15,6 +15,8 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from tests.helpers import plain_options
+
 WORDS = [f"w{number}" for number in range(20)]
 SPECIAL = ["<pad>", "</s>", "<unk>"]
 
@@ -57,15 +59,5 @@ def model(name: str = "t5") -> Any:
 
 
 def arguments(folder: str | Path, **changes: Any) -> Seq2SeqTrainingArguments:
-    defaults: dict[str, Any] = {
-        "per_device_train_batch_size": 4,
-        "max_steps": 3,
-        "optim": "sgd",
-        "learning_rate": 0.1,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-    }
-    return Seq2SeqTrainingArguments(output_dir=str(folder), **{**defaults, **changes})
+    own = {"per_device_train_batch_size": 4, "max_grad_norm": 1.0}
+    return Seq2SeqTrainingArguments(**plain_options(folder, **{**own, **changes}))

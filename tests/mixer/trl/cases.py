@@ -19,6 +19,7 @@ from transformers import (
 from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig
 
 from mixer import MixingMixin, MixingSFTTrainer
+from tests.helpers import plain_options
 
 WORDS = [f"w{number}" for number in range(40)]
 TEMPLATE = (
@@ -98,26 +99,13 @@ def two_chats() -> dict[str, datasets.Dataset]:
 
 
 def sft_arguments(folder: str | Path, **changes: Any) -> SFTConfig:
-    return SFTConfig(**plain_options(folder, **changes))
+    return SFTConfig(**trl_options(folder, **changes))
 
 
-def plain_options(folder: str | Path, **changes: Any) -> dict[str, Any]:
-    defaults: dict[str, Any] = {
-        "per_device_train_batch_size": 8,
-        "max_steps": 3,
-        "optim": "sgd",
-        "learning_rate": 0.1,
-        "max_grad_norm": 0.0,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "lr_scheduler_type": "constant",
-    }
-    return {"output_dir": str(folder), **defaults, **changes}
+def trl_options(folder: str | Path, **changes: Any) -> dict[str, Any]:
+    """Plain options without what TRL's configurations turn on."""
+    own = {"bf16": False, "gradient_checkpointing": False, "lr_scheduler_type": "constant"}
+    return plain_options(folder, **{**own, **changes})
 
 
 def sft_mixture(folder: str | Path, model_name: str, per_device: int, callbacks: Any = (), **changes: Any) -> Any:
@@ -143,7 +131,7 @@ class MixingRewards(MixingMixin, RewardTrainer):
 
 def preferences(folder: str | Path, kind: str, per_device: int, callbacks: Any = ()) -> Any:
     """Makes a run of four updates over an epoch of 11 pairs: two of 5 and one of 1."""
-    options = plain_options(folder, per_device_train_batch_size=per_device, max_steps=4)
+    options = trl_options(folder, per_device_train_batch_size=per_device, max_steps=4)
     common = {"processing_class": tokenizer(), "callbacks": list(callbacks), "batch_size": 5}
     if kind == "dpo":
         return MixingDPO(

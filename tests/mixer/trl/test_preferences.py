@@ -13,7 +13,7 @@ from trl import DPOConfig, KTOConfig, KTOTrainer, RewardConfig
 
 from mixer import MixingMixin
 from tests.helpers import GradientRecorder
-from tests.mixer.trl.cases import MixingDPO, MixingRewards, model_of, pairs, plain_options, tokenizer, two_pairs
+from tests.mixer.trl.cases import MixingDPO, MixingRewards, model_of, pairs, tokenizer, trl_options, two_pairs
 
 
 class _KTO(MixingMixin, KTOTrainer):
@@ -74,7 +74,7 @@ def _expect(trainer: Any, model: Any, loss_of: Any, logged: dict[str, float], gr
 @pytest.mark.parametrize("per_device", [3, 64])
 def test_preferences(tmp_path: Path, per_device: int, precomputed: bool) -> None:
     args = DPOConfig(
-        **plain_options(tmp_path, per_device_train_batch_size=per_device, max_steps=1),
+        **trl_options(tmp_path, per_device_train_batch_size=per_device, max_steps=1),
         precompute_ref_log_probs=precomputed,
     )
     trainer = MixingDPO(
@@ -108,7 +108,7 @@ def test_rewards(tmp_path: Path) -> None:
         return -F.logsigmoid(rewards[0] - rewards[1]) + 0.01 * (rewards[0] + rewards[1]) ** 2
 
     args = RewardConfig(
-        **plain_options(tmp_path, per_device_train_batch_size=3, max_steps=1), center_rewards_coefficient=0.01
+        **trl_options(tmp_path, per_device_train_batch_size=3, max_steps=1), center_rewards_coefficient=0.01
     )
     trainer = MixingRewards(build(), args=args, train_dataset=two_pairs(), processing_class=tokenizer())
     logged, gradient = _trained(trainer)
@@ -116,9 +116,7 @@ def test_rewards(tmp_path: Path) -> None:
 
 
 def test_unpaired_preferences(tmp_path: Path) -> None:
-    args = KTOConfig(
-        **plain_options(tmp_path, per_device_train_batch_size=3, max_steps=1), loss_type="apo_zero_unpaired"
-    )
+    args = KTOConfig(**trl_options(tmp_path, per_device_train_batch_size=3, max_steps=1), loss_type="apo_zero_unpaired")
     data = {"a": _unpaired(7, 1), "b": _unpaired(4, 2)}
     trainer = _KTO(
         model_of(dtype=torch.float64),
@@ -140,7 +138,7 @@ def test_unpaired_preferences(tmp_path: Path) -> None:
 
 
 def test_a_loss_of_neighbours_is_refused(tmp_path: Path) -> None:
-    args = KTOConfig(**plain_options(tmp_path), train_sampling_strategy="sequential")
+    args = KTOConfig(**trl_options(tmp_path), train_sampling_strategy="sequential")
     with pytest.raises(ValueError, match=r"compares each sample with a mean over the micro-batch.*apo_zero_unpaired"):
         _KTO(
             model_of(),
@@ -153,7 +151,7 @@ def test_a_loss_of_neighbours_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loss", ["aot", "aot_unpaired", "sft"])
 def test_losses_of_a_micro_batch_are_refused(tmp_path: Path, loss: str) -> None:
-    args = DPOConfig(**plain_options(tmp_path), loss_type=["sigmoid", loss])
+    args = DPOConfig(**trl_options(tmp_path), loss_type=["sigmoid", loss])
     with pytest.raises(ValueError, match=f"loss_type '{loss}' .* micro-batch.*such as 'sigmoid'"):
         MixingDPO(
             model_of(),
@@ -170,7 +168,7 @@ def test_a_stream_that_is_no_preferences_is_named(tmp_path: Path) -> None:
         MixingDPO(
             model_of(),
             ref_model=model_of(),
-            args=DPOConfig(**plain_options(tmp_path)),
+            args=DPOConfig(**trl_options(tmp_path)),
             train_dataset={"a": pairs(4, 1), "odd": odd},
             processing_class=tokenizer(),
         )
