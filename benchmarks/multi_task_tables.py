@@ -66,9 +66,9 @@ def show_all(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     Args:
         results: Of each row, one a seed.
     """
-    test = {name: accuracies(own, "test") for name, own in results.items()}
-    _show_accuracies(test)
-    _show_differences(test)
+    _show_accuracies({name: accuracies(own, "test") for name, own in results.items()})
+    for part in ("test", "validation"):
+        _show_differences({name: accuracies(own, part) for name, own in results.items()}, part)
     rows = [
         [name, f"{own[0]['updates']:,}", *(f"{own[0]['samples'][task]:,}" for task in TASKS), f"{_seconds(own):.0f}"]
         for name, own in results.items()
@@ -87,14 +87,14 @@ def _show_accuracies(test: Mapping[str, Accuracies]) -> None:
     show("Test accuracy in per cent, mean ± standard deviation over the seeds", ["", *TASKS, "average"], rows)
 
 
-def _show_differences(test: Mapping[str, Accuracies]) -> None:
+def _show_differences(found: Mapping[str, Accuracies], part: str) -> None:
     rows = []
-    for name, own in test.items():
+    for name, own in found.items():
         for task in (*TASKS, "average") if name != SEPARATELY else ():
-            mean, half = less(own[task], test[SEPARATELY][task])
+            mean, half = less(own[task], found[SEPARATELY][task])
             text = f"{mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}]"
             rows.append([f"{name}: {task}", text, verdict(mean, half)])
-    show(f"Less {SEPARATELY}, by seed, with 95 % intervals", ["", "difference", ""], rows)
+    show(f"{part.capitalize()} part: less {SEPARATELY}, by seed, with 95 % intervals", ["", "difference", ""], rows)
 
 
 def _text(values: NDArray[np.float64]) -> str:
