@@ -93,7 +93,8 @@ def read_json(path: Path) -> dict[str, Any]:
 def begin_writing(checkpoint: Path) -> None:
     """Makes ready for writing a checkpoint: what stands there from before must not be taken for the new one.
 
-    A complete checkpoint of the same step is put aside until the new one is complete.
+    A complete checkpoint of the same step is put aside until the new one is complete. The folder is there afterwards:
+    of the best checkpoint the Trainer's ranks look for it, each by itself, before all of them have written.
 
     Args:
         checkpoint: The checkpoint's folder; it need not exist.
@@ -103,6 +104,7 @@ def begin_writing(checkpoint: Path) -> None:
         _remove(aside)
         checkpoint.rename(aside)
         _sync(checkpoint.parent)
+    checkpoint.mkdir(parents=True, exist_ok=True)
 
 
 def complete(checkpoint: Path) -> None:

@@ -46,11 +46,6 @@ def check_conflict(trainer: Trainer, schedule: Schedule, methods: Sequence[Metho
     """
     if not any(isinstance(method, GradientAggregation) and method.one_stream_each for method in methods):
         return
-    if trainer.is_fsdp_enabled:
-        raise ValueError(
-            "conflict needs the whole gradient of each stream, and FSDP gives each rank a shard of their sum alone. "
-            "Use DDP, or leave conflict out."
-        )
     if steps_in_backward(trainer.args):
         raise ValueError(
             f"optim={optimizer_name(trainer.args)!r} changes weights in the midst of a backward, before the streams' "

@@ -90,7 +90,7 @@ class GradientAggregation(Method):
         self._gradients: StreamGradients | None = None
         self._log = ConflictLog()
         self._aggregator = Aggregator(self.aggregator, self.options, len(run.streams))
-        self.one_stream_each = len(run.streams) > 1
+        self.one_stream_each = self.takes_gradients = len(run.streams) > 1
         if run.world_size > 1 and self.one_stream_each and run.runs.is_cut_by_tokens:
             raise ValueError(
                 f"conflict={self._aggregator.name}: with max_tokens_per_micro_batch ranks may end an update with "

@@ -94,12 +94,14 @@ class Method:
     Everything that it does has to come out the same on every rank, but for what it is told of a rank's own samples.
 
     A subclass sets `adds_term` if it gives a `term`, `one_stream_each` if micro-batches have to be of one stream each,
-    and `needs_samples` if updates have to keep their samples.
+    `needs_samples` if updates have to keep their samples, and `takes_gradients` if each rank has to have whole
+    gradients of its own, as with DDP.
     """
 
     adds_term: bool = False
     one_stream_each: bool = False
     needs_samples: bool = False
+    takes_gradients: bool = False
     attached_to: Run | None = None  # set by the trainer
 
     @property

@@ -175,11 +175,6 @@ def check_gradient_noise(trainer: Trainer, schedule: Schedule) -> None:
     """
     if "gradient_noise" not in schedule.needs:
         return
-    if trainer.is_fsdp_enabled:
-        raise ValueError(
-            f"batch_size={schedule.name} goes by the noise of the gradient, which FSDP shards: no rank has a gradient "
-            "of its own to compare. Use DDP, or a schedule that measures no noise, such as SmoothedLossChange."
-        )
     if trainer.args.world_size > 1 and trainer.accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False):
         raise ValueError(
             f"batch_size={schedule.name} compares the ranks' gradients of a whole update, which sync_each_batch=True "

@@ -3,7 +3,6 @@
 import contextlib
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import TrainingArguments
 
@@ -38,14 +37,16 @@ class PacingMixin(SavingMixin):
         """Gives the samples of an update over all ranks; see `Trainer.get_total_train_batch_size`."""
         return super().get_total_train_batch_size(args) if self._mixing is None else self.mixing.clock.batch_size
 
-    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
-        """Makes the learning-rate schedule and puts it on the clock; see `Trainer.create_scheduler`."""
-        scheduler = super().create_scheduler(num_training_steps, optimizer)
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        """Puts the learning-rate schedule on the clock; see `Trainer._prepare_for_training`."""
+        prepared = super()._prepare_for_training(*args, **kwargs)  # type: ignore[no-untyped-call]
         if self._mixing is not None:
+            # An engine with a step of its own (DeepSpeed) wraps the schedule, or makes it.
+            scheduler: Any = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
             if not self.mixing.clock.counts_steps:
                 check_scheduler(scheduler)
             self._learning_rate = LearningRate(scheduler)
-        return scheduler
+        return prepared
 
     def _init_training_state(
         self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, *args: Any, **kwargs: Any

@@ -23,6 +23,7 @@ from mixer.clock import Clock
 from mixer.comparing import ComparingMixin, compared_in
 from mixer.conflict import check_conflict, with_conflict
 from mixer.controller import Mixing, check_format
+from mixer.engine_checks import Asked, check_engine
 from mixer.evaluating import EvaluatingMixin
 from mixer.groups import Grouping
 from mixer.ledger import Ledger
@@ -179,6 +180,7 @@ class MixingMixin(
             self._recorder = self._new_recorder(self._mixing)
             self._attach_methods(with_conflict(methods, conflict), self._data_seed)
             check_conflict(self, schedule, self._methods)
+            self._check_engine()
             handler = self.callback_handler
             handler.callbacks.insert(
                 0,
@@ -203,6 +205,23 @@ class MixingMixin(
         check_evaluation_names(self.eval_dataset)
         check_best_metric(self)
         check_conflict(self, schedule, self._methods)
+
+    def _check_engine(self) -> None:
+        schedule, budget = self._mixture.schedule, resolve_budget(self.args, self._mixture.budget)
+        check_engine(
+            self,
+            Asked(
+                policy=self._policy,
+                schedule=schedule,
+                methods=self._methods,
+                streams=self.streams,
+                probes=self._run_probe is not None,
+                skips=self._nonfinite == "skip",
+                has_heads=len(set(self._tasks)) > 1,
+                is_cut_by_tokens=self._max_tokens is not None,
+                counts_steps=schedule.is_constant and budget.is_in_steps,
+            ),
+        )
 
     def _new_parts(self, saved_batch_size: int | None) -> tuple[Planner, Clock, BatchSize]:
         return assemble(self.args, self.streams, self._mixture, saved_batch_size)

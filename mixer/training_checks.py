@@ -4,19 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from accelerate.utils import DistributedType
 from transformers import Trainer, TrainingArguments
-from transformers.utils import logging
 
 from mixer.one_pass import steps_in_backward
 from mixer.options import resolve_batch_size
 from mixer.schedules import Schedule
 from mixer.stream import Stream
 from mixer.training_options import REFUSED
-
-logger = logging.get_logger(__name__)
-
-_ENGINES = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.FSDP)
 
 
 @dataclass(frozen=True)
@@ -68,7 +62,6 @@ def check_arguments(trainer: Trainer, streams: Sequence[Stream], schedule: Sched
     for name, applies in _APPLIES.items():
         if applies(run):
             raise ValueError(REFUSED[name])
-    _check_engine(trainer)
     _check_workers(args)
 
 
@@ -118,17 +111,12 @@ def _is_static_in_parts(run: _Run) -> bool:
     return run.begins_in_parts and not always
 
 
-def _runs_deepspeed(run: _Run) -> bool:
-    return bool(run.trainer.accelerator.state.distributed_type == DistributedType.DEEPSPEED)
-
-
 # Whether an option has a value that is refused; `gradient_accumulation_steps` is where batch sizes are resolved.
 _APPLIES: dict[str, Callable[[_Run], bool]] = {
     "max_steps": _trains_nothing,
     "average_tokens_across_devices": _weighs_by_rank,
     "train_sampling_strategy": _deals_anew,
     "accelerator_config": _shares_one_loader,
-    "deepspeed": _runs_deepspeed,
     "parallelism_config": _shares_batches,
     "enable_jit_checkpoint": _saves_in_updates,
     "ignore_data_skip": _begins_rows_anew,
@@ -136,14 +124,6 @@ _APPLIES: dict[str, Callable[[_Run], bool]] = {
     "optim": _steps_in_backwards,
     "ddp_static_graph": _is_static_in_parts,
 }
-
-
-def _check_engine(trainer: Trainer) -> None:
-    engine = trainer.accelerator.state.distributed_type
-    if engine not in _ENGINES:
-        raise ValueError(f"Distributed engine {engine} is not supported by mixing yet; use DDP.")
-    if trainer.is_fsdp_enabled:
-        logger.warning("Mixing under FSDP is not covered by tests yet.")
 
 
 def _check_workers(args: TrainingArguments) -> None:

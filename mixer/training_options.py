@@ -29,10 +29,9 @@ _SHARE = (
     "Steps are updates; a share below 1 is one of the data, and not of the updates, once the batch size changes or "
     "`budget=` is in samples or tokens."
 )
-_FSDP = (
-    "Trains, which no test covers: a warning says so. What needs whole gradients or weights is refused beside it: "
-    "`conflict=`, `AGEM`, `MIR`, `Spaced`, batch sizes by the gradient's noise. `auto_find_batch_size` cannot repeat "
-    "updates."
+_SHARDS = (
+    "Trains as with DDP. What needs gradients, weights or a step that the engine does not leave to each rank is "
+    "refused beside it (`docs/engines.md`)."
 )
 
 # Honoured, but not to the letter.
@@ -80,8 +79,9 @@ DIFFERENCES = {
     "train_sampling_strategy": '`"random"` and `"sequential"` are orders within each stream; `"group_by_length"` '
     "puts similar lengths of one update into the same micro-batches.",
     "ddp_static_graph": "`auto_find_batch_size` cannot repeat updates beside it.",
-    "fsdp": _FSDP,
-    "fsdp_config": _FSDP,
+    "fsdp": _SHARDS,
+    "fsdp_config": _SHARDS,
+    "deepspeed": _SHARDS,
     "debug": '`"underflow_overflow"` counts each micro-batch, and first the three forwards that find out how the '
     "loss is normalised.",
 }
@@ -116,6 +116,9 @@ REFUSED = {
     "ddp_static_graph": "ddp_static_graph=True needs a first update of one micro-batch: torch fails where gradients "
     "are synchronised after several. Leave it out, or begin with a batch_size of at most per_device_train_batch_size "
     "times the ranks, without max_tokens_per_micro_batch.",
-    "deepspeed": "deepspeed is not supported by mixing yet, whether it comes by this option or from the launcher; "
-    "use DDP.",
+    "fsdp_config": "fsdp: version 1 of FSDP, which torch has replaced and transformers will drop, is not supported by "
+    'mixing. Leave "version" out of fsdp_config, or set it to 2 (fsdp_version: 2 in a configuration of accelerate).',
+    "deepspeed": "deepspeed: its configuration has a scheduler, which goes step by step, but with a batch size that "
+    "changes, or a budget in samples or tokens, the learning rate follows the data. Leave the entry scheduler out and "
+    "set lr_scheduler_type.",
 }

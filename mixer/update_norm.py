@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.distributed.tensor import DTensor
+
+from mixer.shards import shards_of
 
 
 class UpdateNorm:
@@ -69,19 +69,11 @@ def _squared_norms(before: list[Tensor], parameters: list[Tensor]) -> Tensor:
 
 
 def _check(model: nn.Module, parameters: list[nn.Parameter]) -> None:
-    if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()) or any(
-        isinstance(parameter, DTensor) for parameter in parameters
-    ):
+    sharded = shards_of(model)
+    if sharded is not None:
         raise ValueError(
-            "model must have whole parameters on every rank, but they are sharded (FSDP or tensor parallel), so that a "
-            "rank cannot tell how far an update moved them: train with DDP, or mix by a policy that does not need "
-            "'update_norm'."
+            f"model must have whole parameters on every rank, but {sharded} has them in shards, so that a rank cannot "
+            "tell how far an update moved them: train with DDP, or mix by a policy that does not need 'update_norm'."
         )
     if not parameters:
         raise ValueError("model has no trainable parameter; unfreeze those that are trained before it is measured.")
-    empty = [parameter for parameter in parameters if parameter.numel() == 0]
-    if len(empty) == len(parameters):
-        raise ValueError(
-            "model's trainable parameters are all empty, as DeepSpeed ZeRO-3 leaves them: use stage 2 or DDP, or mix "
-            "by a policy that does not need 'update_norm'."
-        )

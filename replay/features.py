@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import Trainer, default_data_collator
 
 from mixer.aside import evaluating
+from mixer.shards import shards_of
 
 Float32Array = NDArray[np.float32]
 Collator = Callable[[list[Any]], Any]
@@ -43,8 +44,8 @@ def extract_features(
         float32 `[num_samples, num_features]`.
 
     Raises:
-        ValueError: If there is no such module, no linear layer, or no sample, or if the module gives no features for
-            each sample.
+        ValueError: If there is no such module, no linear layer, or no sample, if the module gives no features for
+            each sample, or if the weights are in shards.
 
     Example:
         >>> class Classifier(nn.Module):
@@ -59,6 +60,12 @@ def extract_features(
     if not len(dataset):
         raise ValueError("extract_features: the data set has no samples, so there are no features of any.")
     model, collator = _parts(trainer_or_model, collator)
+    sharded = shards_of(model)
+    if sharded is not None:
+        raise ValueError(
+            f"extract_features: each rank runs the model on a part of its own, but {sharded} has its weights in "
+            "shards. Take the features before training begins, or train with DDP."
+        )
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     own = range(min(rank, len(dataset) - 1), len(dataset), world_size)  # a rank without a part computes one for nothing
     features = _features(model, _batches(dataset, own, collator, batch_size), layer)

@@ -130,6 +130,7 @@ class BufferFeeding(Method):
         if "gradient" in buffer.selection.needs and buffer.is_online:
             num_compared = getattr(buffer.selection, "num_compared", 10)
             self.scorer = GradientScores(run, buffer, self._memory_id, num_compared, self.kept.rows_of_iterables)
+        self.takes_gradients = self.one_stream_each or self.scorer is not None
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a model that retrieval or selection cannot look at; see `Method.prepare`."""

@@ -46,6 +46,7 @@ class AGEM(Method):
     """
 
     one_stream_each = True
+    takes_gradients = True
 
     def __init__(self, memory: str = "memory"):
         self.memory = memory
