@@ -116,8 +116,13 @@ def _of_step(engine: Engine, asked: Asked) -> str | None:
 
 def _of_heads(engine: Engine, asked: Asked) -> str | None:
     """Of heads by stream: ranks that gather shards of weights, or reduce gradients, have to be in the same one."""
-    if engine.name == "DDP" or not asked.has_heads:
+    if engine.has_gradients or not asked.has_heads:
         return None
+    if not engine.has_layers:
+        return (
+            f"Streams have heads of their own, and to the gradient of a head that the first micro-batch of an update "
+            f"does not use, {engine.name} adds what the update before has left. Use stage 2, FSDP2 or DDP."
+        )
     iterable = [stream.name for stream in asked.streams if stream.is_iterable]
     if not iterable and not asked.is_cut_by_tokens:
         return None

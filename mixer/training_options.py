@@ -116,8 +116,8 @@ REFUSED = {
     "ddp_static_graph": "ddp_static_graph=True needs a first update of one micro-batch: torch fails where gradients "
     "are synchronised after several. Leave it out, or begin with a batch_size of at most per_device_train_batch_size "
     "times the ranks, without max_tokens_per_micro_batch.",
-    "fsdp_config": "fsdp: version 1 of FSDP, which torch has replaced and transformers will drop, is not supported by "
-    'mixing. Leave "version" out of fsdp_config, or set it to 2 (fsdp_version: 2 in a configuration of accelerate).',
+    "fsdp_config": "fsdp_config: version 1 of FSDP, which torch has replaced and transformers will drop, is not "
+    'supported by mixing. Leave "version" out, or set it to 2 (fsdp_version: 2 in a configuration of accelerate).',
     "deepspeed": "deepspeed: its configuration has a scheduler, which goes step by step, but with a batch size that "
     "changes, or a budget in samples or tokens, the learning rate follows the data. Leave the entry scheduler out and "
     "set lr_scheduler_type.",

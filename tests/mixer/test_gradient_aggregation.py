@@ -11,7 +11,6 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from mixer import GradientAggregation, MixingTrainer, Probing, Stream
-from mixer.conflict import check_conflict
 from mixer.gradient_aggregation import _KEY
 from mixer.method import Method, Trained
 from mixer.random_state import seeded
@@ -341,14 +340,6 @@ def test_what_it_cannot_be_used_beside(tmp_path: Path) -> None:
         make_trainer(tmp_path, "upgrad", optim="galore_adamw_layerwise")
     with pytest.raises(TypeError, match="conflict is the class"):
         make_trainer(tmp_path, GradientAggregation)
-
-
-def test_sharded_models_are_refused(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path)
-    trainer.is_fsdp_enabled = True
-    with pytest.raises(ValueError, match=r"FSDP gives each rank a shard .* Use DDP, or leave conflict"):
-        check_conflict(trainer, trainer.mixing.schedule, [GradientAggregation()])
-    check_conflict(trainer, trainer.mixing.schedule, [])
 
 
 def test_sparse_gradients_are_refused(tmp_path: Path) -> None:

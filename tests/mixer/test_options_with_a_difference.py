@@ -17,8 +17,6 @@ from mixer import MixingTrainer, Stream
 from mixer.agreement import Agreement
 from mixer.checkpoint import find_problem
 from mixer.options_page import option_names
-from mixer.schedules import Constant
-from mixer.training_checks import check_arguments
 from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
 
 
@@ -173,14 +171,6 @@ def test_numbers_are_watched_in_the_first_forwards_too(tmp_path: Path, monkeypat
     monkeypatch.setattr(transformers.trainer, "DebugUnderflowOverflow", Watching)
     _train(tmp_path, debug="underflow_overflow", gradient_accumulation_steps=2)
     assert watching[0].batch_number == 3 + 3 * 2
-
-
-def test_sharded_models_are_trained_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    trainer = MixingTrainer(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())
-    trainer.is_fsdp_enabled = True
-    with caplog.at_level("WARNING", logger="mixer"):
-        check_arguments(trainer, trainer.streams, Constant(8), None)
-    assert "FSDP is not covered by tests" in caplog.text
 
 
 def test_ranks_wait_for_each_other_as_long_as_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -190,9 +190,8 @@ class TestOnOneRank:
             assert (seen.squared_norm, seen.variance) == pytest.approx((own.squared_norm, own.variance))
 
 
-def _trainer(is_fsdp: bool = False, world_size: int = 2, strategy: str = "random", **plugin: Any) -> Any:
+def _trainer(world_size: int = 2, strategy: str = "random", **plugin: Any) -> Any:
     return SimpleNamespace(
-        is_fsdp_enabled=is_fsdp,
         args=SimpleNamespace(world_size=world_size, train_sampling_strategy=strategy),
         accelerator=SimpleNamespace(gradient_state=SimpleNamespace(plugin_kwargs=plugin)),
     )
@@ -201,15 +200,13 @@ def _trainer(is_fsdp: bool = False, world_size: int = 2, strategy: str = "random
 class TestRefusals:
     @pytest.mark.parametrize("schedule", [schedules.NoiseScale(), schedules.NormTest()])
     def test_where_the_ranks_have_no_gradient_of_their_own(self, schedule: schedules.Schedule) -> None:
-        with pytest.raises(ValueError, match=r"which FSDP shards: .* Use DDP"):
-            check_gradient_noise(_trainer(is_fsdp=True), schedule)
         with pytest.raises(ValueError, match="sync_each_batch=True averages after each micro-batch"):
             check_gradient_noise(_trainer(sync_each_batch=True), schedule)
         check_gradient_noise(_trainer(), schedule)
         check_gradient_noise(_trainer(world_size=1, sync_each_batch=True), schedule)
 
     def test_others_do_not_mind(self) -> None:
-        check_gradient_noise(_trainer(is_fsdp=True, sync_each_batch=True), schedules.Constant(4))
+        check_gradient_noise(_trainer(sync_each_batch=True), schedules.Constant(4))
 
     def test_a_loop_of_one_s_own_is_told_what_it_has_to_report(self, caplog: pytest.LogCaptureFixture) -> None:
         sampler = AdaptiveBatchSampler(9, schedules.NoiseScale(initial=2, interval_steps=2))

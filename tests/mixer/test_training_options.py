@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,7 +62,14 @@ def _two_ranks(patch: pytest.MonkeyPatch) -> None:
 
 
 def _deepspeed(patch: pytest.MonkeyPatch) -> None:
+    plugin = SimpleNamespace(zero_stage=2, deepspeed_config={"scheduler": {"type": "WarmupLR"}})
     patch.setitem(AcceleratorState._shared_state, "distributed_type", DistributedType.DEEPSPEED)
+    patch.setattr(AcceleratorState, "deepspeed_plugin", plugin)
+
+
+def _fsdp_of_old(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(AcceleratorState._shared_state, "distributed_type", DistributedType.FSDP)
+    patch.setitem(AcceleratorState._shared_state, "fsdp_plugin", SimpleNamespace(fsdp_version=1))
 
 
 # Of each option: arguments, more of the trainer, its class, and what else makes the value one that is refused.
@@ -84,7 +92,8 @@ CASES: dict[str, list[tuple[dict[str, Any], dict[str, Any], Callable[[pytest.Mon
     "dataloader_in_order": [({"dataloader_in_order": False, "dataloader_num_workers": 1}, {}, None)],
     "train_sampling_strategy": [({"train_sampling_strategy": "batch_rebalance"}, {}, None)],
     "ddp_static_graph": [({"ddp_static_graph": True}, {"batch_size": 17}, _two_ranks)],
-    "deepspeed": [({}, {}, _deepspeed)],
+    "fsdp_config": [({}, {}, _fsdp_of_old)],
+    "deepspeed": [({}, {"batch_size": schedules.AdaBatch(every=1, unit="epochs", initial=8)}, _deepspeed)],
 }
 
 

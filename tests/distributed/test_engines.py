@@ -1,0 +1,104 @@
+"""What each engine makes of a mixture: the losses, counts and weights of DDP, in one go and resumed."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.distributed.launch import ROOT, launch_well, results_of
+
+TOLERANCE = 1e-5  # float32, added up in another order
+
+Results = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def fsdp(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("fsdp")
+    launch_well("engines_worker.py", folder, "ddp", "fsdp", "fsdp-sharded")
+    return results_of(folder, "engines")
+
+
+@pytest.fixture(scope="module")
+def deepspeed(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    pytest.importorskip("deepspeed")
+    folder = tmp_path_factory.mktemp("deepspeed")
+    launch_well("engines_worker.py", folder, "zero-1", "zero-2", "zero-3")
+    return results_of(folder, "engines")
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert found["counts"] == expected["counts"]
+    assert [entry.keys() for entry in found["logs"]] == [entry.keys() for entry in expected["logs"]]
+    for own, other in zip(found["logs"], expected["logs"], strict=True):
+        assert own == pytest.approx(other, rel=TOLERANCE, abs=TOLERANCE, nan_ok=True)
+    for part in ("weights", "squares"):
+        assert found[part] == pytest.approx(expected[part], rel=TOLERANCE, abs=10 * TOLERANCE)
+
+
+FSDP_RUNS = [("fsdp", name) for name in ("changing", "resumed", "probed", "heads", "replayed", "compared")]
+SHARDED_RUNS = [("fsdp-sharded", name) for name in ("changing", "resumed")]
+
+
+@pytest.mark.parametrize(("engine", "name"), FSDP_RUNS + SHARDED_RUNS)
+def test_fsdp_trains_as_ddp(fsdp: Results, engine: str, name: str) -> None:
+    assert fsdp[0][engine]["engine"] == ["DistributedType.FSDP", "FSDPLlamaForCausalLM"]
+    for rank in fsdp:
+        assert_same(rank[engine][name], rank["ddp"][name])
+
+
+ZERO_RUNS = [
+    *[("zero-1", name) for name in ("changing", "resumed", "heads")],
+    *[("zero-2", name) for name in ("changing", "resumed", "probed", "heads", "replayed", "compared")],
+    *[("zero-3", name) for name in ("changing", "resumed", "replayed", "compared")],
+]
+
+
+@pytest.mark.parametrize(("engine", "name"), ZERO_RUNS)
+def test_zero_trains_as_ddp(deepspeed: Results, fsdp: Results, engine: str, name: str) -> None:
+    assert deepspeed[0][engine]["engine"] == ["DistributedType.DEEPSPEED", "DeepSpeedEngine"]
+    for rank, other in zip(deepspeed, fsdp, strict=True):
+        assert_same(rank[engine][name], other["ddp"][name])
+
+
+@pytest.mark.parametrize("name", ["changing", "probed", "heads", "replayed"])
+def test_the_runs_are_what_they_are_to_test(fsdp: Results, name: str) -> None:
+    logs = [entry for entry in fsdp[0]["ddp"][name]["logs"] if "loss" in entry]
+    sizes = {entry["batch_size"] for entry in logs}
+    assert (len(sizes) > 2) == (name == "changing")
+    if name == "changing":
+        assert len({entry["learning_rate_factor"] for entry in logs}) > 2
+        assert any(entry.get("eval_loss") for entry in fsdp[0]["ddp"][name]["logs"])
+    if name == "probed":
+        assert any("gradient_cosine/a/b" in entry for entry in logs)
+    if name == "heads":
+        counts = [[entry[f"count/{stream}"] for stream in ("topic", "stars", "flags", "tags")] for entry in logs]
+        assert any(count == 0 for update in counts for count in update)
+    if name == "replayed":
+        assert any(not math.isnan(entry.get("term/DER", math.nan)) for entry in logs)
+
+
+def launch_by_accelerate(config: Path, folder: Path, name: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
+    return subprocess.run(
+        [*command, "--main_process_port", "0", str(Path(__file__).with_name("engines_worker.py")), str(folder), name],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("engine", ["fsdp", "deepspeed"])
+def test_a_configuration_of_accelerate_does_the_same(fsdp: Results, engine: str, tmp_path: Path) -> None:
+    if engine == "deepspeed":
+        pytest.importorskip("deepspeed")
+    run = launch_by_accelerate(ROOT / f"examples/accelerate/{engine}.yaml", tmp_path, f"accelerate-{engine}")
+    assert run.returncode == 0, run.stderr[-6000:]
+    for rank, other in zip(results_of(tmp_path, "engines"), fsdp, strict=True):
+        assert_same(rank[f"accelerate-{engine}"]["changing"], other["ddp"]["changing"])

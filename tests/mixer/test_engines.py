@@ -1,0 +1,134 @@
+"""What is refused beside an engine, told at construction."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from accelerate.utils import DistributedType
+from torch import nn
+
+from mixer import Proportional, Stream, schedules
+from mixer.engine_checks import Asked, check_engine
+from mixer.engines import engine_of
+from mixer.gradient_aggregation import GradientAggregation
+from mixer.method import Method
+from mixer.shards import shards_of
+from replay.methods import AGEM
+from replay.policies import Spaced
+from tests.mixer.test_training_options import _Rows
+
+
+def trainer_with(kind: str, scheduler: bool = False, fsdp: bool = False) -> Any:
+    plugins = {"deepspeed_plugin": None, "fsdp_plugin": None}
+    if kind.startswith("zero"):
+        config = {"scheduler": {"type": "WarmupLR"}} if scheduler else {}
+        plugins["deepspeed_plugin"] = SimpleNamespace(zero_stage=int(kind[-1]), deepspeed_config=config)
+        engine = DistributedType.DEEPSPEED
+    elif kind.startswith("fsdp"):
+        plugins["fsdp_plugin"] = SimpleNamespace(fsdp_version=int(kind[-1]))
+        engine = DistributedType.FSDP
+    else:
+        engine = {"ddp": DistributedType.MULTI_GPU, "xla": DistributedType.XLA}[kind]
+    state = SimpleNamespace(distributed_type=engine, **plugins)
+    return SimpleNamespace(accelerator=SimpleNamespace(state=state), args=SimpleNamespace(fsdp=fsdp))
+
+
+def asked(**changes: Any) -> Asked:
+    nothing = {
+        "policy": Proportional(),
+        "schedule": schedules.Constant(8),
+        "methods": (),
+        "streams": [Stream("a", [1, 2])],
+        "probes": False,
+        "skips": False,
+        "has_heads": False,
+        "is_cut_by_tokens": False,
+        "counts_steps": True,
+    }
+    return Asked(**{**nothing, **changes})
+
+
+class _SeesGradients(Method):
+    def end_backward(self, model: nn.Module) -> None:
+        """Looks at them."""
+
+
+def _aggregating(num_streams: int) -> Method:
+    method = GradientAggregation("mgda")
+    method.takes_gradients = num_streams > 1
+    return method
+
+
+SHARDING = ("fsdp2", "zero1", "zero2", "zero3")
+ZERO = ("zero0", "zero1", "zero2", "zero3")
+CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
+    (SHARDING, {"schedule": schedules.NoiseScale(initial=8)}, r"batch_size=NoiseScale .* noise .* Use DDP"),
+    (ZERO, {"methods": [_aggregating(2)]}, "GradientAggregation: needs gradients by itself"),
+    (SHARDING, {"methods": [AGEM()]}, "AGEM: needs gradients by itself, and under .* Use DDP"),
+    (("fsdp2", "zero3"), {"policy": Spaced()}, r"mixing=Spaced\(Fixed\) .* gives each rank a shard"),
+    (("zero3",), {"probes": True}, "cannot be measured under DeepSpeed ZeRO-3.*Use stage 2, FSDP2 or DDP"),
+    (ZERO, {"skips": True}, "nonfinite='skip' .* in the last backward"),
+    (ZERO, {"methods": [_SeesGradients()]}, "_SeesGradients: would see the gradient too late"),
+    (("zero3",), {"has_heads": True}, "first micro-batch"),
+    (("fsdp2", "zero2"), {"has_heads": True, "is_cut_by_tokens": True}, "max_tokens_per_micro_batch cannot promise"),
+    (("fsdp2",), {"has_heads": True, "streams": [Stream("rows", _Rows())]}, r"iterable streams \['rows'\]"),
+]
+
+
+@pytest.mark.parametrize(
+    ("engine", "wish", "message"),
+    [
+        pytest.param(engine, wish, text, id=f"{engine}-{text[:20]}")
+        for engines, wish, text in CASES
+        for engine in engines
+    ],
+)
+def test_what_an_engine_cannot_give_is_refused(engine: str, wish: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_engine(trainer_with(engine), asked(**wish))
+
+
+@pytest.mark.parametrize(("engines", "wish", "message"), CASES)
+def test_ddp_gives_all_of_it(engines: tuple[str, ...], wish: dict[str, Any], message: str) -> None:
+    check_engine(trainer_with("ddp"), asked(**wish))
+
+
+@pytest.mark.parametrize(
+    ("engine", "wish"),
+    [
+        ("fsdp2", {"probes": True, "skips": True, "has_heads": True, "methods": [_SeesGradients()]}),
+        ("zero2", {"probes": True, "has_heads": True, "policy": Spaced()}),
+        ("zero3", {"streams": [Stream("rows", _Rows())], "is_cut_by_tokens": True}),
+    ],
+)
+def test_what_an_engine_gives_is_not_refused(engine: str, wish: dict[str, Any]) -> None:
+    check_engine(trainer_with(engine), asked(**wish))
+
+
+def test_a_scheduler_of_deepspeed_goes_by_steps_alone() -> None:
+    check_engine(trainer_with("zero2", scheduler=True), asked())
+    with pytest.raises(ValueError, match=r"deepspeed: .* scheduler, .* set lr_scheduler_type"):
+        check_engine(trainer_with("zero2", scheduler=True), asked(counts_steps=False))
+
+
+def test_the_first_fsdp_and_other_engines_are_refused() -> None:
+    with pytest.raises(ValueError, match="fsdp_config: version 1"):
+        engine_of(trainer_with("fsdp1"))
+    with pytest.raises(ValueError, match="XLA is not supported by mixing: use DDP, FSDP2 or DeepSpeed"):
+        engine_of(trainer_with("xla"))
+
+
+def test_fsdp_that_is_not_used_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    check_engine(trainer_with("ddp", fsdp=True), asked())
+    check_engine(trainer_with("fsdp2", fsdp=True), asked())
+    assert caplog.text.count("fsdp is given, but accelerate shards no model here") == 1
+
+
+def test_weights_that_are_elsewhere() -> None:
+    model = nn.Linear(2, 2)
+    assert shards_of(model) is None
+    assert shards_of(nn.Flatten()) is None
+    for parameter in model.parameters():
+        parameter.data = torch.empty(0)
+    assert shards_of(model) == "DeepSpeed ZeRO-3"
