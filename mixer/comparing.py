@@ -69,12 +69,27 @@ class ComparingMixin(MeasuringMixin):
         device, runs = self.args.device, SideRuns(self)
         dtype = torch.float32 if device.type == "mps" else torch.float64
         if self._reference_model is not None:
+            self._check_ranks_have_reference(self._reference_model)
             autocast = self.accelerator.autocast
             reference = ReferenceModel(self._reference_model, runs, device, autocast, self._new_tracker)
             self._excess = ExcessLoss(len(self.streams), reference, device, dtype)
         if "loss_after" in self._policy.needs:
             self._after = LossesAfter(runs, device, dtype)
         return prepared
+
+    def _check_ranks_have_reference(self, reference: nn.Module) -> None:
+        """Refuses a reference that was not loaded on all ranks: engines that spare memory load on the first alone."""
+        if self.args.world_size == 1:
+            return
+        with torch.no_grad():
+            sums = [parameter.detach().double().sum().cpu() for parameter in reference.parameters()]
+        own = torch.stack(sums).numpy().view(np.int64) if sums else np.zeros(0, dtype=np.int64)
+        if not np.array_equal(self._agreement.least(own), self._agreement.greatest(own)):
+            raise ValueError(
+                "reference_model: its weights are not the same on all ranks. With cpu_ram_efficient_loading (FSDP) "
+                "from_pretrained loads them on the first rank alone: set that to false, or load the reference model "
+                "before TrainingArguments are made."
+            )
 
     # ---- An update ----
 

@@ -65,7 +65,7 @@ def check_engine(trainer: Trainer, asked: Asked) -> None:
         refusal = refusal_of(engine, asked)
         if refusal is not None:
             raise ValueError(refusal)
-    _check_scheduler(trainer, asked)
+    _check_deepspeed(trainer, asked)
 
 
 def _of_gradients(engine: Engine, asked: Asked) -> str | None:
@@ -133,7 +133,14 @@ def _of_heads(engine: Engine, asked: Asked) -> str | None:
     )
 
 
-def _check_scheduler(trainer: Trainer, asked: Asked) -> None:
+def _check_deepspeed(trainer: Trainer, asked: Asked) -> None:
     plugin: Any = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
-    if plugin is not None and "scheduler" in plugin.deepspeed_config and not asked.counts_steps:
+    if plugin is None:
+        return
+    if "scheduler" in plugin.deepspeed_config and not asked.counts_steps:
         raise ValueError(REFUSED["deepspeed"])
+    if asked.probes and plugin.deepspeed_config.get("fp16", {}).get("enabled") is True:
+        raise ValueError(
+            "Gradients by stream cannot be measured under DeepSpeed in fp16, which scales losses where nobody sees it. "
+            "Use bf16, or leave out what needs them (mixing, batch_size or probe)."
+        )

@@ -20,6 +20,7 @@ from transformers.utils import logging
 
 from mixer.agreement import UpdateContents
 from mixer.collation import batch_mapping
+from mixer.engines import engine_of
 from mixer.gradients import average_gradients, obstacle, settle
 from mixer.loader import Update
 from mixer.memory import MicroBatchMemoryError, Size, Window, explain, is_out_of_memory
@@ -71,13 +72,21 @@ class RecoveryMixin(MethodsMixin):
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         prepared = super()._prepare_for_training(*args, **kwargs)
-        self._obstacle = obstacle(self.model_wrapped, self.args.world_size) or self._obstacle_of_optimizer()
+        self._obstacle = (
+            obstacle(self.model_wrapped, self.args.world_size)
+            or self._obstacle_of_optimizer()
+            or self._obstacle_of_engine()
+        )
         return prepared
 
     def _obstacle_of_optimizer(self) -> str | None:
         if not steps_in_backward(self.args):
             return None
         return f"optim={optimizer_name(self.args)!r} changes weights in the midst of a backward"
+
+    def _obstacle_of_engine(self) -> str | None:
+        engine = engine_of(self)
+        return None if engine.has_step else f"{engine.name} makes the step in the last backward"
 
     @property
     def _is_armed(self) -> bool:

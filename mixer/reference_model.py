@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from mixer.loader import MicroBatch
 from mixer.losses import LossTracker
+from mixer.shards import shards_of
 from mixer.side_runs import SideRuns
 from mixer.snapshot import Snapshot
 
@@ -91,12 +92,18 @@ def check_reference(reference: object, model: nn.Module | None) -> None:
 
     Raises:
         TypeError: If it is no model.
-        ValueError: If it shares trainable parameters with the model.
+        ValueError: If it shares trainable parameters with the model, or its weights are in shards.
     """
     if not isinstance(reference, nn.Module):
         raise TypeError(
             f"reference_model must be a model (an nn.Module), got a {type(reference).__name__}: load it first, with "
             "AutoModelForCausalLM.from_pretrained(...) or whatever class it is of."
+        )
+    sharded = shards_of(reference)
+    if sharded is not None:
+        raise ValueError(
+            f"reference_model: {sharded} has its weights in shards, so that it cannot be run by itself. Load it before "
+            "TrainingArguments are made, or use stage 2, FSDP2 or DDP."
         )
     if model is None:
         return

@@ -108,9 +108,11 @@ def resumed(folder: Path) -> list[str]:
 
 def refused(folder: Path) -> list[str]:
     """Messages of runs whose items cannot be told apart."""
+    other = Tagger(seed=dist.get_rank())
     return [
         message_of(build(folder / "model", Watching("excess_loss"), Silent()).train),
         message_of(build(folder / "reference", Watching("excess_loss"), reference_model=Silent()).train),
+        message_of(build(folder / "ranks", Watching("excess_loss"), reference_model=other).train),
     ]
 
 

@@ -65,6 +65,7 @@ def test_runs_go_on_from_a_checkpoint_as_if_they_had_never_stopped(results: list
 
 def test_what_cannot_be_compared_ends_all_ranks_alike(results: list[dict[str, Any]]) -> None:
     assert results[0]["refused"] == results[1]["refused"]
-    own, reference = results[0]["refused"]
+    own, reference, ranks = results[0]["refused"]
     assert own.startswith("ValueError: The policy needs the loss of each item")
     assert reference.startswith("ValueError: reference_model does not show its loss on the same items")
+    assert ranks.startswith("ValueError: reference_model: its weights are not the same on all ranks")

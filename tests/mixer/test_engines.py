@@ -13,16 +13,17 @@ from mixer.engine_checks import Asked, check_engine
 from mixer.engines import engine_of
 from mixer.gradient_aggregation import GradientAggregation
 from mixer.method import Method
+from mixer.reference_model import check_reference
 from mixer.shards import shards_of
+from replay.features import extract_features
 from replay.methods import AGEM
 from replay.policies import Spaced
 from tests.mixer.test_training_options import _Rows
 
 
-def trainer_with(kind: str, scheduler: bool = False, fsdp: bool = False) -> Any:
+def trainer_with(kind: str, fsdp: bool = False, **config: Any) -> Any:
     plugins = {"deepspeed_plugin": None, "fsdp_plugin": None}
     if kind.startswith("zero"):
-        config = {"scheduler": {"type": "WarmupLR"}} if scheduler else {}
         plugins["deepspeed_plugin"] = SimpleNamespace(zero_stage=int(kind[-1]), deepspeed_config=config)
         engine = DistributedType.DEEPSPEED
     elif kind.startswith("fsdp"):
@@ -107,9 +108,17 @@ def test_what_an_engine_gives_is_not_refused(engine: str, wish: dict[str, Any]) 
 
 
 def test_a_scheduler_of_deepspeed_goes_by_steps_alone() -> None:
-    check_engine(trainer_with("zero2", scheduler=True), asked())
+    trainer = trainer_with("zero2", scheduler={"type": "WarmupLR"})
+    check_engine(trainer, asked())
     with pytest.raises(ValueError, match=r"deepspeed: .* scheduler, .* set lr_scheduler_type"):
-        check_engine(trainer_with("zero2", scheduler=True), asked(counts_steps=False))
+        check_engine(trainer, asked(counts_steps=False))
+
+
+def test_losses_that_deepspeed_scales_are_not_probed() -> None:
+    trainer = trainer_with("zero2", fp16={"enabled": True})
+    check_engine(trainer, asked())
+    with pytest.raises(ValueError, match=r"under DeepSpeed in fp16, .* Use bf16"):
+        check_engine(trainer, asked(probes=True))
 
 
 def test_the_first_fsdp_and_other_engines_are_refused() -> None:
@@ -129,6 +138,11 @@ def test_weights_that_are_elsewhere() -> None:
     model = nn.Linear(2, 2)
     assert shards_of(model) is None
     assert shards_of(nn.Flatten()) is None
+    check_reference(model, nn.Linear(2, 2))
     for parameter in model.parameters():
         parameter.data = torch.empty(0)
     assert shards_of(model) == "DeepSpeed ZeRO-3"
+    with pytest.raises(ValueError, match="reference_model: DeepSpeed ZeRO-3 has its weights in shards"):
+        check_reference(model, nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="extract_features: each rank runs the model"):
+        extract_features(model, [{"input": torch.ones(2)}])
