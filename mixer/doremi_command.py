@@ -76,7 +76,7 @@ def doremi() -> Command:
         help="A smaller model for reference and proxy. Default: that of the recipe.",
     )
     parser.add_class_arguments(Recipe)
-    return Command(parser, partial(_run, parser), "find the weights of a mixture by DoReMi", takes_recipe=True)
+    return Command(parser, partial(_run, parser), "find the weights of a mixture by DoReMi", recipe_class=Recipe)
 
 
 def _run(parser: ArgumentParser, config: Namespace) -> None:

@@ -15,7 +15,8 @@ class Text(Format):
 
     Packed, the documents of 1,000 rows at a time are put one after the other, each with the tokenizer's own first
     token if it has one and an end-of-text token, and cut into blocks; the last block of each 1,000 is shorter. So no
-    token is lost, and a stream that is read while it trains gives the same blocks and can go on from any of them.
+    token is lost (a last one alone has nothing to learn), and a stream that is read while it trains gives the same
+    blocks and can go on from any of them. Documents in a block see each other.
 
     Args:
         column: The column of texts.
@@ -49,8 +50,7 @@ class Text(Format):
         """See `Format.encode`."""
         length = length_limit(self.max_length, tokenizer)
         if not self.pack:
-            rows_of_tokens = tokenizer(texts_of(rows, self.column), truncation=length is not None, max_length=length)
-            return [_sample(tokens, task) for tokens in rows_of_tokens["input_ids"]]
+            return [_sample(tokens, task) for tokens in self._by_row(rows, tokenizer, task, length)]
         if length is None:
             raise ValueError(
                 f"Text: {type(tokenizer).__name__} has no limit of its own: give max_length, the tokens of a block."
@@ -60,6 +60,16 @@ class Text(Format):
         documents = tokenizer(texts, verbose=False)["input_ids"] if texts else []
         blocks = cut_into_blocks(([*without_end(document, end), end] for document in documents), length)
         return [_sample(block, task) for block in blocks]
+
+    def _by_row(self, rows: Sequence[Row], tokenizer: Any, task: str, length: int | None) -> list[list[int]]:
+        texts = texts_of(rows, self.column)
+        if task == "masked-lm":  # what its tokenizer puts at the end stays there
+            by_row: list[list[int]] = tokenizer(texts, truncation=length is not None, max_length=length)["input_ids"]
+            return [tokens if text else [] for text, tokens in zip(texts, by_row, strict=True)]
+        end = end_of_text(tokenizer)
+        by_row = tokenizer(texts, verbose=False)["input_ids"]
+        ended = [[*without_end(tokens, end), end][:length] for tokens in by_row]
+        return [tokens if text else [] for text, tokens in zip(texts, ended, strict=True)]
 
 
 def cut_into_blocks(documents: Iterable[Sequence[int]], length: int) -> list[list[int]]:
