@@ -63,7 +63,11 @@ class ModelRecipe:
                 one of its own, or an encoder has none; or adapters cannot be made.
         """
         model = self._with_heads()
-        return model if self.lora is None else with_lora(model, self.lora, self.task)
+        if self.lora is None:
+            return model
+        # The heads are new: they are trained as they are, beside the adapters.
+        whole = {"modules_to_save": list(self.heads)} if self.heads else {}
+        return with_lora(model, {**whole, **self.lora}, self.task)
 
     def _with_heads(self) -> PreTrainedModel:
         if not self.heads:
