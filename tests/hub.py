@@ -67,7 +67,6 @@ class Hub(ThreadingHTTPServer):
         oid = f"{len(self.commits):040d}"
         return {"success": True, "commitOid": oid, "commitUrl": f"{self.url}/{name}/commit/{oid}", "hookOutput": ""}
 
-
     def read(self, path: str) -> Found:
         """Answers what `datasets` asks of a data set: `FOLDER/USER/NAME`, of a revision `FOLDER/USER/NAME@REVISION`."""
         parts = unquote(path.split("?")[0]).strip("/").split("/")
@@ -123,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, found: Found) -> None:
         content, status = found.content, 404 if found.error else 200
-        headers = {"X-Repo-Commit": found.commit, "ETag": f'"{hashlib.sha1(content).hexdigest()}"'}
+        headers = {"X-Repo-Commit": found.commit, "ETag": f'"{hashlib.sha256(content).hexdigest()}"'}
         if found.error:
             headers = {"X-Error-Code": found.error}
         asked = self.headers.get("Range")
