@@ -8,7 +8,7 @@ import transformers
 from transformers import AutoConfig, PreTrainedModel
 
 from mixer.heads import Head
-from mixer.model_inputs import takes_task
+from mixer.model_inputs import heads_of, takes_task
 from mixer.multi_task import MultiTaskModel
 from mixer.nearest import did_you_mean
 
@@ -65,9 +65,9 @@ class ModelRecipe:
         model = self._with_heads()
         if self.lora is None:
             return model
-        # The heads are new: they are trained as they are, beside the adapters.
-        whole = {"modules_to_save": list(self.heads)} if self.heads else {}
-        return with_lora(model, {**whole, **self.lora}, self.task)
+        # Heads of several tasks are trained as a whole, beside the adapters.
+        heads = [f"heads.{name}" for name in heads_of(model) or ()]
+        return with_lora(model, {**({"modules_to_save": heads} if heads else {}), **self.lora}, self.task)
 
     def _with_heads(self) -> PreTrainedModel:
         if not self.heads:

@@ -21,8 +21,7 @@ def main() -> None:
     datasets.config.HF_DATASETS_CACHE = folder / "cache"
     datasets.disable_progress_bars()
     training = TrainingArguments(**plain_options(folder / "run"))
-    log = folder / f"calls-{training.process_index}"
-    log.touch()
+    log = folder / "calls"
     good = StreamRecipe(
         data=DataSource(str(folder / "rows.jsonl")),
         format=Counted(str(log)),

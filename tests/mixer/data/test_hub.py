@@ -64,7 +64,7 @@ def test_rows_can_be_streamed(hub: Hub) -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (DataSource("org/nothing"), "s: .*org/nothing.* doesn't exist on the Hub.*Neither is there a file or folder"),
+        (DataSource("org/nothing"), "s: .*org/nothing.* doesn't exist on the Hub.*Nor is there a file or folder"),
         (DataSource("org/maths", revision="v9"), "s: .*'v9' doesn't exist"),
         (DataSource("org/maths", name="other"), r"'other' not found\. Available: \['main', 'socratic'\]"),
         (DataSource("org/maths", split="dev"), r"split=dev.* Unknown split .dev.\..*\['train', 'test'\]"),

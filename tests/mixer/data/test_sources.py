@@ -1,7 +1,9 @@
 """Rows from files, folders and patterns on this machine, and what is said of those that cannot be read."""
 
+import bz2
 import gzip
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ def write(path: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     table, lines = pd.DataFrame(rows), "".join(f"{json.dumps(row)}\n" for row in rows)
     if ".jsonl" in path.name:
-        path.write_bytes(gzip.compress(lines.encode()) if path.suffix == ".gz" else lines.encode())
+        compress = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}.get(path.suffix, bytes)
+        path.write_bytes(compress(lines.encode()))
     elif path.suffix == ".json":
         path.write_text(json.dumps(rows))
     elif path.suffix == ".parquet":
@@ -34,7 +37,18 @@ def write(path: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["rows.jsonl", "rows.jsonl.gz", "rows.json", "rows.csv", "rows.TSV", "rows.parquet", "rows.arrow"]
+    "name",
+    [
+        "rows.jsonl",
+        "rows.jsonl.gz",
+        "rows.jsonl.bz2",
+        "rows.jsonl.xz",
+        "rows.json",
+        "rows.csv",
+        "rows.TSV",
+        "rows.parquet",
+        "rows.arrow",
+    ],
 )
 def test_files_of_every_format_give_the_same_rows(name: str, tmp_path: Path) -> None:
     path = write(tmp_path / name.lower()).rename(tmp_path / name)
