@@ -1,6 +1,7 @@
-"""The command line: `mixer train RECIPE.yaml`, `mixer policies`, `mixer schedules`, `mixer compare`, `mixer report`.
+"""The command line: `mixer policies`, `mixer schedules`, `mixer compare`, `mixer report`, and what starts the others.
 
-`mixer doremi RECIPE.yaml` is in `mixer.doremi_command`, `mixer fit RUN ...` in `mixer.fit.command`.
+`mixer train RECIPE.yaml` is in `mixer.train_command`, `mixer doremi RECIPE.yaml` in `mixer.doremi_command`, `mixer fit
+RUN ...` in `mixer.fit.command`.
 
 Other packages add commands; see `mixer.commands`.
 """
@@ -8,25 +9,25 @@ Other packages add commands; see `mixer.commands`.
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.table import Table
 
-from mixer.commands import Command, build_recipe, plugged_in_commands
+from mixer.commands import Command, plugged_in_commands
 from mixer.compare import compare
 from mixer.costs import cost_of
 from mixer.doremi_command import doremi
 from mixer.ending import end_together
 from mixer.fit.command import fit
+from mixer.given_fields import check_given
 from mixer.policies import Policy, Wrapper, policy_classes
-from mixer.recipe import RECIPE_FIELDS, Recipe
 from mixer.schedules import Schedule, schedule_classes
-from mixer.trainer import MixingTrainer
+from mixer.train_command import train
 
-_OWN_COMMANDS = ("train", "policies", "schedules", "compare", "report")
-_MORE_COMMANDS: dict[str, Callable[[], Command]] = {"doremi": doremi, "fit": fit}
+_OWN_COMMANDS = ("policies", "schedules", "compare", "report")
+_MORE_COMMANDS: dict[str, Callable[[], Command]] = {"train": train, "doremi": doremi, "fit": fit}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -37,14 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     more = _more_commands(given[0] if given else None)
-    parser, train_parser = _parsers(more)
-    config = parser.parse_args(_with_recipe_option(given, more))
+    parser = _parser(more)
+    if given and given[0] in more:
+        given = _with_recipe_checked(given, more[given[0]])
+    config = parser.parse_args(given)
     command = config[config.command]
     try:
         if config.command in more:
             more[config.command].run(command)
-        elif config.command == "train":
-            _train(train_parser, command)
         elif config.command == "policies":
             _print_rules("Mixing policies", policy_classes())
         elif config.command == "schedules":
@@ -55,8 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             Console(width=None if sys.stdout.isatty() else 120).print(compare([Path(run) for run in command.runs]))
         end_together()
     except (ValueError, TypeError, OSError) as error:
-        print(f"mixer {config.command}: {error}", file=sys.stderr)  # noqa: T201
-        sys.exit(2)
+        _refuse(config.command, error)
 
 
 def _more_commands(asked: str | None) -> dict[str, Command]:
@@ -69,33 +69,16 @@ def _more_commands(asked: str | None) -> dict[str, Command]:
     return {**own, **plugged_in_commands((*_OWN_COMMANDS, *_MORE_COMMANDS))}
 
 
-def _parsers(more: Mapping[str, Command]) -> tuple[ArgumentParser, ArgumentParser]:
+def _parser(more: Mapping[str, Command]) -> ArgumentParser:
     policy_classes()  # imports those of other packages: the parser finds classes that are imported by their names
     parser = ArgumentParser(
         prog="mixer", description="Trains one model on a mixture of data streams.", allow_abbrev=False
     )
     commands = parser.add_subcommands(dest="command")
-    train = ArgumentParser(
-        description="Trains by a recipe. Every field can be overridden: --training.learning_rate 1e-3.",
-        usage="mixer train RECIPE.yaml [--resume auto|must|never|PATH] [--FIELD VALUE ...]",
-        allow_abbrev=False,
-    )
-    train.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
-    train.add_argument(
-        "--resume",
-        type=str,
-        default=None,
-        metavar="auto|must|never|PATH",
-        help="Go on from the newest whole checkpoint in training.output_dir and start anew where there is none (auto) "
-        "or refuse to (must), start anew in any case (never), or go on from a checkpoint's folder. Default: "
-        "training.resume_from_checkpoint.",
-    )
-    train.add_class_arguments(Recipe)
-    commands.add_subcommand("train", train, help="train by a recipe")
-    _add_reading_commands(commands)
     for name, command in more.items():
         commands.add_subcommand(name, command.parser, help=command.summary)
-    return parser, train
+    _add_reading_commands(commands)
+    return parser
 
 
 def _add_reading_commands(commands: Any) -> None:
@@ -131,42 +114,22 @@ def _report(runs: list[str], output: str | None) -> None:
     print(write_report(runs, output))  # noqa: T201
 
 
-def _with_recipe_option(arguments: list[str], more: Mapping[str, Command]) -> list[str]:
-    with_recipe = {"train", *(name for name, command in more.items() if command.takes_recipe)}
-    if len(arguments) > 1 and arguments[0] in with_recipe and not arguments[1].startswith("-"):
-        return [arguments[0], "--recipe", *arguments[1:]]
+def _with_recipe_checked(arguments: list[str], command: Command) -> list[str]:
+    """Names the path of a recipe, and ends the process if there is a field that the recipe does not have."""
+    if command.recipe_class is None:
+        return arguments
+    if len(arguments) > 1 and not arguments[1].startswith("-"):
+        arguments = [arguments[0], "--recipe", *arguments[1:]]
+    try:
+        check_given(command.recipe_class, arguments[1:], command.parser._option_string_actions)
+    except (ValueError, OSError) as error:
+        _refuse(arguments[0], error)
     return arguments
 
 
-def _train(parser: ArgumentParser, config: Namespace) -> None:
-    resume = config.pop("resume")  # how it was launched is no part of what is trained
-    trainer = build_recipe(Recipe, parser, config, RECIPE_FIELDS, otherwise="training").build()
-    if trainer.is_world_process_zero():
-        path = Path(str(trainer.args.output_dir)) / "recipe.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        parser.save(config, str(path), overwrite=True, skip_validation=True)
-    trainer.train(resume_from_checkpoint=_checkpoint(trainer, resume))
-    trainer.save_model()
-
-
-def _checkpoint(trainer: MixingTrainer, resume: str | None) -> str | bool | None:
-    configured: str | None = trainer.args.resume_from_checkpoint
-    if resume is None:
-        return True if configured in ("true", "True") else configured
-    if configured is not None:
-        raise ValueError(
-            f"--resume {resume} and training.resume_from_checkpoint={configured} both say from where to go on: give "
-            "one of the two."
-        )
-    if resume in ("must", "never"):
-        return resume == "must"
-    if resume != "auto":
-        return resume
-    checkpoint = trainer.newest_checkpoint()
-    if trainer.is_world_process_zero():
-        found = "No whole checkpoint yet: starts anew" if checkpoint is None else f"Goes on from {checkpoint}"
-        print(f"mixer train: {found} (--resume auto, {trainer.args.output_dir}).", file=sys.stderr)  # noqa: T201
-    return checkpoint
+def _refuse(command: str, error: Exception) -> NoReturn:
+    print(f"mixer {command}: {error}", file=sys.stderr)  # noqa: T201
+    sys.exit(2)
 
 
 def _print_rules(title: str, rules: Mapping[str, type[Policy] | type[Schedule]]) -> None:
