@@ -20,6 +20,7 @@ from mixer.costs import cost_of
 from mixer.doremi_command import doremi
 from mixer.ending import end_together
 from mixer.fit.command import fit
+from mixer.launching import build_together
 from mixer.policies import Policy, Wrapper, policy_classes
 from mixer.recipe import RECIPE_FIELDS, Recipe
 from mixer.schedules import Schedule, schedule_classes
@@ -140,7 +141,11 @@ def _with_recipe_option(arguments: list[str], more: Mapping[str, Command]) -> li
 
 def _train(parser: ArgumentParser, config: Namespace) -> None:
     resume = config.pop("resume")  # how it was launched is no part of what is trained
-    trainer = build_recipe(Recipe, parser, config, RECIPE_FIELDS, otherwise="training").build()
+
+    def build() -> MixingTrainer:
+        return build_recipe(Recipe, parser, config, RECIPE_FIELDS, otherwise="training").build()
+
+    trainer = build_together(parser, config, resume, build)
     if trainer.is_world_process_zero():
         path = Path(str(trainer.args.output_dir)) / "recipe.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)

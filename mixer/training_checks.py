@@ -93,6 +93,11 @@ def _begins_rows_anew(run: _Run) -> bool:
     return bool(run.args.ignore_data_skip) and any(stream.is_iterable for stream in run.streams)
 
 
+def _saves_parts_on_each_node(run: _Run) -> bool:
+    trainer = run.trainer
+    return bool(run.args.save_on_each_node and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled))
+
+
 def _shares_one_loader(run: _Run) -> bool:
     config: Any = run.args.accelerator_config
     return bool(config.split_batches or config.dispatch_batches)
@@ -127,6 +132,7 @@ _APPLIES: dict[str, Callable[[_Run], bool]] = {
     "max_steps": _trains_nothing,
     "average_tokens_across_devices": _weighs_by_rank,
     "train_sampling_strategy": _deals_anew,
+    "save_on_each_node": _saves_parts_on_each_node,
     "accelerator_config": _shares_one_loader,
     "deepspeed": _runs_deepspeed,
     "parallelism_config": _shares_batches,

@@ -56,6 +56,12 @@ class _Sharded(MixingTrainer):
         return 2
 
 
+class _InParts(MixingTrainer):
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        self.is_fsdp_enabled = True
+
+
 def _two_ranks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TrainingArguments, "world_size", property(lambda _: 2))
 
@@ -81,6 +87,7 @@ CASES: dict[str, list[tuple[dict[str, Any], dict[str, Any], Callable[[pytest.Mon
         ({"accelerator_config": {"split_batches": True}}, {}, None),
     ],
     "parallelism_config": [({}, {"trainer_class": _Sharded}, None)],
+    "save_on_each_node": [({"save_on_each_node": True}, {"trainer_class": _InParts}, None)],
     "dataloader_in_order": [({"dataloader_in_order": False, "dataloader_num_workers": 1}, {}, None)],
     "train_sampling_strategy": [({"train_sampling_strategy": "batch_rebalance"}, {}, None)],
     "ddp_static_graph": [({"ddp_static_graph": True}, {"batch_size": 17}, _two_ranks)],
