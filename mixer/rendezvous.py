@@ -126,7 +126,7 @@ def meet(timeout_seconds: float) -> Meeting:
         The meeting; of one rank, if nothing says that there are more, or they have met already.
 
     Raises:
-        ValueError: If the variables that say where the ranks meet are not all there.
+        ValueError: If the variables that say where the ranks meet are not all there, or ranks could not be restarted.
         TimeoutError: If not all ranks came; it says how long was waited, for how many, and where.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -138,8 +138,7 @@ def meet(timeout_seconds: float) -> Meeting:
         store, rank, world_size = next(found)
     except (dist.DistError, RuntimeError) as error:
         raise TimeoutError(_not_met(world_size, timeout_seconds, error)) from None
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return Meeting(PrefixStore(f"mixer/{attempt}", store), rank, world_size, timeout_seconds)
+    return Meeting(PrefixStore("mixer", store), rank, world_size, timeout_seconds)
 
 
 def _check_environment(world_size: int) -> None:
@@ -149,6 +148,13 @@ def _check_environment(world_size: int) -> None:
             f"WORLD_SIZE={world_size}, but {', '.join(missing)} missing from the environment: ranks could not find "
             "each other. Export RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in each process, or launch "
             "by torchrun, which does."
+        )
+    restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+    if world_size > 1 and restarts > 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        raise ValueError(
+            f"torchrun may restart the ranks (--max_restarts {restarts}), and would do so with the store of those that "
+            "ended: new ranks could try to connect to their addresses. Export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 "
+            "before torchrun, on every node, and give it --rdzv_backend c10d or --standalone; or --max_restarts 0."
         )
     tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
     if tasks > 1 and "WORLD_SIZE" not in os.environ:

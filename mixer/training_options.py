@@ -105,8 +105,8 @@ REFUSED = {
     "ignore_data_skip": "ignore_data_skip=True would have rows of iterable streams that were trained on come again. "
     "Leave it off: a stream with a state goes on at once, and of one without, rows are read again and passed over. To "
     "begin the data anew, load the weights and start a new run.",
-    "save_on_each_node": "save_on_each_node=True: FSDP and DeepSpeed write a checkpoint in parts, and no node would have "
-    "the whole on its own disk. Leave it off, with output_dir on a file system that all nodes share.",
+    "save_on_each_node": "save_on_each_node=True: FSDP and DeepSpeed write a checkpoint in parts, and no node would "
+    "have the whole on its own disk. Leave it off, with output_dir on a file system that all nodes share.",
     "accelerator_config": "accelerator_config: split_batches and dispatch_batches are ways to share one loader among "
     "ranks; mixing plans every rank's samples itself. Leave both unset.",
     "parallelism_config": "parallelism_config: tensor, context and sequence parallelism have groups of ranks that "
