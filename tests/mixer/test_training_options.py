@@ -129,3 +129,10 @@ def test_values_that_are_not_refused_pass(tmp_path: Path) -> None:
     MixingTrainer(build_model("llama"), arguments(tmp_path, **options), train_dataset=three_streams())
     lomo = arguments(tmp_path, optim="lomo")
     MixingTrainer(build_model("llama"), lomo, train_dataset=three_streams(), batch_size=8)
+
+
+def test_one_process_for_several_gpus_is_told_how_to_use_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = arguments(tmp_path)
+    monkeypatch.setattr(TrainingArguments, "n_gpu", property(lambda _: 4))
+    with pytest.raises(ValueError, match="torchrun --nproc_per_node 4 -m mixer train RECIPE"):
+        MixingTrainer(build_model("llama"), args, train_dataset=three_streams())
