@@ -8,7 +8,7 @@ from pathlib import Path
 from mixer.agreement import Agreement
 
 
-def check_shared(folder: Path, writes: bool, agreement: Agreement, unseen: str, crowded: str) -> None:
+def check_shared(folder: Path, writes: bool, agreement: Agreement, unseen: str, crowded: str = "") -> None:
     """Makes sure that every rank sees the files of just one that writes; all ranks have to call it.
 
     Args:
@@ -16,7 +16,7 @@ def check_shared(folder: Path, writes: bool, agreement: Agreement, unseen: str, 
         writes: Whether this rank writes them.
         agreement: Brings the ranks together.
         unseen: What to do if a rank sees the files of none.
-        crowded: What to do if several write into the same folder.
+        crowded: What to do if several, each the first of a node, write into the same folder.
 
     Raises:
         ValueError: On all ranks, if it is not so.

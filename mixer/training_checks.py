@@ -62,8 +62,8 @@ def check_arguments(trainer: Trainer, streams: Sequence[Stream], schedule: Sched
     if args.n_gpu > 1:
         raise ValueError(
             f"One process drives {args.n_gpu} GPUs (DataParallel), which splits each batch without regard to streams. "
-            f"Start one process a GPU: torchrun --nproc_per_node {args.n_gpu} -m mixer train RECIPE.yaml (or your script), "
-            "or accelerate launch."
+            f"Start one process a GPU: torchrun --nproc_per_node {args.n_gpu} -m mixer train RECIPE.yaml (or your "
+            "script), or accelerate launch."
         )
     run = _Run(trainer, streams, schedule, max_tokens)
     for name, applies in _APPLIES.items():

@@ -76,6 +76,7 @@ def test_nodes_go_on_from_the_newest_checkpoint_that_is_whole_on_both(
         ("logging", ("on rank 1 training.logging_steps is 3 instead of 2.",)),
         ("seed", ("mixture.planner.seed is 1 instead of 0", "training.seed is 1 instead of 0")),
         ("resume", ("on rank 1 train() is 'goes on' instead of 'begins'.",)),
+        ("buffer", ("ranks [0, 1], each the first of a node", "on each node's own disk")),
         ("mixture", ("on rank 1 mixture.weights.manual is [",)),
     ],
 )
@@ -87,3 +88,7 @@ def test_what_cannot_go_well_ends_in_the_same_error_on_both(
     for message in messages:
         assert message in first
         assert message in second
+
+
+def test_a_buffer_on_the_disk_of_each_node_is_no_error(results: list[dict[str, Any]]) -> None:
+    assert [result["refusals"]["own buffer"] for result in results] == ["no error"] * 2

@@ -3,6 +3,7 @@
 import gc
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from torch.utils.data import IterableDataset
 
 from mixer import MixingTrainer
+from replay import ReplayBuffer, ReplayRatio
+from replay.storage import OnDisk
 from tests.distributed.launch import end_with, message_of
 from tests.helpers import Tokens, arguments, build_model, three_streams
 from tests.mixer.test_resume import build, end_of
@@ -74,6 +77,11 @@ def refusals(shared: Path, own: Path) -> dict[str, str]:
         "seed": message_of(build(shared / "other", seed=rank).train),
         "resume": message_of(lambda: build(shared / "other").train(resume_from_checkpoint=[None, True][rank])),
     }
+    for name, folder in (("buffer", shared), ("own buffer", own)):
+        buffer = ReplayBuffer(8, storage=OnDisk(folder / "rows"))
+        streams = {**three_streams(), "memory": buffer}
+        options = {"args": arguments(own / "buffer"), "mixing": ReplayRatio(0.1)}
+        messages[name] = message_of(partial(MixingTrainer, build_model("llama"), train_dataset=streams, **options))
     other = build(shared / "other")
     other.mixing.set_weights({"a": 1, "b": 1 + rank, "c": 1})
     return {**messages, "mixture": message_of(other.train)}
