@@ -20,6 +20,18 @@ Int64Array = NDArray[np.int64]
 _FAILED = -1
 
 
+def rows_file(rank: int) -> str:
+    """Names the file of a checkpoint that says where a rank is in its rows.
+
+    Args:
+        rank: The rank.
+
+    Returns:
+        The name.
+    """
+    return f"rows-{rank}.json"
+
+
 class Ranks(Protocol):
     """What the feeds of all ranks have to agree on."""
 
@@ -130,7 +142,7 @@ class Feed:
         """
         names = self._mixing.names
         states = {names[stream_id]: rows.state_dict() for stream_id, rows in self._rows.items()}
-        write_json(folder / f"rows-{rank}.json", states)
+        write_json(folder / rows_file(rank), states)
 
     def load(self, folder: Path, rank: int, allow_inexact: bool = False) -> None:
         """Takes up where the ranks were.

@@ -1,9 +1,10 @@
 """From which checkpoint a run goes on: the newest that is whole, or the one that was asked for."""
 
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import torch.distributed as dist
 from transformers.utils import logging
 
 from mixer.checkpoint import find_problem, list_checkpoints, put_back, read_marker
@@ -28,11 +29,12 @@ class Choice:
     error: str | None = None
 
 
-def newest_complete(output_dir: Path) -> Choice:
+def newest_complete(output_dir: Path, among: Collection[str] | None = None) -> Choice:
     """Finds the newest checkpoint that is complete and intact.
 
     Args:
         output_dir: The run's output folder.
+        among: Names of those that are so on the other nodes too; `None` where there are none with disks of their own.
 
     Returns:
         The choice; its `checkpoint` is `None` if there is none.
@@ -40,27 +42,49 @@ def newest_complete(output_dir: Path) -> Choice:
     put_back(output_dir)
     passed_over: dict[str, str] = {}
     for checkpoint in list_checkpoints(output_dir):
-        problem, marker = find_problem(checkpoint), read_marker(checkpoint) or {}
-        if problem is None and marker.get("superseded", False):
-            problem = "a run has begun anew, or at an earlier step, since it was saved"
+        problem = _why_not(checkpoint)
+        if problem is None and among is not None and checkpoint.name not in among:
+            problem = "another node, on its own disk, does not have it or not the whole of it"
         if problem is None:
+            marker = read_marker(checkpoint) or {}
             return Choice(str(checkpoint), passed_over, bool(marker.get("ended", False)))
         passed_over[str(checkpoint)] = problem
     return Choice(None, passed_over)
 
 
-def choose(output_dir: Path, asked: str | bool) -> Choice:
+def usable_names(output_dir: Path) -> list[str]:
+    """Lists the checkpoints that a run can go on from.
+
+    Args:
+        output_dir: The run's output folder.
+
+    Returns:
+        Their names.
+    """
+    put_back(output_dir)
+    return [checkpoint.name for checkpoint in list_checkpoints(output_dir) if _why_not(checkpoint) is None]
+
+
+def _why_not(checkpoint: Path) -> str | None:
+    problem = find_problem(checkpoint)
+    if problem is None and (read_marker(checkpoint) or {}).get("superseded", False):
+        return "a run has begun anew, or at an earlier step, since it was saved"
+    return problem
+
+
+def choose(output_dir: Path, asked: str | bool, among: Collection[str] | None = None) -> Choice:
     """Chooses as `Trainer.train` was told to.
 
     Args:
         output_dir: The run's output folder.
         asked: A checkpoint's folder, or `True` for the newest.
+        among: As for `newest_complete`.
 
     Returns:
         The choice, its `error` set if what was asked for cannot be had.
     """
     if isinstance(asked, bool):
-        choice = newest_complete(output_dir)
+        choice = newest_complete(output_dir, among)
         if choice.checkpoint is not None:
             return choice
         wrong = "; ".join(f"{path}: {problem}" for path, problem in choice.passed_over.items())
@@ -83,27 +107,25 @@ def choose(output_dir: Path, asked: str | bool) -> Choice:
     return Choice(error=f"Cannot resume from {asked}: {problem}. {way_out}")
 
 
-def agree(choice: Choice | None, world_size: int) -> Choice:
-    """Makes the main process's choice that of all ranks.
+def agree(choice: Choice | None, gather: Callable[[bytes], list[bytes]]) -> Choice:
+    """Makes the choice of those that save, one or one on each node, that of all ranks.
 
     Args:
-        choice: The choice, on the main process; `None` elsewhere.
-        world_size: Number of ranks.
+        choice: The choice, on a rank that saves; `None` elsewhere.
+        gather: Brings bytes of every rank to all.
 
     Returns:
-        The choice.
+        This rank's own choice, or that of the first.
 
     Raises:
         ValueError: On every rank, if what was asked for cannot be had.
     """
-    if world_size > 1:
-        shared = [choice]
-        dist.broadcast_object_list(shared, src=0)
-        choice = shared[0]
-    assert choice is not None, "the main process has chosen"  # noqa: S101
-    if choice.error is not None:
-        raise ValueError(choice.error)
-    return choice
+    texts = gather(json.dumps(None if choice is None else asdict(choice)).encode())
+    made = {rank: Choice(**found) for rank, text in enumerate(texts) if (found := json.loads(text)) is not None}
+    for rank, other in made.items():
+        if other.error is not None:
+            raise ValueError(other.error if rank == 0 else f"Rank {rank}: {other.error}")
+    return choice or made[0]
 
 
 def warn_of_passed_over(choice: Choice) -> None:

@@ -1,18 +1,29 @@
 """Going on from a checkpoint as if the run had never stopped."""
 
 import contextlib
+import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from transformers.utils import logging
 
 from mixer.checkpoint import annotate, supersede
+from mixer.output_folder import check_shared
 from mixer.pacing import PacingMixin
 from mixer.progress import Progress
-from mixer.resume import Choice, agree, choose, newest_complete, warn_of_passed_over
+from mixer.resume import Choice, agree, choose, newest_complete, usable_names, warn_of_passed_over
+from mixer.same_run import check_same, shared_options
 
 logger = logging.get_logger(__name__)
+
+
+_UNSEEN = (
+    "A run goes on from what all nodes see: put output_dir on a file system that they share; or set "
+    "save_on_each_node=True, by which each node keeps whole checkpoints, or save_strategy='no'."
+)
+_CROWDED = "Set save_on_each_node=False, since they share a file system, or give each node an output_dir of its own."
 
 
 class ResumingMixin(PacingMixin):
@@ -38,10 +49,13 @@ class ResumingMixin(PacingMixin):
             ValueError: On all ranks, if there is no such checkpoint or it is not whole; the file is named.
         """
         self._choice = None
-        if self._mixing is None or resume_from_checkpoint is None or resume_from_checkpoint is False:
+        if self._mixing is None:
             return super().train(resume_from_checkpoint, *args, **kwargs)
-        asked = resume_from_checkpoint if resume_from_checkpoint is True else str(resume_from_checkpoint)
-        self._choice = self._choose(lambda folder: choose(folder, asked))
+        resumes = resume_from_checkpoint is not None and resume_from_checkpoint is not False
+        self._check_ranks("goes on" if resumes else "begins", uses_folder=resumes or self.args.save_strategy != "no")
+        if not resumes:
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+        self._choice = self._choose(True if resume_from_checkpoint is True else str(resume_from_checkpoint))
         return super().train(self._choice.checkpoint, *args, **kwargs)
 
     def newest_checkpoint(self) -> str | None:
@@ -50,14 +64,43 @@ class ResumingMixin(PacingMixin):
         Returns:
             Its folder, or `None` if there is none yet.
         """
-        return self._choose(newest_complete).checkpoint
+        self._check_ranks("looks for a checkpoint", uses_folder=True)
+        return self._choose(None).checkpoint
 
-    def _choose(self, choose_in: Any) -> Choice:
-        is_main = self.is_world_process_zero()
-        choice = agree(choose_in(Path(str(self.args.output_dir))) if is_main else None, self.args.world_size)
-        if is_main:
+    def _check_ranks(self, does: str, uses_folder: bool) -> None:
+        """Refuses, on all ranks, ranks that are to do different things, and folders that cannot be gone on from."""
+        if self.args.world_size == 1:
+            return
+        training = shared_options(self.args.to_dict())  # type: ignore[no-untyped-call]
+        check_same({"train()": does, "training": training, "mixture": self.mixing.state_dict()}, self._agreement)
+        if uses_folder:
+            folder = Path(str(self.args.output_dir))
+            check_shared(folder, self.args.should_save, self._agreement, _UNSEEN, _CROWDED)
+
+    def _choose(self, asked: str | bool | None) -> Choice:
+        """Chooses a checkpoint; `None` is the newest, if there is one."""
+        folder, saves = Path(str(self.args.output_dir)), self.args.should_save
+        among = self._usable_on_all_nodes(folder) if self.args.save_on_each_node else None
+
+        def choose_own() -> Choice:
+            return newest_complete(folder, among) if asked is None else choose(folder, asked, among)
+
+        own = self._agreement.together(lambda: choose_own() if saves else None)
+        choice = agree(own, self._agreement.gather_bytes)
+        if self.is_world_process_zero():
             warn_of_passed_over(choice)
-        return choice
+        if saves or choice.checkpoint is None:
+            return choice
+        # Nodes may call the folder by names of their own.
+        return replace(
+            choice, checkpoint=asked if isinstance(asked, str) else str(folder / Path(choice.checkpoint).name)
+        )
+
+    def _usable_on_all_nodes(self, folder: Path) -> set[str]:
+        """Names the checkpoints that every node can go on from, of those on its own disk."""
+        own = self._agreement.together(lambda: usable_names(folder) if self.args.should_save else None)
+        by_rank = [json.loads(text) for text in self._agreement.gather_bytes(json.dumps(own).encode())]
+        return set.intersection(*(set(names) for names in by_rank if names is not None))
 
     def _begin_progress(self, progress: Progress | None) -> None:
         """Makes ready for a run that begins, or goes on, where `progress` says."""
@@ -65,6 +108,11 @@ class ResumingMixin(PacingMixin):
         self._last_checkpoint = None if self._choice is None else Path(str(self._choice.checkpoint))
         self._last_update, self._ended_at = (None, None, None), None
         self._ends_saved_epoch = self._stops_epoch = False
+        if progress is not None and self.ledger.is_writer and not self.ledger.folder.exists():
+            logger.warning(
+                "%s is not there: the ledger begins after the checkpoint. What was before is where rank 0 was then.",
+                self.ledger.folder,
+            )
         if self.args.should_save:
             supersede(Path(str(self._get_output_dir(self._trial))), self._last_checkpoint)
 

@@ -10,6 +10,8 @@ from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 
 from mixer.checkpoint import CAP_ENTRY, METHODS_ENTRY, STATE_FILE, begin_writing, complete, rotate, write_json
+from mixer.feed import rows_file
+from mixer.output_folder import share_files
 from mixer.progress import Progress
 from mixer.recorder import Recorder
 from mixer.updates import UpdateMixin
@@ -30,6 +32,18 @@ class SavingMixin(UpdateMixin):
         """Saves the model, and the arguments as the user gave them; see `Trainer.save_model`."""
         with self._arguments_held(**self._user_arguments):
             super().save_model(*args, **kwargs)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        if not self.args.save_on_each_node:
+            super()._save(output_dir, state_dict)
+            return
+        model: Any = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        # In transformers 5.23 a model lets rank 0 alone write its weights, so that other nodes would have none.
+        model.should_save_on_this_rank = lambda is_main_process: is_main_process
+        try:
+            super()._save(output_dir, state_dict)
+        finally:
+            del model.should_save_on_this_rank
 
     @contextlib.contextmanager
     def _arguments_held(self, **values: Any) -> Iterator[None]:
@@ -56,6 +70,10 @@ class SavingMixin(UpdateMixin):
         self.accelerator.wait_for_everyone()
         with self._arguments_held(save_total_limit=None, push_to_hub=False):
             super()._save_checkpoint(model, trial)
+        if self.args.save_on_each_node and self._mixing is not None:
+            # A rank may come up on another node when the run goes on.
+            names = (f"rng_state_{self.args.process_index}.pth", rows_file(self.args.process_index))
+            share_files(checkpoint, names, self.args.should_save, self._agreement)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             complete(checkpoint)
@@ -64,6 +82,7 @@ class SavingMixin(UpdateMixin):
             self._push_from_checkpoint(str(checkpoint))
         if self.args.should_save:
             rotate(checkpoint, self.args.save_total_limit, self.state.best_model_checkpoint)
+        self.accelerator.wait_for_everyone()  # callbacks may read it, or copy it, on any rank
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Seals the ledger: the push goes on beside the run, and a file that grows meanwhile would come out torn."""

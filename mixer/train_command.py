@@ -10,6 +10,7 @@ from rich.console import Console
 
 from mixer.commands import Command, build_recipe
 from mixer.data.preview import preview
+from mixer.launching import build_together
 from mixer.recipe import RECIPE_FIELDS, Recipe
 from mixer.trainer import MixingTrainer
 
@@ -44,7 +45,11 @@ def train() -> Command:
 
 def _train(parser: ArgumentParser, config: Namespace) -> None:
     resume, is_dry = config.pop("resume"), config.pop("dry_run")  # how it was launched is no part of what is trained
-    trainer = build_recipe(Recipe, parser, config, RECIPE_FIELDS, otherwise="training").build()
+
+    def build() -> MixingTrainer:
+        return build_recipe(Recipe, parser, config, RECIPE_FIELDS, otherwise="training").build()
+
+    trainer = build_together(parser, config, resume, build)
     if is_dry:
         _show(trainer)
         return
@@ -53,6 +58,8 @@ def _train(parser: ArgumentParser, config: Namespace) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         parser.save(config, str(path), overwrite=True, skip_validation=True)
     trainer.train(resume_from_checkpoint=_checkpoint(trainer, resume))
+    if trainer.is_fsdp_enabled:  # checkpoints may be of shards; what is left at the end is the whole model
+        trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
     trainer.save_model()
 
 

@@ -56,7 +56,8 @@ def check_arguments(trainer: Trainer, streams: Sequence[Stream], schedule: Sched
     if args.n_gpu > 1:
         raise ValueError(
             f"One process drives {args.n_gpu} GPUs (DataParallel), which splits each batch without regard to streams. "
-            "Start one process a GPU: torchrun --nproc_per_node N, or accelerate launch."
+            f"Start one process a GPU: torchrun --nproc_per_node {args.n_gpu} -m mixer train RECIPE.yaml (or your "
+            "script), or accelerate launch."
         )
     run = _Run(trainer, streams, schedule, max_tokens)
     for name, applies in _APPLIES.items():
@@ -84,6 +85,11 @@ def _saves_in_updates(run: _Run) -> bool:
 
 def _begins_rows_anew(run: _Run) -> bool:
     return bool(run.args.ignore_data_skip) and any(stream.is_iterable for stream in run.streams)
+
+
+def _saves_parts_on_each_node(run: _Run) -> bool:
+    trainer = run.trainer
+    return bool(run.args.save_on_each_node and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled))
 
 
 def _shares_one_loader(run: _Run) -> bool:
@@ -116,6 +122,7 @@ _APPLIES: dict[str, Callable[[_Run], bool]] = {
     "max_steps": _trains_nothing,
     "average_tokens_across_devices": _weighs_by_rank,
     "train_sampling_strategy": _deals_anew,
+    "save_on_each_node": _saves_parts_on_each_node,
     "accelerator_config": _shares_one_loader,
     "parallelism_config": _shares_batches,
     "enable_jit_checkpoint": _saves_in_updates,

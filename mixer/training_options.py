@@ -61,7 +61,9 @@ DIFFERENCES = {
     "eval_on_start": "Not once more where a run goes on from a checkpoint.",
     "metric_for_best_model": 'Over a dict of evaluation sets `"loss"` is their average by the streams\' weights, '
     '`"worst_loss"` the largest, and `"NAME_loss"` that of one of them; a loss of no set is refused at construction.',
-    "save_on_each_node": "Which checkpoint is whole is looked up on the first node, which has the ledger alone.",
+    "save_on_each_node": "Each node, on a disk of its own, keeps whole checkpoints, and a run goes on from the newest "
+    "one that is whole on all; the ledger is on the first node alone. Where nodes share the folder it is refused when "
+    "training begins; where they do not, leaving it off is.",
     "save_total_limit": "Older checkpoints go only once the new one is whole; one that was cut off does not count.",
     "push_to_hub": "A checkpoint is pushed once it is whole; the ledger, which stands in the output folder, with the "
     "model.",
@@ -103,6 +105,8 @@ REFUSED = {
     "ignore_data_skip": "ignore_data_skip=True would have rows of iterable streams that were trained on come again. "
     "Leave it off: a stream with a state goes on at once, and of one without, rows are read again and passed over. To "
     "begin the data anew, load the weights and start a new run.",
+    "save_on_each_node": "save_on_each_node=True: FSDP and DeepSpeed write a checkpoint in parts, and no node would "
+    "have the whole on its own disk. Leave it off, with output_dir on a file system that all nodes share.",
     "accelerator_config": "accelerator_config: split_batches and dispatch_batches are ways to share one loader among "
     "ranks; mixing plans every rank's samples itself. Leave both unset.",
     "parallelism_config": "parallelism_config: tensor, context and sequence parallelism have groups of ranks that "

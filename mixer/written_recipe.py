@@ -2,15 +2,13 @@
 
 import functools
 from argparse import ArgumentError
-from collections.abc import Mapping
 from typing import Any
 
 import yaml
 from jsonargparse import ArgumentParser
 
+from mixer.flat import Field, flat
 from mixer.recipe import Recipe
-
-Field = tuple[str, ...]  # what stands in a recipe by the names that lead to it, as ("training", "seed")
 
 # Where a run stands and what is told of it.
 _TOLD = (
@@ -51,22 +49,6 @@ def _parser() -> ArgumentParser:
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(Recipe)
     return parser
-
-
-def flat(values: Any, field: Field = ()) -> dict[Field, Any]:
-    """Gives the values of nested mappings.
-
-    Args:
-        values: A mapping; a value, or an empty mapping, is its own.
-        field: Where it stands.
-
-    Returns:
-        Values by field.
-    """
-    if not isinstance(values, Mapping) or not values:
-        return {field: values}
-    parts = [flat(value, (*field, str(key))) for key, value in values.items()]
-    return {name: value for part in parts for name, value in part.items()}
 
 
 def is_of_training(field: Field, prefixes: tuple[str, ...]) -> bool:

@@ -12,6 +12,7 @@ from transformers.utils import logging
 
 from mixer.loader import Update
 from mixer.method import Method, Run, Trained
+from mixer.output_folder import check_shared
 from replay.drawing import BufferDrawer
 from replay.gradient_scores import GradientScores
 from replay.kept_rows import KeptRows
@@ -28,6 +29,8 @@ FloatArray = NDArray[np.float64]
 logger = logging.get_logger(__name__)
 
 _NOTHING: Int64Array = np.zeros(0, dtype=np.int64)
+_UNSEEN = "Give OnDisk a folder that all ranks of a node see."
+_CROWDED = "Give OnDisk a folder on each node's own disk."
 
 
 class Fed(Protocol):
@@ -157,7 +160,7 @@ class BufferFeeding(Method):
                 self._source_ids[stream_id] = sources.add(stream.name, stream.dataset, is_read)
 
     def _check_folder(self) -> None:
-        """Refuses two buffers in one folder: each would write over what the other has there."""
+        """Refuses two buffers, or two nodes, in one folder: each would write over what the other has there."""
         folder = self._buffer.storage.working_folder
         buffers = {stream.name: getattr(stream.dataset, "storage", None) for stream in self._run.streams}
         folders = {name: storage.working_folder for name, storage in buffers.items() if isinstance(storage, Storage)}
@@ -166,6 +169,8 @@ class BufferFeeding(Method):
             raise ValueError(
                 f"The buffers {shared} have the same folder, {folder}: give each OnDisk a folder of its own."
             )
+        if folder is not None:
+            check_shared(folder, self._run.is_writer, self._run.agreement, _UNSEEN, _CROWDED)
 
     def _find_labels(self) -> None:
         """Finds out what the ranks have to tell each other; the same on all of them."""

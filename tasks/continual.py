@@ -15,6 +15,7 @@ from mixer import MixingTrainer, Stream
 from mixer.agreement import Agreement
 from mixer.checkpoint import step_of
 from mixer.method import Method
+from mixer.output_folder import check_shared
 from mixer.policies import Policy
 from replay import ReplayBuffer
 from replay.storage.fingerprint import fingerprint
@@ -31,6 +32,8 @@ from tasks.score_matrix import ScoreMatrix
 from tasks.task import Task, TaskSequence
 
 SCORES_FILE = "scores.json"
+
+_UNSEEN = "A continual run is kept by rank 0 and read by all: put output_dir on a file system that all nodes share."
 
 
 class ContinualRun:
@@ -129,6 +132,7 @@ class ContinualRun:
         if self._first_trainer is None:
             self.check()
         agreement, writes = self._new_agreement(), self.args.process_index == 0
+        check_shared(self.folder, writes, agreement, _UNSEEN)
         found = agreement.most(agreement.together(lambda: self._ends.find(resume) if writes else -1))
         self._goes_on, self._num_done = found >= 0, max(found, 0)
         path = self.folder / SCORES_FILE

@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from mixer.written_recipe import Field, filled_in, flat, is_aside, is_of_training
+from mixer.flat import Field, flat
+from mixer.written_recipe import filled_in, is_aside, is_of_training
 
 _FILE = "recipe.yaml"
 _MOST_NAMED, _LONGEST = 8, 60

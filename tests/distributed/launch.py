@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,6 +29,34 @@ def launch(
         timeout=timeout_seconds,
         check=False,
     )
+
+
+def launch_nodes(*commands: list[str], timeout_seconds: int = 300) -> list[subprocess.CompletedProcess[str]]:
+    """Starts a torchrun for each of several nodes on this machine, with one rank each, and waits for them all.
+
+    Ranks are given by the agents' process numbers here: the first command's node has rank 0, but for a wrap-around.
+    """
+    port = free_port()
+    paths = [path for path in [os.environ.get("PYTHONPATH")] if path]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *paths])}
+    agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(commands)), "--nproc_per_node", "1"]
+    agent += ["--rdzv_backend", "c10d", "--rdzv_endpoint", f"localhost:{port}", "--rdzv_id", "test"]
+    nodes = [
+        subprocess.Popen([*agent, *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for command in commands
+    ]
+    ended = []
+    for node in nodes:
+        out, error = node.communicate(timeout=timeout_seconds)
+        ended.append(subprocess.CompletedProcess(node.args, node.returncode, out, error))
+    return ended
+
+
+def free_port() -> int:
+    """Finds a port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def launch_well(worker: str, folder: Path, *arguments: str, world_size: int = 2, timeout_seconds: int = 300) -> None:

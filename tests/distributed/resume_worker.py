@@ -11,11 +11,11 @@ from transformers import TrainerCallback
 from tests.distributed.launch import end_with
 from tests.mixer.test_resume import Killed, build, end_of, go_on
 
-# Both ranks are killed at the same instant: at the n-th barrier, or at the n-th of some event.
+# Both ranks are killed at the same instant: at the n-th barrier (a checkpoint has three), or at the n-th of some event.
 KILLS = {
-    "steps": (("barrier", 2), ("barrier", 3), ("on_step_begin", 6)),
-    "changing": (("barrier", 3), ("on_step_begin", 7)),
-    "epochs": (("barrier", 3), ("on_epoch_end", 0)),
+    "steps": (("barrier", 3), ("barrier", 4), ("on_step_begin", 6)),
+    "changing": (("barrier", 4), ("on_step_begin", 7)),
+    "epochs": (("barrier", 4), ("on_epoch_end", 0)),
 }
 _IN_THE_LEDGER = ("streams", "losses", "clock", "evaluations")
 

@@ -17,7 +17,17 @@ def test_the_page_that_helps_to_choose_knows_every_policy(name: str) -> None:
     assert re.search(rf"`(MixingTrainer\(mixing=)?{name}\b", PAGE.read_text())
 
 
-@pytest.mark.parametrize("path", ["README.md", "docs/choosing_a_policy.md", "docs/data.md", "benchmarks/README.md"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "README.md",
+        "docs/choosing_a_policy.md",
+        "docs/data.md",
+        "docs/clusters.md",
+        "docs/engines.md",
+        "benchmarks/README.md",
+    ],
+)
 def test_links_within_the_documentation_lead_somewhere(path: str) -> None:
     page = PAGE.parents[1] / path
     for target in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text()):

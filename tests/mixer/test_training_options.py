@@ -57,6 +57,12 @@ class _Sharded(MixingTrainer):
         return 2
 
 
+class _InParts(MixingTrainer):
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        self.is_fsdp_enabled = True
+
+
 def _two_ranks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TrainingArguments, "world_size", property(lambda _: 2))
 
@@ -89,6 +95,7 @@ CASES: dict[str, list[tuple[dict[str, Any], dict[str, Any], Callable[[pytest.Mon
         ({"accelerator_config": {"split_batches": True}}, {}, None),
     ],
     "parallelism_config": [({}, {"trainer_class": _Sharded}, None)],
+    "save_on_each_node": [({"save_on_each_node": True}, {"trainer_class": _InParts}, None)],
     "dataloader_in_order": [({"dataloader_in_order": False, "dataloader_num_workers": 1}, {}, None)],
     "train_sampling_strategy": [({"train_sampling_strategy": "batch_rebalance"}, {}, None)],
     "ddp_static_graph": [({"ddp_static_graph": True}, {"batch_size": 17}, _two_ranks)],
@@ -131,3 +138,10 @@ def test_values_that_are_not_refused_pass(tmp_path: Path) -> None:
     MixingTrainer(build_model("llama"), arguments(tmp_path, **options), train_dataset=three_streams())
     lomo = arguments(tmp_path, optim="lomo")
     MixingTrainer(build_model("llama"), lomo, train_dataset=three_streams(), batch_size=8)
+
+
+def test_one_process_for_several_gpus_is_told_how_to_use_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = arguments(tmp_path)
+    monkeypatch.setattr(TrainingArguments, "n_gpu", property(lambda _: 4))
+    with pytest.raises(ValueError, match="torchrun --nproc_per_node 4 -m mixer train RECIPE"):
+        MixingTrainer(build_model("llama"), args, train_dataset=three_streams())

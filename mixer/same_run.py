@@ -1,0 +1,95 @@
+"""Whether all ranks are to do the same run, found out before they talk of anything else."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from mixer.agreement import Agreement
+from mixer.flat import flat
+
+# Training arguments that say where files lie and what is told, and by whom: nodes may differ in them.
+_OWN_OF_NODES = (
+    *("output_dir", "logging_dir", "local_rank", "disable_tqdm", "report_to", "run_name", "project", "trackio_"),
+    *("push_to_hub", "hub_", "log_level", "resume_from_checkpoint"),
+)
+_MOST_CHARACTERS = 200
+
+
+def shared_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves out the training arguments that nodes may have of their own.
+
+    Args:
+        options: Training arguments by name.
+
+    Returns:
+        The others.
+    """
+    return {name: value for name, value in options.items() if not name.startswith(_OWN_OF_NODES)}
+
+
+def written(run: Mapping[str, Any]) -> str:
+    """Writes down what a rank is to do, in the same way on every rank.
+
+    Args:
+        run: Nested mappings; what is no plain data counts by its type.
+
+    Returns:
+        JSON.
+    """
+    return json.dumps(run, sort_keys=True, default=lambda value: type(value).__name__)
+
+
+def difference(own: str, first: str) -> str:
+    """Says in what a rank's run differs from that of the first rank.
+
+    Args:
+        own: What `written` gave on this rank.
+        first: What it gave on the first.
+
+    Returns:
+        Names with both values; empty if there is no difference.
+    """
+    if own == first:
+        return ""
+    mine, theirs = flat(json.loads(own)), flat(json.loads(first))
+    names = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
+    return ", ".join(
+        f"{'.'.join(name)} is {_short(mine.get(name))} instead of {_short(theirs.get(name))}" for name in names
+    )
+
+
+def refusal(differences: str) -> str:
+    """Says that ranks cannot train together.
+
+    Args:
+        differences: What differs, by rank.
+
+    Returns:
+        The message.
+    """
+    return (
+        f"The ranks are to do different runs; other than on rank 0: {differences}. Start all ranks, on every node, "
+        "with the same recipe, options, code and data."
+    )
+
+
+def check_same(run: Mapping[str, Any], agreement: Agreement) -> None:
+    """Refuses ranks that are to do different runs; all ranks have to call it.
+
+    Args:
+        run: What this rank is to do, as nested mappings.
+        agreement: Brings the ranks together.
+
+    Raises:
+        ValueError: On all ranks, if one of them is to do something else; what differs is named.
+    """
+    texts = [text.decode() for text in agreement.gather_bytes(written(run).encode())]
+    others = {rank: difference(text, texts[0]) for rank, text in enumerate(texts)}
+    different = "; ".join(f"on rank {rank} {what}" for rank, what in others.items() if what)
+    if different:
+        raise ValueError(refusal(different))
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"

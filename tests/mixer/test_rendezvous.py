@@ -1,0 +1,69 @@
+"""How ranks tell each other what was wrong before anything is built; threads are the ranks."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from mixer.rendezvous import Meeting, meet
+
+
+def _on_ranks(does: Callable[[Meeting, int], Any], world_size: int = 3, timeout_seconds: float = 20) -> list[str]:
+    """What each rank gave, or its error."""
+    store = dist.HashStore()
+    store.set_timeout(timedelta(seconds=60))
+
+    def one(rank: int) -> str:
+        try:
+            return str(does(Meeting(store, rank, world_size, timeout_seconds), rank))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    with ThreadPoolExecutor(world_size) as ranks:
+        return list(ranks.map(one, range(world_size)))
+
+
+def test_ranks_of_the_same_run_go_on() -> None:
+    def does(meeting: Meeting, rank: int) -> int:
+        meeting.check_same({"training": {"seed": 1}, "order": [rank][:0]})
+        return meeting.together(lambda: rank)
+
+    assert _on_ranks(does) == ["0", "1", "2"]
+
+
+def test_what_differs_is_named_on_all() -> None:
+    ends = _on_ranks(lambda meeting, rank: meeting.check_same({"training": {"seed": rank // 2}, "mixing": "Uniform"}))
+    assert len(set(ends)) == 1
+    assert "other than on rank 0: on rank 2 training.seed is 1 instead of 0. Start all ranks" in ends[0]
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_a_rank_that_cannot_begin_ends_the_others(failing: int) -> None:
+    def build(rank: int) -> int:
+        if rank == failing:
+            raise OSError("no such file")
+        return rank
+
+    ends = _on_ranks(lambda meeting, rank: meeting.together(lambda: build(rank)))
+    expected = [f"ValueError: another rank could not begin: on rank {failing} OSError: no such file"] * 3
+    expected[failing] = "OSError: no such file"
+    assert ends == expected
+
+
+def test_a_rank_of_which_nothing_is_heard_is_named() -> None:
+    def build(rank: int) -> None:
+        time.sleep(3 * (rank == 1))
+
+    ends = _on_ranks(lambda meeting, rank: meeting.together(lambda: build(rank)), timeout_seconds=0.5)
+    assert ends[0] == ends[2]
+    assert "could not begin: on rank 1 nothing was heard within 0.5 seconds" in ends[0]
+
+
+def test_one_rank_meets_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    assert meet(1.0).together(lambda: 7) == 7
