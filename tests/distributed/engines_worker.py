@@ -24,8 +24,6 @@ ENGINES: dict[str, Callable[[], dict[str, Any]]] = {
     "ddp": dict,
     "fsdp": fsdp,
     "fsdp-sharded": lambda: fsdp(state_dict_type="SHARDED_STATE_DICT"),
-    "accelerate-fsdp": lambda: {"use_cpu": False},  # the launcher says which
-    "accelerate-deepspeed": lambda: {"use_cpu": False},
     "zero-1": lambda: deepspeed(1),
     "zero-2": lambda: deepspeed(2),
     "zero-3": lambda: deepspeed(3, zero_optimization={"stage3_gather_16bit_weights_on_model_save": True}),
@@ -102,8 +100,6 @@ RUNS: dict[str, Callable[[Arguments], MixingTrainer]] = {
 # The others train all of them. ZeRO-3 refuses a probe, and heads of streams.
 PARTS = {
     "fsdp-sharded": ("changing",),
-    "accelerate-fsdp": ("changing",),
-    "accelerate-deepspeed": ("changing",),
     "zero-1": ("changing", "heads"),
     "zero-3": ("changing", "replayed", "compared"),
 }
@@ -156,7 +152,7 @@ def run(engine: str, folder: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     folder, engines = Path(sys.argv[1]), sys.argv[2:]
-    if any(engine.startswith(("zero", "accelerate-deepspeed")) for engine in engines):
+    if any(engine.startswith("zero") for engine in engines):
         without_compiling()
     results = {}
     for engine in engines:

@@ -1,15 +1,11 @@
 """What each engine makes of a mixture: the losses, counts and weights of DDP, in one go and resumed."""
 
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.distributed.launch import ROOT, launch_well, results_of
+from tests.distributed.launch import launch_well, results_of
 
 TOLERANCE = 1e-5  # float32, added up in another order
 
@@ -80,25 +76,3 @@ def test_the_runs_are_what_they_are_to_test(fsdp: Results, name: str) -> None:
         assert any(count == 0 for update in counts for count in update)
     if name == "replayed":
         assert any(not math.isnan(entry.get("term/DER", math.nan)) for entry in logs)
-
-
-def launch_by_accelerate(config: Path, folder: Path, name: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
-    return subprocess.run(
-        [*command, "--main_process_port", "0", str(Path(__file__).with_name("engines_worker.py")), str(folder), name],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
-@pytest.mark.parametrize("engine", ["fsdp", "deepspeed"])
-def test_a_configuration_of_accelerate_does_the_same(fsdp: Results, engine: str, tmp_path: Path) -> None:
-    if engine == "deepspeed":
-        pytest.importorskip("deepspeed")
-    run = launch_by_accelerate(ROOT / f"examples/accelerate/{engine}.yaml", tmp_path, f"accelerate-{engine}")
-    assert run.returncode == 0, run.stderr[-6000:]
-    for rank, other in zip(results_of(tmp_path, "engines"), fsdp, strict=True):
-        assert_same(rank[f"accelerate-{engine}"]["changing"], other["ddp"]["changing"])

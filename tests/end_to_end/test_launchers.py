@@ -126,11 +126,20 @@ def test_accelerate_launches_by_its_configuration_file(folder: Path, model: byte
     _assert_close(folder / "accelerate", model)
 
 
-def test_accelerate_launches_by_its_options(folder: Path, model: bytes) -> None:
-    options = ("--cpu", "--num_processes", "2", "--main_process_port", str(free_port()))
-    (end,) = _end(_start("accelerate.commands.launch", *options, "-m", *_command(folder, "options")))
+@pytest.mark.parametrize("engine", ["fsdp", "deepspeed"])
+def test_accelerate_launches_with_an_engine(folder: Path, model: bytes, engine: str) -> None:
+    if engine == "deepspeed":
+        pytest.importorskip("deepspeed")
+    options = ["--config_file", str(ROOT / "examples" / "accelerate" / f"{engine}.yaml")]
+    options += ["--fsdp_state_dict_type", "SHARDED_STATE_DICT"] if engine == "fsdp" else []
+    command = [*_command(folder, engine)[1:], "--training.use_cpu", "false", "--training.max_grad_norm", "1.0"]
+    module = ("-m", "tests.distributed.mixer_on_engines")
+    port = ("--main_process_port", str(free_port()))
+    (end,) = _end(_start("accelerate.commands.launch", *options, *port, *module, *command))
     assert end.endswith("status 0"), end[-4000:]
-    _assert_close(folder / "options", model)
+    _assert_close(folder / engine, model)  # whole, though checkpoints of FSDP are shards here
+    shards = {"fsdp": "pytorch_model_fsdp_0", "deepspeed": "global_step6"}
+    assert (folder / engine / "checkpoint-6" / shards[engine]).is_dir()
 
 
 def test_two_agents_of_torchrun_train_by_a_recipe(folder: Path, model: bytes) -> None:

@@ -1,0 +1,12 @@
+"""The command line where accelerate takes ranks for those of GPUs: `... -m tests.distributed.mixer_on_engines train`."""
+
+import os
+
+from mixer.cli import main
+from tests.distributed.engines import as_on_gpus, without_compiling
+
+if __name__ == "__main__":
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED"):
+        without_compiling()
+    with as_on_gpus():
+        main()
