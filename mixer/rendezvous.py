@@ -99,6 +99,7 @@ class Meeting:
     def _leave(self, error: str) -> None:
         """Tells the others, who may be in the midst of something and are not waited for, why this rank ends."""
         self._store.set(f"build/{self._rank}", error)
+        self._store.set(f"build/{self._rank}/told", "")
         if self._rank == 0:
             self._announce("build", f"on rank 0 {error}")
 
