@@ -1,9 +1,11 @@
 """Where the rows of a stream come from: the hub, or files on this machine."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mixer.data.files import suffix_of
 from mixer.data.hub import is_hub_name, load_hub
 from mixer.data.local import is_pattern, load_local
 
@@ -45,15 +47,17 @@ class DataSource:
             ValueError: If there is no such split, or it cannot be read.
         """
         splits = [split for split in (self.split, self.validation_split) if split is not None]
-        is_local = Path(self.path).exists() or is_pattern(self.path)
-        if not is_local and not is_hub_name(self.path):
+        path = os.path.expanduser(self.path)
+        is_local = Path(path).exists() or is_pattern(path)
+        is_name = is_hub_name(path) and suffix_of(Path(path)) is None
+        if not is_local and not is_name:
             raise FileNotFoundError(
-                f"{called}: there is no file or folder {str(Path(self.path).absolute())!r}; and {self.path!r} is no "
-                "name on the hub, which has the form org/name."
+                f"{called}: there is no file or folder {str(Path(path).absolute())!r}; and {self.path!r} is no name on "
+                "the hub, which has the form org/name."
             )
         if is_local:
             self._check_is_of_no_hub(called)
-            loaded = load_local(self.path, splits, called, self.streaming)
+            loaded = load_local(path, splits, called, self.streaming)
         else:
             loaded = load_hub(self.path, splits, called, self.name, self.revision, self.streaming)
         return loaded[0], loaded[1] if self.validation_split is not None else None

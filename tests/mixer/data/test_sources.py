@@ -122,9 +122,12 @@ def test_what_is_not_there_is_named_with_where_it_was_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    told = refused(DataSource("data/rows.jsonl.gz/x"))
-    assert f"there is no file or folder '{tmp_path}/data/rows.jsonl.gz/x'" in told
-    assert "no name on the hub, which has the form org/name" in told
+    for path in ("data/rows.jsonl.gz", "data/deep/rows", "rows"):
+        told = refused(DataSource(path))
+        assert f"there is no file or folder '{tmp_path}/{path}'" in told
+        assert "no name on the hub, which has the form org/name" in told
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert len(DataSource(f"~/{write(tmp_path / 'home' / 'rows.csv').name}").load("s")[0]) == 20
     assert f"the pattern '{tmp_path}/data/*.jsonl' matches no file" in refused(DataSource("data/*.jsonl"))
     (tmp_path / "empty").mkdir()
     assert f"the folder '{tmp_path}/empty' has no file that ends in .parquet" in refused(DataSource("empty"))

@@ -151,7 +151,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'rows\.xlsx' is of no known format"):
         local_files(tmp_path / "rows.xlsx")
     _write(tmp_path / "rows.jsonl", _ROWS)
-    with pytest.raises(ValueError, match=r"mixes the formats \['csv', 'json'\]"):
+    with pytest.raises(ValueError, match=r"mixes the formats \.csv \(rows\.csv\), \.jsonl"):
         local_files(tmp_path)
 
 
