@@ -20,14 +20,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Traini
 
 from mixer import Budget, MixingTrainer, schedules
 
-TEXTS = ["data/examples/text/english.txt", "data/examples/text/python.jsonl"]
+TEXTS = ["english=data/examples/text/english/train.txt", "python=data/examples/text/python/train.jsonl"]
 FORMATS = {".txt": "text", ".jsonl": "json", ".parquet": "parquet"}
 
 
 def parse_arguments() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--texts", nargs="+", default=TEXTS, help="Files with a column text.")
+    parser.add_argument("--texts", nargs="+", default=TEXTS, help="NAME=PATH of each: a file with a column text.")
     parser.add_argument("--config", default="data/examples/base", help="Configuration and tokenizer of the model.")
     parser.add_argument("--output_dir", default="runs/examples/batch_size_ramp")
     parser.add_argument("--tokens", type=int, default=400_000, help="Length of the run.")
@@ -71,7 +71,8 @@ def main() -> None:
         seed=options.seed,
     )
     with training_args.main_process_first(desc="tokenize and cut"):
-        data = {Path(path).stem: load_blocks(path, tokenizer, options.block_size) for path in options.texts}
+        paths = dict(entry.split("=", 1) for entry in options.texts)
+        data = {name: load_blocks(path, tokenizer, options.block_size) for name, path in paths.items()}
     trainer = MixingTrainer(
         model=AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(options.config)),
         args=training_args,

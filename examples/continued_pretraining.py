@@ -31,13 +31,15 @@ FORMATS = {".txt": "text", ".jsonl": "json", ".parquet": "parquet"}
 class DataArguments:
     """What to learn, what to replay, and how much of it."""
 
-    new_file: str = field(default="data/examples/text/python.jsonl", metadata={"help": "A file with a column text."})
-    new_validation_file: str = field(
-        default="data/examples/text/python-validation.jsonl", metadata={"help": "The same to evaluate on."}
+    new_file: str = field(
+        default="data/examples/text/python/train.jsonl", metadata={"help": "A file with the column text."}
     )
-    old_file: str = field(default="data/examples/text/english.txt", metadata={"help": "What is replayed."})
+    new_validation_file: str = field(
+        default="data/examples/text/python/validation.jsonl", metadata={"help": "The same to evaluate on."}
+    )
+    old_file: str = field(default="data/examples/text/english/train.txt", metadata={"help": "What is replayed."})
     old_validation_file: str = field(
-        default="data/examples/text/english-validation.txt", metadata={"help": "What shows what is forgotten."}
+        default="data/examples/text/english/validation.txt", metadata={"help": "What shows what is forgotten."}
     )
     replay_share: float = field(default=0.05, metadata={"help": "Share of the old domain in every update."})
     block_size: int = field(default=128, metadata={"help": "Tokens of a sample."})

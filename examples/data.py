@@ -72,15 +72,15 @@ def _write_chats(folder: Path) -> None:
 
 
 def _write_texts(folder: Path, texts: Mapping[str, Mapping[str, str]]) -> None:
-    """Writes English with a paragraph a line, and Python with a top-level definition a row."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for split, ending in (("train", ""), ("validation", "-validation")):
-        paragraphs = [" ".join(paragraph.split()) for paragraph in texts["english"][split].split("\n\n")]
-        kept = [paragraph for paragraph in paragraphs if len(paragraph) > 60]
-        (folder / f"english{ending}.txt").write_text("\n".join(kept) + "\n", encoding="utf-8")
-        definitions = [part.strip("\n") for part in texts["python"][split].split("\n\n\n")]
+    """Writes English with a paragraph a line, and Python with a top-level definition a row, in two splits each."""
+    for split in ("train", "validation"):
+        paragraphs = (" ".join(paragraph.split()) for paragraph in texts["english"][split].split("\n\n"))
+        path = folder / "english" / f"{split}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{paragraph}\n" for paragraph in paragraphs if len(paragraph) > 60), encoding="utf-8")
+        definitions = (part.strip("\n") for part in texts["python"][split].split("\n\n\n"))
         rows = ({"text": definition} for definition in definitions if len(definition) > 60)
-        _write_lines(folder / f"python{ending}.jsonl", rows)
+        _write_lines(folder / "python" / f"{split}.jsonl", rows)
 
 
 def _write_labelled(folder: Path, texts: Mapping[str, str]) -> None:

@@ -39,7 +39,7 @@ def write_base(folder: Path, data: Path, num_steps: int) -> None:
         num_steps: How long to train.
     """
     tokenizer = _learned_tokenizer(data)
-    english = (data / "text" / "english.txt").read_text(encoding="utf-8").splitlines()
+    english = (data / "text" / "english" / "train.txt").read_text(encoding="utf-8").splitlines()
     set_seed(0)
     config = LlamaConfig(
         vocab_size=VOCABULARY_SIZE,
@@ -110,7 +110,8 @@ def _learned_tokenizer(data: Path) -> PreTrainedTokenizerFast:
         initial_alphabet=ByteLevel.alphabet(),
         show_progress=False,
     )
-    inner.train([str(path) for folder in ("text", "chat") for path in sorted((data / folder).iterdir())], trainer)
+    files = [path for folder in ("chat", "text") for path in sorted((data / folder).rglob("*.*"))]
+    inner.train([str(path) for path in files], trainer)
     pad, end, *roles = SPECIAL
     return PreTrainedTokenizerFast(
         tokenizer_object=inner,
