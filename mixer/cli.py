@@ -6,9 +6,9 @@ Other packages add commands; see `mixer.commands`.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
@@ -17,9 +17,11 @@ from rich.table import Table
 from mixer.commands import Command, build_recipe, plugged_in_commands
 from mixer.compare import compare
 from mixer.costs import cost_of
+from mixer.data.preview import preview
 from mixer.doremi_command import doremi
 from mixer.ending import end_together
 from mixer.fit.command import fit
+from mixer.given_fields import check_given
 from mixer.policies import Policy, Wrapper, policy_classes
 from mixer.recipe import RECIPE_FIELDS, Recipe
 from mixer.schedules import Schedule, schedule_classes
@@ -38,7 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     more = _more_commands(given[0] if given else None)
     parser, train_parser = _parsers(more)
-    config = parser.parse_args(_with_recipe_option(given, more))
+    recipes = {"train": (Recipe, train_parser)} | {
+        name: (command.recipe_class, command.parser) for name, command in more.items() if command.recipe_class
+    }
+    given = _with_recipe_option(given, recipes)
+    if given and given[0] in recipes:
+        _check_given(given, *recipes[given[0]])
+    config = parser.parse_args(given)
     command = config[config.command]
     try:
         if config.command in more:
@@ -55,8 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             Console(width=None if sys.stdout.isatty() else 120).print(compare([Path(run) for run in command.runs]))
         end_together()
     except (ValueError, TypeError, OSError) as error:
-        print(f"mixer {config.command}: {error}", file=sys.stderr)  # noqa: T201
-        sys.exit(2)
+        _refuse(config.command, error)
 
 
 def _more_commands(asked: str | None) -> dict[str, Command]:
@@ -77,7 +84,7 @@ def _parsers(more: Mapping[str, Command]) -> tuple[ArgumentParser, ArgumentParse
     commands = parser.add_subcommands(dest="command")
     train = ArgumentParser(
         description="Trains by a recipe. Every field can be overridden: --training.learning_rate 1e-3.",
-        usage="mixer train RECIPE.yaml [--resume auto|must|never|PATH] [--FIELD VALUE ...]",
+        usage="mixer train RECIPE.yaml [--dry_run] [--resume auto|must|never|PATH] [--FIELD VALUE ...]",
         allow_abbrev=False,
     )
     train.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
@@ -89,6 +96,9 @@ def _parsers(more: Mapping[str, Command]) -> tuple[ArgumentParser, ArgumentParse
         help="Go on from the newest whole checkpoint in training.output_dir and start anew where there is none (auto) "
         "or refuse to (must), start anew in any case (never), or go on from a checkpoint's folder. Default: "
         "training.resume_from_checkpoint.",
+    )
+    train.add_argument(
+        "--dry_run", action="store_true", help="Build everything, show the streams and a sample of each, train nothing."
     )
     train.add_class_arguments(Recipe)
     commands.add_subcommand("train", train, help="train by a recipe")
@@ -131,22 +141,43 @@ def _report(runs: list[str], output: str | None) -> None:
     print(write_report(runs, output))  # noqa: T201
 
 
-def _with_recipe_option(arguments: list[str], more: Mapping[str, Command]) -> list[str]:
-    with_recipe = {"train", *(name for name, command in more.items() if command.takes_recipe)}
+def _with_recipe_option(arguments: list[str], with_recipe: Collection[str]) -> list[str]:
     if len(arguments) > 1 and arguments[0] in with_recipe and not arguments[1].startswith("-"):
         return [arguments[0], "--recipe", *arguments[1:]]
     return arguments
 
 
+def _check_given(arguments: Sequence[str], recipe_class: type, parser: ArgumentParser) -> None:
+    try:
+        check_given(recipe_class, arguments[1:], parser._option_string_actions)
+    except (ValueError, OSError) as error:
+        _refuse(arguments[0], error)
+
+
+def _refuse(command: str, error: Exception) -> NoReturn:
+    print(f"mixer {command}: {error}", file=sys.stderr)  # noqa: T201
+    sys.exit(2)
+
+
 def _train(parser: ArgumentParser, config: Namespace) -> None:
-    resume = config.pop("resume")  # how it was launched is no part of what is trained
+    resume, is_dry = config.pop("resume"), config.pop("dry_run")  # how it was launched is no part of what is trained
     trainer = build_recipe(Recipe, parser, config, RECIPE_FIELDS, otherwise="training").build()
+    if is_dry:
+        _show(trainer)
+        return
     if trainer.is_world_process_zero():
         path = Path(str(trainer.args.output_dir)) / "recipe.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         parser.save(config, str(path), overwrite=True, skip_validation=True)
     trainer.train(resume_from_checkpoint=_checkpoint(trainer, resume))
     trainer.save_model()
+
+
+def _show(trainer: MixingTrainer) -> None:
+    if trainer.is_world_process_zero():
+        evaluation = trainer.eval_dataset if isinstance(trainer.eval_dataset, Mapping) else {}
+        shown = preview(trainer.streams, evaluation, trainer.mixing.weights, trainer.processing_class)
+        Console(width=None if sys.stdout.isatty() else 120).print(shown)
 
 
 def _checkpoint(trainer: MixingTrainer, resume: str | None) -> str | bool | None:

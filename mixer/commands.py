@@ -26,13 +26,14 @@ class Command:
         parser: The arguments.
         run: What is done with them; input is refused by a `ValueError`, which ends the process with status 2.
         summary: A few words for `mixer --help`.
-        takes_recipe: Whether the first argument may be the path of a recipe; the parser has an option `--recipe`.
+        recipe_class: The dataclass of a recipe whose path may be the first argument; the parser has its fields, and an
+            option `--recipe`. `None` for a command without one.
     """
 
     parser: ArgumentParser
     run: Callable[[Namespace], None]
     summary: str
-    takes_recipe: bool = False
+    recipe_class: type | None = None
 
 
 def plugged_in_commands(taken: Sequence[str]) -> dict[str, Command]:

@@ -15,8 +15,9 @@ from mixer.checkpoint import write_json
 from mixer.commands import Command, build_recipe
 from mixer.doremi import POLICY, FoundWeights, find_weights
 from mixer.doremi_steps import Step, finish, on_main
+from mixer.model_recipe import Task
 from mixer.policies import Policy
-from mixer.recipe import RECIPE_FIELDS, Recipe, Task
+from mixer.recipe import RECIPE_FIELDS, Recipe
 from mixer.written_mixing import mixing_of
 
 WEIGHTS_FILE = "weights.json"
@@ -75,7 +76,7 @@ def doremi() -> Command:
         help="A smaller model for reference and proxy. Default: that of the recipe.",
     )
     parser.add_class_arguments(Recipe)
-    return Command(parser, partial(_run, parser), "find the weights of a mixture by DoReMi", takes_recipe=True)
+    return Command(parser, partial(_run, parser), "find the weights of a mixture by DoReMi", recipe_class=Recipe)
 
 
 def _run(parser: ArgumentParser, config: Namespace) -> None:

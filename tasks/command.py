@@ -49,9 +49,8 @@ def continual() -> Command:
         "refuse where there is one.",
     )
     parser.add_class_arguments(ContinualRecipe)
-    return Command(
-        parser, lambda config: _train(parser, config), "train on a sequence of tasks by a recipe", takes_recipe=True
-    )
+    summary = "train on a sequence of tasks by a recipe"
+    return Command(parser, lambda config: _train(parser, config), summary, recipe_class=ContinualRecipe)
 
 
 def continual_compare() -> Command:

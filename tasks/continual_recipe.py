@@ -7,29 +7,17 @@ from typing import Any, Literal
 from torch import nn
 from transformers import TrainingArguments, set_seed
 
+from mixer.called_by_name import Factory, call_by_name
 from mixer.method import Method
+from mixer.model_recipe import ModelRecipe
+from mixer.model_recipe import Task as HeadTask
 from mixer.policies import Policy
 from mixer.policies.registry import as_policy
-from mixer.recipe import ModelRecipe, call_by_name
-from mixer.recipe import Task as HeadTask
 from replay import ReplayBuffer
 from tasks.continual import ContinualRun
 from tasks.continual_checks import Optimizer
 from tasks.heads import HeadKind
 from tasks.task import TaskSequence
-
-
-@dataclass
-class Factory:
-    """Something that a function makes.
-
-    Args:
-        factory: Dotted name of the function or class: `package.module.function`.
-        arguments: What to call it with.
-    """
-
-    factory: str
-    arguments: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass

@@ -1,7 +1,6 @@
 """Data sets of the Hugging Face hub, by name."""
 
-import datasets
-
+from mixer.data.hub import load_hub
 from tasks.sources.numbered import with_numbered_labels
 from tasks.sources.splits import Splits
 
@@ -29,8 +28,9 @@ def hub(
         Two `datasets.Dataset`.
 
     Raises:
-        ValueError: If there is no such split or column.
+        ConnectionError: If the hub cannot be reached.
+        FileNotFoundError: If there is no such data set or revision.
+        ValueError: If there is no such configuration, split or column.
     """
-    wanted = [train_split, evaluation_split]
-    splits = Splits(*datasets.load_dataset(name, config, split=wanted, revision=revision))
-    return with_numbered_labels(splits, label_column)
+    train, evaluation = load_hub(name, [train_split, evaluation_split], "hub", config, revision)
+    return with_numbered_labels(Splits(train, evaluation), label_column)

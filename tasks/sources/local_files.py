@@ -1,15 +1,12 @@
-"""Data in files: CSV, JSON lines, Parquet."""
+"""Data in files: Parquet, JSON lines, JSON, CSV, TSV, text, Arrow."""
 
 from pathlib import Path
 
 import datasets
-from datasets.exceptions import DatasetsError
 
+from mixer.data.files import KNOWN, files_in, read_files
 from tasks.sources.numbered import with_numbered_labels
 from tasks.sources.splits import Splits, hold_out
-
-_FORMATS = {".csv": "csv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
-_FAILURES = (DatasetsError, OSError, ValueError, TypeError, KeyError, StopIteration)
 
 
 def local_files(
@@ -46,47 +43,9 @@ def local_files(
 
 
 def _load(path: Path) -> datasets.Dataset:
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() in _FORMATS)
-    else:
-        files = [path] if path.is_file() else []
+    files = files_in(path) if path.is_dir() else [path] if path.is_file() else []
     if not files:
         raise FileNotFoundError(
-            f"local_files: there is no file at {str(path)!r}. Give a file or a folder of files {', '.join(_FORMATS)}."
+            f"local_files: there is no file at {str(path)!r}. Give a file or a folder of files {KNOWN}."
         )
-    formats = {_FORMATS.get(file.suffix.lower(), file.suffix) for file in files}
-    if not formats <= set(_FORMATS.values()):
-        raise ValueError(f"local_files: {path.name!r} is of no known format: it must end in {', '.join(_FORMATS)}.")
-    if len(formats) > 1:
-        raise ValueError(
-            f"local_files: the folder {str(path)!r} mixes the formats {sorted(formats)}. Give one file, or a folder "
-            "with files of one format."
-        )
-    return _read(path, files, formats.pop())
-
-
-def _read(path: Path, files: list[Path], kind: str) -> datasets.Dataset:
-    try:
-        return _load_all(files, kind)
-    except _FAILURES as error:
-        broken, why = (path, error) if len(files) == 1 else _find_broken(path, files, kind, error)
-        cause = why.__cause__ or why
-        told = f"{type(cause).__name__}: {str(cause).splitlines()[0]}" if str(cause) else type(cause).__name__
-        raise ValueError(
-            f"local_files: {str(broken)!r} cannot be read as {kind} ({told}). It is empty, cut off, "
-            "of another format, or its columns are not those of the files before: mend it, or leave it out."
-        ) from error
-
-
-def _find_broken(path: Path, files: list[Path], kind: str, error: Exception) -> tuple[Path, Exception]:
-    """Finds the first file that cannot be read by itself; the folder if they only do not fit together."""
-    for file in files:
-        try:
-            _load_all([file], kind)
-        except _FAILURES as own:
-            return file, own
-    return path, error
-
-
-def _load_all(files: list[Path], kind: str) -> datasets.Dataset:
-    return datasets.load_dataset(kind, data_files=[str(file) for file in files], split="train")
+    return read_files(files, "local_files", path)

@@ -1,10 +1,9 @@
 """Classes that are words, or a column of another name, brought to whole numbers in a column `label`."""
 
-from typing import Any
-
 import datasets
 import numpy as np
 
+from mixer.data.label_names import in_order, label_name
 from tasks.sources.labels import require_column
 from tasks.sources.splits import Splits
 
@@ -32,23 +31,9 @@ def with_numbered_labels(splits: Splits, column: str | None) -> Splits:
         return splits
     if all(values.dtype.kind in "iubf" and np.all(np.mod(values.astype(float), 1) == 0) for values in found):
         return Splits(*(part.cast_column("label", datasets.Value("int64")) for part in splits))
-    words = [[_as_word(value) for value in values.tolist()] for values in found]
-    names = _in_order({word for part in words for word in part})
+    words = [[label_name(value) for value in values.tolist()] for values in found]
+    names = in_order({word for part in words for word in part})
     return Splits(*(_with_words(part, own, names) for part, own in zip(splits, words, strict=True)))
-
-
-def _as_word(value: Any) -> str:
-    """Gives the same for a whole number however it was stored."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def _in_order(words: set[str]) -> list[str]:
-    """Sorts words by the numbers that they are if all are some, else by the alphabet."""
-    try:
-        numbers = {word: float(word) for word in words}
-    except ValueError:
-        return sorted(words)
-    return sorted(words, key=lambda word: (numbers[word], word))
 
 
 def _with_words(dataset: datasets.Dataset, words: list[str], names: list[str]) -> datasets.Dataset:

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.data.validation import hold_out as draw_held_out
+
 
 class Splits(NamedTuple):
     """What is trained on and what is evaluated on: `by_class(*digits(), classes_per_task=2)`.
@@ -37,5 +39,4 @@ def hold_out(num_samples: int, share: float, seed: int) -> tuple[NDArray[np.int6
         raise ValueError(
             f"evaluation_share must leave a sample of {num_samples} for training and one for evaluation, got {share}."
         )
-    order = np.random.default_rng(seed).permutation(num_samples)
-    return np.sort(order[num_held:]), np.sort(order[:num_held])
+    return draw_held_out(num_samples, num_held, seed)

@@ -14,8 +14,8 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import WordLevelTrainer
 
+from mixer.called_by_name import call_by_name
 from mixer.policies.ranges import check_count
-from mixer.recipe import call_by_name
 from tasks.sources.by_columns import ByColumns, Int64Array, Sample
 from tasks.sources.labels import require_column, require_labels
 from tasks.sources.splits import Splits

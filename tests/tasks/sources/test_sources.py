@@ -141,7 +141,7 @@ def test_numbers_stay_what_they_are(tmp_path: Path) -> None:
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     path = _write(tmp_path / "rows.csv", {**_ROWS, "label": [0] * 10})
-    with pytest.raises(FileNotFoundError, match=r"no file at '.*nowhere'.*\.csv, \.jsonl, \.json, \.parquet"):
+    with pytest.raises(FileNotFoundError, match=r"no file at '.*nowhere'.*\.parquet, \.jsonl, \.json, \.csv"):
         local_files(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="there is no column 'feeling' with one value a sample; its columns are"):
         local_files(path, label_column="feeling")

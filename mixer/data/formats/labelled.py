@@ -1,0 +1,77 @@
+"""Texts with a label each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import datasets
+
+from mixer.data.formats.base import Format, Row, Sample
+from mixer.data.formats.tokens import check_max_length, length_limit, texts_of
+from mixer.data.label_names import in_order, label_name
+
+
+@dataclass(frozen=True)
+class Labelled(Format):
+    """A text, or a pair of texts, with a label: a class, or a number for regression.
+
+    Labels that are numbers stay what they are, those of a `ClassLabel` too. Words are numbered in the order of the
+    alphabet, or in that of the numbers if all are some.
+
+    Args:
+        text: The column of texts.
+        text_pair: The column of second texts.
+        label: The column of labels.
+        max_length: The most tokens of a sample, the rest is cut off. Default: the tokenizer's limit, if it has one.
+        labels: The words in the order of their numbers. Default: those of the data that are trained on.
+
+    Raises:
+        ValueError: If `max_length` is below 2, or a label is given twice.
+    """
+
+    tasks: ClassVar[Sequence[str]] = ("sequence-classification", "encoder")
+
+    text: str = "text"
+    text_pair: str | None = None
+    label: str = "label"
+    max_length: int | None = None
+    labels: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        check_max_length(self.max_length, "Labelled")
+        if self.labels is not None and len(set(self.labels)) < len(self.labels):
+            raise ValueError(f"Labelled: labels must be given once each, got {self.labels}.")
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """See `Format.columns`."""
+        return tuple(name for name in (self.text, self.text_pair, self.label) if name is not None)
+
+    def fitted(self, dataset: Any, tokenizer: Any) -> "Labelled":
+        """Numbers labels that are words; see `Format.fitted`."""
+        if self.labels is not None or not isinstance(dataset, datasets.Dataset):
+            return self
+        words = {label_name(value) for value in dataset.unique(self.label) if isinstance(value, str)}
+        return replace(self, labels=in_order(words)) if words else self
+
+    def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
+        """See `Format.encode`."""
+        length = length_limit(self.max_length, tokenizer)
+        pairs = None if self.text_pair is None else texts_of(rows, self.text_pair)
+        encoded = tokenizer(texts_of(rows, self.text), pairs, truncation=length is not None, max_length=length)
+        place = {label: number for number, label in enumerate(self.labels or ())}
+        labels = [self._number(row[self.label], place) for row in rows]
+        return [
+            {**{name: values[number] for name, values in encoded.items()}, "labels": label}
+            for number, label in enumerate(labels)
+        ]
+
+    def _number(self, value: Any, place: dict[str, int]) -> Any:
+        if isinstance(value, (bool, int, float)):
+            return int(value) if isinstance(value, bool) else value
+        if not isinstance(value, str):
+            raise ValueError(f"column {self.label!r} has {value!r}, where a label is expected: a word or a number.")
+        if value not in place:
+            known = f"there are {list(place)}" if place else "labels of rows that are read as they come must be given"
+            raise ValueError(f"column {self.label!r} has the label {value!r}, and {known}: Labelled(labels=[...]).")
+        return place[value]

@@ -1,0 +1,117 @@
+"""A part of the data that is held out for validation, the same on every rank."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import datasets
+import numpy as np
+from numpy.typing import NDArray
+
+Int64Array = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What is held out of a stream for validation.
+
+    Which rows those are follows from the number of rows, the seed and the column alone: it is the same on all ranks,
+    for any number of them, and in every run.
+
+    Args:
+        size: How much: a share of the rows, such as 0.05, or a number of them.
+        stratify_by: Column whose values keep their shares: each has its part of what is held out, to a row.
+        seed: Seed of the draw.
+
+    Raises:
+        ValueError: If the size is neither.
+    """
+
+    size: int | float
+    stratify_by: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        is_share = isinstance(self.size, float) and 0.0 < self.size < 1.0
+        is_count = isinstance(self.size, int) and not isinstance(self.size, bool) and self.size > 0
+        if not (is_share or is_count):
+            raise ValueError(
+                "validation: the size must be a share between 0 and 1, or a number of rows of 1 or more, got "
+                f"{self.size}."
+            )
+
+    def carve(self, dataset: Any, called: str) -> tuple[Any, Any]:
+        """Divides a data set.
+
+        Args:
+            dataset: A `datasets.Dataset`.
+            called: What to call it in errors.
+
+        Returns:
+            What is trained on and what is held out, both in the order of the rows.
+
+        Raises:
+            ValueError: If it cannot be divided so, or has no such column.
+        """
+        if isinstance(dataset, datasets.IterableDataset):
+            raise ValueError(
+                f"{called}: nothing can be held out of data that are streamed, since how many rows there are is not "
+                "known: name a split (data.validation_split), or set data.streaming to false."
+            )
+        if not isinstance(dataset, datasets.Dataset):
+            raise ValueError(f"{called}: a share is held out of a datasets.Dataset, got a {type(dataset).__name__}.")
+        num_held = self.size if isinstance(self.size, int) else round(self.size * len(dataset))
+        if not 0 < num_held < len(dataset):
+            raise ValueError(
+                f"{called}: {self.size} of {len(dataset)} rows would leave {len(dataset) - num_held} for training and "
+                f"{num_held} for validation; both need one or more."
+            )
+        kept, held = hold_out(len(dataset), num_held, self.seed, self._strata(dataset, called))
+        return dataset.select(kept), dataset.select(held)
+
+    def _strata(self, dataset: Any, called: str) -> Int64Array | None:
+        if self.stratify_by is None:
+            return None
+        if self.stratify_by not in dataset.column_names:
+            raise ValueError(
+                f"{called}.stratify_by: there is no column {self.stratify_by!r}; there are {dataset.column_names}."
+            )
+        values = [str(value) for value in dataset[self.stratify_by]]
+        return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+
+def hold_out(
+    num_samples: int, num_held: int, seed: int, strata: Int64Array | None = None
+) -> tuple[Int64Array, Int64Array]:
+    """Draws which samples are held out.
+
+    Args:
+        num_samples: How many there are.
+        num_held: How many of them are held out.
+        seed: Seed of the draw.
+        strata: int64 `[num_samples]`: the part that each belongs to; every part gives its share of what is held out,
+            rounded up or down so that they add up.
+
+    Returns:
+        Indices that stay and indices that are held out, int64, ascending; none in both.
+    """
+    order = np.random.default_rng(seed).permutation(num_samples)
+    if strata is None:
+        held = order[:num_held]
+    else:
+        quotas = _quotas(np.bincount(strata), num_held)
+        by_stratum = order[np.argsort(strata[order], kind="stable")]
+        starts = np.cumsum(np.bincount(strata)) - np.bincount(strata)
+        held = np.concatenate([by_stratum[start : start + quota] for start, quota in zip(starts, quotas, strict=True)])
+    is_held = np.zeros(num_samples, dtype=bool)
+    is_held[held] = True
+    return np.flatnonzero(~is_held), np.flatnonzero(is_held)
+
+
+def _quotas(sizes: Int64Array, total: int) -> Int64Array:
+    """Gives each part its share, by the largest remainders."""
+    exact = sizes * total
+    quotas, remainders = exact // sizes.sum(), exact % sizes.sum()
+    most_left = np.argsort(-remainders, kind="stable")[: total - quotas.sum()]
+    quotas[most_left] += 1
+    result: Int64Array = quotas
+    return result
