@@ -2,7 +2,7 @@ r"""Learns the intents of requests domain by domain, with a small buffer of earl
 
 Here (`python -m examples.data` writes an encoder that has learned nothing yet; the requests are a part of CLINC150):
 
-    python examples/class_incremental_intents.py --output_dir runs/examples/intents --num_train_epochs 8 \
+    python examples/class_incremental_intents.py --output_dir runs/examples/intents --num_train_epochs 6 \
         --learning_rate 3e-3 --lr_scheduler_type constant --save_strategy no --report_to none
 
 and once more with `--capacity 0` and another folder, to see what is forgotten without.
