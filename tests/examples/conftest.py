@@ -19,15 +19,13 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["data.py", str(folder / "data" / "examples"), "--base_steps", "40"])
         runpy.run_module("examples.data", run_name="__main__")
-    (folder / "examples").symlink_to(ROOT / "examples")
     return folder
 
 
 @pytest.fixture
 def world(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The present folder: with the data, without runs; what `datasets` keeps goes there too."""
-    for name in ("data", "examples"):
-        (tmp_path / name).symlink_to(written / name)
+    (tmp_path / "data").symlink_to(written / "data")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", written / "cache")
     monkeypatch.setattr("gc.collect", lambda *_: 0)  # the Trainer's, which takes longer than a short run
     monkeypatch.chdir(tmp_path)
