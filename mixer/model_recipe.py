@@ -8,7 +8,7 @@ import transformers
 from transformers import AutoConfig, PreTrainedModel
 
 from mixer.heads import Head
-from mixer.model_inputs import takes_task
+from mixer.model_inputs import heads_of, takes_task
 from mixer.multi_task import MultiTaskModel
 from mixer.nearest import did_you_mean
 
@@ -63,7 +63,11 @@ class ModelRecipe:
                 one of its own, or an encoder has none; or adapters cannot be made.
         """
         model = self._with_heads()
-        return model if self.lora is None else with_lora(model, self.lora, self.task)
+        if self.lora is None:
+            return model
+        # Heads of several tasks are trained as a whole, beside the adapters.
+        heads = [f"heads.{name}" for name in heads_of(model) or ()]
+        return with_lora(model, {**({"modules_to_save": heads} if heads else {}), **self.lora}, self.task)
 
     def _with_heads(self) -> PreTrainedModel:
         if not self.heads:

@@ -89,7 +89,7 @@ class Recipe:
         tokenizer = _load("tokenizer", self._tokenizer)
         has_formats = any(stream.format is not None for stream in self.streams.values())
         set_seed(self.training.seed)
-        built = self._streams(tokenizer)
+        built = self.build_streams(tokenizer)
         evaluation = {name: validation for name, (_, validation) in built.items() if validation is not None}
         return MixingTrainer(
             model=_load(model_field, self.model.build),
@@ -113,6 +113,26 @@ class Recipe:
             allow_inexact=self.allow_inexact,
         )
 
+    def build_streams(self, tokenizer: Any) -> dict[str, tuple[Stream, Any]]:
+        """Builds the streams; where they leave files behind, on the first process of each machine before the others.
+
+        Args:
+            tokenizer: The tokenizer, for formats.
+
+        Returns:
+            Streams by name, each with its data set for evaluation or `None`.
+
+        Raises:
+            ValueError: On all ranks, if one cannot be built on one of them.
+            OSError: If there are no such data, on the rank that misses them.
+        """
+
+        def build() -> dict[str, tuple[Stream, Any]]:
+            return {name: stream.build(name, tokenizer, self.model.task) for name, stream in self.streams.items()}
+
+        leave_files = any(stream.data is not None or stream.format is not None for stream in self.streams.values())
+        return in_turns(self.training, build) if leave_files else build()
+
     def _reference(self) -> PreTrainedModel | None:
         if self.reference_model is None:
             return None
@@ -128,13 +148,6 @@ class Recipe:
         if any(stream.format is not None for stream in self.streams.values()):
             ensure_pad_token(tokenizer, self.model.task)
         return tokenizer
-
-    def _streams(self, tokenizer: Any) -> dict[str, tuple[Stream, Any]]:
-        def build() -> dict[str, tuple[Stream, Any]]:
-            return {name: stream.build(name, tokenizer, self.model.task) for name, stream in self.streams.items()}
-
-        leave_files = any(stream.data is not None or stream.format is not None for stream in self.streams.values())
-        return in_turns(self.training, build) if leave_files else build()
 
 
 def _load(field_name: str, build: Callable[[], Any]) -> Any:

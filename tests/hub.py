@@ -1,10 +1,14 @@
 """A stand-in for the Hugging Face Hub on this machine: repositories are folders, and every request is written down."""
 
+from __future__ import annotations
+
 import base64
+import hashlib
 import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,7 @@ from urllib.parse import unquote
 
 
 class Hub(ThreadingHTTPServer):
-    """Takes in what `huggingface_hub` sends to make a repository and to commit files to it.
+    """Takes in what `huggingface_hub` sends to make a repository and to commit files to it, and gives out data sets.
 
     Args:
         folder: Where repositories are kept: `FOLDER/USER/NAME/FILES`.
@@ -25,6 +29,7 @@ class Hub(ThreadingHTTPServer):
         self.folder = folder
         self.created: list[dict[str, Any]] = []
         self.commits: list[dict[str, Any]] = []
+        self.asked: list[str] = []  # addresses that were read
         self.opens = threading.Event()  # until it is set, commits have to wait
         self.opens.set()
 
@@ -62,9 +67,77 @@ class Hub(ThreadingHTTPServer):
         oid = f"{len(self.commits):040d}"
         return {"success": True, "commitOid": oid, "commitUrl": f"{self.url}/{name}/commit/{oid}", "hookOutput": ""}
 
+    def read(self, path: str) -> Found:
+        """Answers what `datasets` asks of a data set: `FOLDER/USER/NAME`, of a revision `FOLDER/USER/NAME@REVISION`."""
+        parts = unquote(path.split("?")[0]).strip("/").split("/")
+        self.asked.append("/".join(parts))
+        is_file = parts[0] == "datasets" and parts[3:4] == ["resolve"]
+        name, rest = ("/".join(parts[1:3]), parts[4:]) if is_file else ("/".join(parts[2:4]), parts[5:])
+        if not (is_file or parts[:2] == ["api", "datasets"]) or not (self.folder / name).is_dir():
+            return Found("RepoNotFound")
+        revision = rest[0] if rest else "main"
+        commits = {"main": "0" * 40} | {
+            own.name.partition("@")[2]: f"{place:040d}"
+            for place, own in enumerate(sorted(self.folder.glob(f"{name}@*")), start=1)
+        }
+        by_commit = {commit: known for known, commit in commits.items()}
+        known = by_commit.get(revision, revision)
+        if known not in commits:
+            return Found("RevisionNotFound")
+        folder = self.folder / (name if known == "main" else f"{name}@{known}")
+        commit, files = commits[known], sorted(own for own in folder.rglob("*") if own.is_file())
+        if is_file:
+            file = folder.joinpath(*rest[1:])
+            return Found(commit=commit, content=file.read_bytes()) if file.is_file() else Found("EntryNotFound", commit)
+        listed = [
+            {"type": "file", "path": str(own.relative_to(folder)), "size": own.stat().st_size, "oid": own.name}
+            for own in files
+        ]
+        if "tree" not in parts:
+            siblings = [{"rfilename": own["path"]} for own in listed]
+            return Found(commit=commit, content=json.dumps({"id": name, "sha": commit, "siblings": siblings}).encode())
+        below = "/".join(rest[1:])
+        if below and not (folder / below).is_dir():
+            return Found("EntryNotFound", commit)
+        return Found(commit=commit, content=json.dumps([f for f in listed if f["path"].startswith(below)]).encode())
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is at an address: bytes, or an error."""
+
+    error: str = ""
+    commit: str = ""
+    content: bytes = b""
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: Hub
+
+    def do_GET(self) -> None:
+        self._send(self.server.read(self.path))
+
+    def do_HEAD(self) -> None:
+        self._send(self.server.read(self.path))
+
+    def _send(self, found: Found) -> None:
+        content, status = found.content, 404 if found.error else 200
+        headers = {"X-Repo-Commit": found.commit, "ETag": f'"{hashlib.sha256(content).hexdigest()}"'}
+        if found.error:
+            headers = {"X-Error-Code": found.error}
+        asked = self.headers.get("Range")
+        if asked and not found.error:
+            first, _, last = asked.removeprefix("bytes=").partition("-")
+            start, end = int(first), min(int(last or len(content)), len(content) - 1)
+            headers["Content-Range"] = f"bytes {start}-{end}/{len(content)}"
+            content, status = content[start : end + 1], 206
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
 
     def do_POST(self) -> None:  # the name that http.server calls
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

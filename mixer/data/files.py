@@ -17,7 +17,7 @@ _BUILDERS = {
     ".txt": "text",
     ".arrow": "arrow",
 }
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+_COMPRESSED = (".gz", ".bz2", ".xz")
 _FAILURES = (DatasetsError, OSError, ValueError, TypeError, KeyError, StopIteration)
 KNOWN = f"{', '.join(_BUILDERS)} (compressed too: {', '.join(_COMPRESSED)})"
 

@@ -45,7 +45,7 @@ def formatted(
         >>> formatted(rows, Text(max_length=8), tokenizer)[0]  # doctest: +SKIP
         {'input_ids': [5, 6, 2], 'labels': [5, 6, 2]}
     """
-    _check(dataset, chosen, task, called)
+    check_format(dataset, chosen, task, called)
     encode = _Encoding(chosen, tokenizer, task, called)
     options = {"batched": True, "batch_size": ROWS_AT_ONCE, "remove_columns": column_names(dataset)}
     if isinstance(dataset, datasets.IterableDataset):
@@ -87,7 +87,19 @@ def column_names(dataset: Any) -> list[str]:
     return list(first) if isinstance(first, Mapping) else []
 
 
-def _check(dataset: Any, chosen: Format, task: str, called: str) -> None:
+def check_format(dataset: Any, chosen: Format, task: str, called: str) -> None:
+    """Refuses a data set, a format and a task that do not go together.
+
+    Args:
+        dataset: The rows.
+        chosen: The format.
+        task: The model's task.
+        called: What to call the data set in errors.
+
+    Raises:
+        ValueError: If the format is not for that task, or a column is missing.
+        TypeError: If it is a data set of another kind.
+    """
     if not isinstance(dataset, (datasets.Dataset, datasets.IterableDataset)):
         raise TypeError(
             f"{called}: {_name(chosen)} reads a datasets.Dataset or datasets.IterableDataset, got a "

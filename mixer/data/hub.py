@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -60,8 +61,8 @@ def load_hub(
         ]
     except DatasetNotFoundError as error:
         raise FileNotFoundError(
-            f"{called}: {error} Neither is there a file or folder of that name here. Look the name up (org/name), and "
-            "log in (hf auth login) if it is private."
+            f"{called}: {error} Nor is there a file or folder {str(Path(path).absolute())!r}. Look the name up "
+            "(org/name), and log in (hf auth login) if it is private."
         ) from error
     except (OfflineModeIsEnabled, ConnectionError, HTTPError) as error:
         raise ConnectionError(_unreachable(path, called, error)) from error
@@ -80,7 +81,7 @@ def _unreachable(path: str, called: str, error: Exception) -> str:
         else f"the hub cannot be reached ({type(error).__name__})"
     )
     return (
-        f"{called}: {path!r} is no file or folder here, and {why}; nor was the data set loaded here before. Give the "
-        "path of a file or folder, or fetch it where there is a network: hf download --repo-type dataset "
-        f"{path} --local-dir FOLDER."
+        f"{called}: there is no file or folder {str(Path(path).absolute())!r}, and {why}; nor was {path!r} loaded here "
+        "before. Give the path of a file or folder, or fetch it where there is a network: hf download --repo-type "
+        f"dataset {path} --local-dir FOLDER."
     )

@@ -18,7 +18,7 @@ def test_the_page_that_helps_to_choose_knows_every_policy(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["README.md", "docs/choosing_a_policy.md", "benchmarks/README.md", "recipes/README.md"]
+    "path", ["README.md", "docs/choosing_a_policy.md", "docs/data.md", "benchmarks/README.md", "recipes/README.md"]
 )
 def test_links_within_the_documentation_lead_somewhere(path: str) -> None:
     page = PAGE.parents[1] / path

@@ -56,7 +56,7 @@ class Prompt(Format):
         length = length_limit(self.max_length, tokenizer)
         if task == "seq2seq-lm":
             if self.train_on_prompt:
-                raise ValueError("Prompt: a model with an encoder reads its prompt: leave train_on_prompt at False.")
+                raise ValueError("a model with an encoder reads its prompt: leave train_on_prompt at False.")
             return _of_two_sides(prompts, completions, tokenizer, length)
         end = end_of_text(tokenizer)
         asked = tokenizer(prompts, verbose=False)["input_ids"]

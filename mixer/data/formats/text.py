@@ -53,7 +53,7 @@ class Text(Format):
             return [_sample(tokens, task) for tokens in self._by_row(rows, tokenizer, task, length)]
         if length is None:
             raise ValueError(
-                f"Text: {type(tokenizer).__name__} has no limit of its own: give max_length, the tokens of a block."
+                f"{type(tokenizer).__name__} has no limit of its own: give max_length, the tokens of a block."
             )
         end = end_of_text(tokenizer)
         texts = [text for text in texts_of(rows, self.column) if text]

@@ -1,0 +1,170 @@
+"""Rows from files, folders and patterns on this machine, and what is said of those that cannot be read."""
+
+import bz2
+import gzip
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import datasets
+import huggingface_hub.constants
+import pandas as pd
+import pytest
+
+from mixer.data import DataSource
+
+ROWS = [{"q": f"what {number}?", "a": f"that {number}"} for number in range(20)]
+
+
+def write(path: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table, lines = pd.DataFrame(rows), "".join(f"{json.dumps(row)}\n" for row in rows)
+    if ".jsonl" in path.name:
+        compress = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}.get(path.suffix, bytes)
+        path.write_bytes(compress(lines.encode()))
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    elif path.suffix == ".parquet":
+        table.to_parquet(path)
+    elif path.suffix == ".arrow":
+        with datasets.arrow_writer.ArrowWriter(path=str(path)) as writer:
+            writer.write_table(datasets.Dataset.from_list(rows).data.table)
+            writer.finalize()
+    else:
+        table.to_csv(path, sep="\t" if path.suffix == ".tsv" else ",", index=False)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rows.jsonl",
+        "rows.jsonl.gz",
+        "rows.jsonl.bz2",
+        "rows.jsonl.xz",
+        "rows.json",
+        "rows.csv",
+        "rows.TSV",
+        "rows.parquet",
+        "rows.arrow",
+    ],
+)
+def test_files_of_every_format_give_the_same_rows(name: str, tmp_path: Path) -> None:
+    path = write(tmp_path / name.lower()).rename(tmp_path / name)
+    train, validation = DataSource(str(path)).load("s")
+    assert train.to_list() == ROWS
+    assert validation is None
+    streamed, _ = DataSource(str(path), streaming=True).load("s")
+    assert isinstance(streamed, datasets.IterableDataset)
+    assert list(streamed) == ROWS
+
+
+def test_a_text_is_a_row_a_line(tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("one\ntwo\n")
+    assert DataSource(str(tmp_path / "lines.txt")).load("s")[0]["text"][:] == ["one", "two"]
+
+
+def test_a_pattern_takes_files_in_the_order_of_their_names(tmp_path: Path) -> None:
+    write(tmp_path / "deep" / "b.jsonl", ROWS[10:])
+    write(tmp_path / "deep" / "er" / "a.jsonl", ROWS[:10])
+    write(tmp_path / "deep" / "other.csv")
+    assert DataSource(str(tmp_path / "deep" / "*.jsonl")).load("s")[0].to_list() == ROWS[10:]
+    assert len(DataSource(str(tmp_path / "**" / "*.jsonl")).load("s")[0]) == 20
+
+
+def test_files_of_a_folder_are_told_apart_by_the_splits_that_they_name(tmp_path: Path) -> None:
+    write(tmp_path / "named" / "train-0.jsonl", ROWS[:5])
+    write(tmp_path / "named" / "train-1.jsonl", ROWS[5:10])
+    write(tmp_path / "named" / "dev.jsonl", ROWS[10:])
+    train, validation = DataSource(str(tmp_path / "named"), validation_split="validation").load("s")
+    assert (train.to_list(), validation.to_list()) == (ROWS[:10], ROWS[10:])
+    write(tmp_path / "plain" / "one.jsonl", ROWS[:5])
+    write(tmp_path / "plain" / "two.jsonl", ROWS[5:])
+    assert DataSource(str(tmp_path / "plain")).load("s")[0].to_list() == ROWS
+    write(tmp_path / "named" / "more.jsonl")
+    with pytest.raises(ValueError, match=r"some name a split \(.*validation: 'dev\.jsonl'.*\).* such as 'more\.jsonl'"):
+        DataSource(str(tmp_path / "named")).load("s")
+
+
+def test_a_saved_data_set_is_read_with_or_without_splits(tmp_path: Path) -> None:
+    rows = datasets.Dataset.from_list(ROWS)
+    rows.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({"train": rows, "test": rows.select(range(4))}).save_to_disk(tmp_path / "two")
+    assert DataSource(str(tmp_path / "one"), split="train[:10%]").load("s")[0].to_list() == ROWS[:2]
+    train, test = DataSource(str(tmp_path / "two"), validation_split="test").load("s")
+    assert (len(train), len(test)) == (20, 4)
+    assert list(DataSource(str(tmp_path / "two"), split="test", streaming=True).load("s")[0]) == ROWS[:4]
+
+
+@pytest.mark.parametrize(
+    ("split", "places"),
+    [
+        ("train[:10%]", [0, 1]),
+        ("train[-2:]", [18, 19]),
+        ("train[50%:60%]", [10, 11]),
+        ("train[:1]+train[3:4]", [0, 3]),
+    ],
+)
+def test_slices_of_a_split_are_those_of_the_hub(split: str, places: list[int], tmp_path: Path) -> None:
+    train, _ = DataSource(str(write(tmp_path / "rows.jsonl")), split=split).load("s")
+    assert train.to_list() == [ROWS[place] for place in places]
+
+
+def refused(source: DataSource) -> str:
+    with pytest.raises((ValueError, OSError)) as caught:
+        source.load("streams.math.data")
+    assert str(caught.value).startswith("streams.math.data: ")
+    return str(caught.value)
+
+
+def test_what_is_not_there_is_named_with_where_it_was_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = refused(DataSource("data/rows.jsonl.gz/x"))
+    assert f"there is no file or folder '{tmp_path}/data/rows.jsonl.gz/x'" in told
+    assert "no name on the hub, which has the form org/name" in told
+    assert f"the pattern '{tmp_path}/data/*.jsonl' matches no file" in refused(DataSource("data/*.jsonl"))
+    (tmp_path / "empty").mkdir()
+    assert f"the folder '{tmp_path}/empty' has no file that ends in .parquet" in refused(DataSource("empty"))
+
+
+def test_splits_that_are_not_there_are_told_with_those_that_are(tmp_path: Path) -> None:
+    path = str(write(tmp_path / "rows.jsonl"))
+    assert "there is no split 'test'; there are ['train']" in refused(DataSource(path, split="test"))
+    assert "there is no split 'dev'" in refused(DataSource(path, validation_split="dev"))
+    assert "cannot be read as a split or its slice" in refused(DataSource(path, split="train[a:]"))
+    streamed = refused(DataSource(path, split="train[:5]", streaming=True))
+    assert "name one split, or set streaming to false" in streamed
+
+
+def test_options_of_the_hub_are_refused_beside_a_path(tmp_path: Path) -> None:
+    told = refused(DataSource(str(write(tmp_path / "rows.jsonl")), name="main"))
+    assert "name='main' is for data on the hub" in told
+
+
+def test_mixed_and_broken_files_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "mixed" / "a.jsonl")
+    write(tmp_path / "mixed" / "b.csv")
+    assert "mixes the formats .csv (b.csv), .jsonl (a.jsonl)" in refused(DataSource(str(tmp_path / "mixed")))
+    write(tmp_path / "torn" / "a.jsonl")
+    (tmp_path / "torn" / "b.jsonl").write_text('{"q": "x"')
+    assert "torn/b.jsonl' cannot be read as jsonl" in refused(DataSource(str(tmp_path / "torn")))
+    (tmp_path / "rows.xlsx").write_text("x")
+    assert "'rows.xlsx' is of no known format" in refused(DataSource(str(tmp_path / "rows.xlsx")))
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "state.json").write_text("{")
+    assert "cannot be read as one of save_to_disk" in refused(DataSource(str(tmp_path / "saved")))
+
+
+@pytest.mark.parametrize("offline", ["1", ""])
+def test_a_name_on_the_hub_without_network_has_a_way_out(offline: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not offline:
+        monkeypatch.setattr("time.sleep", lambda seconds: None)  # between one try and the next
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(datasets.config, "HF_ENDPOINT", "http://127.0.0.1:9")
+    told = refused(DataSource("org/no-such-data"))
+    assert ("HF_HUB_OFFLINE is set" if offline else "the hub cannot be reached") in told
+    assert "hf download --repo-type dataset org/no-such-data --local-dir" in told

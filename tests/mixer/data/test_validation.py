@@ -1,0 +1,60 @@
+"""What is held out: as much as was asked for, of every part its share, the same wherever it is drawn."""
+
+import datasets
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mixer.data import Validation
+from mixer.data.validation import hold_out
+
+
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=200), st.data(), st.integers(0, 9))
+def test_every_part_has_its_share(parts: list[int], data: st.DataObject, seed: int) -> None:
+    strata = np.unique(parts, return_inverse=True)[1]
+    num_held = data.draw(st.integers(1, len(parts) - 1))
+    kept, held = hold_out(len(parts), num_held, seed, strata)
+    assert sorted([*kept, *held]) == list(range(len(parts)))
+    assert len(held) == num_held
+    assert np.all(np.diff(kept) > 0)
+    assert np.all(np.diff(held) > 0)
+    shares = np.bincount(strata) * num_held / len(parts)
+    assert np.all(np.abs(np.bincount(strata[held], minlength=len(shares)) - shares) < 1)
+    again = hold_out(len(parts), num_held, seed, strata)
+    assert np.array_equal(held, again[1])
+
+
+def rows(num: int) -> datasets.Dataset:
+    return datasets.Dataset.from_dict({"n": list(range(num)), "kind": ["ab"[number % 4 == 0] for number in range(num)]})
+
+
+def test_a_share_or_a_number_of_rows_is_carved_off() -> None:
+    train, held = Validation(0.25).carve(rows(40), "streams.s.validation")
+    assert (len(train), len(held)) == (30, 10)
+    train, held = Validation(8, stratify_by="kind").carve(rows(40), "streams.s.validation")
+    assert sorted(held["kind"]) == ["a"] * 6 + ["b"] * 2
+    assert not set(train["n"]) & set(held["n"])
+    other = Validation(8, stratify_by="kind", seed=1).carve(rows(40), "streams.s.validation")[1]
+    assert other["n"] != held["n"]
+    assert Validation(8, "kind").carve(rows(40), "x")[1]["n"][:] == held["n"][:]
+
+
+def test_which_rows_are_held_out_stays_the_same_in_later_versions() -> None:
+    assert Validation(3).carve(rows(12), "s")[1]["n"][:] == [2, 7, 9]
+    assert Validation(4, "kind").carve(rows(12), "s")[1]["n"][:] == [2, 4, 7, 9]
+
+
+@pytest.mark.parametrize("size", [0, 0.0, 1.0, -3, 1.5, True])
+def test_a_size_that_is_neither_is_refused(size: float) -> None:
+    with pytest.raises(ValueError, match="a share between 0 and 1, or a number of rows"):
+        Validation(size)
+
+
+def test_what_cannot_be_divided_is_refused() -> None:
+    with pytest.raises(ValueError, match="40 of 40 rows would leave 0 for training"):
+        Validation(40).carve(rows(40), "streams.s.validation")
+    with pytest.raises(ValueError, match=r"streams\.s\.validation\.stratify_by: there is no column 'label'"):
+        Validation(4, stratify_by="label").carve(rows(40), "streams.s.validation")
+    with pytest.raises(ValueError, match=r"data that are streamed.*data\.validation_split"):
+        Validation(4).carve(rows(40).to_iterable_dataset(), "streams.s.validation")

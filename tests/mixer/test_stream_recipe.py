@@ -1,0 +1,146 @@
+"""Streams of a recipe, built from Python: functions with formats, labels, models with adapters."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from transformers import TrainingArguments
+
+from mixer import Head
+from mixer.called_by_name import Factory
+from mixer.data import DataSource, Labelled, Prompt, Text, Validation
+from mixer.model_recipe import ModelRecipe
+from mixer.recipe import Recipe
+from mixer.stream_recipe import StreamRecipe
+from tests.helpers import plain_options
+from tests.mixer.data.small_tokenizers import byte_level, of_words
+
+WORDS = "good bad film food so"
+BERT = {
+    "model_type": "bert",
+    "vocab_size": 10,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
+HERE = __name__
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def reviews(num: int = 12) -> datasets.Dataset:
+    return datasets.Dataset.from_dict(
+        {"text": ["good film", "bad food"] * (num // 2), "label": ["yes", "no"] * (num // 2)}
+    )
+
+
+def splits() -> dict[str, datasets.Dataset]:
+    return {"train": reviews(), "validation": reviews(4)}
+
+
+def rows_of_tokens() -> list[dict[str, Any]]:
+    return [{"input_ids": [1, 2]}]
+
+
+def build(**fields: Any) -> tuple[Any, Any]:
+    return StreamRecipe(**fields).build("s", of_words(WORDS), "sequence-classification")
+
+
+def test_what_a_function_gives_takes_a_format_and_a_validation_part() -> None:
+    stream, held = build(factory=f"{HERE}.reviews", format=Labelled(), validation=Validation(4, "label"))
+    assert (stream.num_samples, sorted(held["labels"])) == (8, [0, 0, 1, 1])
+    stream, held = build(factory=f"{HERE}.splits", format=Labelled())
+    assert (stream.num_samples, len(held)) == (12, 4)
+    assert stream.dataset[0]["labels"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"factory": f"{HERE}.splits", "validation": 2}, "streams.s: it has a validation split already"),
+        ({"factory": f"{HERE}.rows_of_tokens", "validation": 0.5}, "held out of a datasets.Dataset, got a list"),
+        ({"factory": f"{HERE}.rows_of_tokens", "format": Labelled()}, "streams.s: Labelled reads a datasets.Dataset"),
+        (
+            {"factory": f"{HERE}.reviews", "format": Labelled(label="mood")},
+            "streams.s: Labelled reads the column 'mood'",
+        ),
+        ({"factory": f"{HERE}.reviews", "format": Labelled(labels=["yes"])}, "has the label 'no', and there are"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        build(**fields)
+
+
+def test_words_of_rows_that_are_streamed_need_their_order(tmp_path: Path) -> None:
+    reviews().to_json(tmp_path / "rows.jsonl")
+    source = DataSource(str(tmp_path / "rows.jsonl"), streaming=True)
+    stream, _ = build(data=source, format=Labelled(labels=["yes", "no"]))
+    assert [row["labels"] for row in stream.dataset][:2] == [0, 1]
+    with pytest.raises(ValueError, match="labels of rows that are read as they come must be given"):
+        next(iter(build(data=source, format=Labelled())[0].dataset))
+
+
+@pytest.mark.parametrize(
+    ("model", "chosen"),
+    [
+        (
+            ModelRecipe(
+                "sequence-classification", config={**BERT, "num_labels": 2}, lora={"target_modules": ["query"]}
+            ),
+            Labelled(),
+        ),
+        (
+            ModelRecipe("encoder", config=BERT, heads={"s": Head(2)}, lora={"r": 2, "target_modules": ["query"]}),
+            Labelled(),
+        ),
+        (ModelRecipe("masked-lm", config=BERT), Text(max_length=8)),
+        (
+            ModelRecipe(
+                "seq2seq-lm",
+                config={
+                    "model_type": "t5",
+                    "vocab_size": 10,
+                    "d_model": 16,
+                    "d_ff": 16,
+                    "num_layers": 1,
+                    "d_kv": 8,
+                    "num_heads": 2,
+                    "decoder_start_token_id": 0,
+                },
+            ),
+            None,
+        ),
+    ],
+)
+def test_every_task_trains_on_rows(model: ModelRecipe, chosen: Any, tmp_path: Path) -> None:
+    stream = StreamRecipe(factory=f"{HERE}.reviews", format=chosen or Prompt("{text}", "{label}"), validation=4)
+    training = TrainingArguments(**plain_options(tmp_path / "run", max_steps=2))
+    tokenizer = Factory("tests.mixer.data.small_tokenizers.of_words", {"words": WORDS})
+    trainer = Recipe(model, {"s": stream}, training, tokenizer=tokenizer).build()
+    if model.lora is not None:
+        learned = [name for name, weight in trainer.model.named_parameters() if weight.requires_grad]
+        assert any("lora_" in name for name in learned)
+        assert all("lora_" in name or "classifier" in name or "heads" in name for name in learned)
+        assert any("lora_" not in name for name in learned)
+    assert trainer.train().training_loss > 0
+    assert trainer.evaluate()["eval_s_loss"] > 0
+
+
+def test_adapters_without_peft_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(ValueError, match=r"pip install 'adaptive-mixer\[peft\]'"):
+        ModelRecipe("encoder", config=BERT, heads={"s": Head(2)}, lora={}).build()
+
+
+def test_a_tokenizer_by_a_function_is_made_with_its_arguments(tmp_path: Path) -> None:
+    factory = Factory("tests.mixer.data.small_tokenizers.byte_level", {"pad_token": "<|im_end|>"})
+    recipe = Recipe(ModelRecipe(), {}, TrainingArguments(**plain_options(tmp_path)), tokenizer=factory)
+    assert recipe._tokenizer().pad_token == "<|im_end|>"  # noqa: S105
+    assert byte_level().pad_token == "<pad>"  # noqa: S105

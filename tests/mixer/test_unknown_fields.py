@@ -1,0 +1,97 @@
+"""Fields that a recipe does not have are told with the nearest one, wherever they stand and however they are given."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mixer.cli import main
+from mixer.given_fields import check_given
+from mixer.nearest import did_you_mean
+from mixer.recipe import Recipe
+from mixer.unknown_fields import check_fields
+
+RECIPE: dict[str, Any] = {
+    "model": {"config": {"model_type": "llama"}, "heads": {"a": {"num_labels": 2}}},
+    "streams": {
+        "a": {"data": {"path": "x"}, "format": {"class_path": "Prompt", "init_args": {"prompt": "{q}"}}},
+        "b": {"factory": "f", "validation": {"size": 3}, "format": "Chat"},
+    },
+    "mixing": {"class_path": "Floor", "init_args": {"policy": {"class_path": "LossChange", "init_args": {}}}},
+    "batch_size": {"class_path": "Ramp", "init_args": {"final": 8}},
+    "groupings": [{"name": "language", "weights": {"de": 1}}],
+    "budget": {"epochs": 1},
+    "tokenizer": {"factory": "f"},
+    "training": {"seed": 1},
+}
+OPTIONS = ("--recipe", "--resume", "--model", "--streams", "--mixing", "--batch_size", "--groupings", "--training")
+OPTIONS += ("--budget", "--tokenizer", "--training.seed")
+
+# Where something is put that is not known, and what is said of it.
+UNKNOWN = [
+    ("trainig.seed", "trainig: there is no field 'trainig'. Did you mean 'training'?"),
+    ("training.lerning_rate", "training.lerning_rate: there is no field 'lerning_rate'. Did you mean 'learning_rate'?"),
+    ("streams.a.weigth", "streams.a.weigth: there is no field 'weigth'. Did you mean 'weight'?"),
+    ("streams.a.data.splitt", "streams.a.data.splitt: there is no field 'splitt'. Did you mean 'split'?"),
+    ("streams.b.validation.stratify", "Did you mean 'stratify_by'?"),
+    ("streams.a.format.init_args.promt", "streams.a.format.init_args.promt: .* Did you mean 'prompt'?"),
+    ("streams.a.format.promt", "streams.a.format.promt: .* Did you mean 'prompt'?"),
+    ("streams.a.format.init_arg", "Did you mean 'init_args'?"),
+    ("streams.b.format.train_one", "streams.b.format.train_one: .* Did you mean 'train_on'?"),
+    ("model.heads.a.num_label", "model.heads.a.num_label: .* Did you mean 'num_labels'?"),
+    ("mixing.init_args.policy.init_args.temperatur", "mixing.init_args.policy.init_args.temperatur: .*'temperature'"),
+    ("batch_size.init_args.finl", "Did you mean 'final'?"),
+    ("batch_size.maximun", "Did you mean 'maximum'?"),
+    ("budget.zzz", "there is no field 'zzz'. There are epochs, samples, tokens, steps."),
+    ("tokenizer.argument", "Did you mean 'arguments'?"),
+]
+
+
+def put(content: dict[str, Any], path: str, value: Any) -> None:
+    *names, last = path.split(".")
+    for name in names:
+        content = content.setdefault(name, {})
+    content[last] = value
+
+
+@pytest.mark.parametrize(("path", "message"), UNKNOWN)
+def test_on_the_command_line(path: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(RECIPE))
+    arguments = ["--recipe", str(tmp_path / "recipe.yaml")]
+    check_given(Recipe, arguments, OPTIONS)
+    for more in ([f"--{path}", "1"], [f"--{path}=1"]):
+        with pytest.raises(ValueError, match=message.replace("trainig:", "--trainig.seed:").replace("?", r"\?")):
+            check_given(Recipe, [*arguments, *more], OPTIONS)
+
+
+@pytest.mark.parametrize(("path", "message"), [case for case in UNKNOWN if "streams.b.format" not in case[0]])
+def test_in_the_file(path: str, message: str, tmp_path: Path) -> None:
+    content = copy.deepcopy(RECIPE)
+    put(content, path, 1)
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+        check_given(Recipe, ["--recipe", str(tmp_path / "recipe.yaml")], OPTIONS)
+
+
+@pytest.mark.parametrize("written", ["Promt", {"class_path": "Promt"}])
+def test_a_class_that_is_none_is_told_with_the_nearest(written: Any) -> None:
+    with pytest.raises(ValueError, match=r"streams\.a\.format.*: there is no Format 'Promt'\. Did you mean 'Prompt'\?"):
+        check_fields(Recipe, {"streams": {"a": {"format": written}}})
+
+
+def test_free_content_and_what_the_parser_refuses_better_are_left_alone() -> None:
+    check_fields(Recipe, {"model": {"config": {"any": {"thing": 1}}, "lora": {"r": 1}}, "mixing": {"a": 1, "b": 2}})
+    check_fields(Recipe, {"streams": {"a": {"arguments": {"x": 1}, "format": {"class_path": "nowhere.at.All"}}}})
+    check_fields(Recipe, {"streams": ["a"], "training": "x", "budget": 3})
+    assert did_you_mean("zzz", ["abc"]) == ""
+
+
+def test_a_recipe_that_is_not_there_or_no_yaml_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "torn.yaml").write_text("streams: [")
+    for name, message in (("none.yaml", f"there is no file '{tmp_path}/none.yaml'"), ("torn.yaml", "as YAML")):
+        with pytest.raises(SystemExit) as stop:
+            main(["train", str(tmp_path / name)])
+        assert stop.value.code == 2
+        assert message in capsys.readouterr().err
