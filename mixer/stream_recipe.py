@@ -6,7 +6,7 @@ from typing import Any
 
 from mixer.called_by_name import call_by_name
 from mixer.data.formats import Format
-from mixer.data.formatted import check_format, column_names, formatted
+from mixer.data.formatted import column_names, fitted, formatted
 from mixer.data.source import DataSource
 from mixer.data.validation import Validation
 from mixer.stream import Stream
@@ -119,11 +119,7 @@ class StreamRecipe:
         assert self.format is not None, "the caller has looked"  # noqa: S101
         if tokenizer is None:
             raise ValueError(f"{called}.format: {type(self.format).__name__} needs a tokenizer: give the recipe one.")
-        check_format(train, self.format, task, called)
-        try:
-            chosen = self.format.fitted(train, tokenizer)
-        except (ValueError, OSError) as error:
-            raise ValueError(f"{called}.format: {error}") from error
+        chosen = fitted(train, self.format, tokenizer, task, called)
         train = formatted(train, chosen, tokenizer, task, called)
         if validation is not None:
             validation = formatted(validation, chosen, tokenizer, task, f"{called} (validation)")

@@ -17,10 +17,8 @@ ROWS_AT_ONCE = 1000
 logger = logging.get_logger(__name__)
 
 
-def formatted(
-    dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-lm", called: str = "the data set"
-) -> Any:
-    """Makes samples of rows by a format that is fitted.
+def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-lm", called: str = "data") -> Any:
+    """Makes samples of rows by a format.
 
     The samples of a `datasets.Dataset` are kept on disk, where another rank, process or run finds them that makes the
     same of the same rows. Samples without a token or a label to learn are left out. Those of a
@@ -45,7 +43,7 @@ def formatted(
         >>> formatted(rows, Text(max_length=8), tokenizer)[0]  # doctest: +SKIP
         {'input_ids': [5, 6, 2], 'labels': [5, 6, 2]}
     """
-    check_format(dataset, chosen, task, called)
+    chosen = fitted(dataset, chosen, tokenizer, task, called)
     encode = _Encoding(chosen, tokenizer, task, called)
     options = {"batched": True, "batch_size": ROWS_AT_ONCE, "remove_columns": column_names(dataset)}
     if isinstance(dataset, datasets.IterableDataset):
@@ -87,17 +85,21 @@ def column_names(dataset: Any) -> list[str]:
     return list(first) if isinstance(first, Mapping) else []
 
 
-def check_format(dataset: Any, chosen: Format, task: str, called: str) -> None:
-    """Refuses a data set, a format and a task that do not go together.
+def fitted(dataset: Any, chosen: Format, tokenizer: Any, task: str, called: str) -> Format:
+    """Makes sure that a data set, a format and a task go together, and settles what the format leaves open.
 
     Args:
-        dataset: The rows.
+        dataset: The rows that are trained on.
         chosen: The format.
+        tokenizer: The tokenizer.
         task: The model's task.
         called: What to call the data set in errors.
 
+    Returns:
+        The format, for rows that are evaluated on too.
+
     Raises:
-        ValueError: If the format is not for that task, or a column is missing.
+        ValueError: If the format is not for that task, a column is missing, or the format needs what is not there.
         TypeError: If it is a data set of another kind.
     """
     if not isinstance(dataset, (datasets.Dataset, datasets.IterableDataset)):
@@ -116,6 +118,10 @@ def check_format(dataset: Any, chosen: Format, task: str, called: str) -> None:
             f"{called}: {_name(chosen)} reads the column {missing[0]!r}, which the data do not have; they have "
             f"{columns}."
         )
+    try:
+        return chosen.fitted(dataset, tokenizer)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{called}.format: {error}") from error
 
 
 def _name(chosen: Format) -> str:

@@ -1,7 +1,7 @@
 """Work that leaves files for others: the first process of each machine does it before the others."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from transformers import TrainingArguments
 
@@ -24,10 +24,11 @@ def in_turns(training: TrainingArguments, work: Callable[[], Result]) -> Result:
         ValueError: On all ranks, if it failed on one; that one raises its own error.
     """
     agreement = Agreement(training.world_size, 0, training.ddp_timeout_delta)
-    is_first, done = training.local_process_index == 0, []
-    for turn in (True, False):
-        try:
-            agreement.together(lambda now=is_first == turn: done.append(work()) if now else None)  # type: ignore[misc]
-        except RemoteError as error:
-            raise ValueError(str(error)) from None
-    return done[0]
+    is_first = training.local_process_index == 0
+    try:
+        first: Any = agreement.together(lambda: work() if is_first else None)
+        then: Any = agreement.together(lambda: None if is_first else work())
+    except RemoteError as error:
+        raise ValueError(str(error)) from None
+    result: Result = first if is_first else then
+    return result

@@ -36,7 +36,7 @@ class Format(ABC):
             tokenizer: The tokenizer.
 
         Returns:
-            A format whose settings leave nothing open.
+            A format whose settings leave nothing open, so that to fit it again changes nothing.
         """
         return self
 

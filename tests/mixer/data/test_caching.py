@@ -11,9 +11,8 @@ from typing import Any
 import datasets
 import pytest
 
-from mixer.data import Format, Text
+from mixer.data import Format, Text, formatted
 from mixer.data.fingerprint import fingerprint_of
-from mixer.data.formatted import formatted
 from tests.mixer.data.small_tokenizers import CHATML, MARKED, byte_level
 
 ROOT = Path(__file__).parents[3]

@@ -6,8 +6,7 @@ from typing import Any
 import datasets
 import pytest
 
-from mixer.data import Chat, Format, Labelled, Prompt, Text
-from mixer.data.formatted import formatted
+from mixer.data import Chat, Format, Labelled, Prompt, Text, formatted
 from tests.mixer.data.small_tokenizers import CHATML, MARKED, byte_level, of_words
 
 BYTES = byte_level()
@@ -24,7 +23,7 @@ TALK = [
 
 def made(rows: list[dict[str, Any]], chosen: Format, tokenizer: Any = BYTES, task: str = "causal-lm") -> list[Any]:
     dataset = datasets.Dataset.from_list(rows)
-    return formatted(dataset, chosen.fitted(dataset, tokenizer), tokenizer, task, "streams.s").to_list()
+    return formatted(dataset, chosen, tokenizer, task, "streams.s").to_list()
 
 
 def learned(sample: dict[str, Any]) -> str:
@@ -105,7 +104,7 @@ def test_a_template_in_a_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "own.jinja").write_text(MARKED)
     by_file = Chat(chat_template=str(tmp_path / "own.jinja"))
     assert made([{"messages": TALK}], by_file) == made([{"messages": TALK}], Chat(chat_template=MARKED))
-    with pytest.raises(FileNotFoundError, match=r"there is no file '.*other\.jinja'"):
+    with pytest.raises(ValueError, match=r"streams\.s\.format: Chat: .*there is no file '.*other\.jinja'"):
         made([{"messages": TALK}], Chat(chat_template=str(tmp_path / "other.jinja")))
 
 
@@ -146,8 +145,7 @@ def test_a_class_label_is_respected_and_pairs_are_told_apart() -> None:
         {"a": datasets.Value("string"), "b": datasets.Value("string"), "y": datasets.ClassLabel(names=["z", "a"])}
     )
     rows = datasets.Dataset.from_dict({"a": ["good"], "b": ["so bad"], "y": ["a"]}, features=kinds)
-    chosen = Labelled("a", "b", "y").fitted(rows, WORDS)
-    (sample,) = formatted(rows, chosen, WORDS, "sequence-classification").to_list()
+    (sample,) = formatted(rows, Labelled("a", "b", "y"), WORDS, "sequence-classification").to_list()
     assert (sample["input_ids"], sample["labels"]) == ([1, 5, 2, 9, 6, 2], 1)
 
 

@@ -7,9 +7,8 @@ import datasets
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.data import Text
+from mixer.data import Text, formatted
 from mixer.data.formats.text import cut_into_blocks
-from mixer.data.formatted import formatted
 from tests.mixer.data.small_tokenizers import byte_level
 
 TOKENIZER = byte_level()
