@@ -8,6 +8,8 @@ from pathlib import Path
 import datasets
 import pytest
 
+import examples.data
+
 ROOT = Path(__file__).parents[2]
 Run = Callable[..., None]
 
@@ -17,8 +19,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `data/examples`, of which the base model is hardly trained."""
     folder = tmp_path_factory.mktemp("examples")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["data.py", str(folder / "data" / "examples"), "--base_steps", "40"])
-        runpy.run_module("examples.data", run_name="__main__")
+        patch.setattr(sys, "argv", ["data.py", str(folder / "data" / "examples"), "--base_steps", "25"])
+        examples.data.main()
     return folder
 
 
