@@ -1,34 +1,33 @@
-"""The command line: `mixer train RECIPE.yaml`, `mixer policies`, `mixer schedules`, `mixer compare`, `mixer report`.
+"""The command line: `mixer policies`, `mixer schedules`, `mixer compare`, `mixer report`, and what starts the others.
 
-`mixer doremi RECIPE.yaml` is in `mixer.doremi_command`, `mixer fit RUN ...` in `mixer.fit.command`.
+`mixer train RECIPE.yaml` is in `mixer.train_command`, `mixer doremi RECIPE.yaml` in `mixer.doremi_command`, `mixer fit
+RUN ...` in `mixer.fit.command`.
 
 Other packages add commands; see `mixer.commands`.
 """
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.table import Table
 
-from mixer.commands import Command, build_recipe, plugged_in_commands
+from mixer.commands import Command, plugged_in_commands
 from mixer.compare import compare
 from mixer.costs import cost_of
-from mixer.data.preview import preview
 from mixer.doremi_command import doremi
 from mixer.ending import end_together
 from mixer.fit.command import fit
 from mixer.given_fields import check_given
 from mixer.policies import Policy, Wrapper, policy_classes
-from mixer.recipe import RECIPE_FIELDS, Recipe
 from mixer.schedules import Schedule, schedule_classes
-from mixer.trainer import MixingTrainer
+from mixer.train_command import train
 
-_OWN_COMMANDS = ("train", "policies", "schedules", "compare", "report")
-_MORE_COMMANDS: dict[str, Callable[[], Command]] = {"doremi": doremi, "fit": fit}
+_OWN_COMMANDS = ("policies", "schedules", "compare", "report")
+_MORE_COMMANDS: dict[str, Callable[[], Command]] = {"train": train, "doremi": doremi, "fit": fit}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -39,20 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     more = _more_commands(given[0] if given else None)
-    parser, train_parser = _parsers(more)
-    recipes = {"train": (Recipe, train_parser)} | {
-        name: (command.recipe_class, command.parser) for name, command in more.items() if command.recipe_class
-    }
-    given = _with_recipe_option(given, recipes)
-    if given and given[0] in recipes:
-        _check_given(given, *recipes[given[0]])
+    parser = _parser(more)
+    if given and given[0] in more:
+        given = _with_recipe_checked(given, more[given[0]])
     config = parser.parse_args(given)
     command = config[config.command]
     try:
         if config.command in more:
             more[config.command].run(command)
-        elif config.command == "train":
-            _train(train_parser, command)
         elif config.command == "policies":
             _print_rules("Mixing policies", policy_classes())
         elif config.command == "schedules":
@@ -76,36 +69,16 @@ def _more_commands(asked: str | None) -> dict[str, Command]:
     return {**own, **plugged_in_commands((*_OWN_COMMANDS, *_MORE_COMMANDS))}
 
 
-def _parsers(more: Mapping[str, Command]) -> tuple[ArgumentParser, ArgumentParser]:
+def _parser(more: Mapping[str, Command]) -> ArgumentParser:
     policy_classes()  # imports those of other packages: the parser finds classes that are imported by their names
     parser = ArgumentParser(
         prog="mixer", description="Trains one model on a mixture of data streams.", allow_abbrev=False
     )
     commands = parser.add_subcommands(dest="command")
-    train = ArgumentParser(
-        description="Trains by a recipe. Every field can be overridden: --training.learning_rate 1e-3.",
-        usage="mixer train RECIPE.yaml [--dry_run] [--resume auto|must|never|PATH] [--FIELD VALUE ...]",
-        allow_abbrev=False,
-    )
-    train.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
-    train.add_argument(
-        "--resume",
-        type=str,
-        default=None,
-        metavar="auto|must|never|PATH",
-        help="Go on from the newest whole checkpoint in training.output_dir and start anew where there is none (auto) "
-        "or refuse to (must), start anew in any case (never), or go on from a checkpoint's folder. Default: "
-        "training.resume_from_checkpoint.",
-    )
-    train.add_argument(
-        "--dry_run", action="store_true", help="Build everything, show the streams and a sample of each, train nothing."
-    )
-    train.add_class_arguments(Recipe)
-    commands.add_subcommand("train", train, help="train by a recipe")
-    _add_reading_commands(commands)
     for name, command in more.items():
         commands.add_subcommand(name, command.parser, help=command.summary)
-    return parser, train
+    _add_reading_commands(commands)
+    return parser
 
 
 def _add_reading_commands(commands: Any) -> None:
@@ -141,63 +114,22 @@ def _report(runs: list[str], output: str | None) -> None:
     print(write_report(runs, output))  # noqa: T201
 
 
-def _with_recipe_option(arguments: list[str], with_recipe: Collection[str]) -> list[str]:
-    if len(arguments) > 1 and arguments[0] in with_recipe and not arguments[1].startswith("-"):
-        return [arguments[0], "--recipe", *arguments[1:]]
-    return arguments
-
-
-def _check_given(arguments: Sequence[str], recipe_class: type, parser: ArgumentParser) -> None:
+def _with_recipe_checked(arguments: list[str], command: Command) -> list[str]:
+    """Names the path of a recipe, and ends the process if there is a field that the recipe does not have."""
+    if command.recipe_class is None:
+        return arguments
+    if len(arguments) > 1 and not arguments[1].startswith("-"):
+        arguments = [arguments[0], "--recipe", *arguments[1:]]
     try:
-        check_given(recipe_class, arguments[1:], parser._option_string_actions)
+        check_given(command.recipe_class, arguments[1:], command.parser._option_string_actions)
     except (ValueError, OSError) as error:
         _refuse(arguments[0], error)
+    return arguments
 
 
 def _refuse(command: str, error: Exception) -> NoReturn:
     print(f"mixer {command}: {error}", file=sys.stderr)  # noqa: T201
     sys.exit(2)
-
-
-def _train(parser: ArgumentParser, config: Namespace) -> None:
-    resume, is_dry = config.pop("resume"), config.pop("dry_run")  # how it was launched is no part of what is trained
-    trainer = build_recipe(Recipe, parser, config, RECIPE_FIELDS, otherwise="training").build()
-    if is_dry:
-        _show(trainer)
-        return
-    if trainer.is_world_process_zero():
-        path = Path(str(trainer.args.output_dir)) / "recipe.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        parser.save(config, str(path), overwrite=True, skip_validation=True)
-    trainer.train(resume_from_checkpoint=_checkpoint(trainer, resume))
-    trainer.save_model()
-
-
-def _show(trainer: MixingTrainer) -> None:
-    if trainer.is_world_process_zero():
-        evaluation = trainer.eval_dataset if isinstance(trainer.eval_dataset, Mapping) else {}
-        shown = preview(trainer.streams, evaluation, trainer.mixing.weights, trainer.processing_class)
-        Console(width=None if sys.stdout.isatty() else 120).print(shown)
-
-
-def _checkpoint(trainer: MixingTrainer, resume: str | None) -> str | bool | None:
-    configured: str | None = trainer.args.resume_from_checkpoint
-    if resume is None:
-        return True if configured in ("true", "True") else configured
-    if configured is not None:
-        raise ValueError(
-            f"--resume {resume} and training.resume_from_checkpoint={configured} both say from where to go on: give "
-            "one of the two."
-        )
-    if resume in ("must", "never"):
-        return resume == "must"
-    if resume != "auto":
-        return resume
-    checkpoint = trainer.newest_checkpoint()
-    if trainer.is_world_process_zero():
-        found = "No whole checkpoint yet: starts anew" if checkpoint is None else f"Goes on from {checkpoint}"
-        print(f"mixer train: {found} (--resume auto, {trainer.args.output_dir}).", file=sys.stderr)  # noqa: T201
-    return checkpoint
 
 
 def _print_rules(title: str, rules: Mapping[str, type[Policy] | type[Schedule]]) -> None:

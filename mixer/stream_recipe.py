@@ -6,7 +6,7 @@ from typing import Any
 
 from mixer.called_by_name import call_by_name
 from mixer.data.formats import Format
-from mixer.data.formatted import column_names, fitted, formatted
+from mixer.data.formatting import column_names, fitted, formatted
 from mixer.data.source import DataSource
 from mixer.data.validation import Validation
 from mixer.stream import Stream

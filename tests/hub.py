@@ -75,29 +75,29 @@ class Hub(ThreadingHTTPServer):
         name, rest = ("/".join(parts[1:3]), parts[4:]) if is_file else ("/".join(parts[2:4]), parts[5:])
         if not (is_file or parts[:2] == ["api", "datasets"]) or not (self.folder / name).is_dir():
             return Found("RepoNotFound")
+        folders = [self.folder / name, *sorted(self.folder.glob(f"{name}@*"))]
+        commits = {f"{place:040d}": folder for place, folder in enumerate(folders)}
+        named = {folder.name.partition("@")[2] or "main": commit for commit, folder in commits.items()}
         revision = rest[0] if rest else "main"
-        commits = {"main": "0" * 40} | {
-            own.name.partition("@")[2]: f"{place:040d}"
-            for place, own in enumerate(sorted(self.folder.glob(f"{name}@*")), start=1)
-        }
-        by_commit = {commit: known for known, commit in commits.items()}
-        known = by_commit.get(revision, revision)
-        if known not in commits:
+        commit = named.get(revision, revision)
+        if commit not in commits:
             return Found("RevisionNotFound")
-        folder = self.folder / (name if known == "main" else f"{name}@{known}")
-        commit, files = commits[known], sorted(own for own in folder.rglob("*") if own.is_file())
+        folder = commits[commit]
         if is_file:
             file = folder.joinpath(*rest[1:])
             return Found(commit=commit, content=file.read_bytes()) if file.is_file() else Found("EntryNotFound", commit)
+        return self._listing(name, commit, folder, "/".join(rest[1:]) if "tree" in parts else None)
+
+    def _listing(self, name: str, commit: str, folder: Path, below: str | None) -> Found:
+        files = sorted(own for own in folder.rglob("*") if own.is_file())
         listed = [
             {"type": "file", "path": str(own.relative_to(folder)), "size": own.stat().st_size, "oid": own.name}
             for own in files
         ]
-        if "tree" not in parts:
+        if below is None:
             siblings = [{"rfilename": own["path"]} for own in listed]
             return Found(commit=commit, content=json.dumps({"id": name, "sha": commit, "siblings": siblings}).encode())
-        below = "/".join(rest[1:])
-        if below and not (folder / below).is_dir():
+        if not (folder / below).is_dir():
             return Found("EntryNotFound", commit)
         return Found(commit=commit, content=json.dumps([f for f in listed if f["path"].startswith(below)]).encode())
 

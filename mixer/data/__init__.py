@@ -1,7 +1,7 @@
 """Data of streams: where rows come from, what makes samples of them, and what is held out."""
 
 from mixer.data.formats import Chat, Format, Labelled, Prompt, Text
-from mixer.data.formatted import formatted
+from mixer.data.formatting import formatted
 from mixer.data.source import DataSource
 from mixer.data.validation import Validation
 

@@ -68,7 +68,7 @@ def test_rows_of_which_no_label_is_left_are_left_out_and_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr("mixer.data.formatted.logger.warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr("mixer.data.formatting.logger.warning", lambda text, *values: said.append(text % values))
     samples = made([{"q": "abcdef", "a": "x"}, {"q": "a", "a": "b"}, {"q": "aaaa", "a": "y"}], Prompt("{q}", "{a}", 4))
     assert [learned(sample) for sample in samples] == ["b<|endoftext|>"]
     assert said == ["streams.s: 2 of 3 rows are left out, which have no token or no label to learn within max_length."]
