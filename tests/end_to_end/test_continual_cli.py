@@ -76,9 +76,19 @@ def test_the_recipe_of_intents_learns_from_text(tmp_path: Path, capsys: pytest.C
     assert scores.task_names == ("bank", "trip")
     assert np.diag(scores.scores[1:]).min() > 0.9
     assert "average accuracy" in capsys.readouterr().out
-    message = fails(capsys, "continual", recipe, "--training.output_dir", str(tmp_path / "none"))
-    assert "data/clinc150" in message
+    nowhere = ["--source.arguments.arguments.path", "no/clinc150", "--training.output_dir", str(tmp_path / "none")]
+    message = fails(capsys, "continual", recipe, *nowhere)
+    assert "no/clinc150" in message
     assert "Give the folder with data_full.json" in message
+
+
+def test_the_recipe_of_intents_runs_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    recipe = str(ROOT / "recipes" / "continual_intents.yaml")
+    main(["continual", recipe, "--training.num_train_epochs", "1", "--training.output_dir", str(tmp_path)])
+    scores = ScoreMatrix.from_file(tmp_path / "scores.json")
+    assert len(scores.task_names) == 10
+    assert np.diag(scores.scores[1:]).mean() > 0.6
 
 
 def test_a_run_is_resumed_to_the_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

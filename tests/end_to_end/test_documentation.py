@@ -26,6 +26,7 @@ def test_the_page_that_helps_to_choose_knows_every_policy(name: str) -> None:
         "docs/clusters.md",
         "docs/engines.md",
         "benchmarks/README.md",
+        "recipes/README.md",
     ],
 )
 def test_links_within_the_documentation_lead_somewhere(path: str) -> None:
@@ -38,3 +39,31 @@ def test_links_within_the_documentation_lead_somewhere(path: str) -> None:
             titles = re.findall(r"(?m)^#+ (.+)$", linked.read_text())
             anchors = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
             assert anchor in anchors, target
+
+
+def test_the_page_of_recipes_knows_every_recipe_and_script() -> None:
+    root = PAGE.parents[1]
+    page = (root / "recipes" / "README.md").read_text()
+    scripts = {path for path in (root / "examples").glob("*.py") if "__main__" in path.read_text()}
+    assert len(scripts) == 6
+    for path in [*(root / "recipes").glob("*.yaml"), *scripts - {root / "examples" / "data.py"}]:
+        linked = path.name if path.suffix == ".yaml" else f"../examples/{path.name}"
+        assert f"]({linked})" in page, path.name
+        assert path.suffix == ".py" or f"recipes/{path.name}" in page, path.name  # with its command
+        assert path.suffix == ".yaml" or f"python examples/{path.name}" in page, path.name
+
+
+@pytest.mark.parametrize("path", sorted((PAGE.parents[1] / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
+def test_recipes_on_the_data_of_the_examples_say_what_to_change(path: Path) -> None:
+    text = path.read_text()
+    assert text.startswith("# ")
+    assert "# For the real thing: " in text or "examples" not in text
+
+
+@pytest.mark.parametrize("path", sorted((PAGE.parents[1] / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_scripts_say_how_they_run_here_and_what_to_change(path: Path) -> None:
+    text = path.read_text()
+    if "MixingTrainer" in text or "ContinualRun" in text or "MixingSFTTrainer" in text:
+        assert f"python examples/{path.name}" in text
+        assert "For the real thing: " in text
+        assert "from examples" not in text  # one file is all there is to copy

@@ -1,0 +1,95 @@
+"""The data that scripts and recipes run on here: what is in them, and that the same is written again."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+
+from examples.data import CHATS, INTENTS, _described, _first_paragraph
+from tasks.sources import clinc150
+
+
+@pytest.mark.parametrize("library", CHATS)
+def test_conversations_ask_about_the_library_and_answer(written: Path, library: str) -> None:
+    lines = (written / "data/examples/chat" / f"{library}.jsonl").read_text().splitlines()
+    chats = [json.loads(line)["messages"] for line in lines]
+    assert len(chats) > 300
+    for question, answer in chats:
+        assert (question["role"], answer["role"]) == ("user", "assistant")
+        assert question["content"].startswith(f"What does {library}.")
+        assert 30 <= len(answer["content"]) <= 240
+    assert len({answer["content"] for _, answer in chats}) == len(chats)
+
+
+def test_each_task_has_enough_of_each_class(written: Path) -> None:
+    folder = written / "data/examples/classification"
+    tables = {
+        "topic": pd.read_csv(folder / "topic.csv"),
+        "language": pd.read_json(folder / "language.jsonl", lines=True),
+        "domain": pd.read_parquet(folder / "domain.parquet"),
+    }
+    counts = {name: Counter(table["label"]) for name, table in tables.items()}
+    assert {name: len(count) for name, count in counts.items()} == {"topic": 5, "language": 3, "domain": 10}
+    assert min(min(count.values()) for count in counts.values()) > 100
+    assert all(table["text"].str.len().gt(0).all() for table in tables.values())
+
+
+def test_texts_to_train_on_are_not_those_to_evaluate_on(written: Path) -> None:
+    folder = written / "data/examples/text"
+    for pattern in ("english/%s.txt", "python/%s.jsonl"):
+        train, validation = ((folder / (pattern % split)).read_text() for split in ("train", "validation"))
+        assert len(train) > 5 * len(validation) > 100_000
+        shared = set(train.splitlines()) & set(validation.splitlines())
+        assert len(shared) < 0.1 * len(validation.splitlines())
+
+
+def test_the_chat_template_marks_what_the_assistant_says(written: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(written / "data/examples/base")
+    messages = [{"role": "user", "content": "What does len do?"}, {"role": "assistant", "content": "It counts."}]
+    made = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+    ids, marks = made["input_ids"], made["assistant_masks"]
+    assert tokenizer.decode(ids) == "<user>What does len do?<assistant>It counts.<end>"
+    assert tokenizer.decode([number for number, mark in zip(ids, marks, strict=True) if mark]) == "It counts.<end>"
+    assert tokenizer.apply_chat_template(messages[:1], add_generation_prompt=True, tokenize=False).endswith(
+        "<assistant>"
+    )
+
+
+def test_the_models_are_those_of_the_tokenizer(written: Path) -> None:
+    folder = written / "data/examples"
+    tokenizer = AutoTokenizer.from_pretrained(folder / "encoder")
+    base, encoder = AutoModelForCausalLM.from_pretrained(folder / "base"), AutoModel.from_pretrained(folder / "encoder")
+    assert base.config.vocab_size == encoder.config.vocab_size == len(tokenizer)
+    assert base.config.eos_token_id == tokenizer.eos_token_id
+    ids = tokenizer("Return the sum of the array elements.", return_tensors="pt").input_ids
+    assert base(ids, labels=ids).loss < 7.3  # a uniform guess has log(2048) = 7.6
+
+
+def test_the_same_is_described_again() -> None:
+    assert list(_described(["numpy.linalg"]).items()) == list(_described(["numpy.linalg"]).items())
+    assert "numpy.linalg.det" in _described(["numpy.linalg"])
+
+
+@pytest.mark.parametrize(
+    ("documentation", "first"),
+    [
+        ("norm(x, ord=None)\n\nMatrix or\nvector norm.\n\nMore.", "Matrix or vector norm."),
+        ("abs(input) -> Tensor\n\nComputes :attr:`input`, see :func:`~torch.x`.", "Computes input, see torch.x."),
+        (".. deprecated:: 1\n\nOld.", "Old."),
+        ("sum(x)", ""),
+        ("", ""),
+    ],
+)
+def test_signatures_are_passed_over(documentation: str, first: str) -> None:
+    assert _first_paragraph(documentation) == first
+
+
+def test_the_requests_are_three_intents_of_each_domain() -> None:
+    train, test = clinc150(INTENTS)
+    assert Counter(train["label"]) == dict.fromkeys(range(30), 40)
+    assert Counter(test["label"]) == dict.fromkeys(range(30), 10)
+    assert Counter(train["domain"]) == dict.fromkeys(train.unique("domain"), 120)
+    assert not set(train["text"]) & set(test["text"])
