@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 class Splits(NamedTuple):
     """What is trained on and what is evaluated on: `by_class(*digits(), classes_per_task=2)`.
 
-    Args:
+    Attributes:
         train: A map-style data set.
         evaluation: Another.
     """
