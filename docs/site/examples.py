@@ -1,4 +1,4 @@
-"""Docstrings head what runs as a doctest with `Example:`, as Google's style guide does; griffe knows `Examples:` alone."""
+"""Docstrings head what runs as a doctest with `Example:`; griffe reads it as code under `Examples:` alone."""
 
 from typing import Any
 

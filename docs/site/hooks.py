@@ -1,4 +1,4 @@
-"""What mkdocs calls while it builds the site: pages from outside of its folder, the reference, a look at what came out."""
+"""What mkdocs calls while it builds the site: adds the repository's pages and the reference, looks at what came out."""
 
 import re
 
@@ -10,7 +10,7 @@ from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
 
 _PACKAGES = reference.read_packages()
-_LOADED_FROM_ELSEWHERE = re.compile(r"<(?:script|img|iframe)\b[^>]*\bsrc=\"?(?:https?:)?//|<link\b[^>]*\bhref=\"?(?:https?:)?//")
+_LOADED_FROM_ELSEWHERE = re.compile(r"<(?:(?:script|img|iframe)\b[^>]*\bsrc|link\b[^>]*\bhref)=\"?(?:https?:)?//")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

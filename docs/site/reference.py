@@ -41,7 +41,7 @@ def _packages(module: Module) -> Iterator[Module]:
 
 
 def _exported(package: Module) -> dict[str, Object]:
-    """What `__all__` names, and what is imported for type checkers alone: names that are loaded when they are asked for."""
+    """What `__all__` names, and names that are loaded when they are asked for: imported for type checkers alone."""
     names = [str(name) for name in package.exports or ()]
     names += [name for name, member in package.members.items() if member.is_alias and not member.runtime]
     found = {}
@@ -60,7 +60,7 @@ def _summary(member: Object) -> str:
 
 
 def read_packages() -> list[Package]:
-    """Reads what is public, and which page each name is on: below the innermost package that it lies in and is exported by.
+    """Reads what is public, each name below the innermost package that it lies in and is exported by.
 
     Returns:
         The packages that export something.

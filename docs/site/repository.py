@@ -1,4 +1,4 @@
-"""The repository's own pages, at the places that they have in it, so that links between them lead the same way in both."""
+"""The repository's own pages, at the places that they have in it, so that links between them stay as they are."""
 
 import re
 from pathlib import Path
