@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from griffe import GriffeLoader, Module, Object
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from repository import ROOT
 
@@ -46,6 +47,8 @@ def _exported(package: Module) -> dict[str, Object]:
     names += [name for name, member in package.members.items() if member.is_alias and not member.runtime]
     found = {}
     for name in names:
+        if name not in package.members:
+            raise PluginError(f"{package.path}.__all__ names {name!r}, which is not there.")
         member = package.members[name]
         target = member.final_target if member.is_alias else member
         if target.is_module and name in target.members:  # a module that is hidden by the function it is named after
