@@ -41,6 +41,13 @@ def test_links_within_the_documentation_lead_somewhere(path: str) -> None:
             assert anchor in anchors, target
 
 
+@pytest.mark.parametrize("page", ["own_loop", "gradients"])
+def test_a_loop_of_ones_own_runs_as_it_stands(page: str) -> None:
+    blocks = re.findall(r"```python\n(.+?)```", (ROOT / "docs" / f"{page}.md").read_text(), re.DOTALL)
+    (loop,) = [block for block in blocks if "MixingDataLoader" in block]
+    exec(loop, {})  # noqa: S102
+
+
 def test_the_quick_start_trains_a_mixture_that_can_be_looked_at(tmp_path: Path) -> None:
     section = (ROOT / "README.md").read_text().partition("## Quick start")[2].partition("\n## ")[0]
     (script,) = re.findall(r"```python\n(.+?)```", section, re.DOTALL)
