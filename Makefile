@@ -1,6 +1,13 @@
+# The interpreter that environments are made with, where they are, what is installed in them and at which versions.
+PYTHON := python3
 VENV := .venv
-PYTHON := $(VENV)/bin/python
+EXTRA := dev
+CONSTRAINTS := constraints.txt
+
+VENV_PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+DOCS_VENV := .venv-docs
+DOCS_STAMP := $(DOCS_VENV)/.installed
 TWO_RANKS := $(VENV)/bin/torchrun --standalone --nproc_per_node 2 -m mixer
 LAUNCH := $(TWO_RANKS) train recipes/demo.yaml
 CONTINUAL := $(TWO_RANKS) continual recipes/continual.yaml --resume never
@@ -9,14 +16,21 @@ CONTINUAL := $(TWO_RANKS) continual recipes/continual.yaml --resume never
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo demo-continual test lint format clean
+.PHONY: demo demo-continual docs test test-lowest test-python lint format clean
 
-$(STAMP): pyproject.toml constraints.txt
-	test -x $(PYTHON) || python3 -m venv $(VENV)
+$(STAMP): pyproject.toml $(CONSTRAINTS)
+	test -x $(VENV_PYTHON) || $(PYTHON) -m venv $(VENV)
 	@# torch goes first, at the pinned build: left to the resolver it would bring gigabytes for GPUs.
-	$(PYTHON) -m pip install --quiet --constraint constraints.txt torch
-	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(VENV_PYTHON) -m pip install --quiet --constraint $(CONSTRAINTS) torch
+	$(VENV_PYTHON) -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[$(EXTRA)]"
 	touch $(STAMP)
+
+$(DOCS_STAMP): pyproject.toml constraints.txt
+	test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)
+	@# The packages of the extra alone: pages are read off the source, without the library and torch.
+	$(DOCS_VENV)/bin/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'], sep='\n')" > $(DOCS_VENV)/requirements.txt
+	$(DOCS_VENV)/bin/python -m pip install --quiet --constraint constraints.txt --requirement $(DOCS_VENV)/requirements.txt
+	touch $(DOCS_STAMP)
 
 demo: $(STAMP)
 	$(LAUNCH) --training.output_dir runs/demo/adaptive
@@ -31,8 +45,20 @@ demo-continual: $(STAMP)
 	@echo "A page with the heat maps of both runs:"
 	@$(VENV)/bin/mixer continual-compare runs/continual/without-memory runs/continual/memory --output runs/continual/scores.html
 
+# Every warning is an error. What the theme prints of its own future is none.
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build
+
 test: $(STAMP)
-	$(PYTHON) -m pytest -n 2 --dist loadfile
+	$(VENV_PYTHON) -m pytest -n 2 --dist loadfile
+
+# All tests but TRL's at the lowest versions of transformers, accelerate and datasets that are supported.
+test-lowest:
+	$(MAKE) test VENV=.venv-lowest EXTRA=test CONSTRAINTS=constraints-lowest.txt
+
+# All tests with another Python: make test-python PYTHON=python3.13
+test-python:
+	$(MAKE) test VENV=.venv-$(notdir $(PYTHON))
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .
@@ -44,4 +70,4 @@ format: $(STAMP)
 	$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv* build site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

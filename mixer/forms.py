@@ -1,5 +1,6 @@
 """What streams that differ bring along: collators, preprocessing, labels, losses and heads of their own."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -119,7 +120,7 @@ class FormsMixin(LoadingMixin):
         collator = form.collator or self._common_collator
         with seeded(0):
             try:
-                inputs: Any = collator([sample])
+                inputs: Any = collator([copy.copy(sample)])  # some take columns out of what they are given
             except Exception:
                 logger.debug("A sample of stream %r cannot be collated.", self.streams[number].name, exc_info=True)
                 return None

@@ -1,5 +1,6 @@
 """Whether samples of different streams can be put into one micro-batch."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ def come_together(collator: Collator, samples: Sequence[Any], alone: Sequence[Ma
     if any(kind != kinds[0] for kind in kinds):
         return False
     try:
-        together = collator(list(samples))
+        together = collator([copy.copy(sample) for sample in samples])
     except Exception:  # whatever it is that it cannot put together
         return False
     if not isinstance(together, Mapping) or _kinds(together) != kinds[0]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks import cells
+import tasks.cells as cells
 from tasks.formulas import (
     FloatArray,
     average_accuracy,

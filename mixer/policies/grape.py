@@ -21,8 +21,8 @@ class GRAPE(GradientPolicy):
     arXiv:2505.20380 (NeurIPS 2025), eq. 3 and 4, Algorithm 1. With `z` the weights of the targets, `w` those of the
     streams and `∇log L_n = g_n / L_n`, a target's rate of improvement to first order is `<∇log L_n, Σ_k w_k g_k>`; then
 
-        `z_n ← z_n exp(−(γ/μ_z) <∇log L_n, Σ_k w_k g_k>)`, normalised: slow targets count more;
-        `w_k ← w_k exp((γ/μ_w) <g_k, Σ_n z_n ∇log L_n>)`, normalised: what helps these is sampled more.
+    - `z_n ← z_n exp(−(γ/μ_z) <∇log L_n, Σ_k w_k g_k>)`, normalised: slow targets count more;
+    - `w_k ← w_k exp((γ/μ_w) <g_k, Σ_n z_n ∇log L_n>)`, normalised: what helps these is sampled more.
 
     Both are done at the same decision, `z` first, as the derivation has it (appendix B). The paper draws separate
     batches of targets and streams, and starts `z` and `w` from even weights; here targets are streams, whose own

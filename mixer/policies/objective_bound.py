@@ -13,7 +13,7 @@ class ObjectiveBound:
     With `θ⁺ = θ − η Σ_k w_k ĝ_k`, where `ĝ_k` is a mean over `b w_k` samples, and F of smoothness `L` (Nesterov 2004,
     Lemma 1.2.3):
 
-        `E F(θ⁺) − F(θ) ≤ −η aᵀGw + (Lη²/2) (wᵀGw + Σ_k w_k σ_k²/b)`.
+        E F(θ⁺) − F(θ) ≤ −η aᵀGw + (Lη²/2) (wᵀGw + Σ_k w_k σ_k²/b)
 
     The samples of stream k add `w_k² σ_k²/(b w_k)` to the squared length, which is linear in `w_k`. Times L, and with
     `s = ηL`, the fall is at least `s · aᵀGw − ½ s² (wᵀGw + wᵀν)`, `ν = σ²/b`.

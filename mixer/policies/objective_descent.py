@@ -32,7 +32,7 @@ class ObjectiveDescent(GradientPolicy):
     themselves. Can another one be better? A step of length `s = ηL` along the gradient of a batch of mixture w lowers F
     by at least (see `ObjectiveBound`)
 
-        `(1/L) [s aᵀGw − ½ s² (wᵀGw + Σ_k w_k σ_k²/b)]`.
+        (1/L) [s aᵀGw − ½ s² (wᵀGw + Σ_k w_k σ_k²/b)]
 
     At a short given step its maximum is at the largest gradients: a longer step in disguise, which the learning rate
     could have made and Adam divides out again, paid for with a bias that stays as steps add up. The bound is without
@@ -40,7 +40,7 @@ class ObjectiveDescent(GradientPolicy):
     squared error of the batch's gradient as an estimate of F's. Bias adds up over steps, noise averages out, over about
     `1/s` of them. So the criterion `"estimate"` minimises
 
-        `(w − a)ᵀ G (w − a) + s Σ_k w_k σ_k²/b`:
+        (w − a)ᵀ G (w − a) + s Σ_k w_k σ_k²/b
 
     without noise `w = a` for *every* G. What is gained comes from noise: samples go from noisy streams to those whose
     gradient can stand for theirs. `"descent"` takes the bound at the given step as it stands and follows steep streams;

@@ -16,7 +16,7 @@ class RegularizedBalance(GradientPolicy):
     arXiv:2505.00358, sec. 3.4, Algorithm 1 and appendix B.1. With `p` the shares of the streams in the evaluation,
     `pᵀGw` is the first-order fall of its loss. Its maximum over the simplex would be a single stream; with an entropy,
 
-        `max_w pᵀGw − (‖Gp‖₂ / λ) Σ_k w_k log w_k`,
+        max_w pᵀGw − (‖Gp‖₂ / λ) Σ_k w_k log w_k
 
     it is `w = softmax(λ Gp / ‖Gp‖₂)`: a concave programme with a closed form. Weights are overwritten at each decision,
     not multiplied. (Regrouping the data into new domains is left to whoever makes the streams.)

@@ -21,9 +21,8 @@ class NoiseScale(MeasuredSchedule):
         interval_steps: Number of updates from a decision to the next, and on a single rank from a measurement to the
             next.
         powers_of_two: Whether to take the power of two that is nearest by ratio, so that the size changes seldom.
-        max_growth: Largest factor by which the size grows at once; `None` is none.
         learning_rate: How the learning rate follows the size; see `Schedule`.
-        **bounds: See `Schedule`.
+        **bounds: See `Schedule`; `max_growth` is 2 here unless it is given, with `None` for no bound.
 
     Raises:
         ValueError: If a value is outside its range.

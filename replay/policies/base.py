@@ -18,7 +18,7 @@ BoolArray = NDArray[np.bool_]
 class Replay(NamedTuple):
     """How much of the memories is replayed.
 
-    Args:
+    Attributes:
         ratio: `ρ`, in [0, 1): the part of the whole mix that all memories have together.
         shares: `[num_memories]`: how they divide it; they sum to 1.
     """

@@ -11,7 +11,7 @@ from mixer.data.validation import hold_out as draw_held_out
 class Splits(NamedTuple):
     """What is trained on and what is evaluated on: `by_class(*digits(), classes_per_task=2)`.
 
-    Args:
+    Attributes:
         train: A map-style data set.
         evaluation: Another.
     """

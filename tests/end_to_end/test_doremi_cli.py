@@ -147,9 +147,10 @@ def test_a_stream_without_weight_has_no_share(recipe: Path, tmp_path: Path) -> N
     assert weights == {"python": 1.0, "cpp": 0.0}
 
 
-def test_the_command_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("mixer doremi recipes/")]
+    page = (ROOT / "docs" / "command_line.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("mixer doremi recipes/")]
     demo = yaml.safe_load((ROOT / "recipes" / "demo.yaml").read_text())
     few = ["--training.max_steps", "1", "--training.eval_strategy", "no", "--training.eval_on_start", "false"]
     for name in demo["streams"]:

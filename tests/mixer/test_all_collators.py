@@ -38,6 +38,14 @@ TRIED = {
     "DataCollatorWithFlattening",
 }
 _NO_COLLATORS = {"DataCollatorMixin", "torch_default_data_collator", "numpy_default_data_collator"}
+_DEPRECATED = {"DataCollatorForSOP", "DataCollatorForWholeWordMask"}  # transformers 5.19 has them still
+
+
+class _Fresh(list[dict[str, Any]]):
+    """Gives samples anew, as a data set does: one collator of transformers 5.19 takes labels out of its own."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return dict(super().__getitem__(index))
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
@@ -69,7 +77,7 @@ def _choices(seed: int) -> Rows:
     for row in range(8):
         columns = {name: [part[row][name] for part in parts] for name in parts[0][row]}
         rows.append({**columns, "labels": (seed + row) % 3})
-    return rows
+    return _Fresh(rows)
 
 
 def _t5() -> nn.Module:
@@ -249,7 +257,9 @@ def _offsets(words: list[str]) -> list[tuple[int, int]]:
 
 
 def test_choices_of_other_numbers_are_not_cut_off(tmp_path: Path) -> None:
-    two = [{name: value[:2] if name != "labels" else value % 2 for name, value in row.items()} for row in _choices(1)]
+    two = _Fresh(
+        {name: value[:2] if name != "labels" else value % 2 for name, value in row.items()} for row in _choices(1)
+    )
     collator, args = collators.DataCollatorForMultipleChoice(TOKENIZER), {"remove_unused_columns": False}
     for data in ({"a": two, "b": _choices(2)}, {"b": _choices(2), "a": two}):
         trainer = watched(tmp_path, _chooser(), data, batch_size=8, data_collator=collator, args=args)
@@ -264,5 +274,5 @@ def test_all_collators_of_transformers_are_tried() -> None:
         if ("collator" in name.lower() and callable(value) and getattr(value, "__module__", "") == collators.__name__)
         and (inspect.isclass(value) or inspect.isfunction(value))
     }
-    assert found - _NO_COLLATORS - TRIED == set()
+    assert found - _NO_COLLATORS - _DEPRECATED - TRIED == set()
     assert found >= TRIED

@@ -112,6 +112,21 @@ def test_streams_that_are_alike_share_them(tmp_path: Path) -> None:
     assert _micro_batches(tmp_path, {"a": Tokens(8, 1, _KIND), "b": Tokens(8, 2, _KIND)}) == [{0, 1}] * 2
 
 
+def _taking_labels_out(samples: list[Any]) -> Any:
+    labels = [sample.pop("labels") for sample in samples]
+    return {**default_data_collator(samples), "labels": torch.stack(labels)}
+
+
+def test_a_collator_may_change_the_samples_that_it_is_given(tmp_path: Path) -> None:
+    class Fresh(Tokens):
+        def __getitem__(self, index: int) -> dict[str, Tensor]:
+            return dict(super().__getitem__(index))
+
+    streams = {"a": Fresh(8, 1, _KIND), "b": Fresh(8, 2, _KIND)}
+    options = {"data_collator": _taking_labels_out, "args": {"remove_unused_columns": False}}
+    assert _micro_batches(tmp_path, streams, **options) == [{0, 1}] * 2
+
+
 def test_columns_of_tables_are_compared_after_those_that_the_model_takes_are_left(tmp_path: Path) -> None:
     def table(**more: Any) -> datasets.Dataset:
         ids = [[1, 2, 3], [4, 5, 6]] * 4

@@ -1,5 +1,6 @@
 """One model with a head for each task, around encoders of several kinds."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def _model(name: str) -> MultiTaskModel:
     config, pooling = _ENCODERS[name]
     torch.manual_seed(0)
     heads = {"topic": Head(3, pooling=pooling, dropout=0.0), "stars": Head(1, "regression", pooling, 0.0)}  # type: ignore[arg-type]
-    return MultiTaskModel.from_encoder(AutoModel.from_config(config), heads).eval()
+    return MultiTaskModel.from_encoder(AutoModel.from_config(copy.deepcopy(config)), heads).eval()
 
 
 def _batch(name: str, labels: Tensor) -> dict[str, Tensor]:

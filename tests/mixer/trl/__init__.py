@@ -1,0 +1,3 @@
+import pytest
+
+pytest.importorskip("trl", reason="the extra `trl` is not installed")

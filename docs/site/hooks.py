@@ -1,0 +1,63 @@
+"""What mkdocs calls while it builds the site: adds the repository's pages and the reference, looks at what came out."""
+
+import re
+
+import reference
+import repository
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import Files
+from mkdocs.structure.pages import Page
+
+_PACKAGES = reference.read_packages()
+_LOADED_FROM_ELSEWHERE = re.compile(r"<(?:(?:script|img|iframe)\b[^>]*\bsrc|link\b[^>]*\bhref)=\"?(?:https?:)?//")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Puts the reference into the navigation, in the place that is kept for it.
+
+    Args:
+        config: The site's configuration.
+
+    Returns:
+        The same.
+    """
+    for section in config.nav:
+        if "API reference" in section:
+            section["API reference"] = reference.navigation(_PACKAGES)
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the repository's pages and those of the reference.
+
+    Args:
+        files: The site's files.
+        config: The site's configuration.
+
+    Returns:
+        The same files, and those.
+    """
+    repository.add_pages(files, config)
+    reference.add_pages(_PACKAGES, files, config)
+    return files
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Looks whether a page loads something over the network: the site is to be read without one.
+
+    Args:
+        output: The page.
+        page: Where it is in the site.
+        config: The site's configuration.
+
+    Returns:
+        The page as it is.
+
+    Raises:
+        PluginError: If it does.
+    """
+    found = _LOADED_FROM_ELSEWHERE.search(output)
+    if found:
+        raise PluginError(f"{page.file.src_uri} loads something over the network: {found.group()}")
+    return output
