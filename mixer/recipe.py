@@ -8,6 +8,7 @@ from transformers import AutoTokenizer, PreTrainedModel, TrainingArguments, set_
 
 from mixer.budget import Budget
 from mixer.called_by_name import Factory, call_by_name
+from mixer.class_names import note_class_names
 from mixer.data.collators import collator_for, ensure_pad_token
 from mixer.data.turns import in_turns
 from mixer.gradient_aggregation import GradientAggregation
@@ -18,8 +19,7 @@ from mixer.planner import Drawing
 from mixer.policies.base import Policy
 from mixer.probing import Probing
 from mixer.schedules import Schedule
-from mixer.stream import Stream
-from mixer.stream_recipe import StreamRecipe
+from mixer.stream_recipe import BuiltStream, StreamRecipe
 from mixer.trainer import MixingTrainer
 from mixer.updates import NonFinite
 
@@ -90,12 +90,15 @@ class Recipe:
         has_formats = any(stream.format is not None for stream in self.streams.values())
         set_seed(self.training.seed)
         built = self.build_streams(tokenizer)
-        evaluation = {name: validation for name, (_, validation) in built.items() if validation is not None}
+        evaluation = {name: one.evaluation for name, one in built.items() if one.evaluation is not None}
+        model = _load(model_field, self.model.build)
+        heads = {name: one.stream.head or name for name, one in built.items()}
+        note_class_names(model, heads, {name: one.class_names for name, one in built.items() if one.class_names})
         return MixingTrainer(
-            model=_load(model_field, self.model.build),
+            model=model,
             args=self.training,
             data_collator=collator_for(self.model.task, tokenizer) if has_formats else None,
-            train_dataset=[stream for stream, _ in built.values()],
+            train_dataset=[one.stream for one in built.values()],
             eval_dataset=evaluation or None,
             processing_class=tokenizer,
             mixing=self.mixing,
@@ -113,21 +116,21 @@ class Recipe:
             allow_inexact=self.allow_inexact,
         )
 
-    def build_streams(self, tokenizer: Any) -> dict[str, tuple[Stream, Any]]:
+    def build_streams(self, tokenizer: Any) -> dict[str, BuiltStream]:
         """Builds the streams; where they leave files behind, on the first process of each machine before the others.
 
         Args:
             tokenizer: The tokenizer, for formats.
 
         Returns:
-            Streams by name, each with its data set for evaluation or `None`.
+            Streams by name, with what goes with them.
 
         Raises:
             ValueError: On all ranks, if one cannot be built on one of them.
             OSError: If there are no such data, on the rank that misses them.
         """
 
-        def build() -> dict[str, tuple[Stream, Any]]:
+        def build() -> dict[str, BuiltStream]:
             return {name: stream.build(name, tokenizer, self.model.task) for name, stream in self.streams.items()}
 
         leave_files = any(stream.data is not None or stream.format is not None for stream in self.streams.values())

@@ -1,8 +1,8 @@
 """A recipe's stream: where its data come from, what makes samples of them, and how it takes part in the mixture."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from mixer.called_by_name import call_by_name
 from mixer.data.formats import Format
@@ -16,6 +16,20 @@ _STREAM_OPTIONS = (
     *("weight", "max_epochs", "shuffle", "seed", "enters_at", "leaves_at", "is_random", "groups"),
     *("head", "loss_weight"),
 )
+
+
+class BuiltStream(NamedTuple):
+    """A stream that was built.
+
+    Args:
+        stream: The stream.
+        evaluation: Its data set for evaluation, or `None`.
+        class_names: The names of its labels' classes, or `None`.
+    """
+
+    stream: Stream
+    evaluation: Any
+    class_names: Sequence[str] | None
 
 
 @dataclass
@@ -61,7 +75,7 @@ class StreamRecipe:
     head: str | None = None
     loss_weight: float = 1.0
 
-    def build(self, name: str, tokenizer: Any = None, task: str = "causal-lm") -> tuple[Stream, Any]:
+    def build(self, name: str, tokenizer: Any = None, task: str = "causal-lm") -> BuiltStream:
         """Loads the data, holds some out, and makes samples of them.
 
         Args:
@@ -70,7 +84,7 @@ class StreamRecipe:
             task: The model's task, for a format.
 
         Returns:
-            The stream, and its data set for evaluation or `None`.
+            The stream, its data set for evaluation, and what its classes are called.
 
         Raises:
             ValueError: If a part cannot be built, or parts do not go together; the stream is named.
@@ -83,11 +97,13 @@ class StreamRecipe:
                 raise ValueError(f"{called}: it has a validation split already: give that or validation, not both.")
             own = self.validation if isinstance(self.validation, Validation) else Validation(self.validation)
             train, validation = own.carve(train, f"{called}.validation")
+        names = None
         if self.format is not None:
-            train, validation = self._formatted(train, validation, tokenizer, task, called)
+            train, validation, names = self._formatted(train, validation, tokenizer, task, called)
         elif self.data is not None:
             _check_is_tokenised(train, called)
-        return Stream(name, train, **{option: getattr(self, option) for option in _STREAM_OPTIONS}), validation
+        stream = Stream(name, train, **{option: getattr(self, option) for option in _STREAM_OPTIONS})
+        return BuiltStream(stream, validation, names)
 
     def _load(self, called: str) -> tuple[Any, Any]:
         if (self.factory is None) == (self.data is None):
@@ -115,15 +131,15 @@ class StreamRecipe:
             )
         return splits[self.train_split], splits.get(self.validation_split)
 
-    def _formatted(self, train: Any, validation: Any, tokenizer: Any, task: str, called: str) -> tuple[Any, Any]:
+    def _formatted(self, train: Any, validation: Any, tokenizer: Any, task: str, called: str) -> tuple[Any, ...]:
         assert self.format is not None, "the caller has looked"  # noqa: S101
         if tokenizer is None:
             raise ValueError(f"{called}.format: {type(self.format).__name__} needs a tokenizer: give the recipe one.")
         chosen = fitted(train, self.format, tokenizer, task, called)
-        train = formatted(train, chosen, tokenizer, task, called)
+        names, train = chosen.class_names(train), formatted(train, chosen, tokenizer, task, called)
         if validation is not None:
             validation = formatted(validation, chosen, tokenizer, task, f"{called} (validation)")
-        return train, validation
+        return train, validation, names
 
 
 def _check_is_tokenised(dataset: Any, called: str) -> None:

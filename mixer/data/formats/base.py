@@ -40,6 +40,17 @@ class Format(ABC):
         """
         return self
 
+    def class_names(self, dataset: Any) -> Sequence[str] | None:
+        """Names the classes of its labels.
+
+        Args:
+            dataset: The rows.
+
+        Returns:
+            The names in the order of their numbers; `None` where labels are no classes, or have no names.
+        """
+        return None
+
     @abstractmethod
     def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
         """Makes samples of rows that follow each other.

@@ -54,6 +54,12 @@ class Labelled(Format):
         words = {label_name(value) for value in dataset.unique(self.label) if isinstance(value, str)}
         return replace(self, labels=in_order(words)) if words else self
 
+    def class_names(self, dataset: Any) -> Sequence[str] | None:
+        """See `Format.class_names`."""
+        features: Any = dataset.features or {}
+        feature = features.get(self.label)
+        return feature.names if isinstance(feature, datasets.ClassLabel) else self.labels
+
     def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
         """See `Format.encode`."""
         length = length_limit(self.max_length, tokenizer)
