@@ -1,7 +1,6 @@
-# The interpreter that environments are made with, where they are, what is installed in them and at which versions.
+# The interpreter that environments are made with, where they are, and the versions of what is installed in them.
 PYTHON := python3
 VENV := .venv
-EXTRA := dev
 CONSTRAINTS := constraints.txt
 
 VENV_PYTHON := $(VENV)/bin/python
@@ -22,7 +21,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	test -x $(VENV_PYTHON) || $(PYTHON) -m venv $(VENV)
 	@# torch goes first, at the pinned build: left to the resolver it would bring gigabytes for GPUs.
 	$(VENV_PYTHON) -m pip install --quiet --constraint $(CONSTRAINTS) torch
-	$(VENV_PYTHON) -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[$(EXTRA)]"
+	$(VENV_PYTHON) -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev]"
 	touch $(STAMP)
 
 $(DOCS_STAMP): pyproject.toml constraints.txt
@@ -52,9 +51,9 @@ docs: $(DOCS_STAMP)
 test: $(STAMP)
 	$(VENV_PYTHON) -m pytest -n 2 --dist loadfile
 
-# All tests but TRL's at the lowest versions of transformers, accelerate and datasets that are supported.
+# All tests at the lowest versions of transformers, accelerate and datasets that are supported.
 test-lowest:
-	$(MAKE) test VENV=.venv-lowest EXTRA=test CONSTRAINTS=constraints-lowest.txt
+	$(MAKE) test VENV=.venv-lowest CONSTRAINTS=constraints-lowest.txt
 
 # All tests with another Python: make test-python PYTHON=python3.13
 test-python:

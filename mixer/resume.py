@@ -97,7 +97,7 @@ def choose(output_dir: Path, asked: str | bool, among: Collection[str] | None = 
     problem = find_problem(Path(asked))
     if problem is None:
         return Choice(asked, ended=bool((read_marker(Path(asked)) or {}).get("ended", False)))
-    other = newest_complete(Path(asked).parent).checkpoint
+    other = newest_complete(Path(asked).parent, among).checkpoint
     way_out = (
         "There is no other checkpoint beside it to resume from: start anew without resume_from_checkpoint (from its "
         "weights, if those are whole)."

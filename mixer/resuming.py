@@ -18,7 +18,6 @@ from mixer.same_run import check_same, shared_options
 
 logger = logging.get_logger(__name__)
 
-
 _UNSEEN = (
     "A run goes on from what all nodes see: put output_dir on a file system that they share; or set "
     "save_on_each_node=True, by which each node keeps whole checkpoints, or save_strategy='no'."
@@ -71,6 +70,7 @@ class ResumingMixin(PacingMixin):
         """Refuses, on all ranks, ranks that are to do different things, and folders that cannot be gone on from."""
         if self.args.world_size == 1:
             return
+        check_same({"streams": list(self.mixing.names)}, self._agreement)  # in their order, by which ranks share them
         training = shared_options(self.args.to_dict())  # type: ignore[no-untyped-call]
         check_same({"train()": does, "training": training, "mixture": self.mixing.state_dict()}, self._agreement)
         if uses_folder:
@@ -100,7 +100,11 @@ class ResumingMixin(PacingMixin):
         """Names the checkpoints that every node can go on from, of those on its own disk."""
         own = self._agreement.together(lambda: usable_names(folder) if self.args.should_save else None)
         by_rank = [json.loads(text) for text in self._agreement.gather_bytes(json.dumps(own).encode())]
-        return set.intersection(*(set(names) for names in by_rank if names is not None))
+        by_node = {rank: set(names) for rank, names in enumerate(by_rank) if names is not None}
+        common = set.intersection(*by_node.values())
+        if not common and any(by_node.values()):
+            raise ValueError(_lost(folder, by_node))
+        return common
 
     def _begin_progress(self, progress: Progress | None) -> None:
         """Makes ready for a run that begins, or goes on, where `progress` says."""

@@ -7,11 +7,13 @@ from typing import Any
 from mixer.agreement import Agreement
 from mixer.flat import flat
 
-# Training arguments that say where files lie and what is told, and by whom: nodes may differ in them.
+# Training arguments that say where files lie, what is told and by whom, and how samples are loaded: nodes may differ.
 _OWN_OF_NODES = (
     *("output_dir", "logging_dir", "local_rank", "disable_tqdm", "report_to", "run_name", "project", "trackio_"),
-    *("push_to_hub", "hub_", "log_level", "resume_from_checkpoint"),
+    *("push_to_hub", "hub_", "log_level", "log_on_each_node", "resume_from_checkpoint", "skip_memory_metrics", "debug"),
+    *("dataloader_pin_memory", "dataloader_prefetch_factor", "dataloader_persistent_workers", "ddp_timeout"),
 )
+_SECRET = ("token", "key", "secret", "password")
 _MOST_CHARACTERS = 200
 
 
@@ -54,7 +56,10 @@ def difference(own: str, first: str) -> str:
     mine, theirs = flat(json.loads(own)), flat(json.loads(first))
     names = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
     return ", ".join(
-        f"{'.'.join(name)} is {_short(mine.get(name))} instead of {_short(theirs.get(name))}" for name in names
+        f"{'.'.join(name)} is another"
+        if name[-1].endswith(_SECRET)
+        else f"{'.'.join(name)} is {_short(mine.get(name))} instead of {_short(theirs.get(name))}"
+        for name in names
     )
 
 

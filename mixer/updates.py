@@ -241,7 +241,7 @@ class UpdateMixin(LossesMixin):
         are_rows = convention.rows_known and rows is not None and len(rows) == len(ids)
         if are_rows and rows is not None and not (is_told and self._computes_own_loss(first)):
             sums[:-1].index_add_(0, ids, rows.to(sums.dtype))
-            unweighted = unweighted if factor else rows.sum() * per_item
+            unweighted = _unrounded(unweighted, rows.sum() * per_item) if factor else rows.sum() * per_item
         else:
             # A loss whose rows cannot be told apart is no stream's, rather than the first one's. One of several streams
             # that says nothing yet is 0, or not finite.
@@ -257,6 +257,14 @@ class UpdateMixin(LossesMixin):
         if names and self.accelerator.scaler is None:  # a gradient scaler leaves such a step out by itself
             logger.warning("Update %d is skipped: the loss of %s is not finite.", update.plan.step + 1, names)
             model.zero_grad(set_to_none=True)
+
+
+def _unrounded(loss: Tensor, of_rows: Tensor) -> Tensor:
+    """Gives a loss in half precision (FSDP rounds what a model gives) as its rows have it, if rounding is all."""
+    if loss.dtype not in (torch.float16, torch.bfloat16):
+        return loss
+    is_rounded = (loss - of_rows).abs() <= 4 * torch.finfo(loss.dtype).eps * of_rows.abs()
+    return torch.where(is_rounded, of_rows, loss.to(of_rows.dtype))
 
 
 def _by_stream(per_row: Tensor, micro: MicroBatch, num_streams: int) -> np.ndarray:

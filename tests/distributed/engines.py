@@ -1,5 +1,6 @@
 """Engines for GPUs, on ranks that have none: FSDP2 and DeepSpeed through gloo."""
 
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,5 @@ def deepspeed(stage: int, **config: Any) -> dict[str, Any]:
 def without_compiling() -> None:
     """Has DeepSpeed talk through gloo alone, and not compile an operation for ranks that share memory."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    import deepspeed.comm.torch
-
-    deepspeed.comm.torch.build_shm_op = lambda: None
+    # Not by `import`: the package's own star-import puts torch itself in the place of its module of that name.
+    vars(importlib.import_module("deepspeed.comm.torch"))["build_shm_op"] = lambda: None

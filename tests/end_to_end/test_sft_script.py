@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("trl", reason="the extra `trl` is not installed")
-
 ROOT = Path(__file__).parents[2]
 
 SCRIPT = """

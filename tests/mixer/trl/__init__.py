@@ -1,3 +1,0 @@
-import pytest
-
-pytest.importorskip("trl", reason="the extra `trl` is not installed")
