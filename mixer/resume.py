@@ -1,7 +1,7 @@
 """From which checkpoint a run goes on: the newest that is whole, or the one that was asked for."""
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -63,6 +63,23 @@ def usable_names(output_dir: Path) -> list[str]:
     """
     put_back(output_dir)
     return [checkpoint.name for checkpoint in list_checkpoints(output_dir) if _why_not(checkpoint) is None]
+
+
+def none_in_common(output_dir: Path, by_node: Mapping[int, Collection[str]]) -> str:
+    """Says that some node has checkpoints and another none of them: a disk was lost, or another node came.
+
+    Args:
+        output_dir: The run's output folder, on this node.
+        by_node: What each node has that a run could go on from, by the rank that saves there.
+
+    Returns:
+        The message.
+    """
+    has = "; ".join(f"rank {rank}'s node has {', '.join(sorted(names)) or 'none'}" for rank, names in by_node.items())
+    return (
+        f"No checkpoint in {output_dir} can be gone on from on every node: {has}. Copy one to the nodes that lack it, "
+        "or start anew without resuming (`mixer train --resume never`), which replaces those that are there."
+    )
 
 
 def _why_not(checkpoint: Path) -> str | None:

@@ -13,7 +13,7 @@ from mixer.checkpoint import annotate, supersede
 from mixer.output_folder import check_shared
 from mixer.pacing import PacingMixin
 from mixer.progress import Progress
-from mixer.resume import Choice, agree, choose, newest_complete, usable_names, warn_of_passed_over
+from mixer.resume import Choice, agree, choose, newest_complete, none_in_common, usable_names, warn_of_passed_over
 from mixer.same_run import check_same, shared_options
 
 logger = logging.get_logger(__name__)
@@ -103,7 +103,7 @@ class ResumingMixin(PacingMixin):
         by_node = {rank: set(names) for rank, names in enumerate(by_rank) if names is not None}
         common = set.intersection(*by_node.values())
         if not common and any(by_node.values()):
-            raise ValueError(_lost(folder, by_node))
+            raise ValueError(none_in_common(folder, by_node))
         return common
 
     def _begin_progress(self, progress: Progress | None) -> None:

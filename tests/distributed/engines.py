@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import transformers.training_args
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType
 
@@ -17,6 +18,7 @@ def as_on_gpus() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ACCELERATE_TORCH_DEVICE", "cpu")
         patch.setattr(PartialState, "_prepare_backend", lambda *_, **__: ("gloo", DistributedType.MULTI_GPU))
+        patch.setattr(transformers.training_args, "is_torch_bf16_gpu_available", lambda: True)
         yield
 
 

@@ -50,6 +50,11 @@ def probed(args: Arguments) -> MixingTrainer:
     return MixingTrainer(build_model("llama"), args(), train_dataset=three_streams(), batch_size=9, mixing=mixing)
 
 
+def halved(args: Arguments) -> MixingTrainer:
+    """Computed in half precision, where FSDP rounds the loss that a model gives as well."""
+    return MixingTrainer(build_model("llama"), args(bf16=True), train_dataset=three_streams(), batch_size=9)
+
+
 def heads(args: Arguments) -> MixingTrainer:
     """A head for each stream, of which some updates have no sample: there an optimizer with momentum differs."""
     return MixingTrainer(
@@ -92,6 +97,7 @@ def compared(args: Arguments) -> MixingTrainer:
 RUNS: dict[str, Callable[[Arguments], MixingTrainer]] = {
     "changing": changing,
     "probed": probed,
+    "halved": halved,
     "heads": heads,
     "replayed": replayed,
     "compared": compared,
@@ -101,6 +107,7 @@ RUNS: dict[str, Callable[[Arguments], MixingTrainer]] = {
 PARTS = {
     "fsdp-sharded": ("changing",),
     "zero-1": ("changing", "heads"),
+    "zero-2": tuple(name for name in RUNS if name != "halved"),
     "zero-3": ("changing", "replayed", "compared"),
 }
 

@@ -3,7 +3,9 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from tests.distributed.launch import launch_well, results_of
 
@@ -45,6 +47,17 @@ def test_fsdp_trains_as_ddp(fsdp: Results, engine: str, name: str) -> None:
     assert fsdp[0][engine]["engine"] == ["DistributedType.FSDP", "FSDPLlamaForCausalLM"]
     for rank in fsdp:
         assert_same(rank[engine][name], rank["ddp"][name])
+
+
+def test_a_loss_that_fsdp_rounds_is_the_sum_over_the_streams(fsdp: Results) -> None:
+    for own, whole in zip(fsdp[0]["fsdp"]["halved"]["logs"], fsdp[0]["ddp"]["halved"]["logs"], strict=True):
+        if "count/a" in own:
+            assert own["loss"] == pytest.approx(whole["loss"], rel=1e-2)
+            counts = np.array([own[f"count/{name}"] for name in "abc"])
+            losses = np.array([own.get(f"loss/{name}", 0.0) for name in "abc"])
+            assert "loss/other" not in own
+            assert own["loss"] != pytest.approx(float(torch.tensor(own["loss"]).bfloat16()), rel=1e-6)
+            assert losses.min(where=counts > 0, initial=9) <= own["loss"] <= losses.max()
 
 
 ZERO_RUNS = [

@@ -65,6 +65,8 @@ def test_nodes_go_on_from_the_newest_checkpoint_that_is_whole_on_both(
         assert result["own"]["asked"].startswith("ValueError: Rank 1: Cannot resume from")
         assert "optimizer.pt is torn" in result["own"]["asked"]
         assert result["own"]["resumed"]
+        assert result["own"]["lost"].startswith("ValueError: No checkpoint in ")
+        assert "; rank 1's node has none. Copy one to the nodes that lack it" in result["own"]["lost"]
 
 
 @pytest.mark.parametrize(
@@ -76,6 +78,8 @@ def test_nodes_go_on_from_the_newest_checkpoint_that_is_whole_on_both(
         ("logging", ("on rank 1 training.logging_steps is 3 instead of 2.",)),
         ("seed", ("mixture.planner.seed is 1 instead of 0", "training.seed is 1 instead of 0")),
         ("resume", ("on rank 1 train() is 'goes on' instead of 'begins'.",)),
+        ("order", ("on rank 1 streams is ['c', 'b', 'a'] instead of ['a', 'b', 'c'].",)),
+        ("names", ("on rank 1 streams is ['c1', 'b1', 'a1'] instead of ['a0', 'b0', 'c0'].",)),
         ("buffer", ("ranks [0, 1], each the first of a node", "on each node's own disk")),
         ("mixture", ("on rank 1 mixture.weights.manual is [",)),
     ],

@@ -1,6 +1,7 @@
 """What the one rank of each of two nodes does: `torchrun --nnodes 2 ... two_nodes_worker.py SHARED OWN`."""
 
 import gc
+import shutil
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -49,6 +50,10 @@ def own_disks(folder: Path) -> dict[str, Any]:
     results["asked"] = message_of(lambda: trainer.train(resume_from_checkpoint=str(newest)))
     trainer.train(resume_from_checkpoint=True)
     results["resumed"] = end_of(trainer)["weights"] == results["end"]["weights"]
+    if torch.distributed.get_rank() == 1:  # another machine came in the place of this one
+        for checkpoint in folder.glob("checkpoint-*"):
+            shutil.rmtree(checkpoint)
+    results["lost"] = message_of(build(folder, save_on_each_node=True).newest_checkpoint)
     return results
 
 
@@ -77,6 +82,11 @@ def refusals(shared: Path, own: Path) -> dict[str, str]:
         "seed": message_of(build(shared / "other", seed=rank).train),
         "resume": message_of(lambda: build(shared / "other").train(resume_from_checkpoint=[None, True][rank])),
     }
+    turned = dict(reversed(three_streams().items())) if rank else three_streams()
+    for name, streams in (("order", turned), ("names", {f"{name}{rank}": data for name, data in turned.items()})):
+        args = arguments(shared / "other", max_steps=1)
+        trainer = MixingTrainer(build_model("llama"), args, train_dataset=streams, mixing="Uniform", batch_size=9)
+        messages[name] = message_of(trainer.train)
     for name, folder in (("buffer", shared), ("own buffer", own)):
         buffer = ReplayBuffer(8, storage=OnDisk(folder / "rows"))
         streams = {**three_streams(), "memory": buffer}

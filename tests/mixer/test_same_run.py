@@ -1,0 +1,32 @@
+"""What is said of ranks that are to do different runs."""
+
+import pytest
+
+from mixer.same_run import difference, shared_options, written
+
+
+def test_what_differs_is_named_with_both_values() -> None:
+    first, own = written({"a": {"b": 1, "c": [1, 2]}, "d": 3}), written({"a": {"b": 2, "c": [1, 2]}})
+    assert difference(first, first) == ""
+    assert difference(own, first) == "a.b is 2 instead of 1, d is None instead of 3"
+
+
+@pytest.mark.parametrize("name", ["hf_token", "wandb_api_key", "secret", "password"])
+def test_secrets_are_not_told(name: str) -> None:
+    first, own = (written({"streams": {"arguments": {name: value}}}) for value in ("sesame", "open"))
+    told = difference(own, first)
+    assert told == f"streams.arguments.{name} is another"
+
+
+def test_nodes_may_differ_in_what_changes_no_update() -> None:
+    options = {
+        "output_dir": "a",
+        "hub_token": "b",
+        "dataloader_pin_memory": True,
+        "dataloader_prefetch_factor": 4,
+        "ddp_timeout": 60,
+        "log_on_each_node": False,
+        "learning_rate": 0.1,
+        "dataloader_num_workers": 2,
+    }
+    assert shared_options(options) == {"learning_rate": 0.1, "dataloader_num_workers": 2}
