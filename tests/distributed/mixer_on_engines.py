@@ -1,12 +1,13 @@
 """The command line where accelerate takes ranks for those of GPUs: `-m tests.distributed.mixer_on_engines train`."""
 
 import os
+import sys
 
 from mixer.cli import main
 from tests.distributed.engines import as_on_gpus, without_compiling
 
 if __name__ == "__main__":
-    if os.environ.get("ACCELERATE_USE_DEEPSPEED"):
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED") or "--training.deepspeed" in sys.argv:
         without_compiling()
     with as_on_gpus():
         main()
