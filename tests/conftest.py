@@ -22,8 +22,8 @@ settings.load_profile("deterministic")
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Takes what the imports and the collection made out of the collector's sight.
 
-    Every run of the Trainer collects garbage, and would look through millions of objects that stay until the end: half the
-    time of a short run. What the tests make is collected as ever.
+    Every run of the Trainer collects garbage, and would look through millions of objects that stay until the end, for
+    half the time of a short run. What the tests make is collected as ever.
     """
     gc.collect()
     gc.freeze()

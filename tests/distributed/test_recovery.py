@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.distributed.launch import launch, launch_well, results_of
+from tests.distributed.launch import launch, results_of
+from tests.distributed.warm import launch_warm
 
 SCENARIOS = ("undisturbed", "repeated", "experts", "iterable_by_tokens", "failures")
 
@@ -14,7 +15,7 @@ SCENARIOS = ("undisturbed", "repeated", "experts", "iterable_by_tokens", "failur
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recovery")
-    launch_well("recovery_worker.py", path, *SCENARIOS)
+    launch_warm("recovery_worker.py", path, *SCENARIOS)
     return path
 
 
