@@ -3,7 +3,7 @@
 `launch.py` starts the same scripts by torchrun. That costs each rank the seconds that torch and transformers take to
 import, more than most workers train; so it is left to the tests of launchers, nodes and engines. Here ranks are forked
 from a process that does nothing but import. They have the environment that torchrun gives them, and as under torchrun
-the others are ended when one fails.
+the others are ended when one fails, though not at once.
 """
 
 import gc
@@ -17,6 +17,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from torch.distributed import TCPStore
+
+# What a rank has to end by itself after another failed: tests read what it says of that.
+GRACE_SECONDS = 30
 
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["tests.helpers", "mixer", "replay", "tasks"])
@@ -46,15 +49,13 @@ def run_warm(
     return [rank.exitcode for rank in ranks], output
 
 
-def _wait_for(ranks: list[BaseProcess], timeout_seconds: int) -> None:
+def _wait_for(ranks: list[BaseProcess], timeout_seconds: float) -> None:
     end = time.monotonic() + timeout_seconds
     while running := [rank for rank in ranks if rank.exitcode is None]:
-        ended = wait([rank.sentinel for rank in running], timeout=max(0.0, end - time.monotonic()))
-        if not ended or any(rank.exitcode for rank in ranks):
+        if any(rank.exitcode for rank in ranks):
+            end = min(end, time.monotonic() + GRACE_SECONDS)
+        if not wait([rank.sentinel for rank in running], timeout=end - time.monotonic()):
             for rank in running:
-                rank.terminate()
-            for rank in running:
-                rank.join(10)
                 rank.kill()
                 rank.join()
 
