@@ -1,4 +1,4 @@
-"""A command on each rank: `torchrun ... command_worker.py FOLDER COMMAND ...` as `torchrun ... -m mixer COMMAND ...`."""
+"""A command on each rank: `torchrun ... command_worker.py FOLDER COMMAND ...` as `torchrun ... -m mixer COMMAND`."""
 
 import runpy
 import sys
