@@ -1,12 +1,9 @@
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.batch_size import END, HALF, summarise
+from benchmarks.batch_size import END, HALF, main, summarise
 from benchmarks.batch_size_rules import LARGE, SMALL, configurations
 from benchmarks.batch_size_runs import Course
 
@@ -55,12 +52,10 @@ def test_every_schedule_begins_small_and_is_bounded() -> None:
 
 
 @pytest.mark.slow
-def test_a_quick_run_compares_all_of_them(tmp_path: Path) -> None:
+def test_a_quick_run_compares_all_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "benchmarks.batch_size", "--quick", "--threads", "1", "--json", str(file)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ})
-    assert result.returncode == 0, result.stderr
-    assert "To a validation loss of" in result.stdout
+    main(["--quick", "--threads", "1", "--json", str(file)])
+    assert "To a validation loss of" in capsys.readouterr().out
     figures = json.loads(file.read_text())
     assert list(figures["equal_data"]) == list(configurations())
     num_samples = figures["scale"]["num_samples"]

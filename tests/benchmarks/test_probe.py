@@ -1,8 +1,5 @@
 import argparse
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,7 @@ import torch
 from torch import nn
 
 from benchmarks import probe_steps
+from benchmarks.probe import main
 from benchmarks.probe_memory import largest_pieces, peak_bytes
 from benchmarks.probe_steps import AGAIN, GRAPH, IDLE, PASSES, PLAIN, PROBED, SKETCH_VARIANCE, Subject, new_step
 
@@ -69,13 +67,10 @@ class TestMemory:
 
 
 @pytest.mark.slow
-def test_a_quick_run_measures_all_of_them(tmp_path: Path) -> None:
+def test_a_quick_run_measures_all_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "benchmarks.probe", "--quick", "--threads", "1", "--device", "cpu"]
-    command += ["--streams", "3", "--amortised", "1", "--json", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ})
-    assert done.returncode == 0, done.stderr
-    assert "over plain" in done.stdout
+    main(["--quick", "--threads", "1", "--device", "cpu", "--streams", "3", "--amortised", "1", "--json", str(file)])
+    assert "over plain" in capsys.readouterr().out
     figures = json.loads(file.read_text())["streams"]["3"]
     assert set(figures["ratio"]) == {AGAIN, IDLE, *PROBED, PASSES, GRAPH}
     assert set(figures["peak_bytes"]) == {PLAIN, *figures["ratio"]}

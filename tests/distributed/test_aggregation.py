@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from tests.distributed.aggregation_worker import CASES, found_in, run
-from tests.distributed.launch import launch_well, results_of
+from tests.distributed.launch import results_of
+from tests.distributed.warm import launch_warm
 
 pytest.importorskip("torchjd")
 
@@ -17,7 +18,7 @@ SCENARIOS = ("same", "repeated", "resumed", "other_devices", "failures", "refusa
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("aggregation")
-    launch_well("aggregation_worker.py", path, *SCENARIOS)
+    launch_warm("aggregation_worker.py", path, *SCENARIOS)
     return path
 
 

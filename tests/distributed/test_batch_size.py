@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from mixer import Ledger
-from tests.distributed.launch import launch_well, results_of
+from tests.distributed.launch import results_of
+from tests.distributed.warm import launch_warm
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("batch-size")
-    launch_well("batch_size_worker.py", path)
+    launch_warm("batch_size_worker.py", path)
     return path
 
 

@@ -6,14 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.distributed.launch import launch_well, results_of
+from tests.distributed.launch import results_of
+from tests.distributed.warm import launch_warm
 from tests.mixer.comparing import Watching, build
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder: Path = tmp_path_factory.mktemp("comparing")
-    launch_well("comparing_worker.py", folder)
+    launch_warm("comparing_worker.py", folder)
     return results_of(folder, "comparing")
 
 

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from tests.distributed.launch import launch_well, results_of
+from tests.distributed.launch import results_of
+from tests.distributed.warm import launch_warm
 from tests.tasks.test_continual import build, build_headed, data, end_of, new_model
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("continual")
-    launch_well("continual_worker.py", folder)
+    launch_warm("continual_worker.py", folder)
     return results_of(folder, "continual")
 
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.distributed.launch import launch_well, results_of
+from tests.distributed.launch import results_of
+from tests.distributed.warm import launch_warm
 
 
 @pytest.fixture(scope="module")
@@ -12,7 +13,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("data")
     rows = [f'{{"text": "row {number}", "kind": "{"ab"[number % 4 == 0]}"}}\n' for number in range(40)]
     (folder / "rows.jsonl").write_text("".join(rows))
-    launch_well("data_worker.py", folder)
+    launch_warm("data_worker.py", folder)
     return results_of(folder, "data")
 
 

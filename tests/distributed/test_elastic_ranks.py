@@ -8,11 +8,12 @@ import pytest
 
 from mixer import Ledger
 from tests.distributed.elastic_worker import elastic, rows_trainer
-from tests.distributed.launch import launch_well, results_of
+from tests.distributed.launch import results_of
+from tests.distributed.warm import launch_warm
 
 
 def _launch(folder: Path, world_size: int, *scenarios: str) -> dict[str, Any]:
-    launch_well("elastic_worker.py", folder, *scenarios, world_size=world_size)
+    launch_warm("elastic_worker.py", folder, *scenarios, world_size=world_size)
     every = results_of(folder, "elastic", world_size)
     results, last = every[0], every[-1]
     assert results.get("rows") == last.get("rows")

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from tests.distributed.forms_worker import UPDATES, evaluated, train
-from tests.distributed.launch import launch_well
+from tests.distributed.warm import launch_warm
 from tests.mixer.forms import NAMES
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("forms")
-    launch_well("forms_worker.py", path)
+    launch_warm("forms_worker.py", path)
     return path
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from mixer import Ledger
-from tests.distributed.launch import launch_well, results_of
+from tests.distributed.launch import results_of
+from tests.distributed.warm import launch_warm
 
 SCENARIOS = ("same_weights", "dead_worker", "failing_sample")
 
@@ -14,7 +15,7 @@ SCENARIOS = ("same_weights", "dead_worker", "failing_sample")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("loading")
-    launch_well("loading_worker.py", path, *SCENARIOS)
+    launch_warm("loading_worker.py", path, *SCENARIOS)
     return path
 
 

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.distributed.launch import launch_well, results_of
+from tests.distributed.launch import results_of
+from tests.distributed.warm import launch_warm
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder: Path = tmp_path_factory.mktemp("probe")
-    launch_well("probe_worker.py", folder)
+    launch_warm("probe_worker.py", folder)
     return results_of(folder, "probe")
 
 

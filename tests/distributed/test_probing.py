@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from tests.distributed.launch import launch_well, results_of
+from tests.distributed.launch import results_of
 from tests.distributed.probing_worker import CASES
+from tests.distributed.warm import launch_warm
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder: Path = tmp_path_factory.mktemp("probing")
-    launch_well("probing_worker.py", folder)
+    launch_warm("probing_worker.py", folder)
     return results_of(folder, "probing")
 
 

@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 
 from mixer import Ledger
-from tests.distributed.launch import launch_well, results_of
+from tests.distributed.launch import results_of
 from tests.distributed.rank_noise_worker import DDP_OPTIONS
+from tests.distributed.warm import launch_warm
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("rank-noise")
-    launch_well("rank_noise_worker.py", path)
+    launch_warm("rank_noise_worker.py", path)
     return path
 
 

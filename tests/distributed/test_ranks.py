@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from mixer import Ledger, MixingTrainer, Uniform
-from tests.distributed.launch import launch_well, results_of
+from tests.distributed.launch import results_of
+from tests.distributed.warm import launch_warm
 from tests.helpers import MODEL_DATA, GradientRecorder, arguments, build_model, three_streams
 
 SCENARIOS = (
@@ -24,7 +25,7 @@ SCENARIOS = (
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("ranks")
-    launch_well("worker.py", path, *SCENARIOS, timeout_seconds=600)
+    launch_warm("worker.py", path, *SCENARIOS, timeout_seconds=600)
     return path
 
 

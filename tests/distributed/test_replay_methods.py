@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from replay.features import extract_features
-from tests.distributed.launch import launch_well, results_of
+from tests.distributed.launch import results_of
 from tests.distributed.replay_methods_worker import CASES, FAILING, SMALL, found_in, run
+from tests.distributed.warm import launch_warm
 from tests.replay.methods.runs import Classifier, Points
 
 SCENARIOS = ("same", "repeated", "resumed", "by_tokens", "features", "refusals", "failures")
@@ -18,7 +19,7 @@ SCENARIOS = ("same", "repeated", "resumed", "by_tokens", "features", "refusals",
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("replay_methods")
-    launch_well("replay_methods_worker.py", path, *SCENARIOS)
+    launch_warm("replay_methods_worker.py", path, *SCENARIOS)
     return path
 
 

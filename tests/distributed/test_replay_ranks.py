@@ -8,14 +8,15 @@ import pytest
 
 from mixer import Ledger
 from tests.distributed import replay_worker
-from tests.distributed.launch import launch_well, results_of
+from tests.distributed.launch import results_of
+from tests.distributed.warm import launch_warm
 
 # Losses of the model differ in their last digits where batches are cut otherwise, so that near ties may differ.
 FREE_OF_THE_MODEL = ("references", "on top", "memory", "disk", "column", "batches", "small")
 
 
 def _launch(folder: Path, world_size: int, *scenarios: str) -> list[dict[str, Any]]:
-    launch_well("replay_worker.py", folder, *scenarios, world_size=world_size)
+    launch_warm("replay_worker.py", folder, *scenarios, world_size=world_size)
     return results_of(folder, f"replay-{world_size}-{'-'.join(scenarios)}", world_size)
 
 

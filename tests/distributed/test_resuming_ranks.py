@@ -5,14 +5,15 @@ from typing import Any
 import pytest
 
 from mixer import Ledger
-from tests.distributed.launch import launch_well, results_of
+from tests.distributed.launch import results_of
+from tests.distributed.warm import launch_warm
 from tests.mixer.test_resume import build
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("resuming")
-    launch_well("resume_worker.py", path)
+    launch_warm("resume_worker.py", path)
     return path
 
 

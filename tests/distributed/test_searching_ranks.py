@@ -4,13 +4,14 @@ import pandas as pd
 import pytest
 
 from mixer import Ledger
-from tests.distributed.launch import launch_well, results_of
+from tests.distributed.launch import results_of
 from tests.distributed.searching_worker import TRIALS
+from tests.distributed.warm import launch_warm
 
 
 @pytest.mark.slow
 def test_two_ranks_search_as_new_trainers_would_train(tmp_path: Path) -> None:
-    launch_well("searching_worker.py", tmp_path)
+    launch_warm("searching_worker.py", tmp_path)
     main, other = results_of(tmp_path, "searching")
     losses = []
     for number in range(len(TRIALS)):

@@ -2,13 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.launch import launch_well, results_of
+from tests.distributed.launch import results_of
 from tests.distributed.seq2seq_worker import run
+from tests.distributed.warm import launch_warm
 
 
 @pytest.mark.slow
 def test_two_ranks_train_and_generate_as_one(tmp_path: Path) -> None:
-    launch_well("seq2seq_worker.py", tmp_path)
+    launch_warm("seq2seq_worker.py", tmp_path)
     alone = run(tmp_path / "alone", 64)
     both = results_of(tmp_path, "seq2seq")
     for rank in both:

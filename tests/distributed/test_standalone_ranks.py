@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from accelerate import Accelerator
 
-from tests.distributed.launch import launch_well, results_of
+from tests.distributed.launch import results_of
 from tests.distributed.standalone_worker import NUM_EPOCHS, NUM_SAMPLES, by_loader, train
+from tests.distributed.warm import launch_warm
 
 LOOPS = ("sampler", "loader", "loader_with_workers")
 
@@ -15,7 +16,7 @@ LOOPS = ("sampler", "loader", "loader_with_workers")
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     path = tmp_path_factory.mktemp("standalone")
-    launch_well("standalone_worker.py", path, timeout_seconds=200)
+    launch_warm("standalone_worker.py", path, timeout_seconds=200)
     return results_of(path, "standalone")
 
 

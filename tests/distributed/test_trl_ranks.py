@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.distributed.launch import launch_well, results_of
+from tests.distributed.launch import results_of
+from tests.distributed.warm import launch_warm
 from tests.helpers import GradientRecorder
 from tests.mixer.trl.cases import preferences, sft_mixture
 
@@ -12,7 +13,7 @@ from tests.mixer.trl.cases import preferences, sft_mixture
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("trl-ranks")
-    launch_well("trl_worker.py", path, timeout_seconds=600)
+    launch_warm("trl_worker.py", path, timeout_seconds=600)
     return path
 
 

@@ -1,10 +1,7 @@
 """The search for weights by a reference and a proxy, as a user runs it."""
 
 import json
-import os
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ import yaml
 from mixer import DoReMi, Floor, Ledger, Mixture, Observation
 from mixer.cli import main
 from mixer.doremi import averaged_weights
+from tests.distributed.warm import run_warm
 from tests.end_to_end.doremi import fails, trained
 from tests.end_to_end.test_cli import RECIPE, ROOT
 
@@ -238,19 +236,17 @@ def test_a_reference_that_cannot_be_loaded_is_named(recipe: Path, capsys: pytest
 
 
 def test_two_ranks(recipe: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    launcher = ("torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "mixer")
-    command = [sys.executable, "-m", *launcher, "doremi", str(recipe), "--train"]
+    command = ("doremi", str(recipe), "--train")
     for times in range(2):  # once to train, once to find all of it at its end
-        run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-        assert run.returncode == 0, (times, run.stderr[-4000:])
-        assert run.stdout.count("weights.json") == 1
+        codes, output = run_warm("command_worker.py", tmp_path, *command)
+        assert codes == [0, 0], (times, output[-4000:])
+        assert output.count("weights.json") == 1
     both = json.loads((tmp_path / "run" / "weights.json").read_text())
     main(["doremi", str(recipe), "--training.output_dir", str(tmp_path / "alone")])
     alone = json.loads((tmp_path / "alone" / "weights.json").read_text())
     assert both == pytest.approx(alone, abs=1e-5)
     # What the main process cannot read stops the other one too.
     (tmp_path / "run" / "proxy" / "recipe.yaml").write_text("model: [\n")
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert run.returncode == 1
-    assert run.stderr.count("recipe.yaml cannot be read") == 2
+    codes, output = run_warm("command_worker.py", tmp_path, *command)
+    assert codes == [2, 2]
+    assert output.count("recipe.yaml cannot be read") == 2

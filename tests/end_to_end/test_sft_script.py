@@ -1,14 +1,14 @@
 """A script as users write it with SFTTrainer, and the same with the change to a mixture."""
 
 import json
-import os
-import subprocess
+import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+History = list[dict[str, float]]
 
 SCRIPT = """
 import json, sys
@@ -40,25 +40,27 @@ CHANGES = {
 }
 
 
-def _run(script: str, folder: Path) -> list[dict[str, float]]:
-    folder.mkdir()
-    path = folder / "train.py"
-    path.write_text(script)
-    command = [sys.executable, str(path), str(folder / "out")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300, env=environment)
-    assert run.returncode == 0, run.stderr[-4000:]
-    history: list[dict[str, float]] = json.loads(run.stdout.split("HISTORY")[1])
-    return history
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[str, Path], History]:
+    def as_main(script: str, folder: Path) -> History:
+        folder.mkdir()
+        path = folder / "train.py"
+        path.write_text(script)
+        monkeypatch.setattr(sys, "argv", [str(path), str(folder / "out")])
+        runpy.run_path(str(path), run_name="__main__")
+        history: History = json.loads(capsys.readouterr().out.split("HISTORY")[1])
+        return history
+
+    return as_main
 
 
 @pytest.mark.slow
-def test_the_change_of_a_line_turns_it_into_a_mixture(tmp_path: Path) -> None:
+def test_the_change_of_a_line_turns_it_into_a_mixture(run: Callable[[str, Path], History], tmp_path: Path) -> None:
     changed = SCRIPT
     for old, new in CHANGES.items():
         assert old in changed
         changed = changed.replace(old, new)
-    before, after = _run(SCRIPT, tmp_path / "before"), _run(changed, tmp_path / "after")
+    before, after = run(SCRIPT, tmp_path / "before"), run(changed, tmp_path / "after")
     # An epoch of the mixture is that of the concatenation, step by step, with the same learning rates.
     for key in ("learning_rate", "epoch"):
         mine, theirs = ([entry[key] for entry in history if "loss" in entry] for history in (after, before))
