@@ -19,7 +19,7 @@ from mixer.commands import Command, plugged_in_commands
 from mixer.compare import compare
 from mixer.costs import cost_of
 from mixer.doremi_command import doremi
-from mixer.ending import end_together
+from mixer.ending import end_together, import_early
 from mixer.fit.command import fit
 from mixer.given_fields import check_given
 from mixer.policies import Policy, Wrapper, policy_classes
@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: Command and arguments; `None` takes those of the process.
     """
+    import_early()
     given = list(sys.argv[1:] if arguments is None else arguments)
     more = _more_commands(given[0] if given else None)
     parser = _parser(more)

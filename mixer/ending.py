@@ -1,9 +1,22 @@
 """How the ranks of a command end."""
 
 import gc
+import importlib
+import os
 
 import torch.distributed
 from accelerate import PartialState
+from accelerate.utils import is_deepspeed_available
+
+
+def import_early() -> None:
+    """Imports DeepSpeed, where it is installed, before there is a group of ranks; to be called first of all.
+
+    accelerate imports it once a model is prepared, whatever the engine. The group that is there by then becomes the
+    default of an argument in DeepSpeed, which never lets go of it: `end_together` would end it in vain.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and is_deepspeed_available():
+        importlib.import_module("deepspeed")
 
 
 def end_together() -> None:

@@ -441,12 +441,10 @@ def test_the_best_and_the_newest_stay(tmp_path: Path) -> None:
 def test_a_checkpoint_that_is_written_again_is_kept_until_it_is_whole(tmp_path: Path) -> None:
     checkpoint = _write(tmp_path, 2)
     mixer.checkpoint.begin_writing(checkpoint)
-    checkpoint.mkdir()
     (checkpoint / STATE_FILE).write_text("{to")
     assert newest_complete(tmp_path).checkpoint == str(checkpoint)  # put back
     assert (checkpoint / STATE_FILE).read_text() == "{}"
     mixer.checkpoint.begin_writing(checkpoint)
-    checkpoint.mkdir()
     (checkpoint / STATE_FILE).write_text('{"new": 1}')
     complete(checkpoint)
     put_back(tmp_path)
