@@ -1,6 +1,6 @@
 """Files of rows on this machine: which there are, of which format, and how they are read."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ _BUILDERS = {
     ".txt": "text",
     ".arrow": "arrow",
 }
+# Words such as None and NA are words: only an empty cell has no value.
+_TABLE: Mapping[str, Any] = {"keep_default_na": False, "na_values": [""]}
+_OPTIONS: Mapping[str, Mapping[str, Any]] = {".csv": _TABLE, ".tsv": {**_TABLE, "sep": "\t"}}
 _COMPRESSED = (".gz", ".bz2", ".xz")
 _FAILURES = (DatasetsError, OSError, ValueError, TypeError, KeyError, StopIteration)
 KNOWN = f"{', '.join(_BUILDERS)} (compressed too: {', '.join(_COMPRESSED)})"
@@ -106,6 +109,6 @@ def _find_broken(files: Sequence[Path], suffix: str, path: Path, error: Exceptio
 
 
 def _read(files: Sequence[Path], suffix: str, streaming: bool) -> Any:
-    options = {"sep": "\t"} if suffix == ".tsv" else {}
     names = [str(file) for file in files]
+    options = _OPTIONS.get(suffix, {})
     return datasets.load_dataset(_BUILDERS[suffix], data_files=names, split="train", streaming=streaming, **options)

@@ -16,7 +16,7 @@ class Labelled(Format):
     """A text, or a pair of texts, with a label: a class, or a number for regression.
 
     Labels that are numbers stay what they are, those of a `ClassLabel` too. Words are numbered in the order of the
-    alphabet, or in that of the numbers if all are some.
+    alphabet, or in that of the numbers if all are some. Rows without a text are left out.
 
     Args:
         text: The column of texts.
@@ -29,6 +29,7 @@ class Labelled(Format):
         ValueError: If `max_length` is below 2, or a label is given twice.
     """
 
+    version: ClassVar[int] = 2
     tasks: ClassVar[Sequence[str]] = ("sequence-classification", "encoder")
 
     text: str = "text"
@@ -63,13 +64,18 @@ class Labelled(Format):
     def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
         """See `Format.encode`."""
         length = length_limit(self.max_length, tokenizer)
+        texts = texts_of(rows, self.text)
         pairs = None if self.text_pair is None else texts_of(rows, self.text_pair)
-        encoded = tokenizer(texts_of(rows, self.text), pairs, truncation=length is not None, max_length=length)
+        encoded = tokenizer(texts, pairs, truncation=length is not None, max_length=length)
         place = {label: number for number, label in enumerate(self.labels or ())}
-        labels = [self._number(row[self.label], place) for row in rows]
         return [
-            {**{name: values[number] for name, values in encoded.items()}, "labels": label}
-            for number, label in enumerate(labels)
+            {
+                **{name: values[number] for name, values in encoded.items()},
+                "labels": self._number(row[self.label], place),
+            }
+            if texts[number] or (pairs and pairs[number])
+            else {"input_ids": []}
+            for number, row in enumerate(rows)
         ]
 
     def _number(self, value: Any, place: dict[str, int]) -> Any:

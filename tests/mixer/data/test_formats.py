@@ -76,6 +76,16 @@ def test_rows_of_which_no_label_is_left_are_left_out_and_counted(
         made([{"q": "abcdef", "a": "x"}], Prompt("{q}", "{a}", 4))
 
 
+@pytest.mark.parametrize(("task", "tokenizer"), [("causal-lm", BYTES), ("seq2seq-lm", WORDS)])
+def test_rows_without_a_completion_do_not_teach_to_say_nothing(task: str, tokenizer: Any) -> None:
+    rows = [{"q": "good", "a": {"b": text}} for text in ("bad", "", None)] + [{"q": "film", "a": None}]
+    for completion in ("{a[b]}", "so {a[b]}"):
+        assert len(made(rows, Prompt("{q}", completion), tokenizer, task)) == 1
+    assert len(made(rows, Prompt("{q}", "so"), tokenizer, task)) == 4
+    asked = made([{"q": None, "a": "bad"}], Prompt("{q}:", "{a}"))
+    assert learned(asked[0]) == "bad<|endoftext|>"
+
+
 TALK_TOKENS = [
     *(START, 88, 86, 72, 85, NEWLINE, A, STOP, NEWLINE),  # user: a
     *(START, 68, 86, 86, 76, 86, 87, 68, 81, 87, NEWLINE, 69, 70, STOP, NEWLINE),  # assistant: bc
@@ -147,6 +157,17 @@ def test_a_class_label_is_respected_and_pairs_are_told_apart() -> None:
     rows = datasets.Dataset.from_dict({"a": ["good"], "b": ["so bad"], "y": ["a"]}, features=kinds)
     (sample,) = formatted(rows, Labelled("a", "b", "y"), WORDS, "sequence-classification").to_list()
     assert (sample["input_ids"], sample["labels"]) == ([1, 5, 2, 9, 6, 2], 1)
+
+
+def test_rows_without_a_text_have_no_class_to_learn() -> None:
+    rows = [{"text": text, "label": label} for text, label in [("so", 1), (None, 0), ("", 1), (None, None)]]
+    assert [sample["input_ids"] for sample in made(rows, Labelled(), WORDS, "encoder")] == [[1, 9, 2]]
+    pairs = [
+        {"text": "so", "b": "", "label": 1},
+        {"text": "", "b": "so", "label": 1},
+        {"text": "", "b": "", "label": 1},
+    ]
+    assert len(made(pairs, Labelled(text_pair="b"), WORDS, "encoder")) == 2
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,15 @@ def test_files_of_every_format_give_the_same_rows(name: str, tmp_path: Path) -> 
     assert list(streamed) == ROWS
 
 
+@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv"])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_only_an_empty_cell_has_no_value(name: str, streaming: bool, tmp_path: Path) -> None:
+    lines = ["q,a", "x,None", "y,NA", "z,null", "w,"]
+    (tmp_path / name).write_text("\n".join(lines).replace(",", "\t" if name.endswith("tsv") else ","))
+    rows = DataSource(str(tmp_path / name), streaming=streaming).load("s")[0]
+    assert [row["a"] for row in rows] == ["None", "NA", "null", None]
+
+
 def test_a_text_is_a_row_a_line(tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("one\ntwo\n")
     assert DataSource(str(tmp_path / "lines.txt")).load("s")[0]["text"][:] == ["one", "two"]
