@@ -26,8 +26,8 @@ class Chat(Format):
         column: The column of conversations, such as `conversations` for ShareGPT.
         max_length: The most tokens of a sample, the rest is cut off. Default: the tokenizer's limit, if it has one.
         train_on: Whether the `assistant`'s turns are learned, or `all` that is said.
-        chat_template: A template in Jinja, or the path of a file of one that ends in `.jinja`, in place of the
-            tokenizer's own.
+        chat_template: A template in Jinja, or the path of a file of one, in place of the tokenizer's own. What has
+            neither `{{` nor `{%` is a path.
 
     Raises:
         ValueError: If `max_length` is below 2.
@@ -53,16 +53,19 @@ class Chat(Format):
     def fitted(self, dataset: Any, tokenizer: Any) -> "Chat":
         """Reads the template if it is in a file, and makes sure that there is one; see `Format.fitted`."""
         template = self.chat_template
-        if template is not None and template.endswith(".jinja"):
+        if template is not None and not ("{{" in template or "{%" in template):
             path = Path(template)
             if not path.is_file():
-                raise FileNotFoundError(f"Chat: chat_template: there is no file {str(path.absolute())!r}.")
+                raise FileNotFoundError(
+                    f"Chat: chat_template: there is no file {str(path.absolute())!r}, and a template in Jinja has "
+                    "{{ or {%."
+                )
             template = path.read_text(encoding="utf-8")
         if template is None and not tokenizer.chat_template:
             raise ValueError(
                 f"Chat: the tokenizer ({type(tokenizer).__name__}) has no chat template. Take that of the model's "
                 "variant for instructions or chat, or give one: Chat(chat_template=...), in Jinja or the path of a "
-                ".jinja file."
+                "file."
             )
         return replace(self, chat_template=template)
 

@@ -102,6 +102,17 @@ def test_only_what_the_assistant_says_is_learned(template: str, tail: list[int])
     assert sample["labels"] == [*ignored, 69, 70, STOP, *tail, *ignored, 72, STOP, *tail]
 
 
+# Puts something before the first message, as templates with a system prompt of their own do.
+GREETED = "{{ '<|im_start|>system\na<|im_end|>\n' }}" + CHATML
+
+
+@pytest.mark.parametrize("template", [CHATML, MARKED, GREETED])
+def test_a_conversation_may_begin_with_the_assistant(template: str) -> None:
+    (sample,) = made([{"messages": TALK[1:]}], Chat(chat_template=template))
+    end = "" if template == MARKED else "\n"
+    assert learned(sample) == f"bc<|im_end|>{end}e<|im_end|>{end}"
+
+
 def test_sharegpt_is_the_same_conversation() -> None:
     names = {"user": "human", "assistant": "gpt"}
     rows = [{"conversations": [{"from": names[turn["role"]], "value": turn["content"]} for turn in TALK]}]
@@ -114,8 +125,9 @@ def test_a_template_in_a_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "own.jinja").write_text(MARKED)
     by_file = Chat(chat_template=str(tmp_path / "own.jinja"))
     assert made([{"messages": TALK}], by_file) == made([{"messages": TALK}], Chat(chat_template=MARKED))
-    with pytest.raises(ValueError, match=r"streams\.s\.format: Chat: .*there is no file '.*other\.jinja'"):
-        made([{"messages": TALK}], Chat(chat_template=str(tmp_path / "other.jinja")))
+    for name in ("other.jinja", "other.j2", "other"):
+        with pytest.raises(ValueError, match=rf"streams\.s\.format: Chat: .*there is no file '/.*{name}', and a"):
+            made([{"messages": TALK}], Chat(chat_template=str(tmp_path / name)))
 
 
 # Says how many messages there are before them, so that no part of a conversation is rendered as the whole is.
