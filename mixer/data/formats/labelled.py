@@ -8,7 +8,7 @@ import datasets
 
 from mixer.data.formats.base import Format, Row, Sample
 from mixer.data.formats.tokens import check_max_length, length_limit, texts_of
-from mixer.data.label_names import in_order, label_name
+from mixer.data.label_names import in_order
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,9 @@ class Labelled(Format):
         """Numbers labels that are words; see `Format.fitted`."""
         if self.labels is not None or not isinstance(dataset, datasets.Dataset):
             return self
-        words = {label_name(value) for value in dataset.unique(self.label) if isinstance(value, str)}
+        if getattr(dataset.features[self.label], "dtype", None) not in ("string", "large_string"):
+            return self
+        words = {value for value in dataset.unique(self.label) if value is not None}
         return replace(self, labels=in_order(words)) if words else self
 
     def class_names(self, dataset: Any) -> Sequence[str] | None:

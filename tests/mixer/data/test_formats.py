@@ -201,6 +201,32 @@ def test_rows_that_do_not_fit_name_stream_and_column(
 
 
 @pytest.mark.parametrize(
+    ("chosen", "column", "good", "bad", "message"),
+    [
+        (Prompt("a", "{x[2]}"), "x", ["0", "1", "2"], ["0"], "IndexError: list index out of range"),
+        (Prompt("a", "{x[c]}"), "x", None, {"b": "1"}, "KeyError: 'c'"),
+        (Prompt("a", "{x.b}"), "x", None, "1", "AttributeError: 'str' object has no attribute 'b'"),
+        (Prompt("a", "{x[b]}"), "x", None, "1", "TypeError: string ind"),
+        (Chat(), "messages", TALK, [{"role": "user", "content": None}], "refuses a conversation .*'content'"),
+        (Labelled(labels=["a"]), "label", "a", "b", "has the label 'b'"),
+    ],
+)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_row_that_cannot_be_read_is_named(
+    chosen: Format, column: str, good: Any, bad: Any, message: str, streaming: bool
+) -> None:
+    rows = datasets.Dataset.from_list([{column: value, "text": "a"} for value in (good, good, bad, bad)])
+    with pytest.raises(ValueError, match=rf"^streams\.s: {type(chosen).__name__}: .*{message}.* At row 2, counted"):
+        list(formatted(rows.to_iterable_dataset() if streaming else rows, chosen, BYTES, chosen.tasks[0], "streams.s"))
+
+
+@pytest.mark.parametrize("label", [["x"], {"x": "y"}])
+def test_a_label_is_a_word_or_a_number(label: Any) -> None:
+    with pytest.raises(ValueError, match=r"where a label is expected: a word or a number\. At row 0"):
+        made([{"text": "a", "label": label}], Labelled(), BYTES, "encoder")
+
+
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: Text(max_length=1), "at least 2 tokens, got 1"),
