@@ -65,8 +65,8 @@ def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-
     )
     if not len(samples):
         raise ValueError(
-            f"{called}: {_name(chosen)} leaves nothing of {len(dataset)} rows: they have no text, or no label to learn "
-            "within max_length tokens."
+            f"{called}: {_name(chosen)} leaves nothing of {len(dataset)} rows: "
+            f"{chosen.why_nothing(dataset.take(ROWS_AT_ONCE).to_list())}."
         )
     if not chosen.packs and len(samples) < len(dataset):
         logger.warning(

@@ -5,7 +5,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-Message = dict[str, Any]
+Message = dict[str, Any]  # with a role, mostly with a content
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 

@@ -5,14 +5,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from mixer.data.formats.assistant_turns import has_generation_mask, mask_by_prefixes, mask_by_template, render
+from mixer.data.formats.assistant_turns import (
+    Message,
+    has_generation_mask,
+    mask_by_prefixes,
+    mask_by_template,
+    render,
+)
 from mixer.data.formats.base import Format, Row, Sample
 from mixer.data.formats.tokens import IGNORED, check_max_length, length_limit
 
-Message = dict[str, Any]
-
-# ShareGPT's names of roles.
-_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bard": "assistant", "function": "tool"}
+# Other names of roles, ShareGPT's among them.
+_ROLES = {
+    "human": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bard": "assistant",
+    "bot": "assistant",
+    "model": "assistant",
+    "ai": "assistant",
+    "function": "tool",
+}
+# Those that templates know, of which the assistant's turns are learned.
+_KNOWN = ("assistant", "user", "system", "developer", "tool", "ipython", "observation", "environment")
 
 
 @dataclass(frozen=True)
@@ -20,7 +35,8 @@ class Chat(Format):
     """Conversations: lists of `{"role": ..., "content": ...}`, or of `{"from": ..., "value": ...}` as in ShareGPT.
 
     What of a conversation the assistant says is found by the template's `{% generation %}` where it has one; else by
-    rendering what comes before each turn of the assistant, and checking that the whole conversation begins so.
+    rendering what comes before each turn of the assistant, and checking that the whole conversation begins so. Roles
+    are read in small letters, and `gpt`, `model`, `bot`, `human` and such as what they stand for.
 
     Args:
         column: The column of conversations, such as `conversations` for ShareGPT.
@@ -33,6 +49,7 @@ class Chat(Format):
         ValueError: If `max_length` is below 2.
     """
 
+    version: ClassVar[int] = 2
     tasks: ClassVar[Sequence[str]] = ("causal-lm",)
 
     column: str = "messages"
@@ -74,6 +91,13 @@ class Chat(Format):
         length = length_limit(self.max_length, tokenizer)
         return [self._sample(_messages(row[self.column], self.column), tokenizer, length) for row in rows]
 
+    def why_nothing(self, rows: Sequence[Row]) -> str:
+        """See `Format.why_nothing`."""
+        roles = {message["role"] for row in rows for message in _messages(row[self.column], self.column)}
+        if not roles or "assistant" in roles or self.train_on == "all":
+            return super().why_nothing(rows)
+        return f"the assistant says nothing in them, their roles are {sorted(roles)}"
+
     def _sample(self, messages: list[Message], tokenizer: Any, length: int | None) -> Sample:
         if not messages:
             return {"input_ids": [], "labels": []}
@@ -81,6 +105,12 @@ class Chat(Format):
             text = render(messages, tokenizer, self.chat_template)
             tokens: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
             return {"input_ids": tokens[:length], "labels": tokens[:length]}
+        unknown = [message["role"] for message in messages if message["role"] not in _KNOWN]
+        if unknown:
+            raise ValueError(
+                f"there is no role {unknown[0]!r}, so that it cannot be told whether its turns are learned: the roles "
+                f"are {', '.join(_KNOWN)}. Rename it in the data, or learn all that is said, Chat(train_on='all')."
+            )
         by_template = has_generation_mask(tokenizer, self.chat_template)
         find = mask_by_template if by_template else mask_by_prefixes
         tokens, is_assistant = find(messages, tokenizer, self.chat_template)
@@ -102,11 +132,15 @@ def _messages(given: Any, column: str) -> list[Message]:
 def _message(given: Mapping[str, Any], column: str) -> Message:
     message = {name: value for name, value in given.items() if value is not None}  # what other rows have
     if "role" in message:
-        return message
+        return {**message, "role": _role(message["role"])}
     if "from" not in message or "value" not in message:
         raise ValueError(
             f"column {column!r} has a message with the fields {sorted(message)}: it needs role and content, or from "
             "and value."
         )
-    speaker = message["from"]
-    return {"role": _ROLES.get(speaker, speaker), "content": message["value"]}
+    return {"role": _role(message["from"]), "content": message["value"]}
+
+
+def _role(given: Any) -> str:
+    role = str(given).strip().lower()
+    return _ROLES.get(role, role)

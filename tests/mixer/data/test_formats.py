@@ -113,10 +113,18 @@ def test_a_conversation_may_begin_with_the_assistant(template: str) -> None:
     assert learned(sample) == f"bc<|im_end|>{end}e<|im_end|>{end}"
 
 
+def sharegpt(user: str, assistant: str) -> dict[str, Any]:
+    names = {"user": user, "assistant": assistant}
+    return {"conversations": [{"from": names[turn["role"]], "value": turn["content"]} for turn in TALK]}
+
+
 def test_sharegpt_is_the_same_conversation() -> None:
-    names = {"user": "human", "assistant": "gpt"}
-    rows = [{"conversations": [{"from": names[turn["role"]], "value": turn["content"]} for turn in TALK]}]
+    rows = [sharegpt("human", "gpt")]
+    for user, assistant in [("User", "Assistant"), ("Human", "model"), ("human", "BOT")]:
+        assert made([sharegpt(user, assistant)], Chat("conversations")) == made([{"messages": TALK}], Chat())
     assert made(rows, Chat("conversations")) == made([{"messages": TALK}], Chat())
+    capitals = [{"role": turn["role"].upper(), "content": turn["content"]} for turn in TALK]
+    assert made([{"messages": capitals}], Chat()) == made([{"messages": TALK}], Chat())
     (everything,) = made(rows, Chat("conversations", train_on="all", max_length=9))
     assert everything == {"input_ids": TALK_TOKENS[:9], "labels": TALK_TOKENS[:9]}
 
@@ -142,6 +150,9 @@ STRICT = "{% if messages[0]['role'] != 'user' %}{{ raise_exception('users begin'
         (Chat(chat_template=COUNTED), BYTES, TALK, r"renders the first 2 messages .* otherwise than .*train_on='all'"),
         (Chat(chat_template=STRICT), BYTES, TALK[1:], "refuses a conversation of .*users begin"),
         (Chat(), BYTES, [{"speaker": "a"}], r"a message with the fields \['speaker'\]: it needs role and content"),
+        (Chat(), BYTES, TALK[:1], r"the assistant says nothing in them, their roles are \['user'\]"),
+        (Chat(max_length=2), BYTES, TALK, "no label to learn within max_length"),
+        (Chat(), BYTES, [*TALK, {"role": "Critic", "content": "a"}], "there is no role 'critic'"),
         (Chat(), BYTES, "hello", "has a str where a conversation is expected"),
     ],
 )
