@@ -166,7 +166,7 @@ class _Encoding:
             except _ROW_ERRORS as own:
                 text = repr(row)
                 shown = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
-                return f" At row {number}, counted from 0: {shown}", own
+                return f" (row {number}, counted from 0: {shown})", own
         return "", error
 
     def _is_learned(self, sample: Sample) -> bool:

@@ -231,13 +231,13 @@ def test_a_row_that_cannot_be_read_is_named(
     chosen: Format, column: str, good: Any, bad: Any, message: str, streaming: bool
 ) -> None:
     rows = datasets.Dataset.from_list([{column: value, "text": "a"} for value in (good, good, bad, bad)])
-    with pytest.raises(ValueError, match=rf"^streams\.s: {type(chosen).__name__}: .*{message}.* At row 2, counted"):
+    with pytest.raises(ValueError, match=rf"^streams\.s: {type(chosen).__name__}: .*{message}.* \(row 2, counted"):
         list(formatted(rows.to_iterable_dataset() if streaming else rows, chosen, BYTES, chosen.tasks[0], "streams.s"))
 
 
 @pytest.mark.parametrize("label", [["x"], {"x": "y"}])
 def test_a_label_is_a_word_or_a_number(label: Any) -> None:
-    with pytest.raises(ValueError, match=r"where a label is expected: a word or a number\. At row 0"):
+    with pytest.raises(ValueError, match=r"where a label is expected: a word or a number\. \(row 0"):
         made([{"text": "a", "label": label}], Labelled(), BYTES, "encoder")
 
 
