@@ -8,7 +8,7 @@ import datasets
 
 from mixer.data.formats.base import Format, Row, Sample
 from mixer.data.formats.tokens import check_max_length, length_limit, texts_of
-from mixer.data.label_names import in_order, label_name
+from mixer.data.label_names import in_order
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Labelled(Format):
 
     Labels that are numbers stay what they are, those of a `ClassLabel` too. Words are numbered in the order of the
     alphabet, or in that of the numbers if all are some. Rows without a text are left out.
-    Fractions, 1.0 too, are numbers for regression; with `labels` they are looked up there as 1 is.
+    Fractions, 1.0 too, are numbers for regression; where `labels` says that there are classes, 1.0 is the class 1.
 
     Args:
         text: The column of texts.
@@ -83,9 +83,8 @@ class Labelled(Format):
 
     def _number(self, value: Any, place: dict[str, int]) -> Any:
         if isinstance(value, (bool, int, float)):
-            if not (isinstance(value, float) and place):
-                return int(value) if isinstance(value, bool) else value
-            value = label_name(value)
+            is_class = isinstance(value, bool) or (place and float(value).is_integer())
+            return int(value) if is_class else value
         if not isinstance(value, str):
             raise ValueError(f"column {self.label!r} has {value!r}, where a label is expected: a word or a number.")
         if value not in place:

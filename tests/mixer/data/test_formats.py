@@ -169,10 +169,9 @@ def test_words_are_numbered_in_their_order_and_numbers_stay() -> None:
     assert [(sample["input_ids"], sample["labels"]) for sample in samples] == [([1, 5, 7, 2], 1), ([1, 6, 2], 0)]
     assert made([{"text": "so", "label": 3}], Labelled(), WORDS, "encoder")[0]["labels"] == 3
     assert made([{"text": "so", "label": 0.5}], Labelled(), WORDS, "encoder")[0]["labels"] == 0.5
-    numbers = [{"text": "so", "label": label} for label in (1.0, 0.0)]
-    assert [
-        made(numbers, chosen, WORDS, "encoder")[0]["labels"] for chosen in (Labelled(), Labelled(labels=["1", "0"]))
-    ] == [1.0, 0]
+    for chosen, kind in [(Labelled(), float), (Labelled(labels=["no", "yes"]), int)]:
+        (number,) = made([{"text": "so", "label": 1.0}], chosen, WORDS, "encoder")
+        assert (number["labels"], type(number["labels"])) == (1, kind)
     given = Labelled(labels=["pos", "neg"])
     assert [sample["labels"] for sample in made(rows, given, WORDS, "encoder")] == [0, 1]
 
