@@ -1,11 +1,14 @@
 """Files of rows on this machine: which there are, of which format, and how they are read."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import datasets
+import pyarrow
 from datasets.exceptions import DatasetsError
+
+TextRows = Literal["line", "paragraph", "document"]
 
 # The builder of `datasets` for each suffix.
 _BUILDERS = {
@@ -17,6 +20,9 @@ _BUILDERS = {
     ".txt": "text",
     ".arrow": "arrow",
 }
+# Words such as None and NA are words: only an empty cell has no value.
+_TABLE: Mapping[str, Any] = {"keep_default_na": False, "na_values": [""]}
+_OPTIONS: Mapping[str, Mapping[str, Any]] = {".csv": _TABLE, ".tsv": {**_TABLE, "sep": "\t"}}
 _COMPRESSED = (".gz", ".bz2", ".xz")
 _FAILURES = (DatasetsError, OSError, ValueError, TypeError, KeyError, StopIteration)
 KNOWN = f"{', '.join(_BUILDERS)} (compressed too: {', '.join(_COMPRESSED)})"
@@ -52,7 +58,9 @@ def files_in(folder: Path, recursive: bool = False) -> list[Path]:
     return sorted(file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts))
 
 
-def read_files(files: Sequence[Path], called: str, path: Path, *, streaming: bool = False) -> Any:
+def read_files(
+    files: Sequence[Path], called: str, path: Path, *, streaming: bool = False, rows: TextRows = "line"
+) -> Any:
     """Reads files of one format, in their order.
 
     Args:
@@ -60,16 +68,22 @@ def read_files(files: Sequence[Path], called: str, path: Path, *, streaming: boo
         called: What asks for them, for errors.
         path: Where they were looked for, for errors.
         streaming: Whether rows are read as they are asked for.
+        rows: What of a text file is a row.
 
     Returns:
         A `datasets.Dataset`, or `datasets.IterableDataset` where streaming.
 
     Raises:
-        ValueError: If a format is not known, files are of several formats, or one cannot be read.
+        ValueError: If a format is not known, files are of several formats, one cannot be read, or `rows` is given for
+            files that have rows.
     """
     suffix = _common_suffix(files, called, path)
+    if rows != "line" and suffix != ".txt":
+        raise ValueError(
+            f"{called}: rows={rows!r} is for text files (.txt), and {files[0].name!r} is none: leave it out."
+        )
     try:
-        return _read(files, suffix, streaming)
+        return _read(files, suffix, streaming, rows)
     except _FAILURES as error:
         broken, why = (files[0], error) if len(files) == 1 else _find_broken(files, suffix, path, error)
         cause = why.__cause__ or why
@@ -105,7 +119,28 @@ def _find_broken(files: Sequence[Path], suffix: str, path: Path, error: Exceptio
     return path, error
 
 
-def _read(files: Sequence[Path], suffix: str, streaming: bool) -> Any:
-    options = {"sep": "\t"} if suffix == ".tsv" else {}
+def _read(files: Sequence[Path], suffix: str, streaming: bool, rows: TextRows = "line") -> Any:
     names = [str(file) for file in files]
-    return datasets.load_dataset(_BUILDERS[suffix], data_files=names, split="train", streaming=streaming, **options)
+    options = _OPTIONS.get(suffix, {})
+    options = {**options, "sample_by": rows} if suffix == ".txt" else options
+    read: Any = datasets.load_dataset(
+        _BUILDERS[suffix], data_files=names, split="train", streaming=streaming, **options
+    )
+    return _with_whole_numbers(read) if suffix in (".csv", ".tsv") and not streaming else read
+
+
+def _with_whole_numbers(table: datasets.Dataset) -> datasets.Dataset:
+    """Makes whole numbers again of those that were read as fractions for the empty cells beside them."""
+    for name, feature in table.features.items():
+        column = table.data.column(name)
+        if getattr(feature, "dtype", None) == "float64" and column.null_count and _is_whole(column):
+            table = table.cast_column(name, datasets.Value("int64"))
+    return table
+
+
+def _is_whole(column: Any) -> bool:
+    try:
+        column.cast("int64")
+    except pyarrow.ArrowInvalid:
+        return False
+    return True

@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+from jinja2 import TemplateError
 from transformers.utils import logging
 
 from mixer.data.fingerprint import fingerprint_of
-from mixer.data.formats.base import Format, Sample
+from mixer.data.formats.base import Format, Row, Sample
 from mixer.data.formats.tokens import IGNORED
 
 ROWS_AT_ONCE = 1000
+# What formats, templates and tokenizers raise of a row that is not as they expect.
+_ROW_ERRORS = (ValueError, TypeError, AttributeError, LookupError, TemplateError)
+_MOST_CHARACTERS = 200
 
 logger = logging.get_logger(__name__)
 
@@ -45,7 +49,12 @@ def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-
     """
     chosen = fitted(dataset, chosen, tokenizer, task, called)
     encode = _Encoding(chosen, tokenizer, task, called)
-    options = {"batched": True, "batch_size": ROWS_AT_ONCE, "remove_columns": column_names(dataset)}
+    options = {
+        "batched": True,
+        "with_indices": True,
+        "batch_size": ROWS_AT_ONCE,
+        "remove_columns": column_names(dataset),
+    }
     if isinstance(dataset, datasets.IterableDataset):
         return dataset.map(encode, **options)
     fingerprint = fingerprint_of(dataset, chosen, tokenizer, task)
@@ -56,8 +65,8 @@ def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-
     )
     if not len(samples):
         raise ValueError(
-            f"{called}: {_name(chosen)} leaves nothing of {len(dataset)} rows: they have no text, or no label to learn "
-            "within max_length tokens."
+            f"{called}: {_name(chosen)} leaves nothing of {len(dataset)} rows: "
+            f"{chosen.why_nothing(dataset.take(ROWS_AT_ONCE).to_list())}."
         )
     if not chosen.packs and len(samples) < len(dataset):
         logger.warning(
@@ -137,15 +146,28 @@ class _Encoding:
     task: str
     called: str
 
-    def __call__(self, columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    def __call__(self, columns: Mapping[str, Sequence[Any]], numbers: Sequence[int]) -> dict[str, list[Any]]:
         rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         try:
             samples = self.chosen.encode(rows, self.tokenizer, self.task)
-        except ValueError as error:
-            raise ValueError(f"{self.called}: {_name(self.chosen)}: {error}") from error
+        except _ROW_ERRORS as error:
+            where, why = self._find_wrong(rows, numbers, error)
+            told = str(why) if isinstance(why, ValueError) else f"{type(why).__name__}: {why}"
+            raise ValueError(f"{self.called}: {_name(self.chosen)}: {told}{where}") from error
         kept = [sample for sample in samples if self._is_learned(sample)]
         names = kept[0] if kept else ("input_ids", "labels")
         return {name: [sample[name] for sample in kept] for name in names}
+
+    def _find_wrong(self, rows: Sequence[Row], numbers: Sequence[int], error: Exception) -> tuple[str, Exception]:
+        """Finds the first row that cannot be encoded by itself."""
+        for row, number in zip(rows, numbers, strict=True):
+            try:
+                self.chosen.encode([row], self.tokenizer, self.task)
+            except _ROW_ERRORS as own:
+                text = repr(row)
+                shown = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
+                return f" (row {number}, counted from 0: {shown})", own
+        return "", error
 
     def _is_learned(self, sample: Sample) -> bool:
         labels = sample.get("labels")

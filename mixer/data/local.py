@@ -8,7 +8,7 @@ from typing import Any
 
 import datasets
 
-from mixer.data.files import KNOWN, files_in, read_files
+from mixer.data.files import KNOWN, TextRows, files_in, read_files
 from mixer.data.splits import take_split
 
 # As data sets on the hub are laid out: names of files, or of the folders that they are in.
@@ -39,7 +39,9 @@ def is_pattern(path: str) -> bool:
     return _PATTERN.search(path) is not None and not Path(path).exists()
 
 
-def load_local(path: str, splits: Sequence[str], called: str, streaming: bool = False) -> list[Any]:
+def load_local(
+    path: str, splits: Sequence[str], called: str, streaming: bool = False, rows: TextRows = "line"
+) -> list[Any]:
     """Loads splits of local data.
 
     Args:
@@ -47,16 +49,19 @@ def load_local(path: str, splits: Sequence[str], called: str, streaming: bool = 
         splits: Names of splits, slices too.
         called: What asks for them, for errors.
         streaming: Whether rows are read as they are asked for.
+        rows: What of a text file is a row.
 
     Returns:
         A data set each.
 
     Raises:
         FileNotFoundError: If a pattern matches nothing, or a folder has no file of a known format.
-        ValueError: If files cannot be read, or there is no such split.
+        ValueError: If files cannot be read, there is no such split, or `rows` is given for files that are no text.
     """
     folder = Path(path)
     if folder.is_dir() and ((folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file()):
+        if rows != "line":
+            raise ValueError(f"{called}: rows={rows!r} is for text files (.txt), and {path!r} is none: leave it out.")
         saved = _load_saved(folder, called)
         return [
             take_split(split, list(saved), lambda name: _as_read(saved[name], streaming), called, streaming)
@@ -67,7 +72,7 @@ def load_local(path: str, splits: Sequence[str], called: str, streaming: bool = 
         take_split(
             split,
             list(files),
-            lambda name: read_files(files[name], called, folder, streaming=streaming),
+            lambda name: read_files(files[name], called, folder, streaming=streaming, rows=rows),
             called,
             streaming,
         )

@@ -3,9 +3,9 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from mixer.data.files import suffix_of
+from mixer.data.files import TextRows, suffix_of
 from mixer.data.hub import is_hub_name, load_hub
 from mixer.data.local import is_pattern, load_local
 
@@ -23,6 +23,11 @@ class DataSource:
         validation_split: What is evaluated on; `None` for nothing.
         revision: Branch, tag or commit, of data on the hub.
         streaming: Whether rows are read as they are asked for (`datasets.IterableDataset`).
+        rows: What of a text file (`.txt`) is a row, and a document of the format `Text`: a `line`, a `paragraph` (up to
+            an empty line), or the whole file as one `document`.
+
+    Raises:
+        ValueError: If `rows` is none of these.
     """
 
     path: str
@@ -31,6 +36,11 @@ class DataSource:
     validation_split: str | None = None
     revision: str | None = None
     streaming: bool = False
+    rows: TextRows = "line"
+
+    def __post_init__(self) -> None:
+        if self.rows not in get_args(TextRows):
+            raise ValueError(f"data: rows must be one of {', '.join(get_args(TextRows))}, got {self.rows!r}.")
 
     def load(self, called: str) -> tuple[Any, Any]:
         """Loads the data.
@@ -57,7 +67,9 @@ class DataSource:
             )
         if is_local:
             self._check_is_of_no_hub(called)
-            loaded = load_local(path, splits, called, self.streaming)
+            loaded = load_local(path, splits, called, self.streaming, self.rows)
+        elif self.rows != "line":
+            raise ValueError(f"{called}: rows={self.rows!r} is for text files on this machine: leave it out.")
         else:
             loaded = load_hub(self.path, splits, called, self.name, self.revision, self.streaming)
         return loaded[0], loaded[1] if self.validation_split is not None else None

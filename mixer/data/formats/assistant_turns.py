@@ -5,7 +5,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-Message = dict[str, Any]
+Message = dict[str, Any]  # with a role, mostly with a content
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
@@ -89,7 +89,7 @@ def mask_by_prefixes(messages: list[Message], tokenizer: Any, template: str | No
     for number, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        before = render(messages[:number], tokenizer, template, for_answer=True)
+        before = _rendered_before(messages, number, tokenizer, template)
         with_it = render(messages[: number + 1], tokenizer, template)
         if not (with_it.startswith(before) and whole.startswith(with_it)):
             raise ValueError(
@@ -103,6 +103,16 @@ def mask_by_prefixes(messages: list[Message], tokenizer: Any, template: str | No
     offsets = encoded["offset_mapping"]
     is_said = [any(start <= first < last <= end for start, end in spans) for first, last in offsets]
     return list(encoded["input_ids"]), is_said
+
+
+def _rendered_before(messages: list[Message], number: int, tokenizer: Any, template: str | None) -> str:
+    """Renders what a turn of the assistant goes on from."""
+    if number:
+        return render(messages[:number], tokenizer, template, for_answer=True)
+    # No messages cannot be rendered: what comes before the first is up to where it begins as an answer does.
+    first = render(messages[:1], tokenizer, template)
+    opening = render(messages[:1], tokenizer, template, for_answer=True).removeprefix(first)
+    return first[: first.index(opening) + len(opening)] if opening in first else first + opening
 
 
 def _check_is_fast(tokenizer: Any) -> None:

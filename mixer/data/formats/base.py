@@ -51,6 +51,17 @@ class Format(ABC):
         """
         return None
 
+    def why_nothing(self, rows: Sequence[Row]) -> str:
+        """Says why nothing of rows may be learned.
+
+        Args:
+            rows: The first of them.
+
+        Returns:
+            The rest of a sentence.
+        """
+        return "they have no text, or no label to learn within max_length tokens"
+
     @abstractmethod
     def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
         """Makes samples of rows that follow each other.

@@ -8,7 +8,7 @@ import datasets
 
 from mixer.data.formats.base import Format, Row, Sample
 from mixer.data.formats.tokens import check_max_length, length_limit, texts_of
-from mixer.data.label_names import in_order, label_name
+from mixer.data.label_names import in_order
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,8 @@ class Labelled(Format):
     """A text, or a pair of texts, with a label: a class, or a number for regression.
 
     Labels that are numbers stay what they are, those of a `ClassLabel` too. Words are numbered in the order of the
-    alphabet, or in that of the numbers if all are some.
+    alphabet, or in that of the numbers if all are some. Rows without a text are left out.
+    Fractions, 1.0 too, are numbers for regression; where `labels` says that there are classes, 1.0 is the class 1.
 
     Args:
         text: The column of texts.
@@ -29,6 +30,7 @@ class Labelled(Format):
         ValueError: If `max_length` is below 2, or a label is given twice.
     """
 
+    version: ClassVar[int] = 2
     tasks: ClassVar[Sequence[str]] = ("sequence-classification", "encoder")
 
     text: str = "text"
@@ -51,7 +53,9 @@ class Labelled(Format):
         """Numbers labels that are words; see `Format.fitted`."""
         if self.labels is not None or not isinstance(dataset, datasets.Dataset):
             return self
-        words = {label_name(value) for value in dataset.unique(self.label) if isinstance(value, str)}
+        if getattr(dataset.features[self.label], "dtype", None) not in ("string", "large_string"):
+            return self
+        words = {value for value in dataset.unique(self.label) if value is not None}
         return replace(self, labels=in_order(words)) if words else self
 
     def class_names(self, dataset: Any) -> Sequence[str] | None:
@@ -63,18 +67,24 @@ class Labelled(Format):
     def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
         """See `Format.encode`."""
         length = length_limit(self.max_length, tokenizer)
+        texts = texts_of(rows, self.text)
         pairs = None if self.text_pair is None else texts_of(rows, self.text_pair)
-        encoded = tokenizer(texts_of(rows, self.text), pairs, truncation=length is not None, max_length=length)
+        encoded = tokenizer(texts, pairs, truncation=length is not None, max_length=length)
         place = {label: number for number, label in enumerate(self.labels or ())}
-        labels = [self._number(row[self.label], place) for row in rows]
         return [
-            {**{name: values[number] for name, values in encoded.items()}, "labels": label}
-            for number, label in enumerate(labels)
+            {
+                **{name: values[number] for name, values in encoded.items()},
+                "labels": self._number(row[self.label], place),
+            }
+            if texts[number] or (pairs and pairs[number])
+            else {"input_ids": []}
+            for number, row in enumerate(rows)
         ]
 
     def _number(self, value: Any, place: dict[str, int]) -> Any:
         if isinstance(value, (bool, int, float)):
-            return int(value) if isinstance(value, bool) else value
+            is_class = isinstance(value, bool) or (place and float(value).is_integer())
+            return int(value) if is_class else value
         if not isinstance(value, str):
             raise ValueError(f"column {self.label!r} has {value!r}, where a label is expected: a word or a number.")
         if value not in place:

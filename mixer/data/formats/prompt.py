@@ -1,7 +1,7 @@
 """Prompts and completions by templates over columns."""
 
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,7 +14,8 @@ class Prompt(Format):
     """A prompt and its completion, of which the completion is learned.
 
     Both are tokenised apart, as they are when a model is asked, and the completion ends with the end-of-text token. For
-    a model with an encoder the prompt is what it reads and the completion is what it writes.
+    a model with an encoder the prompt is what it reads and the completion is what it writes. Columns without a value
+    are empty; rows with nothing for the completion's columns are left out, as they would teach to say nothing.
 
     Args:
         prompt: Template of the prompt: text with columns in braces, `{question}`; `{{` and `}}` are braces.
@@ -27,6 +28,7 @@ class Prompt(Format):
         ValueError: If a template cannot be read, or `max_length` is below 2.
     """
 
+    version: ClassVar[int] = 2
     tasks: ClassVar[Sequence[str]] = ("causal-lm", "seq2seq-lm")
 
     prompt: str
@@ -50,9 +52,17 @@ class Prompt(Format):
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
         """See `Format.encode`."""
-        known = [{name: "" if value is None else value for name, value in row.items()} for row in rows]
-        prompts = [self.prompt.format_map(row) for row in known]
-        completions = [self.completion.format_map(row) for row in known]
+        prompts = [_FILL.vformat(self.prompt, (), row) for row in rows]
+        completions = [_FILL.vformat(self.completion, (), row) for row in rows]
+        unfilled = _unfilled(self.completion)
+        return [
+            {"input_ids": [], "labels": []} if completion == unfilled else sample
+            for completion, sample in zip(
+                completions, self._samples(prompts, completions, tokenizer, task), strict=True
+            )
+        ]
+
+    def _samples(self, prompts: list[str], completions: list[str], tokenizer: Any, task: str) -> list[Sample]:
         length = length_limit(self.max_length, tokenizer)
         if task == "seq2seq-lm":
             if self.train_on_prompt:
@@ -67,6 +77,30 @@ class Prompt(Format):
     def _sample(self, prompt: list[int], completion: list[int], length: int | None) -> Sample:
         ignored = prompt if self.train_on_prompt else [IGNORED] * len(prompt)
         return {"input_ids": (prompt + completion)[:length], "labels": (ignored + completion)[:length]}
+
+
+class _Fill(string.Formatter):
+    """Fills templates, with nothing where a column or a field in it has no value."""
+
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        column = _column(field_name)
+        return (None, column) if kwargs[column] is None else super().get_field(field_name, args, kwargs)
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return "" if value is None else str(super().format_field(value, format_spec))
+
+
+_FILL = _Fill()
+
+
+def _unfilled(template: str) -> str:
+    """Gives what a template is where its columns have no value; nothing where it names none."""
+    parts = list(_FILL.parse(template))
+    return "".join(text for text, *_ in parts) if any(field is not None for _, field, _, _ in parts) else ""
+
+
+def _column(field: str) -> str:
+    return field.partition(".")[0].partition("[")[0]
 
 
 def _of_two_sides(prompts: list[str], completions: list[str], tokenizer: Any, length: int | None) -> list[Sample]:
@@ -84,7 +118,7 @@ def _columns_in(template: str, called: str) -> list[str]:
             f"Prompt: the template {called}={template!r} cannot be read ({error}). Columns stand in braces, and braces "
             "themselves are doubled: {{ and }}."
         ) from None
-    names = [field.partition(".")[0].partition("[")[0] for field in fields]
+    names = [_column(field) for field in fields]
     if not all(names):
         raise ValueError(f"Prompt: the template {called}={template!r} has braces without the name of a column.")
     return names

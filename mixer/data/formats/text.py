@@ -13,6 +13,9 @@ from mixer.data.formats.tokens import check_max_length, end_of_text, length_limi
 class Text(Format):
     """Plain text, every token of which is learned.
 
+    A row is a document. Of a text file that is a line, where `DataSource(rows=...)` does not say otherwise: each line
+    ends with an end-of-text token, and a model learns to stop after it.
+
     Packed, the documents of 1,000 rows at a time are put one after the other, each with the tokenizer's own first
     token if it has one and an end-of-text token, and cut into blocks; the last block of each 1,000 is shorter. So no
     token is lost (a last one alone has nothing to learn), and a stream that is read while it trains gives the same
@@ -64,12 +67,12 @@ class Text(Format):
     def _by_row(self, rows: Sequence[Row], tokenizer: Any, task: str, length: int | None) -> list[list[int]]:
         texts = texts_of(rows, self.column)
         if task == "masked-lm":  # what its tokenizer puts at the end stays there
-            by_row: list[list[int]] = tokenizer(texts, truncation=length is not None, max_length=length)["input_ids"]
-            return [tokens if text else [] for text, tokens in zip(texts, by_row, strict=True)]
-        end = end_of_text(tokenizer)
-        by_row = tokenizer(texts, verbose=False)["input_ids"]
-        ended = [[*without_end(tokens, end), end][:length] for tokens in by_row]
-        return [tokens if text else [] for text, tokens in zip(texts, ended, strict=True)]
+            cut: list[list[int]] = tokenizer(texts, truncation=length is not None, max_length=length)["input_ids"]
+        else:
+            end = end_of_text(tokenizer)
+            whole = tokenizer(texts, verbose=False)["input_ids"]
+            cut = [[*without_end(tokens, end), end][:length] for tokens in whole]
+        return [tokens if text else [] for text, tokens in zip(texts, cut, strict=True)]
 
 
 def cut_into_blocks(documents: Iterable[Sequence[int]], length: int) -> list[list[int]]:

@@ -76,6 +76,16 @@ def test_rows_of_which_no_label_is_left_are_left_out_and_counted(
         made([{"q": "abcdef", "a": "x"}], Prompt("{q}", "{a}", 4))
 
 
+@pytest.mark.parametrize(("task", "tokenizer"), [("causal-lm", BYTES), ("seq2seq-lm", WORDS)])
+def test_rows_without_a_completion_do_not_teach_to_say_nothing(task: str, tokenizer: Any) -> None:
+    rows = [{"q": "good", "a": {"b": text}} for text in ("bad", "", None)] + [{"q": "film", "a": None}]
+    for completion in ("{a[b]}", "so {a[b]}"):
+        assert len(made(rows, Prompt("{q}", completion), tokenizer, task)) == 1
+    assert len(made(rows, Prompt("{q}", "so"), tokenizer, task)) == 4
+    asked = made([{"q": None, "a": "bad"}], Prompt("{q}:", "{a}"))
+    assert learned(asked[0]) == "bad<|endoftext|>"
+
+
 TALK_TOKENS = [
     *(START, 88, 86, 72, 85, NEWLINE, A, STOP, NEWLINE),  # user: a
     *(START, 68, 86, 86, 76, 86, 87, 68, 81, 87, NEWLINE, 69, 70, STOP, NEWLINE),  # assistant: bc
@@ -92,10 +102,29 @@ def test_only_what_the_assistant_says_is_learned(template: str, tail: list[int])
     assert sample["labels"] == [*ignored, 69, 70, STOP, *tail, *ignored, 72, STOP, *tail]
 
 
+# Puts something before the first message, as templates with a system prompt of their own do.
+GREETED = "{{ '<|im_start|>system\na<|im_end|>\n' }}" + CHATML
+
+
+@pytest.mark.parametrize("template", [CHATML, MARKED, GREETED])
+def test_a_conversation_may_begin_with_the_assistant(template: str) -> None:
+    (sample,) = made([{"messages": TALK[1:]}], Chat(chat_template=template))
+    end = "" if template == MARKED else "\n"
+    assert learned(sample) == f"bc<|im_end|>{end}e<|im_end|>{end}"
+
+
+def sharegpt(user: str, assistant: str) -> dict[str, Any]:
+    names = {"user": user, "assistant": assistant}
+    return {"conversations": [{"from": names[turn["role"]], "value": turn["content"]} for turn in TALK]}
+
+
 def test_sharegpt_is_the_same_conversation() -> None:
-    names = {"user": "human", "assistant": "gpt"}
-    rows = [{"conversations": [{"from": names[turn["role"]], "value": turn["content"]} for turn in TALK]}]
+    rows = [sharegpt("human", "gpt")]
+    for user, assistant in [("User", "Assistant"), ("Human", "model"), ("human", "BOT")]:
+        assert made([sharegpt(user, assistant)], Chat("conversations")) == made([{"messages": TALK}], Chat())
     assert made(rows, Chat("conversations")) == made([{"messages": TALK}], Chat())
+    capitals = [{"role": turn["role"].upper(), "content": turn["content"]} for turn in TALK]
+    assert made([{"messages": capitals}], Chat()) == made([{"messages": TALK}], Chat())
     (everything,) = made(rows, Chat("conversations", train_on="all", max_length=9))
     assert everything == {"input_ids": TALK_TOKENS[:9], "labels": TALK_TOKENS[:9]}
 
@@ -104,8 +133,9 @@ def test_a_template_in_a_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "own.jinja").write_text(MARKED)
     by_file = Chat(chat_template=str(tmp_path / "own.jinja"))
     assert made([{"messages": TALK}], by_file) == made([{"messages": TALK}], Chat(chat_template=MARKED))
-    with pytest.raises(ValueError, match=r"streams\.s\.format: Chat: .*there is no file '.*other\.jinja'"):
-        made([{"messages": TALK}], Chat(chat_template=str(tmp_path / "other.jinja")))
+    for name in ("other.jinja", "other.j2", "other"):
+        with pytest.raises(ValueError, match=rf"streams\.s\.format: Chat: .*there is no file '/.*{name}', and a"):
+            made([{"messages": TALK}], Chat(chat_template=str(tmp_path / name)))
 
 
 # Says how many messages there are before them, so that no part of a conversation is rendered as the whole is.
@@ -120,6 +150,9 @@ STRICT = "{% if messages[0]['role'] != 'user' %}{{ raise_exception('users begin'
         (Chat(chat_template=COUNTED), BYTES, TALK, r"renders the first 2 messages .* otherwise than .*train_on='all'"),
         (Chat(chat_template=STRICT), BYTES, TALK[1:], "refuses a conversation of .*users begin"),
         (Chat(), BYTES, [{"speaker": "a"}], r"a message with the fields \['speaker'\]: it needs role and content"),
+        (Chat(), BYTES, TALK[:1], r"the assistant says nothing in them, their roles are \['user'\]"),
+        (Chat(max_length=2), BYTES, TALK, "no label to learn within max_length"),
+        (Chat(), BYTES, [*TALK, {"role": "Critic", "content": "a"}], "there is no role 'critic'"),
         (Chat(), BYTES, "hello", "has a str where a conversation is expected"),
     ],
 )
@@ -136,6 +169,9 @@ def test_words_are_numbered_in_their_order_and_numbers_stay() -> None:
     assert [(sample["input_ids"], sample["labels"]) for sample in samples] == [([1, 5, 7, 2], 1), ([1, 6, 2], 0)]
     assert made([{"text": "so", "label": 3}], Labelled(), WORDS, "encoder")[0]["labels"] == 3
     assert made([{"text": "so", "label": 0.5}], Labelled(), WORDS, "encoder")[0]["labels"] == 0.5
+    for chosen, kind in [(Labelled(), float), (Labelled(labels=["no", "yes"]), int)]:
+        (number,) = made([{"text": "so", "label": 1.0}], chosen, WORDS, "encoder")
+        assert (number["labels"], type(number["labels"])) == (1, kind)
     given = Labelled(labels=["pos", "neg"])
     assert [sample["labels"] for sample in made(rows, given, WORDS, "encoder")] == [0, 1]
 
@@ -147,6 +183,17 @@ def test_a_class_label_is_respected_and_pairs_are_told_apart() -> None:
     rows = datasets.Dataset.from_dict({"a": ["good"], "b": ["so bad"], "y": ["a"]}, features=kinds)
     (sample,) = formatted(rows, Labelled("a", "b", "y"), WORDS, "sequence-classification").to_list()
     assert (sample["input_ids"], sample["labels"]) == ([1, 5, 2, 9, 6, 2], 1)
+
+
+def test_rows_without_a_text_have_no_class_to_learn() -> None:
+    rows = [{"text": text, "label": label} for text, label in [("so", 1), (None, 0), ("", 1), (None, None)]]
+    assert [sample["input_ids"] for sample in made(rows, Labelled(), WORDS, "encoder")] == [[1, 9, 2]]
+    pairs = [
+        {"text": "so", "b": "", "label": 1},
+        {"text": "", "b": "so", "label": 1},
+        {"text": "", "b": "", "label": 1},
+    ]
+    assert len(made(pairs, Labelled(text_pair="b"), WORDS, "encoder")) == 2
 
 
 @pytest.mark.parametrize(
@@ -165,6 +212,32 @@ def test_rows_that_do_not_fit_name_stream_and_column(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         made(rows, chosen, BYTES, task)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "column", "good", "bad", "message"),
+    [
+        (Prompt("a", "{x[2]}"), "x", ["0", "1", "2"], ["0"], "IndexError: list index out of range"),
+        (Prompt("a", "{x[c]}"), "x", None, {"b": "1"}, "KeyError: 'c'"),
+        (Prompt("a", "{x.b}"), "x", None, "1", "AttributeError: 'str' object has no attribute 'b'"),
+        (Prompt("a", "{x[b]}"), "x", None, "1", "TypeError: string ind"),
+        (Chat(), "messages", TALK, [{"role": "user", "content": None}], "refuses a conversation .*'content'"),
+        (Labelled(labels=["a"]), "label", "a", "b", "has the label 'b'"),
+    ],
+)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_row_that_cannot_be_read_is_named(
+    chosen: Format, column: str, good: Any, bad: Any, message: str, streaming: bool
+) -> None:
+    rows = datasets.Dataset.from_list([{column: value, "text": "a"} for value in (good, good, bad, bad)])
+    with pytest.raises(ValueError, match=rf"^streams\.s: {type(chosen).__name__}: .*{message}.* \(row 2, counted"):
+        list(formatted(rows.to_iterable_dataset() if streaming else rows, chosen, BYTES, chosen.tasks[0], "streams.s"))
+
+
+@pytest.mark.parametrize("label", [["x"], {"x": "y"}])
+def test_a_label_is_a_word_or_a_number(label: Any) -> None:
+    with pytest.raises(ValueError, match=r"where a label is expected: a word or a number\. \(row 0"):
+        made([{"text": "a", "label": label}], Labelled(), BYTES, "encoder")
 
 
 @pytest.mark.parametrize(

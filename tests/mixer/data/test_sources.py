@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from mixer.data import DataSource
+from mixer.data.files import TextRows
 
 ROWS = [{"q": f"what {number}?", "a": f"that {number}"} for number in range(20)]
 
@@ -58,6 +59,47 @@ def test_files_of_every_format_give_the_same_rows(name: str, tmp_path: Path) -> 
     streamed, _ = DataSource(str(path), streaming=True).load("s")
     assert isinstance(streamed, datasets.IterableDataset)
     assert list(streamed) == ROWS
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv"])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_only_an_empty_cell_has_no_value(name: str, streaming: bool, tmp_path: Path) -> None:
+    lines = ["q,a", "x,None", "y,NA", "z,null", "w,"]
+    (tmp_path / name).write_text("\n".join(lines).replace(",", "\t" if name.endswith("tsv") else ","))
+    rows = DataSource(str(tmp_path / name), streaming=streaming).load("s")[0]
+    assert [row["a"] for row in rows] == ["None", "NA", "null", None]
+
+
+def test_whole_numbers_beside_an_empty_cell_stay_whole(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,b,c,d\n1,1.5,2,inf\n,,2,\n3,2,2,1\n")
+    rows = DataSource(str(tmp_path / "rows.csv")).load("s")[0].to_dict()
+    assert rows == {"a": [1, None, 3], "b": [1.5, None, 2.0], "c": [2, 2, 2], "d": [float("inf"), None, 1.0]}
+    assert [type(value) for value in rows["a"]] == [int, type(None), int]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_text_is_read_by_lines_paragraphs_or_as_a_whole(streaming: bool, tmp_path: Path) -> None:
+    for name, text in [("a.txt", "one\ntwo\n\nthree"), ("b.txt", "four\n")]:
+        (tmp_path / name).write_text(text)
+    by_kind: dict[TextRows, list[str]] = {
+        "line": ["one", "two", "", "three", "four"],
+        "paragraph": ["one\ntwo", "three", "four\n"],
+        "document": ["one\ntwo\n\nthree", "four\n"],
+    }
+    for rows, texts in by_kind.items():
+        read, _ = DataSource(str(tmp_path / "*.txt"), rows=rows, streaming=streaming).load("s")
+        assert [row["text"] for row in read] == texts
+
+
+def test_only_texts_are_read_by_other_rows(tmp_path: Path) -> None:
+    assert "rows='document' is for text files (.txt)" in refused(
+        DataSource(str(write(tmp_path / "rows.csv")), rows="document")
+    )
+    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
+    assert "rows='document' is for text" in refused(DataSource(str(tmp_path / "saved"), rows="document"))
+    assert "rows='document' is for text" in refused(DataSource("org/maths", rows="document"))
+    with pytest.raises(ValueError, match="rows must be one of line, paragraph, document, got 'page'"):
+        DataSource("org/maths", rows="page")  # type: ignore[arg-type]
 
 
 def test_a_text_is_a_row_a_line(tmp_path: Path) -> None:
