@@ -95,3 +95,12 @@ def test_a_recipe_that_is_not_there_or_no_yaml_is_named(tmp_path: Path, capsys: 
             main(["train", str(tmp_path / name)])
         assert stop.value.code == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("streams:\n  a: {factory: f, weight: 1}\n  b: &b {factory: f}\n  c: {<<: *b, factory: g}\n")
+    check_given(Recipe, ["--recipe", str(path)], OPTIONS)
+    path.write_text("streams:\n  a: {factory: f}\n  b:\n    weight: 1\n    factory: f\n    weight: 2\n")
+    with pytest.raises(ValueError, match="the key 'weight' stands twice, in line 4 and 6"):
+        check_given(Recipe, ["--recipe", str(path)], OPTIONS)
