@@ -76,4 +76,5 @@ def tokenizer_content(tokenizer: Any) -> Mapping[str, Any]:
         "special_tokens": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
         "model_max_length": tokenizer.model_max_length,
         "truncation_side": tokenizer.truncation_side,
+        "split_special_tokens": getattr(tokenizer, "split_special_tokens", False),
     }

@@ -7,13 +7,16 @@ import datasets
 import pytest
 from transformers import TrainingArguments
 
+from mixer import Fixed, LossChange, Stream, Temperature
 from mixer.called_by_name import Factory
 from mixer.data import DataSource
 from mixer.data.splits import check_disjoint
 from mixer.model_recipe import ModelRecipe
+from mixer.options import check_own_weights
 from mixer.recipe import Recipe
 from mixer.recipe_checks import check_evaluation, check_streams
 from mixer.stream_recipe import StreamRecipe
+from mixer.streams import describe
 from tests.helpers import plain_options
 
 LLAMA = {
@@ -112,3 +115,25 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.M
         Recipe(ModelRecipe(), {"a": stream()}, training, tokenizer=missing).build()
     with pytest.raises(FileNotFoundError, match=told):
         ModelRecipe(name_or_path=missing).build()
+
+
+@pytest.mark.parametrize(
+    ("policy", "weights", "is_told"),
+    [
+        (Temperature(), (1.0, 3.0), True),
+        (Fixed([1, 2]), (1.0, 3.0), True),
+        (Fixed(), (1.0, 3.0), False),
+        (Fixed([2, 6]), (1.0, 3.0), False),
+        (LossChange(), (1.0, 3.0), False),
+        (Temperature(), (None, None), False),
+    ],
+)
+def test_weights_that_a_policy_does_not_use_are_told(
+    policy: Any, weights: tuple[float | None, ...], is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING")
+    mixture = describe([Stream(name, range(10), weight=own) for name, own in zip("ab", weights, strict=True)])
+    policy.start(mixture)
+    check_own_weights(policy, mixture)
+    message = f"The streams' weights {{'a': 0.25, 'b': 0.75}} are not used by mixing={policy.name}"
+    assert (message in caplog.text) is is_told
