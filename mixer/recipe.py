@@ -19,7 +19,7 @@ from mixer.planner import Drawing
 from mixer.policies.base import Policy
 from mixer.pretrained import load_pretrained
 from mixer.probing import Probing
-from mixer.recipe_checks import check_evaluation, check_streams
+from mixer.recipe_checks import check_evaluation, check_lengths, check_streams
 from mixer.schedules import Schedule
 from mixer.stream_recipe import BuiltStream, StreamRecipe
 from mixer.trainer import MixingTrainer
@@ -92,6 +92,10 @@ class Recipe:
         tokenizer = _load("tokenizer", self._tokenizer)
         set_seed(self.training.seed)
         built = self.build_streams(tokenizer)
+        if tokenizer is None and self.training.per_device_train_batch_size > 1:
+            for name, one in built.items():
+                if self.streams[name].data is not None:
+                    check_lengths(one.stream.dataset, f"streams.{name}")
         evaluation = {name: one.evaluation for name, one in built.items() if one.evaluation is not None}
         check_evaluation(self.streams, evaluation, self.training)
         model = _load(model_field, self.model.build)

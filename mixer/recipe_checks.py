@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import datasets
 from transformers import TrainingArguments
 from transformers.utils import logging
 
@@ -11,6 +12,8 @@ from mixer.policies.base import weights_array
 from mixer.stream_recipe import StreamRecipe
 
 logger = logging.get_logger(__name__)
+
+_NUM_LOOKED_AT = 256
 
 
 def check_streams(streams: Mapping[str, StreamRecipe], mixing: Any) -> None:
@@ -68,4 +71,23 @@ def check_evaluation(streams: Mapping[str, StreamRecipe], held: Collection[str],
             "streams.%s: validation is given, but training.eval_strategy is 'no': those rows are not evaluated. Set it "
             "to 'steps' or 'epoch'.",
             asked[0],
+        )
+
+
+def check_lengths(dataset: Any, called: str) -> None:
+    """Refuses rows of several lengths, as far as the first tell, for batches that nothing fills up.
+
+    Args:
+        dataset: Rows of tokens; a data set of another kind than `datasets.Dataset` is not looked into.
+        called: What to call it in errors.
+
+    Raises:
+        ValueError: If they have.
+    """
+    first = dataset[:_NUM_LOOKED_AT]["input_ids"] if isinstance(dataset, datasets.Dataset) else []
+    lengths = sorted({len(tokens) for tokens in first if isinstance(tokens, list)})
+    if len(lengths) > 1:
+        raise ValueError(
+            f"{called}: its rows have from {lengths[0]} to {lengths[-1]} tokens, and nothing fills batches up: give "
+            "the recipe the tokenizer that made them, whose pad token does."
         )

@@ -83,7 +83,7 @@ class StreamRecipe:
 
         Args:
             name: The stream's name.
-            tokenizer: The recipe's tokenizer, for a format.
+            tokenizer: The recipe's tokenizer, for a format, and to fill batches up.
             task: The model's task, for a format.
 
         Returns:

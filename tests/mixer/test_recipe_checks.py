@@ -104,6 +104,11 @@ def test_rows_of_tokens_of_several_lengths_train_without_labels(tmp_path: Path) 
         tokenizer=Factory("tests.mixer.data.small_tokenizers.byte_level"),
     )
     assert recipe.build().train().training_loss > 0
+    recipe.tokenizer = None
+    with pytest.raises(
+        ValueError, match=r"streams\.a: its rows have from 2 to 4 tokens.*give the recipe the tokenizer"
+    ):
+        recipe.build()
 
 
 def test_a_folder_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
