@@ -44,6 +44,7 @@ class OrderedDrawer:
 
     def __init__(self, stream: Stream, run_seed: int):
         self.length, self.key, self.shuffle = stream.num_samples, stream.order_key(run_seed), stream.shuffle
+        self._content = stream.content
         self._block = OrderBlock(Order(self.length, self.key, self.shuffle))
         self._end = stream.max_samples
         self._position = 0
@@ -69,7 +70,8 @@ class OrderedDrawer:
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the position, and what it belongs to; see `Drawer.state_dict`."""
-        return {"position": self._position, "length": self.length, "key": self.key, "shuffle": self.shuffle}
+        state = {"position": self._position, "length": self.length, "key": self.key, "shuffle": self.shuffle}
+        return state if self._content is None else {**state, "content": self._content}
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
         """Takes up the position.
@@ -82,8 +84,11 @@ class OrderedDrawer:
             ValueError: If the data set, the seed or the shuffling is another one.
         """
         own = self.state_dict()
+        fields = ["length", "key", "shuffle"]
+        if "content" in state and "content" in own:  # not in checkpoints of before, nor of data sets that say none
+            fields.append("content")
         self._position = int(state["position"])
-        for field in ("length", "key", "shuffle"):
+        for field in fields:
             if state.get(field) != own[field]:
                 if not allow_inexact:
                     raise ValueError(f"{field} was {state.get(field)} when the run was saved and is {own[field]} now")

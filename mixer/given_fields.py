@@ -12,6 +12,21 @@ from mixer.unknown_fields import check_fields, unknown_field
 _RECIPE = "--recipe"
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice in a mapping, of which YAML would keep the last without a word."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                line = key.start_mark.line + 1
+                if key.value in lines:
+                    raise ValueError(f"the key {key.value!r} stands twice, in line {lines[key.value]} and {line}")
+                lines[key.value] = line
+        return node
+
+
 def check_given(recipe_class: type, arguments: Sequence[str], options: Collection[str]) -> None:
     """Refuses fields that the recipe does not have, in the file or on the command line.
 
@@ -55,7 +70,7 @@ def _read(path: str) -> dict[str, Any]:
     if not Path(path).is_file():
         raise FileNotFoundError(f"recipe: there is no file {str(Path(path).absolute())!r}.")
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        content = yaml.load(Path(path).read_text(encoding="utf-8"), _Loader)  # noqa: S506  # a safe one
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ValueError(f"recipe: {path} cannot be read as YAML: {' '.join(str(error).split())}") from None
     return content if isinstance(content, dict) else {}

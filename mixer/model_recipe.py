@@ -11,6 +11,7 @@ from mixer.heads import Head
 from mixer.model_inputs import heads_of, takes_task
 from mixer.multi_task import MultiTaskModel
 from mixer.nearest import did_you_mean
+from mixer.pretrained import load_pretrained
 
 Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification", "token-classification", "encoder"]
 
@@ -89,7 +90,7 @@ class ModelRecipe:
     def _build(self) -> PreTrainedModel:
         auto = getattr(transformers, _AUTO_CLASSES[self.task])
         if self.name_or_path is not None:
-            return auto.from_pretrained(self.name_or_path, **self.config)  # type: ignore[no-any-return]
+            return load_pretrained(auto, self.name_or_path, **self.config)  # type: ignore[no-any-return]
         if "model_type" not in self.config:
             raise ValueError("give name_or_path, or a config with a model_type (such as 'llama') for a new model.")
         return auto.from_config(AutoConfig.for_model(**self.config))  # type: ignore[no-any-return]

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
 from mixer.budget import Budget
 from mixer.learning_rate import check_scheduler
-from mixer.policies.base import Policy
+from mixer.policies.base import Mixture, Policy
 from mixer.schedules import Schedule
 from mixer.stream import Stream
 from mixer.streams import is_dataset
@@ -140,6 +141,24 @@ def check_samples(policy: Policy, num_streams: int, batch_size: int) -> None:
             "mixing=%s gives each of %d streams at least %d samples of a batch (min_samples), which leaves nothing of "
             "batch_size=%d to decide on: all get equal shares. Take a larger batch, or a smaller min_samples.",
             *(policy.name, num_streams, policy.min_samples, batch_size),
+        )
+
+
+def check_own_weights(policy: Policy, mixture: Mixture) -> None:
+    """Warns of streams' weights that a fixed mixture leaves out of account.
+
+    Args:
+        policy: The policy, started.
+        mixture: The streams.
+    """
+    given = policy.evaluation_weights() if policy.is_static and mixture.has_weights else None
+    if given is not None and not np.allclose(given, mixture.weights):
+        own, taken = (
+            dict(zip(mixture.names, each.round(3).tolist(), strict=True)) for each in (mixture.weights, given)
+        )
+        logger.warning(
+            "The streams' weights %s are not used by mixing=%s, which mixes by %s. Leave one of the two out.",
+            *(own, policy.name, taken),
         )
 
 

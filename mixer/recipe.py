@@ -17,7 +17,9 @@ from mixer.method import Method
 from mixer.model_recipe import ModelRecipe
 from mixer.planner import Drawing
 from mixer.policies.base import Policy
+from mixer.pretrained import load_pretrained
 from mixer.probing import Probing
+from mixer.recipe_checks import check_evaluation, check_lengths, check_streams
 from mixer.schedules import Schedule
 from mixer.stream_recipe import BuiltStream, StreamRecipe
 from mixer.trainer import MixingTrainer
@@ -85,19 +87,25 @@ class Recipe:
         Raises:
             ValueError: If a part cannot be built; the field is named.
         """
+        check_streams(self.streams, self.mixing)
         reference = _load("reference_model", self._reference)  # before the seed is set: loading may draw
         tokenizer = _load("tokenizer", self._tokenizer)
-        has_formats = any(stream.format is not None for stream in self.streams.values())
         set_seed(self.training.seed)
         built = self.build_streams(tokenizer)
+        if tokenizer is None and self.training.per_device_train_batch_size > 1:
+            for name, one in built.items():
+                if self.streams[name].data is not None:
+                    check_lengths(one.stream.dataset, f"streams.{name}")
         evaluation = {name: one.evaluation for name, one in built.items() if one.evaluation is not None}
+        check_evaluation(self.streams, evaluation, self.training)
         model = _load(model_field, self.model.build)
         heads = {name: one.stream.head or name for name, one in built.items()}
         note_class_names(model, heads, {name: one.class_names for name, one in built.items() if one.class_names})
+        collator = None if tokenizer is None or not self._reads_rows else collator_for(self.model.task, tokenizer)
         return MixingTrainer(
             model=model,
             args=self.training,
-            data_collator=collator_for(self.model.task, tokenizer) if has_formats else None,
+            data_collator=collator,
             train_dataset=[one.stream for one in built.values()],
             eval_dataset=evaluation or None,
             processing_class=tokenizer,
@@ -133,8 +141,12 @@ class Recipe:
         def build() -> dict[str, BuiltStream]:
             return {name: stream.build(name, tokenizer, self.model.task) for name, stream in self.streams.items()}
 
-        leave_files = any(stream.data is not None or stream.format is not None for stream in self.streams.values())
-        return in_turns(self.training, build) if leave_files else build()
+        return in_turns(self.training, build) if self._reads_rows else build()
+
+    @property
+    def _reads_rows(self) -> bool:
+        """Whether a stream's samples are rows that are read or made here, and not what a function gives."""
+        return any(stream.data is not None or stream.format is not None for stream in self.streams.values())
 
     def _reference(self) -> PreTrainedModel | None:
         if self.reference_model is None:
@@ -147,8 +159,8 @@ class Recipe:
         if isinstance(self.tokenizer, Factory):
             tokenizer = call_by_name("factory", self.tokenizer.factory, self.tokenizer.arguments)
         else:
-            tokenizer = AutoTokenizer.from_pretrained(self.tokenizer)
-        if any(stream.format is not None for stream in self.streams.values()):
+            tokenizer = load_pretrained(AutoTokenizer, self.tokenizer)
+        if self._reads_rows:
             ensure_pad_token(tokenizer, self.model.task)
         return tokenizer
 

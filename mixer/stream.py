@@ -41,6 +41,8 @@ class Stream:
         head: What a model with one head per task is told as `task`; `None` tells it the stream's name, if its forward
             takes a `task`.
         loss_weight: A factor on this stream's loss, beside how often its samples come. Logs show the loss without it.
+        content: By what the samples are known again: a run that was saved goes on only with the same text. `None`
+            compares how many there are; without effect on an iterable data set.
 
     A stream whose collator, labels, loss or head is its own has micro-batches of its own. Where losses or heads
     differ, their terms are of different kinds (a sentence here, a token there), so that a stream counts by its samples
@@ -67,6 +69,7 @@ class Stream:
     compute_loss_func: Callable[..., Any] | None = None
     head: str | None = None
     loss_weight: float = 1.0
+    content: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():

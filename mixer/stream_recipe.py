@@ -4,7 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import datasets
+
 from mixer.called_by_name import call_by_name
+from mixer.data.fingerprint import content_of
 from mixer.data.formats import Format
 from mixer.data.formatting import column_names, fitted, formatted
 from mixer.data.source import DataSource
@@ -80,7 +83,7 @@ class StreamRecipe:
 
         Args:
             name: The stream's name.
-            tokenizer: The recipe's tokenizer, for a format.
+            tokenizer: The recipe's tokenizer, for a format, and to fill batches up.
             task: The model's task, for a format.
 
         Returns:
@@ -102,7 +105,9 @@ class StreamRecipe:
             train, validation, names = self._formatted(train, validation, tokenizer, task, called)
         elif self.data is not None:
             _check_is_tokenised(train, called)
-        stream = Stream(name, train, **{option: getattr(self, option) for option in _STREAM_OPTIONS})
+        is_own = self.data is not None or self.format is not None or self.validation is not None
+        content = content_of(train) if is_own and isinstance(train, datasets.Dataset) and len(train) else None
+        stream = Stream(name, train, content=content, **{option: getattr(self, option) for option in _STREAM_OPTIONS})
         return BuiltStream(stream, validation, names)
 
     def _load(self, called: str) -> tuple[Any, Any]:

@@ -36,6 +36,7 @@ from mixer.options import (
     check_max_tokens,
     check_metrics,
     check_needs,
+    check_own_weights,
     check_samples,
     check_schedule,
 )
@@ -49,7 +50,7 @@ from mixer.resuming import ResumingMixin
 from mixer.schedules import Schedule, as_schedule
 from mixer.searching import SearchingMixin
 from mixer.stream import Stream
-from mixer.streams import as_streams
+from mixer.streams import as_streams, describe
 from mixer.training_checks import check_arguments
 from mixer.trl_steps import TRLStepsMixin
 from mixer.updates import NonFinite, UpdateMixin
@@ -176,6 +177,7 @@ class MixingMixin(
             check_samples(self._policy, len(self.streams), size.value)
             self._run_probe = self._new_probe(probe, size)
             self._mixing = Mixing(planner, self._policy, clock, size)
+            check_own_weights(self._policy, describe(self.streams))
             self._agreement = Agreement(self.args.world_size, len(self.streams), self.args.ddp_timeout_delta)
             self._recorder = self._new_recorder(self._mixing)
             self._attach_methods(with_conflict(methods, conflict), self._data_seed)

@@ -17,7 +17,7 @@ _MOST_LISTED = 25
 def check_fields(kind: Any, content: Any, field: str = "") -> None:
     """Refuses content with a field, at any depth, that its type does not have.
 
-    What is wrong otherwise is left to whoever parses it.
+    Refuses words for a number too. What is wrong otherwise is left to whoever parses it, who does not name the field.
 
     Args:
         kind: The type: a dataclass, a class that is written by its path, a union, a list or a mapping of them.
@@ -29,6 +29,7 @@ def check_fields(kind: Any, content: Any, field: str = "") -> None:
     """
     if isinstance(content, str):
         _check_class_name(kind, content, field)
+        _check_number(kind, content, field)
     elif isinstance(content, list):
         for own in _options(kind):
             for number, part in enumerate(content if typing.get_origin(own) is list else ()):
@@ -107,6 +108,17 @@ def _check_class_name(kind: Any, name: str, field: str) -> None:
     classes = [own for own in options if inspect.isclass(own) and not _is_plain(own)]
     if len(classes) == 1 and inspect.isabstract(classes[0]) and str not in options:
         _class_of(classes, name, field)
+
+
+def _check_number(kind: Any, text: str, field: str) -> None:
+    """Refuses a text that is no number, where nothing else can stand; YAML takes `1e-3` for a text."""
+    options = set(_options(kind))
+    if text in ("None", "null") or not options & {int, float} or options - {int, float, type(None)}:
+        return
+    try:
+        float(text)
+    except ValueError:
+        raise ValueError(f"{field}: it must be a number, got {text!r}.") from None
 
 
 def _class_of(classes: list[Any], path: str, field: str) -> type | None:

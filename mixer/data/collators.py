@@ -15,8 +15,15 @@ from mixer.data.formats.tokens import IGNORED
 logger = logging.get_logger(__name__)
 
 
+class _CausalCollator(DataCollatorForSeq2Seq):
+    """Pads tokens and labels; rows of tokens without labels are learned whole."""
+
+    def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> Any:
+        return super().__call__([{"labels": row["input_ids"], **row} for row in features], return_tensors)  # type: ignore[no-untyped-call]
+
+
 def collator_for(task: str, tokenizer: Any) -> Any:
-    """Gives what makes micro-batches of samples that a format made.
+    """Gives what makes micro-batches of samples that a format made, or of rows of tokens.
 
     Args:
         task: The model's task.
@@ -26,7 +33,9 @@ def collator_for(task: str, tokenizer: Any) -> Any:
         A collator of transformers: it pads labels by -100 for language models, masks for masked ones, and leaves
         classes alone.
     """
-    if task in ("causal-lm", "seq2seq-lm"):
+    if task == "causal-lm":
+        return _CausalCollator(tokenizer, label_pad_token_id=IGNORED)
+    if task == "seq2seq-lm":
         return DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=IGNORED)
     if task == "masked-lm":
         return DataCollatorForLanguageModeling(tokenizer)

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from mixer.data.formats.base import Format
+
+# Of so many rows, evenly spaced, the content is compared when a run goes on: reading all would cost as much as a pass.
+_NUM_COMPARED = 256
 
 # What is left in a fast tokenizer by the last text that it was called with.
 _PASSING = ("truncation", "padding")
@@ -36,6 +41,20 @@ def fingerprint_of(dataset: Any, chosen: Format, tokenizer: Any, task: str) -> s
     return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
+def content_of(dataset: Any) -> str:
+    """Gives by what the samples of a data set are known again, wherever they lie and whenever they were made.
+
+    Args:
+        dataset: The samples, a `datasets.Dataset`.
+
+    Returns:
+        16 hexadecimal digits that follow from up to 256 rows, evenly spaced, in their order.
+    """
+    places = np.unique(np.linspace(0, len(dataset) - 1, _NUM_COMPARED).astype(np.int64))
+    rows = dataset.with_format("arrow")[places].to_pylist()
+    return hashlib.blake2b(json.dumps(rows, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
+
+
 def tokenizer_content(tokenizer: Any) -> Mapping[str, Any]:
     """Gives what a tokenizer's tokens follow from, whatever it was called with before.
 
@@ -57,4 +76,5 @@ def tokenizer_content(tokenizer: Any) -> Mapping[str, Any]:
         "special_tokens": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
         "model_max_length": tokenizer.model_max_length,
         "truncation_side": tokenizer.truncation_side,
+        "split_special_tokens": getattr(tokenizer, "split_special_tokens", False),
     }

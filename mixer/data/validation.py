@@ -19,7 +19,8 @@ class Validation:
 
     Args:
         size: How much: a share of the rows, such as 0.05, or a number of them.
-        stratify_by: Column whose values keep their shares: each has its part of what is held out, to a row.
+        stratify_by: Column whose values keep their shares: each has its part of what is held out, to a row, and
+            keeps one or more for training.
         seed: Seed of the draw.
 
     Raises:
@@ -65,7 +66,11 @@ class Validation:
                 f"{called}: {self.size} of {len(dataset)} rows would leave {len(dataset) - num_held} for training and "
                 f"{num_held} for validation; both need one or more."
             )
-        kept, held = hold_out(len(dataset), num_held, self.seed, self._strata(dataset, called))
+        strata = self._strata(dataset, called)
+        try:
+            kept, held = hold_out(len(dataset), num_held, self.seed, strata)
+        except ValueError as error:
+            raise ValueError(f"{called}.stratify_by: {error}") from None
         return dataset.select(kept), dataset.select(held)
 
     def _strata(self, dataset: Any, called: str) -> Int64Array | None:
@@ -89,15 +94,24 @@ def hold_out(
         num_held: How many of them are held out.
         seed: Seed of the draw.
         strata: int64 `[num_samples]`: the part that each belongs to; every part gives its share of what is held out,
-            rounded up or down so that they add up.
+            rounded up or down so that they add up, and one or more of each stay.
 
     Returns:
         Indices that stay and indices that are held out, int64, ascending; none in both.
+
+    Raises:
+        ValueError: If so many are held out that none of a part would stay.
     """
     order = np.random.default_rng(seed).permutation(num_samples)
     if strata is None:
         held = order[:num_held]
     else:
+        num_parts = len(np.unique(strata))
+        if num_held > num_samples - num_parts:
+            raise ValueError(
+                f"{num_held} of {num_samples} rows with {num_parts} different values cannot be held out so that one of "
+                "each stays for training: hold out fewer, or leave out stratify_by."
+            )
         quotas = _quotas(np.bincount(strata), num_held)
         by_stratum = order[np.argsort(strata[order], kind="stable")]
         starts = np.cumsum(np.bincount(strata)) - np.bincount(strata)
@@ -108,10 +122,12 @@ def hold_out(
 
 
 def _quotas(sizes: Int64Array, total: int) -> Int64Array:
-    """Gives each part its share, by the largest remainders."""
+    """Gives each part its share, by the largest remainders; one of each part stays."""
     exact = sizes * total
     quotas, remainders = exact // sizes.sum(), exact % sizes.sum()
-    most_left = np.argsort(-remainders, kind="stable")[: total - quotas.sum()]
-    quotas[most_left] += 1
+    by_remainder = np.argsort(-remainders, kind="stable")
+    while num_left := total - quotas.sum():  # a second time only where parts of one row each cannot give theirs
+        with_more = by_remainder[quotas[by_remainder] < sizes[by_remainder] - 1]
+        quotas[with_more[:num_left]] += 1
     result: Int64Array = quotas
     return result

@@ -110,7 +110,7 @@ def test_one_process_trains_with_another_policy_and_model(recipe: Path, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--training.max_steps", "many"], 'Parser key "training.max_steps"'),
+        (["--training.max_steps", "many"], "training.max_steps: it must be a number, got 'many'"),
         (["--streams.python.factory", "tasks.nowhere.f"], "streams.python.factory: 'tasks.nowhere.f' cannot be found"),
         (
             ["--streams.python.arguments", '{"num_sample": 3}'],

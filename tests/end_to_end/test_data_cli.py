@@ -132,7 +132,7 @@ def test_a_dry_run_shows_what_is_learned(folder: Path, capsys: pytest.CaptureFix
         (["--streams.sums.format", "null"], "nothing makes tokens of them: give format"),
         (["--streams.sums.validation", "2.5"], "a share between 0 and 1, or a number of rows"),
         (["--streams.sums.data.validation_split", "test"], "there is no split 'test'; there are ['train']"),
-        (["--streams.sums.data.validation_split", "train"], "validation split already: give that or validation"),
+        (["--streams.sums.data.validation_split", "train[20:]"], "validation split already: give that or validation"),
         (["--streams.text.validation", "0.1"], "nothing can be held out of data that are streamed"),
         (["--streams.sums.format.prompt", "{ask}"], "streams.sums: Prompt reads the column 'ask'"),
         (["--tokenizer", "null"], "streams.chat.format: Chat needs a tokenizer: give the recipe one"),

@@ -12,6 +12,7 @@ from mixer import Head
 from mixer.called_by_name import Factory
 from mixer.data import DataSource, Labelled, Prompt, Text, Validation
 from mixer.model_recipe import ModelRecipe
+from mixer.planner import Planner
 from mixer.recipe import Recipe
 from mixer.stream_recipe import StreamRecipe
 from tests.helpers import plain_options
@@ -38,6 +39,16 @@ def reviews(num: int = 12) -> datasets.Dataset:
     return datasets.Dataset.from_dict(
         {"text": ["good film", "bad food"] * (num // 2), "label": ["yes", "no"] * (num // 2)}
     )
+
+
+def numbered() -> datasets.Dataset:
+    texts = ["good film", "bad food", "so good", "so bad", "film"]
+    rows = [{"text": texts[number % 5], "label": ["yes", "no"][number % 3 == 0]} for number in range(40)]
+    return datasets.Dataset.from_list(rows)
+
+
+def turned() -> datasets.Dataset:
+    return numbered().select(range(39, -1, -1))
 
 
 def splits() -> dict[str, datasets.Dataset]:
@@ -144,3 +155,33 @@ def test_a_tokenizer_by_a_function_is_made_with_its_arguments(tmp_path: Path) ->
     recipe = Recipe(ModelRecipe(), {}, TrainingArguments(**plain_options(tmp_path)), tokenizer=factory)
     assert recipe._tokenizer().pad_token == "<|im_end|>"  # noqa: S105
     assert byte_level().pad_token == "<pad>"  # noqa: S105
+
+
+@pytest.mark.parametrize(
+    "other", [{"validation": Validation(4, seed=1)}, {"format": Labelled(max_length=2)}, {"factory": f"{HERE}.turned"}]
+)
+def test_a_run_does_not_go_on_with_other_samples_of_the_same_number(other: dict[str, Any]) -> None:
+    fields = {"factory": f"{HERE}.numbered", "format": Labelled(), "validation": Validation(4)}
+    saved = Planner([build(**fields)[0]], seed=0).state_dict()
+    Planner([build(**fields)[0]], seed=0).load_state_dict(saved)
+    changed = Planner([build(**{**fields, **other})[0]], seed=0)
+    with pytest.raises(ValueError, match=r"stream 's': content was .* when the run was saved and is"):
+        changed.load_state_dict(saved)
+    changed.load_state_dict(saved, allow_inexact=True)
+    del saved["streams"]["s"]["content"]  # as in checkpoints of before
+    changed.load_state_dict(saved)
+
+
+def test_the_content_stays_the_same_wherever_the_data_lie(tmp_path: Path) -> None:
+    contents = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        numbered().to_json(tmp_path / name / "rows.jsonl")
+        stream, _ = build(data=DataSource(str(tmp_path / name / "rows.jsonl")), format=Labelled())
+        contents.append(stream.content)
+    assert contents[0] is not None
+    assert contents[0] == contents[1]
+
+
+def test_data_sets_of_functions_are_not_looked_into() -> None:
+    assert build(factory=f"{HERE}.rows_of_tokens")[0].content is None

@@ -1,5 +1,6 @@
 """Fields that a recipe does not have are told with the nearest one, wherever they stand and however they are given."""
 
+import contextlib
 import copy
 from pathlib import Path
 from typing import Any
@@ -95,3 +96,30 @@ def test_a_recipe_that_is_not_there_or_no_yaml_is_named(tmp_path: Path, capsys: 
             main(["train", str(tmp_path / name)])
         assert stop.value.code == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("streams:\n  a: {factory: f, weight: 1}\n  b: &b {factory: f}\n  c: {<<: *b, factory: g}\n")
+    check_given(Recipe, ["--recipe", str(path)], OPTIONS)
+    path.write_text("streams:\n  a: {factory: f}\n  b:\n    weight: 1\n    factory: f\n    weight: 2\n")
+    with pytest.raises(ValueError, match="the key 'weight' stands twice, in line 4 and 6"):
+        check_given(Recipe, ["--recipe", str(path)], OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "is_number"),
+    [
+        ("streams.a.weight", "a", False),
+        ("streams.a.weight", "1e-3", True),
+        ("streams.a.weight", "null", True),
+        ("training.learning_rate", "fast", False),
+        ("mixing.init_args.policy.init_args.temperature", "warm", False),
+        ("streams.a.head", "a", True),
+    ],
+)
+def test_words_for_a_number_name_the_field(path: str, value: str, is_number: bool) -> None:
+    recipe = copy.deepcopy(RECIPE)
+    put(recipe, path, value)
+    with contextlib.nullcontext() if is_number else pytest.raises(ValueError, match=f"^{path}: it must be a number"):
+        check_fields(Recipe, recipe)

@@ -12,7 +12,7 @@ import datasets
 import pytest
 
 from mixer.data import Format, Text, formatted
-from mixer.data.fingerprint import fingerprint_of
+from mixer.data.fingerprint import fingerprint_of, tokenizer_content
 from tests.mixer.data.small_tokenizers import CHATML, MARKED, byte_level
 
 ROOT = Path(__file__).parents[3]
@@ -102,3 +102,10 @@ def test_whatever_samples_follow_from_is_in_the_fingerprint() -> None:
     ]
     assert len({same, *different}) == len(different) + 1
     assert fingerprint_of(rows, Text(), byte_level(chat_template=CHATML), "causal-lm") == same
+
+
+def test_what_a_tokenizer_splits_is_part_of_what_it_is() -> None:
+    plain, splitting = byte_level(), byte_level()
+    splitting.split_special_tokens = True
+    assert tokenizer_content(plain) == tokenizer_content(byte_level())
+    assert tokenizer_content(plain) != tokenizer_content(splitting)

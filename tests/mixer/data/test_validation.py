@@ -13,16 +13,30 @@ from mixer.data.validation import hold_out
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=200), st.data(), st.integers(0, 9))
 def test_every_part_has_its_share(parts: list[int], data: st.DataObject, seed: int) -> None:
     strata = np.unique(parts, return_inverse=True)[1]
-    num_held = data.draw(st.integers(1, len(parts) - 1))
+    sizes = np.bincount(strata)
+    num_held = data.draw(st.integers(1, max(1, len(parts) - len(sizes))))
+    if num_held > len(parts) - len(sizes):
+        with pytest.raises(ValueError, match="so that one of each stays for training"):
+            hold_out(len(parts), num_held, seed, strata)
+        return
     kept, held = hold_out(len(parts), num_held, seed, strata)
     assert sorted([*kept, *held]) == list(range(len(parts)))
     assert len(held) == num_held
     assert np.all(np.diff(kept) > 0)
     assert np.all(np.diff(held) > 0)
-    shares = np.bincount(strata) * num_held / len(parts)
-    assert np.all(np.abs(np.bincount(strata[held], minlength=len(shares)) - shares) < 1)
+    assert set(strata[kept]) == set(strata)
+    shares, counts = sizes * num_held / len(parts), np.bincount(strata[held], minlength=len(sizes))
+    if np.all(np.floor(shares) + 1 < sizes):  # else some cannot give theirs
+        assert np.all(np.abs(counts - shares) < 1)
+    assert np.all(counts >= np.floor(shares))
     again = hold_out(len(parts), num_held, seed, strata)
     assert np.array_equal(held, again[1])
+
+
+def test_what_stands_once_is_learned() -> None:
+    for seed in range(20):
+        held = hold_out(5, 2, seed, np.array([0, 0, 0, 1, 2]))[1]
+        assert set(held) < {0, 1, 2}
 
 
 def rows(num: int) -> datasets.Dataset:
