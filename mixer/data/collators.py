@@ -22,6 +22,16 @@ class _CausalCollator(DataCollatorForSeq2Seq):
         return super().__call__([{"labels": row["input_ids"], **row} for row in features], return_tensors)  # type: ignore[no-untyped-call]
 
 
+class _MaskingCollator(DataCollatorForLanguageModeling):
+    """Masks rows of tokens; rows with labels were masked before, and only padded."""
+
+    def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> Any:
+        if "labels" not in features[0]:
+            return super().__call__(features, return_tensors)
+        padding = DataCollatorForTokenClassification(self.tokenizer, label_pad_token_id=IGNORED)
+        return padding(features, return_tensors)
+
+
 def collator_for(task: str, tokenizer: Any) -> Any:
     """Gives what makes micro-batches of samples that a format made, or of rows of tokens.
 
@@ -38,7 +48,7 @@ def collator_for(task: str, tokenizer: Any) -> Any:
     if task == "seq2seq-lm":
         return DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=IGNORED)
     if task == "masked-lm":
-        return DataCollatorForLanguageModeling(tokenizer)
+        return _MaskingCollator(tokenizer)
     if task == "token-classification":
         return DataCollatorForTokenClassification(tokenizer, label_pad_token_id=IGNORED)
     return DataCollatorWithPadding(tokenizer)

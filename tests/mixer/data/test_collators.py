@@ -44,3 +44,10 @@ def test_a_tokenizer_without_a_pad_token_is_refused_where_it_needs_one(task: str
         ensure_pad_token(byte_level(pad_token=None), task)
     with pytest.raises(ValueError, match="has no pad token"):
         ensure_pad_token(byte_level(pad_token=None, eos_token=None), "causal-lm")
+
+
+def test_rows_that_were_masked_before_keep_their_labels() -> None:
+    rows = [{"input_ids": [1, 3, 6, 2], "labels": [-100, 5, -100, -100]}, {"input_ids": [1, 2], "labels": [-100, 7]}]
+    batch = collator_for("masked-lm", WORDS)(rows)
+    assert batch["input_ids"][0].tolist() == [1, 3, 6, 2]
+    assert batch["labels"].tolist() == [[-100, 5, -100, -100], [-100, 7, -100, -100]]
