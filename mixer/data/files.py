@@ -85,7 +85,7 @@ def read_files(
     try:
         return _read(files, suffix, streaming, rows)
     except _FAILURES as error:
-        broken, why = (files[0], error) if len(files) == 1 else _find_broken(files, suffix, path, error)
+        broken, why = (files[0], error) if len(files) == 1 else _find_broken(files, suffix, called, path, error)
         cause = why.__cause__ or why
         told = f"{type(cause).__name__}: {str(cause).splitlines()[0]}" if str(cause) else type(cause).__name__
         raise ValueError(
@@ -109,14 +109,29 @@ def _common_suffix(files: Sequence[Path], called: str, path: Path) -> str:
     return suffixes[0]
 
 
-def _find_broken(files: Sequence[Path], suffix: str, path: Path, error: Exception) -> tuple[Path, Exception]:
-    """Finds the first file that cannot be read by itself; where they were looked for if they do not fit together."""
+def _find_broken(
+    files: Sequence[Path], suffix: str, called: str, path: Path, error: Exception
+) -> tuple[Path, Exception]:
+    """Finds the first file that cannot be read by itself; refuses one whose columns are not those of the first."""
+    columns: dict[str, Any] = {}
     for file in files:
         try:
-            _read([file], suffix, streaming=False)
-        except _FAILURES as own:
-            return file, own
+            own = dict(_read([file], suffix, streaming=False).features)
+        except _FAILURES as why:
+            return file, why
+        columns = columns or own
+        if own != columns:
+            raise ValueError(
+                f"{called}: the columns of {str(file)!r} are {_told(own)}, and those of {files[0].name!r} "
+                f"{_told(columns)}. Give files of the same columns, or a stream each."
+            ) from error
     return path, error
+
+
+def _told(columns: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} ({getattr(feature, 'dtype', type(feature).__name__)})" for name, feature in columns.items()
+    )
 
 
 def _read(files: Sequence[Path], suffix: str, streaming: bool, rows: TextRows = "line") -> Any:
