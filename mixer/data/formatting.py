@@ -66,7 +66,7 @@ def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-
     if not len(samples):
         raise ValueError(
             f"{called}: {_name(chosen)} leaves nothing of {len(dataset)} rows: "
-            f"{chosen.why_nothing(dataset.take(ROWS_AT_ONCE).to_list())}."
+            f"{chosen.why_nothing(dataset.select(range(min(ROWS_AT_ONCE, len(dataset)))).to_list())}."
         )
     if not chosen.packs and len(samples) < len(dataset):
         logger.warning(
