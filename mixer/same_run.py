@@ -6,6 +6,7 @@ from typing import Any
 
 from mixer.agreement import Agreement
 from mixer.flat import flat
+from mixer.shortened import shortened
 
 # Training arguments that say where files lie, what is told and by whom, and how samples are loaded: nodes may differ.
 _OWN_OF_NODES = (
@@ -14,7 +15,6 @@ _OWN_OF_NODES = (
     *("dataloader_pin_memory", "dataloader_prefetch_factor", "dataloader_persistent_workers", "ddp_timeout"),
 )
 _SECRET = ("token", "key", "secret", "password")
-_MOST_CHARACTERS = 200
 
 
 def shared_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def difference(own: str, first: str) -> str:
     return ", ".join(
         f"{'.'.join(name)} is another"
         if name[-1].endswith(_SECRET)
-        else f"{'.'.join(name)} is {_short(mine.get(name))} instead of {_short(theirs.get(name))}"
+        else f"{'.'.join(name)} is {shortened(repr(mine.get(name)))} instead of {shortened(repr(theirs.get(name)))}"
         for name in names
     )
 
@@ -93,8 +93,3 @@ def check_same(run: Mapping[str, Any], agreement: Agreement) -> None:
     different = "; ".join(f"on rank {rank} {what}" for rank, what in others.items() if what)
     if different:
         raise ValueError(refusal(different))
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"

@@ -28,6 +28,8 @@ logger = logging.get_logger(__name__)
 
 NonFinite = Literal["warn", "skip", "raise"]
 
+_HALF = (torch.float16, torch.bfloat16)
+
 
 class NonFiniteLossError(RuntimeError):
     """A stream's loss is not finite and the trainer was told to stop then."""
@@ -241,7 +243,9 @@ class UpdateMixin(LossesMixin):
         are_rows = convention.rows_known and rows is not None and len(rows) == len(ids)
         if are_rows and rows is not None and not (is_told and self._computes_own_loss(first)):
             sums[:-1].index_add_(0, ids, rows.to(sums.dtype))
-            unweighted = _unrounded(unweighted, rows.sum() * per_item) if factor else rows.sum() * per_item
+            if not factor or unweighted.dtype in _HALF:
+                of_rows = rows.sum() * per_item
+                unweighted = _unrounded(unweighted, of_rows) if factor else of_rows
         else:
             # A loss whose rows cannot be told apart is no stream's, rather than the first one's. One of several streams
             # that says nothing yet is 0, or not finite.
@@ -261,8 +265,6 @@ class UpdateMixin(LossesMixin):
 
 def _unrounded(loss: Tensor, of_rows: Tensor) -> Tensor:
     """Gives a loss in half precision (FSDP rounds what a model gives) as its rows have it, if rounding is all."""
-    if loss.dtype not in (torch.float16, torch.bfloat16):
-        return loss
     is_rounded = (loss - of_rows).abs() <= 4 * torch.finfo(loss.dtype).eps * of_rows.abs()
     return torch.where(is_rounded, of_rows, loss.to(of_rows.dtype))
 

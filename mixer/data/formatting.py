@@ -12,11 +12,11 @@ from transformers.utils import logging
 from mixer.data.fingerprint import fingerprint_of
 from mixer.data.formats.base import Format, Row, Sample
 from mixer.data.formats.tokens import IGNORED
+from mixer.shortened import shortened
 
 ROWS_AT_ONCE = 1000
 # What formats, templates and tokenizers raise of a row that is not as they expect.
 _ROW_ERRORS = (ValueError, TypeError, AttributeError, LookupError, TemplateError)
-_MOST_CHARACTERS = 200
 
 logger = logging.get_logger(__name__)
 
@@ -164,9 +164,7 @@ class _Encoding:
             try:
                 self.chosen.encode([row], self.tokenizer, self.task)
             except _ROW_ERRORS as own:
-                text = repr(row)
-                shown = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
-                return f" (row {number}, counted from 0: {shown})", own
+                return f" (row {number}, counted from 0: {shortened(repr(row))})", own
         return "", error
 
     def _is_learned(self, sample: Sample) -> bool:

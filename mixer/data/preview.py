@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mixer.preprocessed import preprocessed
+from mixer.shortened import shortened
 from mixer.stream import Stream
 
 _LOOKED_AT = 1000
@@ -83,4 +84,4 @@ def _shown(samples: Sequence[Any], tokenizer: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
+    return shortened(text, _MOST_CHARACTERS)

@@ -38,14 +38,16 @@ def render(messages: list[Message], tokenizer: Any, template: str | None, for_an
     Raises:
         ValueError: If the template cannot be rendered, or refuses the conversation.
     """
+    text: str = _applied(messages, tokenizer, template, tokenize=False, add_generation_prompt=for_answer)
+    return text
+
+
+def _applied(messages: list[Message], tokenizer: Any, template: str | None, **options: Any) -> Any:
     try:
-        text: str = tokenizer.apply_chat_template(
-            messages, chat_template=template, tokenize=False, add_generation_prompt=for_answer
-        )
+        return tokenizer.apply_chat_template(messages, chat_template=template, **options)
     except TemplateError as error:
         roles = [message.get("role") for message in messages]
         raise ValueError(f"the chat template refuses a conversation of {roles}: {error}") from error
-    return text
 
 
 def mask_by_template(messages: list[Message], tokenizer: Any, template: str | None) -> tuple[list[int], list[bool]]:
@@ -63,10 +65,7 @@ def mask_by_template(messages: list[Message], tokenizer: Any, template: str | No
         ValueError: If the template cannot be rendered, or refuses the conversation.
     """
     _check_is_fast(tokenizer)
-    render(messages, tokenizer, template)  # says what is wrong
-    encoded = tokenizer.apply_chat_template(
-        messages, chat_template=template, return_dict=True, return_assistant_tokens_mask=True
-    )
+    encoded = _applied(messages, tokenizer, template, return_dict=True, return_assistant_tokens_mask=True)
     return list(encoded["input_ids"]), [bool(said) for said in encoded["assistant_masks"]]
 
 
