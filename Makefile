@@ -15,7 +15,7 @@ CONTINUAL := $(TWO_RANKS) continual recipes/continual.yaml --resume never
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo demo-continual docs test test-lowest test-python lint format clean
+.PHONY: demo demo-continual pictures docs test test-lowest test-python lint format clean
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	test -x $(VENV_PYTHON) || $(PYTHON) -m venv $(VENV)
@@ -35,14 +35,19 @@ demo: $(STAMP)
 	$(LAUNCH) --training.output_dir runs/demo/adaptive
 	$(LAUNCH) --training.output_dir runs/demo/uniform --mixing Uniform
 	$(VENV)/bin/mixer compare runs/demo/adaptive runs/demo/uniform
-	@echo "A page with plots of both runs:"
+	@echo "A page on both runs: what stands out, tables and plots:"
 	@$(VENV)/bin/mixer report runs/demo/adaptive runs/demo/uniform --output runs/demo/report.html
 
 demo-continual: $(STAMP)
 	$(CONTINUAL) --training.output_dir runs/continual/without-memory --memory null
 	$(CONTINUAL) --training.output_dir runs/continual/memory
-	@echo "A page with the heat maps of both runs:"
-	@$(VENV)/bin/mixer continual-compare runs/continual/without-memory runs/continual/memory --output runs/continual/scores.html
+	$(VENV)/bin/mixer continual-compare runs/continual/without-memory runs/continual/memory --output runs/continual/scores.html
+	@echo "A page on both runs: what was forgotten, what the memory held, and how they were trained:"
+	@$(VENV)/bin/mixer report runs/continual/without-memory runs/continual/memory --output runs/continual/report.html
+
+# The pictures of the documentation, in a Chrome or Chromium that is there, from the pages of the two demos.
+pictures: $(STAMP)
+	$(VENV_PYTHON) -m benchmarks.pictures runs/demo/report.html runs/continual/report.html
 
 # Every warning is an error. What the theme prints of its own future is none.
 docs: $(DOCS_STAMP)

@@ -1,19 +1,12 @@
 """Adaptive mixing of data streams on top of the Hugging Face Trainer."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import mixer.schedules as schedules
-from mixer.adaptive_batch_size import AdaptiveBatchSizeTrainer
-from mixer.batch_sampler import AdaptiveBatchSampler
 from mixer.budget import Budget
-from mixer.controller import Mixing
-from mixer.data_loader import MixingDataLoader
-from mixer.gradient_aggregation import GradientAggregation
 from mixer.gradient_statistics import GradientStatistics
-from mixer.groups import Grouping
-from mixer.heads import Head
+from mixer.lazy_names import lazy_names
 from mixer.ledger import Ledger
-from mixer.multi_task import MultiTaskConfig, MultiTaskModel
 from mixer.order import Order
 from mixer.policies import (
     ADO,
@@ -53,14 +46,42 @@ from mixer.policies import (
     WarmUp,
     Wrapper,
 )
-from mixer.probe import GradientProbe
-from mixer.probing import Probing
-from mixer.seq2seq import MixingSeq2SeqTrainer
-from mixer.stream import Stream
-from mixer.trainer import MixingMixin, MixingTrainer
 
 if TYPE_CHECKING:
+    from mixer.adaptive_batch_size import AdaptiveBatchSizeTrainer
+    from mixer.batch_sampler import AdaptiveBatchSampler
+    from mixer.controller import Mixing
+    from mixer.data_loader import MixingDataLoader
+    from mixer.gradient_aggregation import GradientAggregation
+    from mixer.groups import Grouping
+    from mixer.heads import Head
+    from mixer.multi_task import MultiTaskConfig, MultiTaskModel
+    from mixer.probe import GradientProbe
+    from mixer.probing import Probing
+    from mixer.seq2seq import MixingSeq2SeqTrainer
     from mixer.sft import MixingSFTTrainer as MixingSFTTrainer
+    from mixer.stream import Stream
+    from mixer.trainer import MixingMixin, MixingTrainer
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "mixer.adaptive_batch_size": ["AdaptiveBatchSizeTrainer"],
+            "mixer.batch_sampler": ["AdaptiveBatchSampler"],
+            "mixer.controller": ["Mixing"],
+            "mixer.data_loader": ["MixingDataLoader"],
+            "mixer.gradient_aggregation": ["GradientAggregation"],
+            "mixer.groups": ["Grouping"],
+            "mixer.heads": ["Head"],
+            "mixer.multi_task": ["MultiTaskConfig", "MultiTaskModel"],
+            "mixer.probe": ["GradientProbe"],
+            "mixer.probing": ["Probing"],
+            "mixer.seq2seq": ["MixingSeq2SeqTrainer"],
+            "mixer.sft": ["MixingSFTTrainer"],
+            "mixer.stream": ["Stream"],
+            "mixer.trainer": ["MixingMixin", "MixingTrainer"],
+        },
+    )
 
 __all__ = [
     "ADO",
@@ -120,12 +141,3 @@ __all__ = [
     "Wrapper",
     "schedules",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Imports what needs an extra when it is asked for: the rest does without."""
-    if name == "MixingSFTTrainer":
-        from mixer.sft import MixingSFTTrainer
-
-        return MixingSFTTrainer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,8 @@ from mixer.batch_size import BatchSize
 from mixer.budget import Budget
 from mixer.clock import Clock
 from mixer.groups import Grouping
-from mixer.options import resolve_batch_size, resolve_epoch_size
+from mixer.one_pass import check_budget
+from mixer.options import check_needs, check_schedule, resolve_batch_size, resolve_epoch_size
 from mixer.planner import Drawing, Planner
 from mixer.policies import Fixed, Policy, Proportional, as_policy
 from mixer.preprocessed import preprocessed
@@ -79,6 +80,32 @@ def assemble(
         is_constant=size.is_constant,
     )
     return Planner(streams, options.seed, options.groupings, options.drawing), clock, size
+
+
+def check_mixture(
+    policy: Policy,
+    streams: Sequence[Stream],
+    args: TrainingArguments,
+    options: MixtureOptions,
+    eval_dataset: Any,
+    scheduler: Any = None,
+) -> None:
+    """Refuses a mixture that cannot be planned, or whose rules go by what the run will not observe.
+
+    Args:
+        policy: The policy.
+        streams: The streams.
+        args: The training arguments.
+        options: What else the user says.
+        eval_dataset: The evaluation data.
+        scheduler: The user's own learning-rate schedule, or `None` for one that the Trainer makes.
+
+    Raises:
+        ValueError: With the reason.
+    """
+    check_budget(args, resolve_budget(args, options.budget))
+    check_needs(policy, streams, args, eval_dataset)
+    check_schedule(options.schedule, scheduler)
 
 
 def resolve_policy(mixing: Any, streams: Sequence[Stream]) -> Policy:

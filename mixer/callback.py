@@ -1,21 +1,20 @@
 """The one callback of a mixing trainer: it closes every update before the others see it."""
 
 from collections.abc import Callable
-from math import floor, isnan
+from math import floor
 from typing import Any
 
-from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging
 
 from mixer.controller import Mixing
+from mixer.progress_bar import show_in_own_bars
 
 logger = logging.get_logger(__name__)
 
-_MAX_NAMES = 4
-
 
 class MixingCallback(TrainerCallback):
-    """Closes each update: the policy decides, the ledger is written, the epoch is put right, the bar shows coverage.
+    """Closes each update: the policy decides, the ledger is written, the epoch is put right.
 
     It comes before all other callbacks, so that those see the new state and what they change rules the next update.
 
@@ -24,7 +23,7 @@ class MixingCallback(TrainerCallback):
         close_update: Counts the update that was just trained.
         mixing: Gives the controller of the present run.
         end_epoch: Is told that the loop's epoch ends, before the other callbacks are.
-        callbacks: Gives the trainer's callbacks, among which the progress bar is found.
+        callbacks: Gives the trainer's callbacks, among which a progress bar of the user's is found.
     """
 
     def __init__(
@@ -69,11 +68,7 @@ class MixingCallback(TrainerCallback):
             # The Trainer evaluates and saves at the end as it does after its last step.
             state.max_steps = state.global_step
             control.should_training_stop = True
-        for callback in self._callbacks():
-            bar: Any = callback.training_bar if isinstance(callback, ProgressCallback) else None
-            if bar is not None:
-                bar.total = state.max_steps
-                bar.set_postfix_str(coverage_text(mixing), refresh=False)
+        show_in_own_bars(self._callbacks(), state.max_steps, mixing)
         return control
 
     def on_epoch_end(
@@ -94,24 +89,3 @@ def _show_intervals(args: TrainingArguments, state: TrainerState, before: float,
         if share is not None and 0 < share < 1:
             is_due = floor(after / share + 1e-9) > floor(before / share + 1e-9)
             setattr(state, f"{kind}_steps", state.global_step + (not is_due))
-
-
-def coverage_text(mixing: Mixing) -> str:
-    """Writes the streams' coverage on part of a line.
-
-    Args:
-        mixing: The controller.
-
-    Returns:
-        Each stream's coverage in per cent (its rows, where nobody knows how many it has), or the least and the most of
-        many streams.
-    """
-    if len(mixing.names) <= _MAX_NAMES:
-        seen = zip(mixing.coverage.items(), mixing.seen.tolist(), strict=True)
-        parts = (f"{name} {count:,} rows" if isnan(share) else f"{name} {share:.0%}" for (name, share), count in seen)
-        return "coverage " + " ".join(parts)
-    coverage = {name: share for name, share in mixing.coverage.items() if not isnan(share)}
-    if not coverage:
-        return f"{int(mixing.seen.sum()):,} rows"
-    least, most = min(coverage, key=lambda n: coverage[n]), max(coverage, key=lambda n: coverage[n])
-    return f"coverage {least} {coverage[least]:.0%} … {most} {coverage[most]:.0%}"

@@ -1,118 +1,111 @@
-"""The command line: `mixer policies`, `mixer schedules`, `mixer compare`, `mixer report`, and what starts the others.
+"""The command line: each command is in a file of its own, and loaded when it is asked for.
 
-`mixer train RECIPE.yaml` is in `mixer.train_command`, `mixer doremi RECIPE.yaml` in `mixer.doremi_command`, `mixer fit
-RUN ...` in `mixer.fit.command`.
-
-Other packages add commands; see `mixer.commands`.
+Other packages add commands; see `mixer.commands`. A command ends with status 0 when it is done, 1 when it failed on the
+way (with a traceback), 2 when its input is wrong (with a message), 3 when it found what `--strict` does not allow, and
+130 when it was interrupted. Where the status is 1 or 2, stdout has no JSON.
 """
 
+import importlib
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from jsonargparse import ArgumentParser
-from rich.console import Console
-from rich.table import Table
 
-from mixer.commands import Command, plugged_in_commands
-from mixer.compare import compare
-from mixer.costs import cost_of
-from mixer.doremi_command import doremi
+from mixer.commands import Command, HelpFormatter, plugged_in_commands
+from mixer.completion_command import completion_script
 from mixer.ending import end_together, import_early
-from mixer.fit.command import fit
 from mixer.given_fields import check_given
-from mixer.policies import Policy, Wrapper, policy_classes
-from mixer.schedules import Schedule, schedule_classes
-from mixer.train_command import train
+from mixer.policies import policy_classes
 
-_OWN_COMMANDS = ("policies", "schedules", "compare", "report")
-_MORE_COMMANDS: dict[str, Callable[[], Command]] = {"train": train, "doremi": doremi, "fit": fit}
+INTERRUPTED = 130
+
+# Where each command is made.
+_COMMANDS = {
+    "train": "mixer.train_command:train",
+    "inspect": "mixer.inspecting.command:inspect",
+    "policies": "mixer.rules_command:policies",
+    "schedules": "mixer.rules_command:schedules",
+    "compare": "mixer.compare_command:compare",
+    "report": "mixer.report.command:report",
+    "watch": "mixer.watch.command:watch",
+    "doremi": "mixer.doremi_command:doremi",
+    "fit": "mixer.fit.command:fit",
+    "simulate": "mixer.simulation.command:simulate",
+    "explain": "mixer.explaining.command:explain",
+    "completion": "mixer.completion_command:completion",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs a command; ends the process with status 2 and a message when the input is wrong.
+    """Runs a command; ends the process with a status other than 0 where it is not simply done.
 
     Args:
         arguments: Command and arguments; `None` takes those of the process.
     """
-    import_early()
     given = list(sys.argv[1:] if arguments is None else arguments)
-    more = _more_commands(given[0] if given else None)
-    parser = _parser(more)
-    if given and given[0] in more:
-        given = _with_recipe_checked(given, more[given[0]])
-    config = parser.parse_args(given)
-    command = config[config.command]
     try:
-        if config.command in more:
-            more[config.command].run(command)
-        elif config.command == "policies":
-            _print_rules("Mixing policies", policy_classes())
-        elif config.command == "schedules":
-            _print_rules("Batch-size schedules", schedule_classes())
-        elif config.command == "report":
-            _report(command.runs, command.output)
-        else:
-            Console(width=None if sys.stdout.isatty() else 120).print(compare([Path(run) for run in command.runs]))
+        status = _run(given)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    except KeyboardInterrupt:
+        print(f"{' '.join(['mixer', *given[:1]])}: interrupted", file=sys.stderr)  # noqa: T201
+        sys.exit(INTERRUPTED)
+    if status:
+        sys.exit(status)
+
+
+def _run(given: list[str]) -> int | None:
+    import_early()
+    commands = _commands(given[0] if given else None)
+    parser = _parser(commands)
+    if given and given[0] in commands:
+        given = _with_recipe_checked(given, commands[given[0]])
+    config = parser.parse_args(given)
+    name = config.command
+    if name == "completion":
+        print(completion_script(commands, config.completion.shell))  # noqa: T201
+        return None
+    try:
+        status = commands[name].run(config[name])
         end_together()
+    except BrokenPipeError:  # an `OSError` that is nobody's wrong input
+        raise
     except (ValueError, TypeError, OSError) as error:
-        _refuse(config.command, error)
+        _refuse(name, error)
+    return status
 
 
-def _more_commands(asked: str | None) -> dict[str, Command]:
-    """Makes the commands that have a file of their own; where one is asked for by name, no more than that is loaded."""
-    if asked in _OWN_COMMANDS:
-        return {}
-    if asked in _MORE_COMMANDS:
-        return {asked: _MORE_COMMANDS[asked]()}
-    own = {name: make() for name, make in _MORE_COMMANDS.items()}
-    return {**own, **plugged_in_commands((*_OWN_COMMANDS, *_MORE_COMMANDS))}
+def _commands(asked: str | None) -> dict[str, Command]:
+    """Makes the commands; where one of our own is asked for by name, no more than that is loaded."""
+    if asked in _COMMANDS and asked != "completion":
+        return {asked: _made(asked)}
+    return {**{name: _made(name) for name in _COMMANDS}, **plugged_in_commands(tuple(_COMMANDS))}
 
 
-def _parser(more: Mapping[str, Command]) -> ArgumentParser:
-    policy_classes()  # imports those of other packages: the parser finds classes that are imported by their names
+def _made(name: str) -> Command:
+    module, _, function = _COMMANDS[name].partition(":")
+    command: Command = getattr(importlib.import_module(module), function)()
+    return command
+
+
+def _parser(made: Mapping[str, Command]) -> ArgumentParser:
+    if any(command.recipe_class for command in made.values()):
+        policy_classes()  # imports those of other packages: the parser finds classes that are imported by their names
     parser = ArgumentParser(
-        prog="mixer", description="Trains one model on a mixture of data streams.", allow_abbrev=False
+        prog="mixer",
+        description="Trains one model on a mixture of data streams, and shows what that did.",
+        epilog="mixer COMMAND --help says what a command takes, with an example.",
+        allow_abbrev=False,
+        formatter_class=HelpFormatter,  # of the commands, too
     )
     commands = parser.add_subcommands(dest="command")
-    for name, command in more.items():
+    for name, command in made.items():
         commands.add_subcommand(name, command.parser, help=command.summary)
-    _add_reading_commands(commands)
+        command.parser.prog = f"mixer {name}"  # and not "mixer [options] ...", of which there are none
     return parser
-
-
-def _add_reading_commands(commands: Any) -> None:
-    """Adds the commands that train nothing."""
-    policies = ArgumentParser(
-        description="Lists the mixing policies, what they need, what that costs and what they do."
-    )
-    commands.add_subcommand("policies", policies, help="list the mixing policies")
-    schedules = ArgumentParser(
-        description="Lists the batch-size schedules, what they need, what that costs and what they do."
-    )
-    commands.add_subcommand("schedules", schedules, help="list the batch-size schedules")
-    compared = ArgumentParser(description="Puts finished or running runs side by side.")
-    compared.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
-    commands.add_subcommand("compare", compared, help="put runs side by side")
-    reported = ArgumentParser(description="Writes one page with a table and plots of finished or running runs.")
-    reported.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
-    reported.add_argument(
-        "--output", type=str, default=None, metavar="PATH", help="Path of the page. Default: report.html of the first."
-    )
-    commands.add_subcommand("report", reported, help="write a page with plots of runs")
-
-
-def _report(runs: list[str], output: str | None) -> None:
-    try:
-        from mixer.report import write_report  # its libraries are an extra that training does without
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] not in ("plotly", "jinja2"):
-            raise
-        raise ValueError(
-            f"the page needs {error.name}, which is not installed: pip install 'adaptive-mixer[report]'."
-        ) from None
-    print(write_report(runs, output))  # noqa: T201
 
 
 def _with_recipe_checked(arguments: list[str], command: Command) -> list[str]:
@@ -131,17 +124,3 @@ def _with_recipe_checked(arguments: list[str], command: Command) -> list[str]:
 def _refuse(command: str, error: Exception) -> NoReturn:
     print(f"mixer {command}: {error}", file=sys.stderr)  # noqa: T201
     sys.exit(2)
-
-
-def _print_rules(title: str, rules: Mapping[str, type[Policy] | type[Schedule]]) -> None:
-    table = Table(title=title)
-    for column in ("name", "needs", "costs", "what it does"):
-        table.add_column(column)
-    for name, rule in rules.items():
-        summary = (rule.__doc__ or "").strip().splitlines()[0]
-        if issubclass(rule, Wrapper):
-            needs = costs = "its inner policy's"
-        else:
-            needs, costs = ", ".join(sorted(rule.needs)) or "nothing", cost_of(rule)
-        table.add_row(name, needs, costs, summary)
-    Console(width=None if sys.stdout.isatty() else 120).print(table)

@@ -6,13 +6,28 @@ from importlib.metadata import EntryPoint
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
-from mixer.plugins import load_plug_ins
+from mixer.plugins import load_plug_ins, made_by
+
+# Status of a command that did what it was asked to and found what `--strict` does not allow.
+FOUND = 3
+
+_EXAMPLE = "Example:\n  "
 
 PLUG_IN_GROUP = "adaptive_mixer.commands"
 
 _Recipe = TypeVar("_Recipe")
+
+
+class HelpFormatter(DefaultHelpFormatter):
+    """Keeps an example in one line, so that it can be copied."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith(_EXAMPLE):
+            return text
+        filled: str = super()._fill_text(text, width, indent)
+        return filled
 
 
 @dataclass(frozen=True)
@@ -24,16 +39,23 @@ class Command:
 
     Args:
         parser: The arguments.
-        run: What is done with them; input is refused by a `ValueError`, which ends the process with status 2.
+        run: What is done with them; input is refused by a `ValueError`, which ends the process with status 2. It may
+            give a status of its own, such as `FOUND`.
         summary: A few words for `mixer --help`.
         recipe_class: The dataclass of a recipe whose path may be the first argument; the parser has its fields, and an
             option `--recipe`. `None` for a command without one.
+        example: A line that does something useful, for the command's help.
     """
 
     parser: ArgumentParser
-    run: Callable[[Namespace], None]
+    run: Callable[[Namespace], int | None]
     summary: str
     recipe_class: type | None = None
+    example: str = ""
+
+    def __post_init__(self) -> None:
+        if self.example:
+            self.parser.epilog = f"{_EXAMPLE}{self.example}"
 
 
 def plugged_in_commands(taken: Sequence[str]) -> dict[str, Command]:
@@ -49,12 +71,7 @@ def plugged_in_commands(taken: Sequence[str]) -> dict[str, Command]:
 
 
 def _load(entry: EntryPoint, taken: Collection[str]) -> tuple[str, Command]:
-    if entry.name in taken:
-        raise ValueError(f"there already is a command {entry.name}; give it another name")
-    command = entry.load()()
-    if not isinstance(command, Command):
-        raise TypeError(f"{entry.value} gives a {type(command).__name__}, not a mixer.commands.Command")
-    return entry.name, command
+    return made_by(entry, taken, "command", Command)
 
 
 def build_recipe(

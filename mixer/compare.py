@@ -1,13 +1,13 @@
 """Runs side by side, from their ledgers."""
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 from rich.table import Table
 
-from mixer.ledger import Ledger
+from mixer.run_folder import open_ledger
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,18 @@ class RunSummary:
         streams: One row a stream, by name: `first_loss` and `last_loss` of evaluations, `samples`, `coverage`,
             `weight` (mean).
         updates: Number of updates.
+        evaluated: Names of the streams with an evaluation; others, such as memories, have no loss.
     """
 
     name: str
     streams: pd.DataFrame
     updates: int
+    evaluated: frozenset[str]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The same with the streams' names as a column."""
+        return self.streams.reset_index(names="stream")
 
 
 def summarise(run: Path) -> RunSummary:
@@ -38,10 +45,8 @@ def summarise(run: Path) -> RunSummary:
     Raises:
         ValueError: If the folder holds no ledger with rows.
     """
-    ledger = Ledger(run / "ledger")
+    ledger = open_ledger(run)
     rows = ledger.to_pandas()
-    if rows.empty:
-        raise ValueError(f"{run} is not the folder of a run: there is no ledger with rows in it.")
     by_stream = rows.groupby("stream", sort=False)
     summary = pd.DataFrame(
         {
@@ -50,25 +55,23 @@ def summarise(run: Path) -> RunSummary:
             "weight": by_stream["weight"].mean(),
         }
     )
-    evaluations = ledger.evaluations().groupby("stream", sort=False)["loss"]
-    summary.insert(0, "first_loss", evaluations.first())
-    summary.insert(1, "last_loss", evaluations.last())
-    return RunSummary(run.name, summary, int(rows["step"].max()))
+    evaluations = ledger.evaluations()
+    # The first and the last count, also where they are no numbers.
+    summary.insert(0, "first_loss", evaluations.drop_duplicates("stream", keep="first").set_index("stream")["loss"])
+    summary.insert(1, "last_loss", evaluations.drop_duplicates("stream", keep="last").set_index("stream")["loss"])
+    evaluated = frozenset(evaluations["stream"]) & frozenset(summary.index)
+    return RunSummary(run.name, summary, int(rows["step"].max()), evaluated)
 
 
-def compare(runs: list[Path]) -> Table:
+def comparison_table(summaries: Sequence[RunSummary]) -> Table:
     """Makes a table of runs: what each stream got and gave in each of them.
 
     Args:
-        runs: Output folders.
+        summaries: The runs.
 
     Returns:
         The table, one row a stream, and the average and the worst loss below.
-
-    Raises:
-        ValueError: If a folder holds no run.
     """
-    summaries = [summarise(run) for run in runs]
     table = Table(title="Validation loss and samples by stream")
     table.add_column("stream", justify="left")
     for summary in summaries:
@@ -83,9 +86,10 @@ def compare(runs: list[Path]) -> Table:
     for label, reduce in (("average", pd.Series.mean), ("worst", pd.Series.max)):
         cells = []
         for summary in summaries:
-            first, last = reduce(summary.streams["first_loss"]), reduce(summary.streams["last_loss"])
+            losses = summary.streams[summary.streams.index.isin(summary.evaluated)]
+            first, last = (reduce(losses[column], skipna=False) for column in ("first_loss", "last_loss"))
             samples = f"{summary.streams['samples'].sum():,}" if label == "average" else ""
-            cells += [_course(first, last), samples and f"({samples})", "", ""]
+            cells += [_course(first, last) if summary.evaluated else "-", samples and f"({samples})", "", ""]
         table.add_row(label, *cells)
     return table
 
@@ -94,11 +98,10 @@ def _cells(summary: RunSummary, name: str) -> tuple[str, str, str, str]:
     if name not in summary.streams.index:
         return "-", "-", "-", "-"
     row = summary.streams.loc[name].to_dict()
-    losses = _course(row["first_loss"], row["last_loss"])
+    losses = _course(row["first_loss"], row["last_loss"]) if name in summary.evaluated else "-"
     coverage = "-" if pd.isna(row["coverage"]) else f"{row['coverage']:.0%}"
     return losses, f"{int(row['samples']):,}", coverage, f"{row['weight']:.3f}"
 
 
 def _course(first: float, last: float) -> str:
-    """Writes losses; streams without an evaluation, such as memories, have none."""
-    return "-" if math.isnan(first) and math.isnan(last) else f"{first:.3f} → {last:.3f}"
+    return f"{first:.3f} → {last:.3f}"

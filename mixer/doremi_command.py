@@ -1,6 +1,5 @@
 """`mixer doremi RECIPE.yaml`: weights of a mixture by two small runs, and a run with these weights."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -8,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
 from rich.table import Table
 
 from mixer.checkpoint import write_json
@@ -17,11 +15,12 @@ from mixer.doremi import POLICY, FoundWeights, find_weights
 from mixer.doremi_steps import Step, finish, on_main
 from mixer.model_recipe import Task
 from mixer.policies import Policy
+from mixer.printing import add_json, console, only_json, print_json
 from mixer.recipe import RECIPE_FIELDS, Recipe
 from mixer.written_mixing import mixing_of
 
 WEIGHTS_FILE = "weights.json"
-_OWN = ("train", "reference_mixing", "proxy_model")  # what is no field of a recipe
+_OWN = ("train", "reference_mixing", "proxy_model", "json")  # what is no field of a recipe
 _DESCRIPTION = (
     "Finds the weights of a mixture by DoReMi: trains a reference model (OUTPUT/reference) and a proxy that is "
     "compared with it (OUTPUT/proxy), both by the recipe, and writes the weights that the proxy had on average "
@@ -57,7 +56,7 @@ def doremi() -> Command:
     parser = ArgumentParser(
         description=_DESCRIPTION,
         usage="mixer doremi RECIPE.yaml [--train] [--reference_mixing MIXING] [--proxy_model.FIELD VALUE ...] "
-        "[--FIELD VALUE ...]",
+        "[--json] [--FIELD VALUE ...]",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -75,8 +74,11 @@ def doremi() -> Command:
         default=None,
         help="A smaller model for reference and proxy. Default: that of the recipe.",
     )
+    add_json(parser)
     parser.add_class_arguments(Recipe)
-    return Command(parser, partial(_run, parser), "find the weights of a mixture by DoReMi", recipe_class=Recipe)
+    example = f"mixer doremi recipes/demo.yaml --mixing {POLICY} --training.output_dir runs/doremi"
+    run, summary = partial(_run, parser), "find the weights of a mixture by DoReMi"
+    return Command(parser, run, summary, recipe_class=Recipe, example=example)
 
 
 def _run(parser: ArgumentParser, config: Namespace) -> None:
@@ -88,16 +90,18 @@ def _run(parser: ArgumentParser, config: Namespace) -> None:
     if config.training.resume_from_checkpoint is not None:
         raise ValueError("training.resume_from_checkpoint: doremi finds out by itself where to go on. Leave it out.")
     folder = Path(str(config.training.output_dir or "trainer_output"))
+    path = folder / WEIGHTS_FILE
     make = partial(_make, parser, config, folder)
-    found = find_weights(make)
-    mixing = mixing_of(found.weights, found.unit)
-    main = make("main", {"mixing": mixing})
-    training = main.recipe.training
-    on_main(training, lambda: write_json(folder / WEIGHTS_FILE, mixing))
-    if training.process_index == 0:
-        _print(found, folder / WEIGHTS_FILE)
+    with only_json(config.json):  # training prints what it likes
+        found = find_weights(make)
+        mixing = mixing_of(found.weights, found.unit)
+        main = make("main", {"mixing": mixing})
+        on_main(main.recipe.training, lambda: write_json(path, mixing))
+    if main.recipe.training.process_index == 0:
+        _show(found, mixing, path, config.json)
     if config.train:
-        finish(main)
+        with only_json(config.json):
+            finish(main)
 
 
 def _make(parser: ArgumentParser, config: Namespace, folder: Path, name: str, changes: Mapping[str, Any]) -> Step:
@@ -121,11 +125,14 @@ def _make(parser: ArgumentParser, config: Namespace, folder: Path, name: str, ch
     return Step(recipe, parser.dump(own, skip_validation=True), given_as)
 
 
-def _print(found: FoundWeights, path: Path) -> None:
+def _show(found: FoundWeights, mixing: Mapping[str, Any], path: Path, is_json: bool) -> None:
+    if is_json:
+        print_json({"weights": found.weights, "unit": found.unit, "mixing": mixing, "path": path})
+        return
     table = Table()
     for column in ("stream", f"weight (share of {found.unit})"):
         table.add_column(column)
     for name, weight in found.weights.items():
         table.add_row(name, f"{weight:.4f}")
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    console().print(table)
     print(path)  # noqa: T201

@@ -3,10 +3,7 @@
 import gc
 import importlib
 import os
-
-import torch.distributed
-from accelerate import PartialState
-from accelerate.utils import is_deepspeed_available
+import sys
 
 
 def import_early() -> None:
@@ -15,8 +12,11 @@ def import_early() -> None:
     accelerate imports it once a model is prepared, whatever the engine. The group that is there by then becomes the
     default of an argument in DeepSpeed, which never lets go of it: `end_together` would end it in vain.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and is_deepspeed_available():
-        importlib.import_module("deepspeed")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from accelerate.utils import is_deepspeed_available
+
+        if is_deepspeed_available():
+            importlib.import_module("deepspeed")
 
 
 def end_together() -> None:
@@ -26,6 +26,11 @@ def end_together() -> None:
     the group, as trainers do, which only a collection of cycles takes away, keeps its threads alive: one that is at
     work while the interpreter ends aborts the process ("terminate called without an active exception").
     """
+    if "torch" not in sys.modules:  # a command that only reads
+        return
+    import torch.distributed
+    from accelerate import PartialState
+
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
     state = PartialState()

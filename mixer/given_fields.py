@@ -1,13 +1,15 @@
 """What a user gives of a recipe: the file and the options of the command line together, as plain data."""
 
 import inspect
+import json
+import shlex
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from mixer.unknown_fields import check_fields, unknown_field
+from mixer.unknown_fields import check_fields, is_mapping_in_mapping, unknown_field
 
 _RECIPE = "--recipe"
 
@@ -47,6 +49,7 @@ def check_given(recipe_class: type, arguments: Sequence[str], options: Collectio
         elif name.partition(".")[0] not in own:
             raise ValueError(unknown_field(f"--{name}", name.partition(".")[0], own))
         else:
+            _check_reached(recipe_class, name.split("."), value)
             _put(given, name.split("."), value)
     unknown = [name for name in given if name not in own]
     if unknown:
@@ -74,6 +77,19 @@ def _read(path: str) -> dict[str, Any]:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ValueError(f"recipe: {path} cannot be read as YAML: {' '.join(str(error).split())}") from None
     return content if isinstance(content, dict) else {}
+
+
+def _check_reached(kind: type, names: Sequence[str], value: str) -> None:
+    """Refuses an option below a mapping, such as `streams.a.arguments.x`, that the parser does not put there."""
+    for place in range(1, len(names)):
+        if is_mapping_in_mapping(kind, names[:place]):
+            content: dict[str, Any] = {}
+            _put(content, names[place:], value)
+            whole = ".".join(names[:place])
+            raise ValueError(
+                f"--{'.'.join(names)}: {whole} is a mapping within another one, which no option reaches into: give it "
+                f"whole, as JSON: --{whole} {shlex.quote(json.dumps(content, default=str))}."
+            )
 
 
 def _put(content: dict[str, Any], names: Sequence[str], value: str) -> None:

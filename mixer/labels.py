@@ -17,7 +17,7 @@ _IGNORED = -100
 _CLASSIFIERS = frozenset(
     {*MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values(), *MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES.values()}
 )
-_LABEL_COLUMNS = ("labels", "label", "label_ids")
+LABEL_COLUMNS = ("labels", "label", "label_ids")
 
 
 def num_classes_of(model: nn.Module, task: str | None) -> int | None:
@@ -54,7 +54,7 @@ def check_label_column(name: str, dataset: Any, num_classes: int, head: str) -> 
     """
     if not isinstance(dataset, datasets.Dataset) or dataset.format["type"] == "custom":
         return
-    column = next((column for column in _LABEL_COLUMNS if column in dataset.column_names), None)
+    column = next((column for column in LABEL_COLUMNS if column in dataset.column_names), None)
     if column is None or not pa.types.is_integer(dataset.features.arrow_schema.field(column).type):
         return
     values = dataset.select_columns(column).with_format("arrow")[:][column]

@@ -1,17 +1,28 @@
 """The ledger: what every stream gave and got in every update."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from mixer.checkpoint import write_json
 from mixer.gradient_rows import cosines_of, rows_of
 from mixer.gradient_statistics import GradientStatistics
-from mixer.ledger_schemas import CLOCK, COMPARISONS, EVALUATIONS, GRADIENTS, MEMORIES, STREAMS, UPDATES
+from mixer.ledger_schemas import (
+    CLOCK,
+    COMPARISONS,
+    EVALUATIONS,
+    GRADIENTS,
+    MEMORIES,
+    MEMORY_CLASSES,
+    STREAMS,
+    UPDATES,
+)
 from mixer.table import Table
 
 FloatArray = NDArray[np.float64]
@@ -19,12 +30,16 @@ Int64Array = NDArray[np.int64]
 
 FORMAT_VERSION = 1
 
+# What is counted in tables that may note it twice at a step: the last one counts.
+_COUNTED = {"memories": "source", "memory_classes": "label"}
+
 
 class Ledger:
     """The tables of a run.
 
-    `streams` (a row per update and stream), `clock`, `evaluations`, `comparisons`, `gradients` and `memories` are the
-    same in every repetition of a run; what depends on the machine, timings, stands in `updates`.
+    `streams` (a row per update and stream), `clock`, `evaluations`, `comparisons`, `gradients`, `memories` and
+    `memory_classes` are the same in every repetition of a run; what depends on the machine, timings, stands in
+    `updates`.
 
     Args:
         folder: Where the ledger is kept, `OUTPUT_DIR/ledger` for a trainer's.
@@ -41,7 +56,9 @@ class Ledger:
         self._comparisons = Table(self.folder / "comparisons", COMPARISONS)
         self._gradients = Table(self.folder / "gradients", GRADIENTS)
         self._memories = Table(self.folder / "memories", MEMORIES)
+        self._memory_classes = Table(self.folder / "memory_classes", MEMORY_CLASSES)
         self._evaluated = (-1, 0)  # step of the last evaluation, and its rows
+        self._note: dict[str, Any] = {}
 
     def begin(self, resume_step: int | None, description: dict[str, Any], num_evaluations: int | None = None) -> None:
         """Makes ready for a run: goes on after a step, or starts anew and keeps an earlier run's ledger beside.
@@ -62,9 +79,10 @@ class Ledger:
         else:
             for table in self._tables():
                 table.truncate(resume_step, num_evaluations if table is self._evaluations else None)
-        write_json(self.folder / "ledger.json", {"format": FORMAT_VERSION, **description})
+        self._note = {"format": FORMAT_VERSION, **description}
+        write_json(self.folder / "ledger.json", self._note)
 
-    def record_streams(self, step: int, names: tuple[str, ...], columns: dict[str, FloatArray | Int64Array]) -> None:
+    def record_streams(self, step: int, names: tuple[str, ...], columns: Mapping[str, NDArray[Any]]) -> None:
         """Adds an update's rows, one a stream.
 
         Args:
@@ -135,18 +153,23 @@ class Ledger:
         if self.is_writer:
             self._gradients.append(rows_of(step, names, statistics))
 
-    def record_memory(self, step: int, name: str, counts: Mapping[str, int]) -> None:
-        """Adds what a replay buffer holds.
+    def record_memory(
+        self, step: int, name: str, counts: Mapping[str, int], classes: Mapping[int, int] = MappingProxyType({})
+    ) -> None:
+        """Adds what a replay buffer holds; what is added last of a step counts.
 
         Args:
             step: Number of updates done.
             name: The name of its stream.
             counts: Number of entries by where they came from.
+            classes: Number of entries by class; empty where classes are not known.
         """
-        if self.is_writer and counts:
-            length = len(counts)
-            entries: dict[str, Any] = {"source": list(counts), "entries": list(counts.values())}
-            self._memories.append({"step": [step] * length, "stream": [name] * length, **entries})
+        if not self.is_writer:
+            return
+        for table, column, entries in ((self._memories, "source", counts), (self._memory_classes, "label", classes)):
+            if entries:
+                of_all: dict[str, Any] = {"step": [step] * len(entries), "stream": [name] * len(entries)}
+                table.append({**of_all, column: list(entries), "entries": list(entries.values())})
 
     def num_evaluations(self, step: int) -> int:
         """Counts rows on evaluations at the present step of the run.
@@ -174,6 +197,15 @@ class Ledger:
         for table in self._tables() if self.is_writer else ():
             table.seal()
 
+    def end(self, state: Literal["finished", "stopped"]) -> None:
+        """Notes that a run has come to its end, for those who watch it; nothing where none was begun.
+
+        Args:
+            state: Whether it finished, or an error or an interruption stopped it.
+        """
+        if self.is_writer and self._note:
+            write_json(self.folder / "ledger.json", {**self._note, "ended": state})
+
     def to_pandas(self) -> pd.DataFrame:
         """Reads the main table.
 
@@ -181,10 +213,12 @@ class Ledger:
             One row per update and stream: step, stream, weight (the share asked for), count, items (terms of the
             loss), loss (mean per item, NaN where there is none), tokens, seen, unique, coverage, epoch (seen / n;
             both NaN where n is not known), staleness, undelivered (rows of an iterable stream so far that ranks had
-            left when another had none).
+            left when another had none), policy_weight (what the policy, or the user, had decided), loss_weight (the
+            factor on its loss), owed (samples of its share that it has not had yet, after the update), there (whether
+            it can give a sample in the next update). Older versions wrote none of the last four: NaN, and true.
         """
         frame: pd.DataFrame = self._streams.read().to_pandas()
-        return frame
+        return frame.assign(there=frame["there"].astype("boolean").fillna(True).astype(bool))
 
     def evaluations(self) -> pd.DataFrame:
         """Reads the evaluations.
@@ -201,7 +235,9 @@ class Ledger:
         Returns:
             One row an update: step, samples and tokens (so far), epoch, progress (share of the budget), batch_size
             (asked for), total (its samples), learning_rate, learning_rate_factor (what the batch size multiplied it
-            by).
+            by), loss (mean over all items, by which gradients were taken), gradient_norm (before clipping; NaN
+            without) and update_norm (how far it moved the parameters; NaN where no policy needed it). Older versions
+            wrote none of the last three: NaN.
         """
         frame: pd.DataFrame = self._clock.read().to_pandas()
         return frame
@@ -249,17 +285,52 @@ class Ledger:
         return cosines_of(self.gradients())
 
     def memories(self) -> pd.DataFrame:
-        """Reads what replay buffers held whenever something was logged.
+        """Reads what replay buffers held whenever something was logged, and at the end.
 
         Returns:
             One row per log entry, buffer and source: step, stream (the buffer), source (the stream or data set that
             entries came from), entries (how many).
         """
-        frame: pd.DataFrame = self._memories.read().to_pandas()
+        frame: pd.DataFrame = self.read("memories").to_pandas()
         return frame
 
+    def memory_classes(self) -> pd.DataFrame:
+        """Reads of which classes the entries of replay buffers were, at the steps of `memories`.
+
+        Returns:
+            One row per log entry, buffer and class: step, stream (the buffer), label (-1 for entries whose class nobody
+            knows), entries (how many). None of a buffer whose classes are not known, and in ledgers of older versions.
+        """
+        frame: pd.DataFrame = self.read("memory_classes").to_pandas()
+        return frame
+
+    def tables(self) -> list[str]:
+        """Lists the names of its tables."""
+        return [table.folder.name for table in self._tables()]
+
+    def read(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """Reads a table, or the columns of it that are needed: long ones are large.
+
+        Args:
+            table: Its name: `streams` (what `to_pandas` gives), or that of the method that gives it.
+            columns: Names of the columns; `None` for all.
+
+        Returns:
+            The table; null in columns that an older version did not write.
+        """
+        kept = next(one for one in self._tables() if one.folder.name == table)
+        if table not in _COUNTED:
+            return kept.read(columns)
+        rows = kept.read()
+        noted = rows.select(["step", "stream", _COUNTED[table]]).to_pandas()
+        return rows.filter(pa.array(~noted.duplicated(keep="last"))).select(list(columns or rows.column_names))
+
+    def has_updates(self) -> bool:
+        """Says whether an update was recorded, without reading the tables."""
+        return not self._streams.is_empty()
+
     def _tables(self) -> tuple[Table, ...]:
-        measured = self._comparisons, self._gradients, self._memories
+        measured = self._comparisons, self._gradients, self._memories, self._memory_classes
         return self._streams, self._clock, self._updates, self._evaluations, *measured
 
     def _close(self) -> None:

@@ -17,6 +17,10 @@ STREAMS = pa.schema(
         "epoch": pa.float64(),
         "staleness": pa.int64(),
         "undelivered": pa.int64(),
+        "policy_weight": pa.float64(),
+        "loss_weight": pa.float64(),
+        "owed": pa.float64(),
+        "there": pa.bool_(),
     }
 )
 UPDATES = pa.schema(
@@ -42,10 +46,14 @@ CLOCK = pa.schema(
         "total": pa.int64(),
         "learning_rate": pa.float64(),
         "learning_rate_factor": pa.float64(),
+        "loss": pa.float64(),
+        "gradient_norm": pa.float64(),
+        "update_norm": pa.float64(),
     }
 )
 EVALUATIONS = pa.schema({"step": pa.int64(), "stream": pa.string(), "loss": pa.float64()})
 MEMORIES = pa.schema({"step": pa.int64(), "stream": pa.string(), "source": pa.string(), "entries": pa.int64()})
+MEMORY_CLASSES = pa.schema({"step": pa.int64(), "stream": pa.string(), "label": pa.int64(), "entries": pa.int64()})
 COMPARISONS = pa.schema(
     {"step": pa.int64(), "stream": pa.string(), "excess_loss": pa.float64(), "loss_after": pa.float64()}
 )

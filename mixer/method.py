@@ -208,6 +208,10 @@ class Method:
         """Counts what it remembers, by where that came from, for the ledger; empty for what remembers nothing."""
         return {}
 
+    def classes(self) -> dict[int, int]:
+        """Counts what it remembers by class, for the ledger; empty where classes are not known."""
+        return {}
+
     def log_entries(self) -> dict[str, float]:
         """Gives what a log entry says of it."""
         return {}

@@ -235,6 +235,11 @@ class MethodsMixin(SavingMixin):
         states = {method.name: method.log_state() for method in self._methods}
         return {"terms": self._term_sums.tolist(), "num_terms": self._num_terms, "methods": states}
 
+    def note_memories(self) -> None:
+        """Notes in the ledger what each method remembers now."""
+        for method in self._methods:
+            self.ledger.record_memory(self.state.global_step, method.name, method.contents(), method.classes())
+
     def _method_entries(self) -> dict[str, float]:
         """Gives what a log entry says of the methods (their terms averaged since the last one), and notes it."""
         entries: dict[str, float] = {}
@@ -244,5 +249,5 @@ class MethodsMixin(SavingMixin):
             self._begin_terms({})
         for method in self._methods:
             entries |= method.log_entries()
-            self.ledger.record_memory(self.state.global_step, method.name, method.contents())
+        self.note_memories()
         return entries

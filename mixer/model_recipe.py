@@ -1,11 +1,12 @@
 """A recipe's model: loaded or new, with heads or adapters."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+import torch
 import transformers
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from mixer.heads import Head
 from mixer.model_inputs import heads_of, takes_task
@@ -63,21 +64,33 @@ class ModelRecipe:
             ValueError: If neither a model nor the type of a new one is named, heads are given to a task that has
                 one of its own, or an encoder has none; or adapters cannot be made.
         """
-        model = self._with_heads()
+        model = self._with_heads(self._build)
         if self.lora is None:
             return model
         # Heads of several tasks are trained as a whole, beside the adapters.
         heads = [f"heads.{name}" for name in heads_of(model) or ()]
         return with_lora(model, {**({"modules_to_save": heads} if heads else {}), **self.lora}, self.task)
 
-    def _with_heads(self) -> PreTrainedModel:
+    def build_empty(self) -> PreTrainedModel:
+        """Makes the model by its configuration alone: nothing in it has a value or takes memory.
+
+        Returns:
+            The model on torch's meta device, without adapters, which take the same inputs.
+
+        Raises:
+            ValueError: As `build`.
+        """
+        with torch.device("meta"):
+            return self._with_heads(self._new)
+
+    def _with_heads(self, build: Callable[[], PreTrainedModel]) -> PreTrainedModel:
         if not self.heads:
-            return self._with_loss(self._build())
+            return self._with_loss(build())
         if self.task != "encoder":
             raise ValueError(
                 f"heads are for an encoder, and the task {self.task!r} has a head of its own: set task to encoder."
             )
-        return MultiTaskModel.from_encoder(self._build(), self.heads)
+        return MultiTaskModel.from_encoder(build(), self.heads)
 
     def _with_loss(self, model: PreTrainedModel) -> PreTrainedModel:
         if self.task == "encoder" and not takes_task(model):
@@ -88,12 +101,23 @@ class ModelRecipe:
         return model
 
     def _build(self) -> PreTrainedModel:
-        auto = getattr(transformers, _AUTO_CLASSES[self.task])
+        if self.name_or_path is None:
+            return self._new()
+        return load_pretrained(self._auto, self.name_or_path, **self.config)  # type: ignore[no-any-return]
+
+    def _new(self) -> PreTrainedModel:
+        return self._auto.from_config(self._configuration())  # type: ignore[no-any-return]
+
+    def _configuration(self) -> PreTrainedConfig:
         if self.name_or_path is not None:
-            return load_pretrained(auto, self.name_or_path, **self.config)  # type: ignore[no-any-return]
+            return load_pretrained(AutoConfig, self.name_or_path, **self.config)  # type: ignore[no-any-return]
         if "model_type" not in self.config:
             raise ValueError("give name_or_path, or a config with a model_type (such as 'llama') for a new model.")
-        return auto.from_config(AutoConfig.for_model(**self.config))  # type: ignore[no-any-return]
+        return AutoConfig.for_model(**self.config)
+
+    @property
+    def _auto(self) -> Any:
+        return getattr(transformers, _AUTO_CLASSES[self.task])
 
 
 def with_lora(model: PreTrainedModel, arguments: Mapping[str, Any], task: Task) -> PreTrainedModel:

@@ -100,7 +100,7 @@ def resolve_epoch_size(budget: Budget, streams: Sequence[Stream], batch_size: in
     return min(limits)
 
 
-def check_needs(policy: Policy, streams: list[Stream], args: TrainingArguments, eval_dataset: Any) -> None:
+def check_needs(policy: Policy, streams: Sequence[Stream], args: TrainingArguments, eval_dataset: Any) -> None:
     """Refuses a policy that needs what this run does not observe.
 
     Args:

@@ -163,6 +163,11 @@ class Planner:
         return unique
 
     @property
+    def owed(self) -> FloatArray:
+        """`[num_streams]`: samples of its share that each stream has not had yet; negative for those ahead of it."""
+        return self._carry
+
+    @property
     def undelivered(self) -> Int64Array:
         """int64 `[num_streams]`: rows of iterable streams that some ranks had left where another had none."""
         rows = np.zeros(len(self.drawers), dtype=np.int64)

@@ -38,3 +38,28 @@ def load_plug_ins(
         else:
             found[name] = plug_in
     return found
+
+
+def made_by(entry: EntryPoint, taken: Collection[str], kind: str, expected: type[_PlugIn]) -> tuple[str, _PlugIn]:
+    """Loads an entry point that is a function without arguments, which makes what is added.
+
+    Args:
+        entry: The entry point.
+        taken: Names that are taken.
+        kind: What one is called in errors.
+        expected: The class of what it makes.
+
+    Returns:
+        Its name, and what it made.
+
+    Raises:
+        ValueError: If the name is taken.
+        TypeError: If it makes something else.
+    """
+    if entry.name in taken:
+        raise ValueError(f"there already is a {kind} {entry.name}; give it another name")
+    made = entry.load()()
+    if not isinstance(made, expected):
+        wanted = f"{expected.__module__}.{expected.__name__}"
+        raise TypeError(f"{entry.value} gives a {type(made).__name__}, not a {wanted}")
+    return entry.name, made

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from transformers import AutoTokenizer, PreTrainedModel, TrainingArguments, set_seed
 
@@ -24,9 +25,22 @@ from mixer.schedules import Schedule
 from mixer.stream_recipe import BuiltStream, StreamRecipe
 from mixer.trainer import MixingTrainer
 from mixer.updates import NonFinite
+from mixer.weightless import WeightlessTrainer
 
 # Fields of a recipe that are made by name or by class, to be tried one at a time when one of them is wrong.
 RECIPE_FIELDS = ("mixing", "batch_size", "budget", "probe", "methods", "conflict", "groupings", "streams", "model")
+
+
+class BuiltRecipe(NamedTuple):
+    """What a recipe's trainer was built of, with it.
+
+    Args:
+        trainer: The trainer.
+        streams: The streams by name, with what goes with them.
+    """
+
+    trainer: MixingTrainer
+    streams: dict[str, BuiltStream]
 
 
 @dataclass
@@ -87,9 +101,26 @@ class Recipe:
         Raises:
             ValueError: If a part cannot be built; the field is named.
         """
+        return self.build_parts(model_field).trainer
+
+    def build_parts(self, model_field: str = "model", has_weights: bool = True) -> BuiltRecipe:
+        """Builds the model, the streams and the trainer, and gives what they were built of too.
+
+        Args:
+            model_field: What the user calls the field `model`, for errors.
+            has_weights: Whether the model has weights. Without, it is made of its configuration alone, and the trainer
+                plans, loads and collates, but cannot train.
+
+        Returns:
+            The trainer, and the streams.
+
+        Raises:
+            ValueError: If a part cannot be built; the field is named.
+        """
         check_streams(self.streams, self.mixing)
-        reference = _load("reference_model", self._reference)  # before the seed is set: loading may draw
-        tokenizer = _load("tokenizer", self._tokenizer)
+        # Before the seed is set: loading may draw.
+        reference = _load("reference_model", partial(self._reference, has_weights))
+        tokenizer = self.load_tokenizer()
         set_seed(self.training.seed)
         built = self.build_streams(tokenizer)
         if tokenizer is None and self.training.per_device_train_batch_size > 1:
@@ -98,11 +129,11 @@ class Recipe:
                     check_lengths(one.stream.dataset, f"streams.{name}")
         evaluation = {name: one.evaluation for name, one in built.items() if one.evaluation is not None}
         check_evaluation(self.streams, evaluation, self.training)
-        model = _load(model_field, self.model.build)
+        model = _load(model_field, self.model.build if has_weights else self.model.build_empty)
         heads = {name: one.stream.head or name for name, one in built.items()}
         note_class_names(model, heads, {name: one.class_names for name, one in built.items() if one.class_names})
         collator = None if tokenizer is None or not self._reads_rows else collator_for(self.model.task, tokenizer)
-        return MixingTrainer(
+        trainer = (MixingTrainer if has_weights else WeightlessTrainer)(
             model=model,
             args=self.training,
             data_collator=collator,
@@ -123,6 +154,7 @@ class Recipe:
             nonfinite=self.nonfinite,
             allow_inexact=self.allow_inexact,
         )
+        return BuiltRecipe(trainer, built)
 
     def build_streams(self, tokenizer: Any) -> dict[str, BuiltStream]:
         """Builds the streams; where they leave files behind, on the first process of each machine before the others.
@@ -143,15 +175,27 @@ class Recipe:
 
         return in_turns(self.training, build) if self._reads_rows else build()
 
+    def load_tokenizer(self) -> Any:
+        """Loads the tokenizer.
+
+        Returns:
+            It, with a pad token where streams are read here; `None` for a recipe without one.
+
+        Raises:
+            ValueError: If it cannot be loaded.
+        """
+        return _load("tokenizer", self._tokenizer)
+
     @property
     def _reads_rows(self) -> bool:
         """Whether a stream's samples are rows that are read or made here, and not what a function gives."""
         return any(stream.data is not None or stream.format is not None for stream in self.streams.values())
 
-    def _reference(self) -> PreTrainedModel | None:
+    def _reference(self, has_weights: bool) -> PreTrainedModel | None:
         if self.reference_model is None:
             return None
-        return ModelRecipe(self.model.task, self.reference_model).build()
+        reference = ModelRecipe(self.model.task, self.reference_model)
+        return reference.build() if has_weights else reference.build_empty()
 
     def _tokenizer(self) -> Any:
         if self.tokenizer is None:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import datasets
-from transformers import TrainingArguments
+from transformers import IntervalStrategy, TrainingArguments
 from transformers.utils import logging
 
 from mixer.data.splits import check_disjoint
@@ -57,8 +57,9 @@ def check_evaluation(streams: Mapping[str, StreamRecipe], held: Collection[str],
     """
     evaluates = training.eval_strategy != "no"
     if evaluates and not held:
+        strategy = IntervalStrategy(training.eval_strategy).value
         raise ValueError(
-            f"training.eval_strategy is {str(training.eval_strategy)!r}, and no stream has data to evaluate on: give "
+            f"training.eval_strategy is {strategy!r}, and no stream has data to evaluate on: give "
             "one validation (a share or a number of its rows) or data.validation_split, or set eval_strategy to 'no'."
         )
     asked = [

@@ -1,13 +1,15 @@
 """From finished updates to ledger rows and log entries."""
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.distributed.tensor import DTensor
 from transformers.utils import logging
 
 from mixer.agreement import UpdateContents
@@ -72,6 +74,16 @@ class FinishedUpdate:
         return np.flatnonzero(counts & ~np.isfinite(self.losses))
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """An update whose losses and norm may still be on a GPU, with where the run stood after it."""
+
+    update: FinishedUpdate
+    state: dict[str, NDArray[Any]]
+    place: dict[str, float]
+    gradient_norm: SupportsFloat | None
+
+
 class Recorder:
     """Writes the ledger and gathers what the next log entry says of the streams.
 
@@ -86,47 +98,60 @@ class Recorder:
         self._ledger = ledger
         self._reads_at_once = reads_at_once
         self._batch_size, self._factor = 0, 1.0
-        self._waiting: list[tuple[FinishedUpdate, dict[str, FloatArray | Int64Array]]] = []
+        self._waiting: list[_Waiting] = []
         self._reset()
 
-    def record(self, update: FinishedUpdate, compared: Mapping[str, FloatArray] | None = None) -> None:
+    def record(
+        self,
+        update: FinishedUpdate,
+        compared: Mapping[str, FloatArray] | None = None,
+        gradient_norm: SupportsFloat | None = None,
+        update_norm: float = math.nan,
+    ) -> None:
         """Takes an update in, after the controller has observed it.
 
         Args:
             update: The update.
             compared: What its losses were compared with, by column of the ledger's `comparisons`; none if they were
                 not.
+            gradient_norm: Norm of its gradient before clipping, on any device; `None` if it was not measured.
+            update_norm: How far it moved the parameters; NaN if that was not measured.
         """
         mixing = self._mixing
-        state: dict[str, FloatArray | Int64Array] = {
+        state: dict[str, NDArray[Any]] = {
             "seen": mixing.seen.copy(),
             "unique": mixing.unique.copy(),
             "coverage": np.minimum(1.0, mixing.stream_epochs),
             "epoch": mixing.stream_epochs,
             "undelivered": mixing.planner.undelivered,
+            "owed": mixing.planner.owed,
+            "there": mixing.planner.there(mixing.clock.progress),
         }
-        self._waiting.append((update, state))
         clock = mixing.clock
         self._batch_size, self._factor = update.plan.batch_size, update.learning_rate_factor
-        self._ledger.record_clock(
-            step=update.plan.step + 1,
-            samples=clock.num_samples,
-            tokens=clock.num_tokens,
-            epoch=clock.epoch,
-            progress=clock.progress,
-            batch_size=update.plan.batch_size,
-            total=update.plan.total,
-            learning_rate=update.learning_rate,
-            learning_rate_factor=update.learning_rate_factor,
-        )
+        place = {
+            "step": update.plan.step + 1,
+            "samples": clock.num_samples,
+            "tokens": clock.num_tokens,
+            "epoch": clock.epoch,
+            "progress": clock.progress,
+            "batch_size": update.plan.batch_size,
+            "total": update.plan.total,
+            "learning_rate": update.learning_rate,
+            "learning_rate_factor": update.learning_rate_factor,
+            "update_norm": update_norm,
+        }
+        if isinstance(gradient_norm, DTensor):  # of FSDP: brought together now, while all ranks are here
+            gradient_norm = gradient_norm.full_tensor()
+        self._waiting.append(_Waiting(update, state, place, gradient_norm))
         self._record_measured(update, compared or {})
         if self._reads_at_once or len(self._waiting) >= _MAX_WAITING:
             self.settle()
 
     def settle(self) -> None:
         """Writes all updates that wait for their losses."""
-        for update, state in self._waiting:
-            self._settle_one(update, state)
+        for waiting in self._waiting:
+            self._settle_one(waiting)
         self._waiting.clear()
 
     def log_entries(self) -> dict[str, float]:
@@ -206,7 +231,8 @@ class Recorder:
         for column, values in compared.items():
             self._compared.setdefault(column, StreamMeans(len(names))).add(values, update.contents.items)
 
-    def _settle_one(self, update: FinishedUpdate, state: dict[str, FloatArray | Int64Array]) -> None:
+    def _settle_one(self, waiting: "_Waiting") -> None:
+        update = waiting.update
         plan, contents, losses = update.plan, update.contents, update.losses
         for stream_id in update.bad_streams() if self._ledger.is_writer else ():
             logger.warning(
@@ -223,12 +249,16 @@ class Recorder:
             "loss": np.where(finite, losses, np.nan),
             "tokens": contents.tokens,
             "staleness": np.full(len(losses), plan.staleness),
+            "policy_weight": plan.policy_weights,
+            "loss_weight": np.ones(len(losses)) if plan.loss_weights is None else plan.loss_weights,
         }
-        self._ledger.record_streams(plan.step + 1, self._mixing.names, {**columns, **state})
+        self._ledger.record_streams(plan.step + 1, self._mixing.names, {**columns, **waiting.state})
         sums = self._losses.add(losses, contents.items)
         self._weights = plan.weights
         self._counts += plan.counts
         mean = float(update.loss_sums[-1])
+        norm = math.nan if waiting.gradient_norm is None else float(waiting.gradient_norm)
+        self._ledger.record_clock(**waiting.place, loss=mean, gradient_norm=norm)
         if finite[contents.items > 0].all() and np.isfinite(mean):
             self._num_updates += 1
             self._total += mean

@@ -28,11 +28,17 @@ class BuiltStream(NamedTuple):
         stream: The stream.
         evaluation: Its data set for evaluation, or `None`.
         class_names: The names of its labels' classes, or `None`.
+        rows: What the format made the stream's samples of; `None` without a format.
+        evaluation_rows: Likewise for evaluation.
+        format: The format, with nothing left open; or `None`.
     """
 
     stream: Stream
     evaluation: Any
     class_names: Sequence[str] | None
+    rows: Any = None
+    evaluation_rows: Any = None
+    format: Format | None = None
 
 
 @dataclass
@@ -100,15 +106,16 @@ class StreamRecipe:
                 raise ValueError(f"{called}: it has a validation split already: give that or validation, not both.")
             own = self.validation if isinstance(self.validation, Validation) else Validation(self.validation)
             train, validation = own.carve(train, f"{called}.validation")
-        names = None
+        names, rows, chosen = None, (None, None), None
         if self.format is not None:
-            train, validation, names = self._formatted(train, validation, tokenizer, task, called)
+            rows = train, validation
+            train, validation, names, chosen = self._formatted(train, validation, tokenizer, task, called)
         elif self.data is not None:
             _check_is_tokenised(train, called)
         is_own = self.data is not None or self.format is not None or self.validation is not None
         content = content_of(train) if is_own and isinstance(train, datasets.Dataset) and len(train) else None
         stream = Stream(name, train, content=content, **{option: getattr(self, option) for option in _STREAM_OPTIONS})
-        return BuiltStream(stream, validation, names)
+        return BuiltStream(stream, validation, names, *rows, chosen)
 
     def _load(self, called: str) -> tuple[Any, Any]:
         if (self.factory is None) == (self.data is None):
@@ -144,7 +151,7 @@ class StreamRecipe:
         names, train = chosen.class_names(train), formatted(train, chosen, tokenizer, task, called)
         if validation is not None:
             validation = formatted(validation, chosen, tokenizer, task, f"{called} (validation)")
-        return train, validation, names
+        return train, validation, names, chosen
 
 
 def _check_is_tokenised(dataset: Any, called: str) -> None:

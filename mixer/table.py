@@ -10,6 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+# Rows that are decoded at a time: lists take several times their size meanwhile.
+_ROWS_PER_BATCH = 8192
+
 
 class Table:
     """Rows in the order of a `step` column, appended by one process and read by any.
@@ -119,21 +122,33 @@ class Table:
             elif not stays.all():
                 self._write_part(_number(path), part.filter(stays))
 
-    def read(self) -> pa.Table:
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Reads all rows, those in memory too.
+
+        Args:
+            columns: Names of the columns to read; `None` for all.
 
         Returns:
             The table; empty if there is none yet. Null in columns that were not written then.
+
+        Raises:
+            ValueError: If a part is damaged; its file is named.
         """
         self.flush()
+        names = list(self.schema.names if columns is None else columns)
         tails = {_number(tail): self._read_tail(tail) for tail in self._tails()}
         paths = self._parts()  # after the tails: one of them may have been sealed meanwhile
         for path in paths:
             tails.pop(_number(path), None)
-        files = [*(pq.read_table(path) for path in paths), *tails.values()]
+        kept = [tail.select([name for name in names if name in tail.column_names]) for tail in tails.values()]
+        files = [*(read_part(path, names) for path in paths), *kept]
+        empty = self.schema.empty_table().select(names)
         # What an older version wrote may lack a column: its rows have nulls there.
-        whole = pa.concat_tables([self.schema.empty_table(), *files], promote_options="default")
-        return whole.select(self.schema.names)
+        return pa.concat_tables([empty, *files], promote_options="default").select(names)
+
+    def is_empty(self) -> bool:
+        """Says whether there is no row, without reading more than the tail."""
+        return not (self._buffer or self._parts() or any(self._read_tail(tail).num_rows for tail in self._tails()))
 
     def _gathered(self, name: str, type_: pa.DataType) -> pa.Array | np.ndarray:
         """Joins a column of the rows in memory."""
@@ -181,6 +196,31 @@ class Table:
         number = _number(parts[-1]) + 1 if parts else 0
         self._file = (self.folder / f"tail-{number:06d}.arrow").open("wb")
         self._writer = pa.ipc.new_stream(self._file, self.schema)
+
+
+def read_part(path: Path, names: Sequence[str]) -> pa.Table:
+    """Reads a sealed part of a table.
+
+    Args:
+        path: The part.
+        names: Names of the columns to read; those that it lacks are left out.
+
+    Returns:
+        Its rows.
+
+    Raises:
+        ValueError: If it is damaged; its file is named.
+    """
+    try:
+        part = pq.ParquetFile(path)
+        fields = [field for field in part.schema_arrow if field.name in names]
+        batches = part.iter_batches(_ROWS_PER_BATCH, columns=[field.name for field in fields])
+        return pa.Table.from_batches(batches, pa.schema(fields))
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(
+            f"{path} is damaged ({str(error).splitlines()[0]}): what a ledger recorded in that part is lost. Move the "
+            "file away to read the rest."
+        ) from None
 
 
 def _number(path: Path) -> int:

@@ -6,11 +6,13 @@ from functools import partial
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
 
 from mixer.commands import Command, build_recipe
-from mixer.data.preview import preview
+from mixer.compare import comparison_table, summarise
+from mixer.inspecting.examples import Decoding
+from mixer.inspecting.preview import preview
 from mixer.launching import build_together
+from mixer.printing import add_json, console, only_json, print_json
 from mixer.recipe import RECIPE_FIELDS, Recipe
 from mixer.trainer import MixingTrainer
 
@@ -39,11 +41,23 @@ def train() -> Command:
     parser.add_argument(
         "--dry_run", action="store_true", help="Build everything, show the streams and a sample of each, train nothing."
     )
+    add_json(parser)
     parser.add_class_arguments(Recipe)
-    return Command(parser, partial(_train, parser), "train by a recipe", recipe_class=Recipe)
+    example = "mixer train recipes/demo.yaml --mixing Uniform --training.output_dir runs/uniform"
+    return Command(parser, partial(_run, parser), "train by a recipe", Recipe, example)
 
 
-def _train(parser: ArgumentParser, config: Namespace) -> None:
+def _run(parser: ArgumentParser, config: Namespace) -> None:
+    is_json = config.pop("json")
+    if is_json and config.dry_run:
+        raise ValueError("--dry_run shows a run to people: mixer inspect RECIPE.yaml --json gives it to scripts.")
+    with only_json(is_json):
+        trainer = _train(parser, config)
+    if trainer is not None and trainer.is_world_process_zero():
+        _show_result(Path(str(trainer.args.output_dir)), is_json)
+
+
+def _train(parser: ArgumentParser, config: Namespace) -> MixingTrainer | None:
     resume, is_dry = config.pop("resume"), config.pop("dry_run")  # how it was launched is no part of what is trained
 
     def build() -> MixingTrainer:
@@ -51,23 +65,33 @@ def _train(parser: ArgumentParser, config: Namespace) -> None:
 
     trainer = build_together(parser, config, resume, build)
     if is_dry:
-        _show(trainer)
-        return
+        _show(trainer, config.model.task)
+        return None
     if trainer.is_world_process_zero():
         path = Path(str(trainer.args.output_dir)) / "recipe.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         parser.save(config, str(path), overwrite=True, skip_validation=True)
+        trainer.recipe_text = path.read_text(encoding="utf-8")
     trainer.train(resume_from_checkpoint=_checkpoint(trainer, resume))
     if trainer.is_fsdp_enabled:  # checkpoints may be of shards; what is left at the end is the whole model
         trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
     trainer.save_model()
+    return trainer
 
 
-def _show(trainer: MixingTrainer) -> None:
+def _show_result(folder: Path, is_json: bool) -> None:
+    result = summarise(folder)
+    if is_json:
+        print_json({"output_dir": folder, "updates": result.updates, "streams": result.table})
+    else:
+        console().print(comparison_table([result]))
+
+
+def _show(trainer: MixingTrainer, task: str) -> None:
     if trainer.is_world_process_zero():
         evaluation = trainer.eval_dataset if isinstance(trainer.eval_dataset, Mapping) else {}
-        shown = preview(trainer.streams, evaluation, trainer.mixing.weights, trainer.processing_class)
-        Console(width=None if sys.stdout.isatty() else 120).print(shown)
+        decoding = Decoding(trainer.processing_class, task)
+        console().print(preview(trainer.streams, evaluation, trainer.mixing.weights, decoding))
 
 
 def _checkpoint(trainer: MixingTrainer, resume: str | None) -> str | bool | None:

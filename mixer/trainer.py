@@ -1,6 +1,7 @@
 """The Trainer on a mixture of streams."""
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
 from mixer.agreement import Agreement
-from mixer.assembly import MixtureOptions, assemble, resolve_budget, resolve_policy
+from mixer.assembly import MixtureOptions, assemble, check_mixture, resolve_budget, resolve_policy
 from mixer.batch_size import BatchSize
 from mixer.best_metric import check_best_metric
 from mixer.budget import Budget
@@ -29,28 +30,28 @@ from mixer.groups import Grouping
 from mixer.ledger import Ledger
 from mixer.method import Method
 from mixer.mixable import check_compute_loss, check_mixable, check_order
-from mixer.one_pass import check_budget
 from mixer.options import (
     check_evaluation_names,
     check_gradient_noise,
     check_max_tokens,
     check_metrics,
-    check_needs,
     check_own_weights,
     check_samples,
-    check_schedule,
 )
 from mixer.planner import Drawing, Planner
 from mixer.policies import Policy
 from mixer.preparing import PreparingMixin
 from mixer.probing import Probing
 from mixer.progress import Progress
+from mixer.progress_bar import take_bars
 from mixer.recorder import Recorder
 from mixer.resuming import ResumingMixin
+from mixer.run_description import describe_run
 from mixer.schedules import Schedule, as_schedule
 from mixer.searching import SearchingMixin
 from mixer.stream import Stream
 from mixer.streams import as_streams, describe
+from mixer.trackers.reporting import Reporting
 from mixer.training_checks import check_arguments
 from mixer.trl_steps import TRLStepsMixin
 from mixer.updates import NonFinite, UpdateMixin
@@ -116,6 +117,8 @@ class MixingMixin(
         ...     model=model, args=args, train_dataset={"math": math, "code": code}, mixing={"math": 2, "code": 1}
         ... )
     """
+
+    recipe_text: str | None = None  # of the recipe that it was built by, for trackers
 
     def __init__(
         self,
@@ -184,6 +187,9 @@ class MixingMixin(
             check_conflict(self, schedule, self._methods)
             self._check_engine()
             handler = self.callback_handler
+            take_bars(handler.callbacks, lambda: self.mixing)
+            self._reporting = Reporting(self, self._settle_ledger)
+            self._reporting.hook()
             handler.callbacks.insert(
                 0,
                 MixingCallback(
@@ -200,9 +206,7 @@ class MixingMixin(
     def _check_options(self) -> None:
         schedule = self._mixture.schedule
         check_arguments(self, self.streams, schedule, self._max_tokens)
-        check_budget(self.args, resolve_budget(self.args, self._mixture.budget))
-        check_needs(self._policy, self.streams, self.args, self.eval_dataset)
-        check_schedule(schedule, self.lr_scheduler)
+        check_mixture(self._policy, self.streams, self.args, self._mixture, self.eval_dataset, self.lr_scheduler)
         check_gradient_noise(self, schedule)
         check_evaluation_names(self.eval_dataset)
         check_best_metric(self)
@@ -246,6 +250,7 @@ class MixingMixin(
             "streams": list(mixing.names),
             "policy": self._policy.name,
             "batch_size": self._mixture.schedule.name,
+            "run": self.describe_run(),
         }
         self._begin_progress(progress)
         self.ledger.begin(resume_step, description, None if progress is None else progress.num_evaluations)
@@ -254,6 +259,7 @@ class MixingMixin(
         self._conventions, self._finished, self._policy_error, self._method_error = {}, None, None, None
         self._rows_from = None if resume_from is None else Path(resume_from)
         self._detach_tracker()
+        self._reporting.hook()  # callbacks may have been added
 
     def _resume(self, mixing: Mixing, checkpoint: str) -> Progress:
         state, manual, manual_size = read_state(Path(checkpoint)), mixing.manual_weights, mixing.manual_batch_size
@@ -281,6 +287,15 @@ class MixingMixin(
             mixing.set_batch_size(manual_size)
         return progress
 
+    def describe_run(self) -> dict[str, Any]:
+        """Describes the mixture of the run as plain data; see `mixer.run_description`.
+
+        Returns:
+            What stands in `ledger.json` under `run`.
+        """
+        methods = [method.name for method in self._methods]
+        return describe_run(self.streams, self.mixing, self._mixture, self.args.world_size, methods)
+
     # ---- The loop ----
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -295,6 +310,7 @@ class MixingMixin(
                 with contextlib.suppress(RuntimeError):  # a device that failed gives back no losses any more
                     self._recorder.settle()
                 self.ledger.flush()
+                self.ledger.end("stopped")
                 self.is_in_train = False
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
@@ -306,9 +322,15 @@ class MixingMixin(
         if self._policy_error is not None:  # what it would have decided rules no update any more
             logger.warning("The policy failed after the last update: %r", self._policy_error)
         self._recorder.settle()
+        self.note_memories()
         self.ledger.finish()
+        self.ledger.end("finished")
         self._note_end()
         return result
+
+    def _settle_ledger(self) -> None:
+        self._recorder.settle()
+        self.ledger.flush()
 
     def _close_update(self) -> None:
         update = self._finished
@@ -333,7 +355,7 @@ class MixingMixin(
         except Exception as error:
             # Raised on all ranks when they confirm the next update: raised here, it would leave the others waiting.
             self._policy_error = error
-        self._recorder.record(update, compared)
+        self._recorder.record(update, compared, self._gradient_norm, observed.get("update_norm", math.nan))
         if self._learning_rate is not None:
             self._learning_rate.moved()
             self._set_learning_rate()
@@ -342,8 +364,12 @@ class MixingMixin(
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds what the streams did to a training log; see `Trainer.log`."""
+        entries: dict[str, float] = {}
         if self._mixing is not None and self.is_in_train and "loss" in logs:
-            logs.update(self._recorder.log_entries() | self._method_entries())
+            entries = self._recorder.log_entries() | self._method_entries()
+            logs.update(entries)
+        if self._mixing is not None:
+            self._reporting.note(entries)
         super().log(logs, start_time)
 
     def evaluate(

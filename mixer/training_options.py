@@ -13,7 +13,7 @@ AS_BY_THE_TRAINER = frozenset(
         *("activation_checkpointing", "activation_checkpointing_kwargs", "gradient_checkpointing"),
         *("gradient_checkpointing_kwargs", "torch_compile_backend", "torch_compile_mode", "liger_kernel_config"),
         *("torch_empty_cache_steps", "skip_memory_metrics", "logging_strategy", "logging_first_step"),
-        *("log_on_each_node", "include_num_input_tokens_seen", "log_level", "log_level_replica", "report_to"),
+        *("log_on_each_node", "include_num_input_tokens_seen", "log_level", "log_level_replica"),
         *("run_name", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id", "eval_strategy"),
         *("eval_delay", "eval_do_concat_batches", "eval_use_gather_object", "eval_accumulation_steps"),
         *("batch_eval_metrics", "per_device_eval_batch_size", "prediction_loss_only", "include_for_metrics"),
@@ -57,7 +57,8 @@ DIFFERENCES = {
     "save_steps": _SHARE,
     "logging_nan_inf_filter": "Leaves out the loss of a whole update, not that of a micro-batch. What becomes of its "
     'step says `nonfinite="warn" | "skip" | "raise"`.',
-    "disable_tqdm": "The bar shows the streams' coverage too, and its total follows the batch size.",
+    "disable_tqdm": "The bar goes by the data clock and shows the streams' coverage; without a terminal there is none.",
+    "report_to": "TensorBoard, Weights & Biases, MLflow and Trackio show streams in [groups](watching.md#trackers).",
     "eval_on_start": "Not once more where a run goes on from a checkpoint.",
     "metric_for_best_model": 'Over a dict of evaluation sets `"loss"` is their average by the streams\' weights, '
     '`"worst_loss"` the largest, and `"NAME_loss"` that of one of them; a loss of no set is refused at construction.',

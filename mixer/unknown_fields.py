@@ -4,7 +4,7 @@ import importlib
 import inspect
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Union
 
 from mixer.nearest import did_you_mean
@@ -38,6 +38,33 @@ def check_fields(kind: Any, content: Any, field: str = "") -> None:
         _check_mapping(kind, content, field)
 
 
+def is_mapping_in_mapping(kind: Any, names: Sequence[str]) -> bool:
+    """Says whether a field is a mapping of free content in an entry of another mapping.
+
+    Args:
+        kind: The type of the outermost content.
+        names: The way to the field.
+
+    Returns:
+        Whether it is.
+    """
+    within = False
+    for name in names:
+        mapping = _mapping_of(kind)
+        classes = [own for own in _options(kind) if inspect.isclass(own) and not _is_plain(own)]
+        if mapping is not None:
+            within, kind = True, typing.get_args(mapping)[1]
+        elif classes:
+            kind = _hints(classes[0]).get(name)
+        else:
+            return False
+    return within and _mapping_of(kind) is not None
+
+
+def _mapping_of(kind: Any) -> Any:
+    return next((own for own in _options(kind) if typing.get_origin(own) is dict), None)
+
+
 def _check_mapping(kind: Any, content: Mapping[str, Any], field: str) -> None:
     classes = [own for own in _options(kind) if inspect.isclass(own) and not _is_plain(own)]
     if _CLASS in content or _ARGUMENTS in content:
@@ -45,10 +72,10 @@ def _check_mapping(kind: Any, content: Mapping[str, Any], field: str) -> None:
         if found is not None:
             _check_written_class(found, content, field)
         return
-    mappings = [typing.get_args(own)[1] for own in _options(kind) if typing.get_origin(own) is dict]
-    if mappings:
+    mapping = _mapping_of(kind)
+    if mapping is not None:
         for name, part in content.items():
-            check_fields(mappings[0], part, _joined(field, str(name)))
+            check_fields(typing.get_args(mapping)[1], part, _joined(field, str(name)))
     elif classes and not inspect.isabstract(classes[0]):
         _check_arguments(classes[0], content, field)
 

@@ -131,11 +131,7 @@ class MixtureWeights:
             `[num_streams]`, the mean of the others for a stream without tokens yet; `None` if all are, or where the
             unit is samples.
         """
-        known = num_tokens > 0
-        if self.policy.unit == "samples" or not known.any():
-            return None
-        lengths = np.divide(num_tokens, seen, out=np.ones(len(known)), where=known)
-        return np.where(known, lengths, lengths[known].mean())
+        return None if self.policy.unit == "samples" else mean_tokens(seen, num_tokens)
 
     def observe_evaluation(self, losses: Mapping[str, float]) -> None:
         """Keeps the losses of an evaluation for the policy's next decision.
@@ -255,6 +251,23 @@ class MixtureWeights:
                 f"{where}: a stream has samples on top of the batch size (additional) or a share of it (weights), not "
                 f"both; got additional {additional.tolist()}, weights {weights.tolist()}."
             )
+
+
+def mean_tokens(seen: Int64Array, num_tokens: Int64Array) -> FloatArray | None:
+    """Gives what a sample of each stream has had so far.
+
+    Args:
+        seen: int64 `[num_streams]`: samples so far.
+        num_tokens: int64 `[num_streams]`: tokens so far.
+
+    Returns:
+        `[num_streams]`: tokens a sample, the mean of the others for a stream without any yet; `None` if all are.
+    """
+    known = num_tokens > 0
+    if not known.any():
+        return None
+    lengths = np.divide(num_tokens, seen, out=np.ones(len(known)), where=known)
+    return np.where(known, lengths, lengths[known].mean())
 
 
 def _array(values: Sequence[float | None] | None) -> FloatArray | None:

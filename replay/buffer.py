@@ -249,6 +249,14 @@ class ReplayBuffer(Memory):
         """Gives what fills the buffer in a loop of one's own; see `mixer.drawer.GrowingDataset`."""
         return follow(self, name, streams, planner)
 
+    def stand_in(self) -> "ReplayBuffer":
+        """Gives what holds as many entries, for plans without a model; see `mixer.simulation`.
+
+        Returns:
+            A buffer of the same streams that chooses by nothing and keeps references.
+        """
+        return ReplayBuffer(self.capacity, streams=self.stream_names, is_online=self.is_online)
+
     def as_method(self, name: str) -> Method:
         """Gives what fills the buffer as a run goes on; see `mixer.drawer.GrowingDataset`."""
         self.feeding = BufferFeeding(self, name)

@@ -15,6 +15,7 @@ from mixer.method import Method, Run, Trained
 from mixer.output_folder import check_shared
 from replay.drawing import BufferDrawer
 from replay.gradient_scores import GradientScores
+from replay.held_classes import HeldClasses
 from replay.kept_rows import KeptRows
 from replay.offered import Facts, Offered
 from replay.retrieval import MIR, Retrieval
@@ -55,6 +56,10 @@ class Fed(Protocol):
         """Says where the samples in some slots are read."""
 
     @property
+    def entries(self) -> Mapping[str, NDArray[Any]]:
+        """What is known of the entries."""
+
+    @property
     def num_samples_by_source(self) -> dict[str, int]:
         """Number of entries of each source."""
 
@@ -91,6 +96,7 @@ class BufferFeeding(Method):
     def __init__(self, buffer: Fed, stream_name: str):
         self._buffer, self._stream_name = buffer, stream_name
         self.scorer: GradientScores | None = None
+        self._classes = HeldClasses()
 
     @property
     def name(self) -> str:
@@ -307,12 +313,24 @@ class BufferFeeding(Method):
         """Counts the buffer's entries by source."""
         return self._buffer.num_samples_by_source
 
+    def classes(self) -> dict[int, int]:
+        """Counts the buffer's entries by class."""
+        return self._classes.count(self._buffer)
+
     def log_entries(self) -> dict[str, float]:
         """Gives the buffer's size, and the bytes that ranks sent each other for it."""
         entries = {f"memory_size/{self.name}": float(len(self._buffer))}
         if self._buffer.num_gathered_bytes:
             entries[f"memory_bytes_gathered/{self.name}"] = float(self._buffer.num_gathered_bytes)
         return entries
+
+    def log_state(self) -> dict[str, Any]:
+        """Gives the classes that were counted so far; see `Method.log_state`."""
+        return {"classes": sorted(self._classes.seen)}
+
+    def load_log_state(self, state: Mapping[str, Any]) -> None:
+        """Takes up the classes that were counted; see `Method.load_log_state`."""
+        self._classes.seen = set(state.get("classes", ()))
 
     def save(self, folder: Path) -> None:
         """Writes the buffer; see `Method.save`."""

@@ -1,8 +1,7 @@
 """`mixer continual RECIPE.yaml`, and `mixer continual-compare RUN ...` for several such runs."""
 
 import shutil
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
 from rich.table import Table
 
 from mixer.commands import Command, build_recipe
-from tasks.continual import SCORES_FILE
+from mixer.printing import add_json, console, only_json, print_json
+from tasks.compared import read_matrices
 from tasks.continual_recipe import ContinualRecipe
 from tasks.ends import RUN_STATE_FILE
 from tasks.metrics import all_metrics, title_of
 from tasks.pace import read_pace
 from tasks.results import METRICS_FILE, PAGE_FILE, write_page
-from tasks.score_matrix import ScoreMatrix
+from tasks.score_matrix import SCORES_FILE, ScoreMatrix
 
 _FIELDS = tuple(field.name for field in fields(ContinualRecipe) if field.name != "training")
 _RESUME = ("auto", "must", "never")
@@ -35,7 +34,7 @@ def continual() -> Command:
     parser = ArgumentParser(
         description="Trains on a sequence of tasks by a recipe and scores all of them after each. Every field can be "
         "overridden: --training.learning_rate 1e-3.",
-        usage="mixer continual RECIPE.yaml [--resume auto|must|never] [--FIELD VALUE ...]",
+        usage="mixer continual RECIPE.yaml [--resume auto|must|never] [--json] [--FIELD VALUE ...]",
         allow_abbrev=False,
     )
     parser.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
@@ -48,9 +47,15 @@ def continual() -> Command:
         "or start anew in any case, which removes the state of the one that is there (never). Default: start, and "
         "refuse where there is one.",
     )
+    add_json(parser)
     parser.add_class_arguments(ContinualRecipe)
-    summary = "train on a sequence of tasks by a recipe"
-    return Command(parser, lambda config: _train(parser, config), summary, recipe_class=ContinualRecipe)
+    return Command(
+        parser,
+        lambda config: _train(parser, config),
+        "train on a sequence of tasks by a recipe",
+        recipe_class=ContinualRecipe,
+        example="mixer continual recipes/continual.yaml --training.output_dir runs/digits",
+    )
 
 
 def continual_compare() -> Command:
@@ -59,7 +64,10 @@ def continual_compare() -> Command:
     Returns:
         The command.
     """
-    parser = ArgumentParser(description="Puts the metrics and heat maps of continual runs side by side.")
+    parser = ArgumentParser(
+        description="Puts the metrics and scores of continual runs side by side; mixer report shows how they were "
+        "trained, too."
+    )
     parser.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
     parser.add_argument(
         "--output",
@@ -68,29 +76,34 @@ def continual_compare() -> Command:
         metavar="PATH",
         help="Path of the page. Default: compared.html of the first.",
     )
-    return Command(parser, lambda config: _compare(config.runs, config.output), "put continual runs side by side")
+    add_json(parser)
+    return Command(
+        parser,
+        _compare,
+        "put continual runs side by side",
+        example="mixer continual-compare runs/continual/without-memory runs/continual/memory",
+    )
 
 
 def _train(parser: ArgumentParser, config: Namespace) -> None:
-    resume = config.pop("resume")  # how it was launched is no part of what is trained
+    # How it was launched, and what is printed, are no part of what is trained.
+    resume, prints_json = config.pop("resume"), config.pop("json")
     recipe = build_recipe(ContinualRecipe, parser, config, _FIELDS, otherwise="training")
     folder, args = Path(str(recipe.training.output_dir)), recipe.training
-    run = recipe.build()
-    run.check()  # before anything that is there is touched
-    with args.main_process_first(local=False):  # no rank looks at what is there before it is settled
+    with only_json(prints_json):
+        run = recipe.build()
+        run.check()  # before anything that is there is touched
+        with args.main_process_first(local=False):  # no rank looks at what is there before it is settled
+            if args.should_save:
+                _settle(folder, resume)
+        run.begin(resume in ("auto", "must"))
         if args.should_save:
-            _settle(folder, resume)
-    run.begin(resume in ("auto", "must"))
+            folder.mkdir(parents=True, exist_ok=True)
+            parser.save(config, str(folder / "recipe.yaml"), overwrite=True, skip_validation=True)
+        matrix = run.run()
     if args.should_save:
-        folder.mkdir(parents=True, exist_ok=True)
-        parser.save(config, str(folder / "recipe.yaml"), overwrite=True, skip_validation=True)
-    matrix = run.run()
-    if args.should_save:
-        console = _console()
-        console.print(_scores_table(matrix, read_pace(folder, matrix.task_names)))
-        console.print(_metrics_table({folder.name: matrix}))
-        if (folder / PAGE_FILE).exists():
-            print(folder / PAGE_FILE)  # noqa: T201
+        page = folder / PAGE_FILE if (folder / PAGE_FILE).exists() else None
+        _show({folder.name: matrix}, page, prints_json, [_scores_table(matrix, read_pace(folder, matrix.task_names))])
 
 
 def _settle(folder: Path, resume: str | None) -> None:
@@ -114,21 +127,34 @@ def _settle(folder: Path, resume: str | None) -> None:
             shutil.rmtree(checkpoint)
 
 
-def _compare(runs: list[str], output: str | None) -> None:
-    folders = [Path(run) for run in runs]
-    names = [folder.name for folder in folders]
-    names = names if len(set(names)) == len(names) else runs
-    if len(set(names)) < len(names):
-        raise ValueError(f"runs: each must be named once, got {runs}.")
-    matrices = {name: ScoreMatrix.from_file(folder / SCORES_FILE) for name, folder in zip(names, folders, strict=True)}
-    _console().print(_metrics_table(matrices))
-    page = write_page(matrices, Path(output) if output else folders[0] / "compared.html")
+def _compare(config: Namespace) -> None:
+    folders = [Path(run) for run in config.runs]
+    matrices = read_matrices(folders)
+    page = write_page(matrices, Path(config.output) if config.output else folders[0] / "compared.html")
+    _show(matrices, page, config.json)
+
+
+def _show(
+    matrices: Mapping[str, ScoreMatrix], page: Path | None, prints_json: bool, tables: Sequence[Table] = ()
+) -> None:
+    """Prints metrics, other tables before them, and where the page is."""
+    if prints_json:
+        print_json({"runs": [_as_data(name, matrix) for name, matrix in matrices.items()], "page": page})
+        return
+    for table in (*tables, _metrics_table(matrices)):
+        console().print(table)
     if page is not None:
         print(page)  # noqa: T201
 
 
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else 120)
+def _as_data(name: str, matrix: ScoreMatrix) -> dict[str, Any]:
+    return {
+        "run": name,
+        "metric": matrix.metric,
+        "tasks": matrix.task_names,
+        "scores": matrix.scores,
+        "metrics": all_metrics(matrix, matrix.last_task),
+    }
 
 
 def _scores_table(matrix: ScoreMatrix, pace: pd.DataFrame) -> Table:

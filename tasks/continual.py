@@ -28,10 +28,8 @@ from tasks.pace import read_pace
 from tasks.rehearsal import Rehearsal
 from tasks.results import PAGE_FILE, write_metrics, write_page
 from tasks.score import Score, as_score, score_of
-from tasks.score_matrix import ScoreMatrix
+from tasks.score_matrix import SCORES_FILE, ScoreMatrix
 from tasks.task import Task, TaskSequence
-
-SCORES_FILE = "scores.json"
 
 _UNSEEN = "A continual run is kept by rank 0 and read by all: put output_dir on a file system that all nodes share."
 

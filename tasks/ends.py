@@ -7,6 +7,7 @@ from typing import Any
 from transformers.utils import logging
 
 from mixer.checkpoint import STATE_FILE, begin_writing, complete, find_problem, read_json, write_json
+from tasks.task_folders import folder_of_task
 
 logger = logging.get_logger(__name__)
 
@@ -44,7 +45,7 @@ class Ends:
         Returns:
             The folder.
         """
-        return self.folder / f"{number + 1:02d}-{self._task_names[number]}"
+        return folder_of_task(self.folder, number, self._task_names[number])
 
     def end_of(self, num_done: int) -> Path:
         """Gives the folder of what is there after some tasks.

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from mixer.ledger import Ledger
-from tasks.ends import Ends
+from tasks.task_folders import folder_of_task
 
 
 def read_pace(folder: str | Path, task_names: Sequence[str], first: int = 0, last: int | None = None) -> pd.DataFrame:
@@ -25,10 +25,9 @@ def read_pace(folder: str | Path, task_names: Sequence[str], first: int = 0, las
         `samples_per_second`, the samples of all ranks over the seconds of an update, as the median over the updates,
         so that the first ones, which warm up, do not rule it.
     """
-    ends = Ends(Path(folder), task_names, {})
     rows = {}
     for number, name in list(enumerate(task_names))[first:last]:
-        ledger_folder = ends.folder_of(number) / "ledger"
+        ledger_folder = folder_of_task(Path(folder), number, name) / "ledger"
         updates = Ledger(ledger_folder).updates() if ledger_folder.exists() else pd.DataFrame()
         if len(updates):
             seconds = updates["load_seconds"] + updates["train_seconds"]

@@ -112,6 +112,8 @@ class Rehearsal:
             needs = self.memory.selection.needs
             features = extract_features(trainer, task.train) if "features" in needs else None
             self.memory.remember(task.name, task.train, features=features)
+            trainer.note_memories()
+            trainer.ledger.finish()
 
     def save(self, folder: Path) -> None:
         """Writes the memory.

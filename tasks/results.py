@@ -1,4 +1,4 @@
-"""What a continual run leaves to be read: its metrics as JSON, and a page with its scores as a heat map."""
+"""What a continual run leaves to be read: its metrics as JSON, and a page with its scores."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +32,7 @@ def write_metrics(matrix: ScoreMatrix, pace: pd.DataFrame, folder: Path) -> None
 
 
 def write_page(matrices: Mapping[str, ScoreMatrix], path: Path) -> Path | None:
-    """Writes a page of heat maps, if its libraries are there: they are an extra, and training does without.
+    """Writes a page of scores, if its libraries are there: they are an extra, and training does without.
 
     Args:
         matrices: The scores of runs, by name.
@@ -42,10 +42,14 @@ def write_page(matrices: Mapping[str, ScoreMatrix], path: Path) -> Path | None:
         The page's path; `None` if a library is missing, which is then said.
     """
     try:
-        from tasks.heat_map import write_heat_map
+        from tasks.report.scores import write_scores
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in ("plotly", "jinja2"):
             raise
-        logger.warning("No page of the scores was written: %s", error)
+        logger.warning(
+            "No page of the scores was written: it needs %s, which is not installed: pip install "
+            "'adaptive-mixer[report]'.",
+            error.name,
+        )
         return None
-    return write_heat_map(matrices, path)
+    return write_scores(matrices, path)

@@ -15,6 +15,7 @@ from mixer.checkpoint import write_json
 FloatArray = NDArray[np.float64]
 
 FORMAT_VERSION = 1
+SCORES_FILE = "scores.json"
 NOT_RECORDED = "not recorded"
 _NOT_A_NUMBER = "the evaluation gave NaN"
 

@@ -2,13 +2,11 @@
 
 import json
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
 
 from mixer.checkpoint import write_json
 from mixer.commands import Command
@@ -17,6 +15,7 @@ from mixer.fit.mixture import fit_mixture
 from mixer.fit.regressors import AUTO, REGRESSORS
 from mixer.fit.runs import read_recorded_runs
 from mixer.fit.table import error_table, share_table, summary
+from mixer.printing import add_json, console, print_json
 from mixer.written_mixing import mixing_of
 
 
@@ -29,7 +28,8 @@ def fit() -> Command:
     parser = ArgumentParser(
         description="Finds the best fixed mixture by a fit to finished runs of other mixtures: data mixture as "
         "regression, after RegMix (arXiv 2407.01492).",
-        usage="mixer fit RUN RUN RUN ... [--objective average|worst|NAME=weight,...] [--output PATH] [--OPTION VALUE]",
+        usage="mixer fit RUN RUN RUN ... [--objective average|worst|NAME=weight,...] [--output PATH] [--json] "
+        "[--OPTION VALUE]",
         allow_abbrev=False,
     )
     parser.add_argument("runs", nargs="+", type=str, help="Output folders of runs that differ in their mixture alone.")
@@ -37,7 +37,9 @@ def fit() -> Command:
     _add_what_is_allowed(parser)
     _add_search(parser)
     parser.add_argument("--output", type=str, default=None, metavar="PATH", help="Where to write the mixture (JSON).")
-    return Command(parser, _run, "find the best fixed mixture by finished runs of others")
+    add_json(parser)
+    example = "mixer fit runs/a runs/b runs/c runs/d --objective worst --output weights.json"
+    return Command(parser, _run, "find the best fixed mixture by finished runs of others", example=example)
 
 
 def _add_what_is_fitted(parser: ArgumentParser) -> None:
@@ -112,19 +114,43 @@ def _run(config: Namespace) -> None:
     mixing = mixing_of(fitted.weights, config.unit)
     if config.output is not None:
         write_json(Path(config.output), mixing)
+    if config.json:
+        print_json({**_document(fitted), "mixing": mixing, "unit": config.unit, "notes": recorded.notes})
+        return
     _print(fitted, recorded.notes)
     # Not wrapped, so that it can be copied.
     print("To train on it:", _usage(config.output, mixing), sep="\n")  # noqa: T201
 
 
+def _document(fitted: FittedMixture) -> dict[str, Any]:
+    losses = fitted.left_out.seen.tolist()
+    return {
+        "weights": fitted.weights,
+        "objective": fitted.objective.name,
+        "expected_loss": fitted.expected_loss,
+        "expected_losses": fitted.expected_losses,
+        "error": fitted.error,
+        "rank_correlation": fitted.rank_correlation,
+        "regressor": fitted.regressor,
+        "errors": fitted.errors,
+        "constant_error": fitted.constant_error,
+        "best_run": fitted.runs[fitted.best_run],
+        "runs": [
+            {"name": name, "shares": dict(zip(fitted.streams, shares, strict=True)), "loss": loss}
+            for name, shares, loss in zip(fitted.runs, fitted.mixtures.tolist(), losses, strict=True)
+        ],
+        "warnings": fitted.warnings,
+    }
+
+
 def _print(fitted: FittedMixture, notes: Sequence[str]) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    console.print(share_table(fitted))
-    console.print(error_table(fitted))
+    screen = console()
+    screen.print(share_table(fitted))
+    screen.print(error_table(fitted))
     for sentence in (*summary(fitted), *notes):
-        console.print(sentence, markup=False)
+        screen.print(sentence, markup=False, highlight=False)
     for warning in fitted.warnings:
-        console.print(f"Warning: {warning}", markup=False)
+        screen.print(f"Warning: {warning}", markup=False, highlight=False)
 
 
 def _usage(output: str | None, mixing: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
+from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Terms, Unit
 from mixer.policies.least_share import at_least, share_out
 from mixer.policies.loss_history import LossHistory
 from mixer.policies.ranges import check_count, check_range
@@ -162,6 +162,12 @@ class ADO(Policy):
         if self.form == "code":
             preferred[there] = at_least(preferred[there], self.floor)
         return preferred
+
+    def explain(self) -> Terms:
+        """Gives the laws' slopes, the credit and the mean mixture; see `Policy.explain`."""
+        laws = zip(self._laws, np.maximum(self._amounts_of_laws(), 1.0), strict=True)
+        slopes = np.array([np.nan if law is None else law.log_slope(amount) for law, amount in laws])
+        return {"log slope": slopes, "credit": self._credit, "mean weight": self._mean, "own weight": self._own}
 
     def state_dict(self) -> dict[str, Any]:
         """Gives courses, laws, credit and the mean mixture; see `Policy.state_dict`."""

@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mixer.kept_arguments import KeepsArguments
 from mixer.policies.contract import BoolArray, Decision, FloatArray, Int64Array, Mixture, Observation
+from mixer.policies.terms import Terms, terms_of
 
 __all__ = [
     "BoolArray",
@@ -16,6 +18,7 @@ __all__ = [
     "Mixture",
     "Observation",
     "Policy",
+    "Terms",
     "Unit",
     "Weights",
     "check_weights",
@@ -27,7 +30,7 @@ Unit = Literal["samples", "tokens"]
 Weights = Mapping[str, float] | Sequence[float] | FloatArray
 
 
-class Policy(ABC):
+class Policy(KeepsArguments, ABC):
     """A mixing policy.
 
     It knows no model, trainer, file or global random state: only K numbers at a time. A subclass says in `needs`
@@ -85,6 +88,14 @@ class Policy(ABC):
         Returns:
             The decision for step `observation.step`.
         """
+
+    def explain(self) -> Terms:
+        """Gives the terms of the last decision, for `mixer explain`.
+
+        Returns:
+            `[num_streams]` or one number each, by name; without a method of the policy's own, what `state_dict` holds.
+        """
+        return terms_of(self.state_dict())
 
     def evaluation_weights(self) -> FloatArray | None:
         """Gives the mixture by which evaluation losses are averaged, or `None` for what such a policy usually has.

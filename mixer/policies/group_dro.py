@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.policies.acts_on import ActsOn, check_acts_on, decide
-from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
+from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Terms, Unit
 from mixer.policies.exponentiated_weights import ExponentiatedWeights
 from mixer.policies.ranges import check_range
 from mixer.policies.stream_average import StreamAverage
@@ -87,6 +87,10 @@ class GroupDRO(Policy):
         factors = np.ones(len(self._own))
         np.divide(self._alpha.shares(there), self._own, out=factors, where=self._own > 0.0)
         return decide(factors, self._own, there, "loss")
+
+    def explain(self) -> Terms:
+        """Gives `α`, the loss that moved each stream's last, and the streams' own weights; see `Policy.explain`."""
+        return {"alpha": self._alpha.weights, "last loss": self._last_losses.values, "own weight": self._own}
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the weights and the last losses; see `Policy.state_dict`."""

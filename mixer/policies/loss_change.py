@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
+from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Terms, Unit
 from mixer.policies.ranges import check_count, check_decay, check_range, check_temperature
 from mixer.policies.softmax import softmax
 
@@ -96,14 +96,30 @@ class LossChange(Policy):
         self._slow[new] += (1.0 - self.slow_decay) * (losses[new] - self._slow[new])
 
     def _weigh(self) -> FloatArray:
+        scores = self.explain()["score"]
+        weights: FloatArray = self.floor + (1.0 - self.floor * len(self._fast)) * softmax(np.asarray(scores))
+        return weights
+
+    def explain(self) -> Terms:
+        """Gives both averages without bias, `progress` in units of the largest, and the softmax's `score`.
+
+        NaN for a stream without an observation; see `Policy.explain`.
+        """
         # Averages that start at 0 are too small by 1 - decay^n (Kingma and Ba 2015, arXiv:1412.6980, sec. 3).
-        fast = self._fast / (1.0 - self.fast_decay**self._num_observations)
-        slow = self._slow / (1.0 - self.slow_decay**self._num_observations)
+        with np.errstate(invalid="ignore"):
+            fast = self._fast / (1.0 - self.fast_decay**self._num_observations)
+            slow = self._slow / (1.0 - self.slow_decay**self._num_observations)
         progress = np.abs(fast - slow)
         progress = progress / (progress.max() or 1.0)  # before the mean, which could under- or overflow
         scores = progress / (self.temperature * (progress.mean() or 1.0))
-        weights: FloatArray = self.floor + (1.0 - self.floor * len(scores)) * softmax(scores)
-        return weights
+        return {
+            "observations": self._num_observations.astype(np.float64),
+            "fast": fast,
+            "slow": slow,
+            "progress": progress,
+            "score": scores,
+            "floor": self.floor,
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the averages; see `Policy.state_dict`."""

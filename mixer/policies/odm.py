@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
+from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Terms, Unit
 from mixer.policies.exponentiated import HUGE
 from mixer.policies.least_share import share_out
 from mixer.policies.ranges import check_count
@@ -106,6 +106,10 @@ class ODM(Policy):
         gains = gains if gains.sum() > 0.0 else np.ones(len(gains))
         shares: FloatArray = gains / gains.sum()
         return shares
+
+    def explain(self) -> Terms:
+        """Gives the average reward of each stream; see `Policy.explain`."""
+        return {"reward": self._rewards.values}
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the average rewards; see `Policy.state_dict`."""

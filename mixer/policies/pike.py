@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.gradient_statistics import GradientStatistics, alignment_of, conflict_of
-from mixer.policies.base import Decision, FloatArray, Int64Array, Mixture, Observation, Policy, Unit
+from mixer.policies.base import Decision, FloatArray, Int64Array, Mixture, Observation, Policy, Terms, Unit
 from mixer.policies.descent_bound import Bound, best_weights, bound_factors
 from mixer.policies.least_share import share_out
 from mixer.policies.mirror_step import log_changes
@@ -177,6 +177,11 @@ class PiKE(Policy):
     def _factors(self) -> FloatArray:
         """`[num_streams]`: factors on the streams' gradients, for a subclass."""
         return np.ones(len(self._weights))
+
+    def explain(self) -> Terms:
+        """Gives the averages, and the weights that the next measurement moves; see `Policy.explain`."""
+        squared_norm, variance = (self._averages[name].values for name in ("squared_norm", "variance"))
+        return {"squared_norm": squared_norm, "variance": variance, "kept weight": self._weights}
 
     def state_dict(self) -> dict[str, Any]:
         """Gives weights and averages; see `Policy.state_dict`."""

@@ -1,5 +1,6 @@
 """How measurements that are made now and then, and are noisy, are drawn."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from mixer.report.thinning import thin
 
 # A smoothed line forgets over this part of the measurements.
 _SMOOTHED_PART = 0.1
+# Over more of them each power of ten has a tick, and no others are needed.
+_MANY_DECADES = 3.0
 # Of fewer measurements each has a mark: of a single one there is no line to be seen.
 _FEW = 10
 
@@ -88,9 +91,13 @@ def log_axis(values: pd.Series) -> dict[str, Any]:
     if np.isnan(least):
         return {"type": "log"}
     margin = max(0.05 * (greatest - least), 0.1)
-    # Left to itself, Plotly writes all of 2 to 9 between two powers of ten, one over the other.
-    ticks = {"dtick": "D2"} if 0.7 < greatest - least < 3.0 else {}
-    return {"type": "log", "range": [least - margin, greatest + margin], **ticks}
+    axis = {"type": "log", "range": [least - margin, greatest + margin]}
+    if greatest - least >= _MANY_DECADES:
+        return axis
+    # Left to itself, Plotly leaves out the power of ten of what stands between two of them.
+    powers = range(math.floor(least - margin), math.ceil(greatest + margin))
+    ticks = [step * 10.0**power for power in powers for step in (1, 2, 5)]
+    return {**axis, "tickvals": ticks, "ticktext": [f"{tick:.3g}" for tick in ticks]}
 
 
 def axis_with_zero(values: Sequence[pd.Series]) -> dict[str, Any]:

@@ -1,64 +1,109 @@
 """From runs, or from a table and plots, to one page that needs nothing else."""
 
 import base64
+import functools
 import gzip
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
-from mixer.report.plot import NUM_COLOURS, Plot
-from mixer.report.plots import PLOTS
-from mixer.report.run import Run, read_runs
-from mixer.report.summary import differing_streams, summary_rows
+from mixer.report.contents import Report, read_report
+from mixer.report.findings import Finding
+from mixer.report.plot import Plot
+from mixer.report.stream_table import stream_cells
 
-# A point takes about 21 bytes of the page, so that all of them stay below 3 MB however many lines there are.
-_POINTS_PER_PAGE = 120_000
-_MOST_POINTS_PER_LINE, _FEWEST_POINTS_PER_LINE = 2_000, 20
-_LINES_PER_RUN, _LINES_PER_STREAM = 3, 6
-_LINES_PER_STREAM_COMPARED = 4
-_LINES_PER_RUN_MEASURED, _LINES_PER_STREAM_MEASURED = 2 * NUM_COLOURS, 4
+_MOST_ROWS_OPEN = 12  # a longer table is folded
+
+
+@dataclass(frozen=True)
+class Remarks:
+    """What is said of a run at the head of the page.
+
+    Args:
+        run: Its name.
+        findings: What is conspicuous.
+        changed: A sentence on what changed.
+    """
+
+    run: str
+    findings: Sequence[Finding]
+    changed: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table at the foot of the page.
+
+    Args:
+        title: What it shows.
+        heads: Heads of the columns.
+        rows: The cells, the first of each row naming it.
+    """
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is shown without being asked for."""
+        return len(self.rows) <= _MOST_ROWS_OPEN
 
 
 def write_report(folders: Sequence[str | Path], output: str | Path | None = None) -> Path:
     """Writes the page about runs, finished or going.
 
     Args:
-        folders: Output folders of trainers, at least one.
+        folders: Output folders of trainers, at least one, or of runs of another kind; see `mixer.report.kinds`.
         output: Where the page goes; `None` puts `report.html` into the first folder.
 
     Returns:
         Path of the page.
 
     Raises:
-        ValueError: If a folder holds no run with an update, or the output is a folder.
+        ValueError: If a folder holds no run with an update, they are of different kinds, or the output is a folder.
     """
-    paths = [Path(folder) for folder in folders]
-    target = paths[0] / "report.html" if output is None else Path(output)
-    runs = read_runs(paths)
-    if target.is_dir():
-        raise ValueError(f"output must be a file, but {target} is a folder: give {target / 'report.html'}, say.")
-    plots = [plot(runs, points_per_line(runs)) for plot in PLOTS]
-    shown = [plot for plot in plots if plot.panels]
-    return write_page(target, [run.name for run in runs], summary_rows(runs), shown, differing_streams(runs))
+    return write_contents(read_report(folders), page_path(folders, output))
 
 
-def points_per_line(runs: Sequence[Run]) -> int:
-    """Shares the page's points out over its lines.
+def page_path(folders: Sequence[str | Path], output: str | Path | None) -> Path:
+    """Says where the page goes.
 
     Args:
-        runs: The runs.
+        folders: See `write_report`.
+        output: See `write_report`.
 
     Returns:
-        Greatest number of points a line.
+        The path.
+
+    Raises:
+        ValueError: If it is a folder.
     """
-    num_lines = sum(_LINES_PER_RUN + _LINES_PER_STREAM * len(run.streams) for run in runs)
-    num_lines += sum(_LINES_PER_STREAM_COMPARED * len(run.comparisons) for run in runs)
-    num_lines += sum(
-        _LINES_PER_RUN_MEASURED + _LINES_PER_STREAM_MEASURED * len(run.gradients) for run in runs if run.gradients
-    )
-    return max(_FEWEST_POINTS_PER_LINE, min(_MOST_POINTS_PER_LINE, _POINTS_PER_PAGE // num_lines))
+    target = Path(folders[0]) / "report.html" if output is None else Path(output)
+    if target.is_dir():
+        raise ValueError(f"output must be a file, but {target} is a folder: give {target / 'report.html'}, say.")
+    return target
+
+
+def write_contents(report: Report, target: Path) -> Path:
+    """Writes a report as a page.
+
+    Args:
+        report: The report.
+        target: Where the page goes.
+
+    Returns:
+        Path of the page.
+    """
+    remarks = [
+        Remarks(name, [one for one in report.findings if one.run == name], changed)
+        for name, changed in report.changes.items()
+    ]
+    tables = [Table(f"All streams of {run.name}", *stream_cells(run)) for run in report.runs]
+    return write_page(target, report.names, report.summary, report.plots, report.note, remarks, tables)
 
 
 def write_page(
@@ -67,6 +112,8 @@ def write_page(
     rows: Sequence[tuple[str, Sequence[str]]],
     plots: Sequence[Plot],
     note: str = "",
+    remarks: Sequence[Remarks] = (),
+    tables: Sequence[Table] = (),
 ) -> Path:
     """Writes a page with a table and plots that can be opened without a network or any other file.
 
@@ -76,11 +123,26 @@ def write_page(
         rows: The table: the name of each row, and its cells, one a column.
         plots: The plots.
         note: A sentence below the table.
+        remarks: What comes before everything else.
+        tables: What comes after everything else.
 
     Returns:
         Path of the page.
     """
-    page = _render(names, rows, plots, note)
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    figures = ",\n".join(panel.figure.to_json() for plot in plots for panel in plot.panels)
+    page = templates.get_template("template.html").render(
+        names=names,
+        rows=rows,
+        note=note,
+        remarks=remarks,
+        tables=tables,
+        plots=plots,
+        figures=f"[{figures}]".replace("<", "\\u003c"),  # a stream may be called </script>
+        plotly=_packed_plotly(),
+    )
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.tmp")  # so that a page that is open is never half of one
     temporary.write_text(page, encoding="utf-8")
@@ -88,17 +150,7 @@ def write_page(
     return target
 
 
-def _render(names: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], plots: Sequence[Plot], note: str) -> str:
-    templates = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    figures = ",\n".join(panel.figure.to_json() for plot in plots for panel in plot.panels)
-    return templates.get_template("template.html").render(
-        names=names,
-        rows=rows,
-        note=note,
-        plots=plots,
-        figures=f"[{figures}]".replace("<", "\\u003c"),  # a stream may be called </script>
-        # Packed it is a third as long; the page unpacks it.
-        plotly=base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode(),
-    )
+@functools.cache
+def _packed_plotly() -> str:
+    """Packed it is a third as long; the page unpacks it."""
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()

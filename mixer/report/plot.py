@@ -1,5 +1,6 @@
 """What a plot of the page is made of, and how its lines are drawn."""
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,9 +20,14 @@ _COLOURS = (
     "#2fa3b5",
     "#cf4b55",
     "#77892c",
-    "#888888",
+    "#5a67a8",
+    "#a8643c",
+    "#7d8590",
 )
 NUM_COLOURS = len(_COLOURS)
+GRID = "rgba(128,128,128,0.25)"
+
+_LONGEST_LABEL = 36
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,20 @@ def colours_of(names: Sequence[str]) -> dict[str, str]:
     return {name: _COLOURS[place % len(_COLOURS)] for place, name in enumerate(names)}
 
 
+def label(name: str) -> str:
+    """Writes a name so that Plotly shows it as it is: it reads tags, links and formulas in what it writes.
+
+    Args:
+        name: Any text.
+
+    Returns:
+        The text, its middle left out if it would leave no place for the plot: names differ at their ends.
+    """
+    half = _LONGEST_LABEL // 2
+    short = name if len(name) <= _LONGEST_LABEL else f"{name[:half]}…{name[-half + 1 :]}"
+    return html.escape(short).replace("$", "&#36;")
+
+
 def line(points: pd.DataFrame, column: str, key: str, colour: str, name: str = "", **style: Any) -> go.Scatter:
     """Makes a line over the data clock.
 
@@ -90,13 +110,13 @@ def line(points: pd.DataFrame, column: str, key: str, colour: str, name: str = "
         # The page holds numbers in binary, but for whole ones beyond 32 bits.
         customdata=samples if len(samples) == 0 or samples[-1] < 2**31 else samples.astype(np.float64),
         legendgroup=key,
-        name=name or key,
+        name=label(name or key),
         hovertemplate="%{y:.4~g}, after %{customdata:,.0f} samples",
         **{"mode": "lines", **style, "line": stroke},
     )
 
 
-def panel(title: str, lines: Sequence[go.Scatter], last_epoch: float, **y_axis: Any) -> Panel:
+def panel(title: str, lines: Sequence[go.Scatter | go.Heatmap], last_epoch: float, **y_axis: Any) -> Panel:
     """Draws lines on one pair of axes.
 
     Args:
@@ -108,7 +128,7 @@ def panel(title: str, lines: Sequence[go.Scatter], last_epoch: float, **y_axis: 
     Returns:
         The panel.
     """
-    axis = {"gridcolor": "rgba(128,128,128,0.25)", "zeroline": False, "automargin": True}
+    axis = {"gridcolor": GRID, "zeroline": False, "automargin": True}
     end = last_epoch or 1.0
     figure = go.Figure(
         list(lines),
@@ -124,6 +144,7 @@ def panel(title: str, lines: Sequence[go.Scatter], last_epoch: float, **y_axis: 
             "xaxis": {
                 **axis,
                 "title": {"text": "epoch", "standoff": 8},
+                "tickangle": 0,  # turned by itself, as the margins move, they would move again
                 "range": [0, end * 1.02],
                 "unifiedhovertitle": {"text": "epoch %{x:.3f}"},
             },

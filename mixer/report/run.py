@@ -3,10 +3,26 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from mixer.ledger import Ledger
+from mixer.report.clocked import by_stream, on_clock
+from mixer.report.gradient_tables import Cosines, read_gradients
+from mixer.run_folder import open_ledger, read_description
+
+# What is not read takes neither time nor memory.
+_CLOCK = [
+    "step", "samples", "tokens", "epoch", "progress", "batch_size", "total", "learning_rate", "learning_rate_factor",
+    "loss", "gradient_norm",
+]  # fmt: skip
+_STREAMS = ["step", "stream", "weight", "count", "items", "loss", "seen", "coverage", "epoch", "there"]
+_PASSES = {"epoch": "passes"}  # the stream's own, beside those of the clock
+_UPDATES = ["step", "hits", "misses", "load_seconds", "train_seconds", "probe_seconds"]
+
+# Of very many streams, those that are drawn as one; see `mixer.report.grouping`.
+OTHERS = "other streams"
 
 
 @dataclass(frozen=True)
@@ -15,30 +31,48 @@ class Run:
 
     Args:
         name: What the page calls it, other than every other run's.
+        description: What the run said of itself as it began (see `describe_run`); empty if an older version wrote it.
         clock: The ledger's table of that name, one row an update.
-        streams: By name of the stream, one row an update: step, weight, count, items, loss, seen, coverage, and
-            `passes` (the stream's own epochs).
+        updates: The ledger's table of that name, one row an update: step, hits, misses, load_seconds,
+            train_seconds (here without the next) and probe_seconds.
+        streams: By name of the stream, one row an update: step, weight, count, items, loss, seen, coverage, `passes`
+            (the stream's own epochs) and there.
         evaluations: By name of the evaluation set, one row an evaluation: step, loss.
         comparisons: By name of the stream, one row an update: step, excess_loss, loss_after; empty where losses were
             not compared.
         gradients: By name of the stream, one row a measurement of its gradient: step, squared_norm, variance; empty
             where none was measured.
+        noise: Of the whole gradient, one row a measurement: step, signal, noise; see `GradientStatistics.noise`.
+        cosines: Between the streams' gradients; `None` where there is no pair of them.
         memories: By name of the stream, what a replay buffer held: step, source, entries; empty without buffers.
-        cosines: One row per measurement and pair of streams: step, stream, other, cosine.
-        load_seconds: Time spent in loading, of the main rank.
-        train_seconds: Time spent in training, of the main rank.
+        memory_classes: By name of the stream, of which classes the entries were: step, label, entries; empty where that
+            is not known.
     """
 
     name: str
+    description: dict[str, Any]
     clock: pd.DataFrame
+    updates: pd.DataFrame
     streams: dict[str, pd.DataFrame]
     evaluations: dict[str, pd.DataFrame]
     comparisons: dict[str, pd.DataFrame]
     gradients: dict[str, pd.DataFrame]
+    noise: pd.DataFrame
+    cosines: Cosines | None
     memories: dict[str, pd.DataFrame]
-    cosines: pd.DataFrame
-    load_seconds: float
-    train_seconds: float
+    memory_classes: dict[str, pd.DataFrame]
+
+    @property
+    def caps(self) -> dict[str, float]:
+        """By name of the stream, the passes after which it leaves the mixture; those without are not in it."""
+        caps = {row["name"]: row.get("max_epochs") for row in self.description.get("streams", [])}
+        return {name: float(cap) for name, cap in caps.items() if cap is not None}
+
+    @property
+    def buffers(self) -> set[str]:
+        """Names of the streams that are replay buffers: to repeat what they hold is what they are for."""
+        described = {row["name"] for row in self.description.get("streams", []) if row.get("kind") == "memory"}
+        return described | set(self.memories)
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
@@ -48,20 +82,32 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
         folders: Output folders of trainers.
 
     Returns:
-        The runs, named after their folders, or by the paths as given where two folders have the same name.
+        The runs, named by `run_names`.
 
     Raises:
         ValueError: If a folder is given twice, is none, holds no run, or its ledger has no update yet.
+    """
+    return [read_run(folder, name) for folder, name in zip(folders, run_names(folders), strict=True)]
+
+
+def run_names(folders: Sequence[Path]) -> list[str]:
+    """Names runs after their folders, or by the paths where two folders have the same name.
+
+    Args:
+        folders: Output folders.
+
+    Returns:
+        The names, each another.
+
+    Raises:
+        ValueError: If a folder is given twice.
     """
     resolved = [folder.resolve() for folder in folders]
     for number, folder in enumerate(resolved):
         if folder in resolved[:number]:
             raise ValueError(f"{folders[number]} is given twice: give each run once.")
     names = [folder.name for folder in resolved]
-    return [
-        _read_run(folder, name if names.count(name) == 1 else str(folder))
-        for folder, name in zip(folders, names, strict=True)
-    ]
+    return [name if names.count(name) == 1 else str(folder) for folder, name in zip(folders, names, strict=True)]
 
 
 def stream_names(runs: Sequence[Run]) -> list[str]:
@@ -71,51 +117,60 @@ def stream_names(runs: Sequence[Run]) -> list[str]:
         runs: The runs.
 
     Returns:
-        Names, in the order of the first run that has them.
+        Names, in the order of the first run that has them, those that are drawn as one last.
     """
-    return list(dict.fromkeys(name for run in runs for name in run.streams))
+    names = dict.fromkeys(name for run in runs for name in run.streams)
+    return sorted(names, key=OTHERS.__eq__)
 
 
-def _read_run(folder: Path, name: str) -> Run:
-    if not folder.is_dir():
-        raise ValueError(f"There is no folder {folder}: give the output folder of a run (training.output_dir).")
-    if not (folder / "ledger" / "ledger.json").is_file():
-        raise ValueError(
-            f"{folder} is not the folder of a run: it has no ledger/ledger.json. Give the output folder of a run "
-            "(training.output_dir)."
-        )
-    ledger = Ledger(folder / "ledger")
-    rows = ledger.to_pandas().rename(columns={"epoch": "passes"})  # before the clock: a run may add rows meanwhile
-    clock, updates = ledger.clock(), ledger.updates()
-    rows = _on_clock(rows.drop(columns=["tokens", "unique", "staleness", "undelivered"]), clock)
-    if rows.empty:
+def read_run(folder: Path, name: str) -> Run:
+    """Reads a run, finished or going.
+
+    Args:
+        folder: The output folder of a trainer.
+        name: What the page calls it.
+
+    Returns:
+        The run.
+
+    Raises:
+        ValueError: If the folder is none, holds no run, or its ledger has no update yet.
+    """
+    ledger = open_ledger(folder)
+    # The clock first: of rows that a running run adds meanwhile those without a place on it are left out. And before
+    # the streams what was measured of their gradients, which takes most memory while it is read.
+    clock: pd.DataFrame = ledger.read("clock", _CLOCK).to_pandas()
+    gradients = read_gradients(ledger, clock)
+    rows = ledger.read("streams", _STREAMS)
+    streams = by_stream(rows.rename_columns([_PASSES.get(name, name) for name in _STREAMS]), clock)
+    if not streams:
         raise ValueError(
             f"The ledger of {folder} has no update yet: if the run is still going, try again when it has done some."
         )
-    streams = _by_stream(rows)
-    comparisons = _on_clock(ledger.comparisons(), clock)
-    gradients = _on_clock(ledger.gradients()[["step", "stream", "squared_norm", "variance"]], clock)
     start = pd.DataFrame({"step": [0], "epoch": [0.0], "samples": [0]})  # an evaluation may come before any update
-    evaluations = _on_clock(ledger.evaluations(), pd.concat([start, clock[["step", "epoch", "samples"]]]))
     return Run(
         name,
+        read_description(folder),
         clock,
-        streams,
-        _by_stream(evaluations),
+        on_clock(_read_timings(ledger), clock),
+        # Older versions did not write whether a stream was there: null.
+        {stream: part.assign(there=part["there"].ne(False)) for stream, part in streams.items()},
+        by_stream(ledger.read("evaluations"), pd.concat([start, clock[["step", "epoch", "samples"]]])),
         # A running run may have measured a stream of which it has written nothing else yet.
-        {name: part for name, part in _by_stream(comparisons).items() if name in streams},
-        {name: part for name, part in _by_stream(gradients).items() if name in streams},
-        _by_stream(_on_clock(ledger.memories(), clock)),
-        _on_clock(ledger.cosines(), clock),
-        float(updates["load_seconds"].sum()),
-        float(updates["train_seconds"].sum()),
+        _of_those(by_stream(ledger.read("comparisons"), clock), streams),
+        _of_those(gradients.by_stream, streams),
+        gradients.noise,
+        gradients.cosines,
+        by_stream(ledger.read("memories"), clock),
+        by_stream(ledger.read("memory_classes"), clock),
     )
 
 
-def _on_clock(rows: pd.DataFrame, clock: pd.DataFrame) -> pd.DataFrame:
-    """Adds where the run stood; rows are left out whose place a running run has not written yet."""
-    return rows.merge(clock[["step", "epoch", "samples"]], on="step")
+def _read_timings(ledger: Ledger) -> pd.DataFrame:
+    # Older versions measured no gradients, and had no column for the time of it.
+    rows: pd.DataFrame = ledger.read("updates", _UPDATES).to_pandas().fillna({"probe_seconds": 0.0})
+    return rows.assign(train_seconds=rows["train_seconds"] - rows["probe_seconds"])
 
 
-def _by_stream(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    return {str(name): part.drop(columns="stream") for name, part in rows.groupby("stream", sort=False)}
+def _of_those(parts: dict[str, pd.DataFrame], streams: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    return {name: part for name, part in parts.items() if name in streams}

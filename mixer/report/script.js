@@ -66,6 +66,7 @@ async function draw() {
   addEventListener("beforeprint", fitToPaper);
   addEventListener("afterprint", () => relayoutAll({ ...layoutOf(screenColours()), width: null, autosize: true }));
   listenToKeys();
+  document.documentElement.dataset.drawn = panels.length; // for who waits until all is there
 }
 
 draw();

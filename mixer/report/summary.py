@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from mixer.report.run import Run, stream_names
-from mixer.report.words import duration, listed
+from mixer.report.words import duration, listed, rule_in_words, shortened
 
 
 def summary_rows(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
@@ -17,7 +17,8 @@ def summary_rows(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
     Returns:
         Each row's name and a cell for each run.
     """
-    return [(name, [cell(run) for run in runs]) for name, cell in _ROWS.items()]
+    rows = _ROWS if any(run.updates["probe_seconds"].any() for run in runs) else _ROWS_WITHOUT_MEASURING
+    return [(name, [cell(run) for run in runs]) for name, cell in rows.items()]
 
 
 def differing_streams(runs: Sequence[Run]) -> str:
@@ -29,17 +30,22 @@ def differing_streams(runs: Sequence[Run]) -> str:
     Returns:
         A sentence; empty if all runs have the same streams.
     """
-    parts = []
+    names_by_runs: dict[tuple[str, ...], list[str]] = {}
     for name in stream_names(runs):
-        having = [run.name for run in runs if name in run.streams]
+        having = tuple(run.name for run in runs if name in run.streams)
         if len(having) < len(runs):
-            parts.append(f"{name} only in {listed(having)}")
+            names_by_runs.setdefault(having, []).append(name)
+    parts = [f"{listed(shortened(names))} only in {listed(having)}" for having, names in names_by_runs.items()]
     return f"Not every run has every stream: {'; '.join(parts)}." if parts else ""
 
 
 def _batch_size(run: Run) -> str:
     sizes = run.clock["batch_size"]
-    return f"{sizes.iloc[0]:,} → {sizes.iloc[-1]:,} (min {sizes.min():,}, max {sizes.max():,})"
+    if sizes.min() == sizes.max():
+        return f"{sizes.iloc[0]:,}"
+    ends = (sizes.iloc[0], sizes.iloc[-1])
+    beyond = [f"{word} {size:,}" for word, size in (("min", sizes.min()), ("max", sizes.max())) if size not in ends]
+    return f"{ends[0]:,} → {ends[1]:,}" + (f" ({', '.join(beyond)})" if beyond else "")
 
 
 def _learning_rate(run: Run) -> str:
@@ -55,7 +61,17 @@ def _validation(reduce: Callable[[list[float]], float]) -> Callable[[Run], str]:
     return cell
 
 
+def _seconds(column: str) -> Callable[[Run], str]:
+    return lambda run: duration(float(run.updates[column].sum()))
+
+
+def _rule(field: str) -> Callable[[Run], str]:
+    return lambda run: rule_in_words(run.description[field]) if field in run.description else "not known"
+
+
+_MEASURING = "Time in measuring gradients"
 _ROWS: dict[str, Callable[[Run], str]] = {
+    "Policy": _rule("mixing"),
     "Done of the budget": lambda run: f"{run.clock['progress'].iloc[-1]:.0%}",
     "Updates": lambda run: f"{run.clock['step'].iloc[-1]:,}",
     "Samples": lambda run: f"{run.clock['samples'].iloc[-1]:,}",
@@ -64,7 +80,9 @@ _ROWS: dict[str, Callable[[Run], str]] = {
     "Batch size, first → last": _batch_size,
     "Learning rate, peak → last": _learning_rate,
     "Validation loss, last, average": _validation(lambda losses: float(np.mean(losses))),
-    "Validation loss, last, worst": _validation(max),
-    "Time in loading": lambda run: duration(run.load_seconds),
-    "Time in training": lambda run: duration(run.train_seconds),
+    "Validation loss, last, worst": _validation(lambda losses: float(np.max(losses))),
+    "Time in loading": _seconds("load_seconds"),
+    "Time in training": _seconds("train_seconds"),
+    _MEASURING: _seconds("probe_seconds"),
 }
+_ROWS_WITHOUT_MEASURING = {name: cell for name, cell in _ROWS.items() if name != _MEASURING}

@@ -27,6 +27,21 @@ def buckets(epochs: NDArray[Any], most: int) -> Int64Array:
     return np.minimum(((epochs - first) / (last - first) * most).astype(np.int64), most - 1)
 
 
+def averaged(rows: pd.DataFrame, columns: list[str], most: int) -> pd.DataFrame:
+    """Averages columns over stretches of the data clock.
+
+    Args:
+        rows: One row an update, in order, with `epoch` and `samples`.
+        columns: Names of the columns.
+        most: Greatest number of stretches.
+
+    Returns:
+        One row a stretch: epoch and samples at its end, and the means.
+    """
+    groups = rows.groupby(buckets(rows["epoch"].to_numpy(), most))
+    return groups[["epoch", "samples"]].last().assign(**{name: groups[name].mean() for name in columns})
+
+
 def thin(rows: pd.DataFrame, column: str, most: int) -> pd.DataFrame:
     """Leaves rows out of a long line, never its first, its last, its highest or its lowest.
 
@@ -41,12 +56,20 @@ def thin(rows: pd.DataFrame, column: str, most: int) -> pd.DataFrame:
     Returns:
         The rows that stay, in order.
     """
-    rows = rows[rows[column].notna()]
-    if len(rows) <= most:
-        return rows
-    bucket = buckets(rows["epoch"].to_numpy(), (most - 2) // 2)
-    order = np.lexsort((rows[column].to_numpy(), bucket))
-    borders = np.flatnonzero(np.diff(bucket[order]))
-    least, greatest = np.append(0, borders + 1), np.append(borders, len(rows) - 1)
-    kept = np.unique(np.concatenate([order[least], order[greatest], [0, len(rows) - 1]]))
-    return rows.iloc[kept]
+    values = rows[column].to_numpy(dtype=np.float64)
+    known = np.flatnonzero(~np.isnan(values))
+    if len(known) > most:
+        bucket = buckets(rows["epoch"].to_numpy()[known], (most - 2) // 2)
+        known = known[np.unique(np.concatenate([*_extremes(values[known], bucket), [0, len(known) - 1]]))]
+    return rows if len(known) == len(rows) else rows.iloc[known]
+
+
+def _extremes(values: NDArray[Any], bucket: Int64Array) -> list[Int64Array]:
+    """Finds where the first of the least and of the greatest values of each bucket are; buckets ascend."""
+    starts = np.append(0, np.flatnonzero(np.diff(bucket)) + 1)
+    group = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(values)))
+    found = []
+    for extreme in (np.minimum, np.maximum):
+        places = np.flatnonzero(values == extreme.reduceat(values, starts)[group])
+        found.append(places[np.unique(group[places], return_index=True)[1]])
+    return found

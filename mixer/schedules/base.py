@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
+from mixer.kept_arguments import KeepsArguments
 from mixer.schedules.limits import Limits
 
 LearningRateRule = Literal["none", "linear", "sqrt"]
@@ -86,7 +87,7 @@ class AllBounds(Bounds, total=False):
     maximum: int | None
 
 
-class Schedule(ABC):
+class Schedule(KeepsArguments, ABC):
     """A batch-size schedule.
 
     It knows no model, trainer, file or global random state. A subclass says in `needs` what has to be observed for

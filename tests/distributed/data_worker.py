@@ -29,7 +29,7 @@ def main() -> None:
     )
     recipe = Recipe(ModelRecipe(), {"good": good}, training)
     streams = recipe.build_streams(byte_level())
-    stream, validation, _ = streams["good"]
+    stream, validation, *_ = streams["good"]
     results = {
         "train": stream.dataset["input_ids"][:],
         "validation": validation["input_ids"][:],

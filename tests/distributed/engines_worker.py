@@ -127,6 +127,7 @@ def end_of(trainer: MixingTrainer) -> dict[str, Any]:
             for entry in trainer.state.log_history
         ],
         "counts": trainer.ledger.to_pandas()[["count", "seen"]].values.tolist() if trainer.args.should_save else [],
+        "norms": trainer.ledger.clock()["gradient_norm"].tolist() if trainer.args.should_save else [],
         "weights": {name: value.double().sum().item() for name, value in sorted(weights.items())},
         "squares": {name: value.double().square().sum().item() for name, value in sorted(weights.items())},
     }

@@ -31,6 +31,7 @@ def deepspeed(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
     assert found["counts"] == expected["counts"]
+    assert found["norms"] == pytest.approx(expected["norms"], rel=TOLERANCE, nan_ok=True)
     assert [entry.keys() for entry in found["logs"]] == [entry.keys() for entry in expected["logs"]]
     for own, other in zip(found["logs"], expected["logs"], strict=True):
         assert own == pytest.approx(other, rel=TOLERANCE, abs=TOLERANCE, nan_ok=True)

@@ -1,5 +1,6 @@
 """The command line as a user runs it."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -73,7 +74,8 @@ def _launch(*command: str) -> subprocess.CompletedProcess[str]:
 
 def test_two_ranks_train_by_a_recipe_and_are_compared(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     launcher = ("torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "mixer")
-    run = _launch(*launcher, "train", str(recipe), "--training.seed", "7")
+    tracked = ("--training.report_to", "[tensorboard]") if importlib.util.find_spec("tensorboard") else ()
+    run = _launch(*launcher, "train", str(recipe), "--training.seed", "7", *tracked)
     assert run.returncode == 0, run.stderr[-4000:]
     folder = recipe.parent / "run"
     rows = Ledger(folder / "ledger").to_pandas()
@@ -81,10 +83,23 @@ def test_two_ranks_train_by_a_recipe_and_are_compared(recipe: Path, capsys: pyte
     assert Ledger(folder / "ledger").evaluations()["step"].tolist() == [0, 0, 2, 2, 4, 4]
     assert (folder / "model.safetensors").is_file()
     assert yaml.safe_load((folder / "recipe.yaml").read_text())["training"]["seed"] == 7
+    if tracked:
+        _check_events(folder)
     main(["compare", str(folder), str(folder)])
     printed = capsys.readouterr().out
     assert "python" in printed
     assert "worst" in printed
+
+
+def _check_events(folder: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (written,) = folder.glob("runs/*/events.*")  # the main rank's alone
+    events = EventAccumulator(str(written)).Reload()
+    assert [event.value for event in events.Scalars("clock/samples")][-1] == 36
+    assert {"loss/python", "eval_loss/cpp", "train/loss"} <= set(events.Tags()["scalars"])
+    recipe = events.Tensors("mixture/recipe/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert yaml.safe_load(recipe.strip("`").removeprefix("yaml"))["training"]["seed"] == 7
 
 
 def test_one_process_trains_with_another_policy_and_model(recipe: Path, tmp_path: Path) -> None:

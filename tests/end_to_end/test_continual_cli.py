@@ -108,28 +108,38 @@ def test_a_run_is_resumed_to_the_bit(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert (tmp_path / "run" / "03-task_3" / "end" / "model.safetensors").read_bytes() == weights
 
 
-def test_a_run_starts_anew_in_the_place_of_another(tmp_path: Path) -> None:
+def test_a_run_starts_anew_in_the_place_of_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = train(tmp_path / "run", "--resume", "auto")
     other = train(tmp_path / "run", "--resume", "never", "--training.seed", "1")
     assert not np.array_equal(first.scores, other.scores)
-    main(["continual", str(tmp_path / "run" / "recipe.yaml"), "--training.output_dir", str(tmp_path / "same")])
-    assert np.array_equal(ScoreMatrix.from_file(tmp_path / "same" / "scores.json").scores, other.scores)
+    again = ["continual", str(tmp_path / "run" / "recipe.yaml"), "--training.output_dir", str(tmp_path / "same")]
+    capsys.readouterr()
+    main([*again, "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["page"] == str(tmp_path / "same" / "scores.html")
+    (run,) = printed["runs"]
+    assert (run["run"], run["tasks"]) == ("same", list(other.task_names))
+    np.testing.assert_array_equal(run["scores"], other.scores)
+    np.testing.assert_array_equal(ScoreMatrix.from_file(tmp_path / "same" / "scores.json").scores, other.scores)
 
 
+@pytest.mark.parametrize("library", ["plotly", "jinja2"])
 def test_a_missing_library_leaves_out_the_page_only(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    library: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     matrix = ScoreMatrix(["one"], path=tmp_path / "scores.json")
     matrix.record(1, {"one": 0.5})
-    monkeypatch.delitem(sys.modules, "tasks.heat_map", raising=False)
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    for name in list(sys.modules):
+        if name.split(".")[0] == library or name.startswith(("mixer.report", "tasks.report")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
     said: list[str] = []
     monkeypatch.setattr("tasks.results.logger.warning", lambda text, *values: said.append(text % values))
     main(["continual-compare", str(tmp_path)])
     printed = capsys.readouterr()
     assert "0.500" in printed.out
-    assert "pip install" in said[0]
+    assert f"it needs {library}" in said[0]
+    assert "pip install 'adaptive-mixer[report]'" in said[0]
     assert not (tmp_path / "compared.html").exists()
 
 
@@ -164,7 +174,7 @@ def test_wrong_input_ends_with_two_and_names_the_field(
 
 def test_runs_that_cannot_be_compared_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "scores.json" in fails(capsys, "continual-compare", str(tmp_path))
-    assert "named once" in fails(capsys, "continual-compare", str(tmp_path), str(tmp_path))
+    assert "given twice" in fails(capsys, "continual-compare", str(tmp_path), str(tmp_path))
 
 
 def _breaks() -> Any:

@@ -118,8 +118,8 @@ def test_the_written_recipe_is_the_same_and_can_be_read_again(folder: Path, caps
 def test_a_dry_run_shows_what_is_learned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["train", str(folder / "recipe.yaml"), "--dry_run"])
     printed = capsys.readouterr().out
-    assert "chat, first sample: '<|im_start|>user" in printed
-    assert "learned: '0<|endoftext|>'" in printed
+    assert "chat, first sample: <|im_start|>user" in printed
+    assert "⟦0<|endoftext|>⟧" in printed
 
 
 @pytest.mark.parametrize(

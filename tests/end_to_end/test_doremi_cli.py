@@ -85,6 +85,11 @@ def test_steps_at_their_end_are_not_trained_again_and_others_go_on(
     main(command)
     assert trained == ["reference", "proxy"]
     assert str(run / "weights.json") in capsys.readouterr().out
+    main([*command, "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert document["mixing"] == json.loads(found)
+    assert (document["weights"], document["unit"]) == (document["mixing"], "samples")
+    assert document["path"] == str(run / "weights.json")
     # As if the proxy had been killed while it wrote its third checkpoint.
     for file in ("weights.json", "proxy/finished.json", "proxy/checkpoint-3/complete.json"):
         (run / file).unlink()
@@ -93,8 +98,10 @@ def test_steps_at_their_end_are_not_trained_again_and_others_go_on(
     assert trained == ["reference", "proxy", "proxy"]
     assert (run / "weights.json").read_bytes() == found
     assert Ledger(run / "proxy" / "ledger").to_pandas().equals(proxy)
-    main([*command, "--train"])
+    capsys.readouterr()
+    main([*command, "--train", "--json"])
     assert trained[3:] == ["main"]
+    assert json.loads(capsys.readouterr().out) == document  # what training prints goes elsewhere
 
 
 def test_another_recipe_is_refused_in_the_same_folder(

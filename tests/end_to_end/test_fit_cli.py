@@ -103,6 +103,18 @@ def test_a_mixture_is_fitted_and_trained_on_by_the_printed_command(
     assert rows.groupby("stream")["weight"].mean().to_dict() == pytest.approx(weights)
 
 
+def test_a_fit_is_one_document_for_scripts(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "weights.json"
+    main(["fit", *_runs(folder), "--output", str(output), "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert document["mixing"] == document["weights"] == json.loads(output.read_text())
+    assert (document["objective"], document["unit"]) == ("average", "samples")
+    assert [run["name"] for run in document["runs"]] == [Path(run).name for run in _runs(folder)]
+    assert document["best_run"] == min(document["runs"], key=lambda run: float(run["loss"]))["name"]
+    assert document["runs"][0]["shares"] == pytest.approx({"python": 0.1, "cpp": 0.9})
+    assert document["errors"][document["regressor"]] == pytest.approx(document["error"])
+
+
 def test_the_mixture_is_where_the_recorded_losses_say(folder: Path, tmp_path: Path) -> None:
     losses = {"python": np.empty(0), "cpp": np.empty(0)}
     for run in _runs(folder):

@@ -57,7 +57,13 @@ def _gathered_by_none(package: str) -> list[str]:
 
 
 # What every policy sees and gives back: read once for all of them.
-CONTRACT = {"mixer.policies.base", "mixer.policies.contract", "mixer.gradient_statistics"}
+CONTRACT = {
+    "mixer.kept_arguments",
+    "mixer.policies.base",
+    "mixer.policies.contract",
+    "mixer.policies.terms",
+    "mixer.gradient_statistics",
+}
 # What many rules share, each of a single idea: read once as well.
 SHARED = {
     f"mixer.policies.{name}"
@@ -114,7 +120,18 @@ def test_a_rule_needs_little_code(module: str, most: int) -> None:
 def test_examples_in_docstrings_run(module: str) -> None:
     if module == "mixer.sft":
         pytest.importorskip("trl", reason="the extra `trl` is not installed")
+    if module == "mixer.notebook_progress":
+        pytest.importorskip("IPython", reason="notebooks bring IPython")
     assert doctest.testmod(importlib.import_module(module)).failed == 0
+
+
+@pytest.mark.parametrize("name", ["mixer", "tasks"])
+def test_names_that_are_imported_when_they_are_asked_for_are_all_there(name: str) -> None:
+    package = importlib.import_module(name)
+    assert set(package.__all__) <= set(dir(package))
+    assert all(hasattr(package, exported) for exported in package.__all__)
+    with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'nothing'"):
+        package.nothing  # noqa: B018
 
 
 def test_every_public_policy_is_exported_and_registered() -> None:
@@ -142,4 +159,7 @@ def test_every_public_schedule_is_exported_and_has_a_file_of_its_own() -> None:
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("mixer.schedules.")])
 def test_a_schedule_knows_nothing_of_the_rest(module: str) -> None:
-    assert all(name.startswith("mixer.schedules.") or name == "mixer.choices" for name in _imports(module))
+    assert all(
+        name.startswith("mixer.schedules.") or name in ("mixer.choices", "mixer.kept_arguments")
+        for name in _imports(module)
+    )

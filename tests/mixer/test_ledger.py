@@ -22,7 +22,8 @@ def columns_of(step: int) -> dict[str, np.ndarray]:
     floats = {name: np.array([step / 3, np.nan]) for name in ("weight", "loss", "coverage", "epoch")}
     names = ("count", "items", "tokens", "seen", "unique", "staleness", "undelivered")
     whole = {name: np.array([step, 2 * step]) for name in names}
-    return {**floats, **whole}
+    decided = {name: np.array([step / 4, 1.0]) for name in ("policy_weight", "loss_weight", "owed")}
+    return {**floats, **whole, **decided, "there": np.array([True, False])}
 
 
 def record(ledger: Ledger, *steps: int) -> None:
@@ -47,7 +48,15 @@ class TestRecords:
         ledger = started(tmp_path / "ledger")
         record(ledger, 1, 2)
         frame = ledger.to_pandas()
-        assert list(frame.columns) == [*COLUMNS, "staleness", "undelivered"]
+        assert list(frame.columns) == [
+            *COLUMNS,
+            "staleness",
+            "undelivered",
+            "policy_weight",
+            "loss_weight",
+            "owed",
+            "there",
+        ]
         assert frame["step"].tolist() == [1, 1, 2, 2]
         assert frame["stream"].tolist() == [*NAMES, *NAMES]
         assert frame["seen"].tolist() == [1, 2, 2, 4]
@@ -84,9 +93,32 @@ class TestRecords:
         ledger.record_evaluation(10, {"held out": 2.5})
         assert ledger.evaluations()["stream"].tolist() == ["math", "held out"]
 
+    def test_memories_are_told_by_source_and_by_class_and_the_last_of_a_step_counts(self, tmp_path: Path) -> None:
+        ledger = started(tmp_path / "ledger")
+        ledger.record_memory(5, "memory", {"math": 2, "code": 0}, {3: 1, 7: 1})
+        ledger.record_memory(5, "other", {"code": 4})
+        ledger.record_memory(5, "memory", {"math": 1, "code": 3}, {3: 0, 7: 1, 8: 3})
+        for _ in range(2):  # in memory, then on disk
+            memories, classes = ledger.memories(), ledger.memory_classes()
+            assert memories.values.tolist() == [
+                [5, "other", "code", 4],
+                [5, "memory", "math", 1],
+                [5, "memory", "code", 3],
+            ]
+            assert classes.values.tolist() == [[5, "memory", 3, 0], [5, "memory", 7, 1], [5, "memory", 8, 3]]
+            ledger.finish()
+
     def test_an_empty_ledger_has_its_columns(self, tmp_path: Path) -> None:
         frame = Ledger(tmp_path / "none").to_pandas()
-        assert list(frame.columns) == [*COLUMNS, "staleness", "undelivered"]
+        assert list(frame.columns) == [
+            *COLUMNS,
+            "staleness",
+            "undelivered",
+            "policy_weight",
+            "loss_weight",
+            "owed",
+            "there",
+        ]
         assert frame.empty
 
     def test_the_same_run_writes_the_same_rows(self, tmp_path: Path) -> None:

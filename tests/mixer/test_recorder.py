@@ -1,13 +1,15 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mixer import MixingTrainer, Uniform
+from mixer import Decision, Fixed, Floor, LossChange, MixingTrainer, Observation, Stream, Uniform
 from mixer.controller import Mixing
 from mixer.gradient_entries import gradient_entries
 from mixer.recorder import Recorder
+from mixer.run_folder import read_description
 from tests.helpers import arguments, build_model, three_streams
 from tests.mixer.measurements import measured
 
@@ -100,3 +102,68 @@ def test_a_checkpoint_of_before_these_were_measured_is_taken_up(tmp_path: Path, 
     del state[entry]
     trainer._recorder.load_state_dict(state)
     assert trainer._recorder.state_dict() == {**state, entry: {}}
+
+
+def test_what_explains_the_decisions_is_recorded(tmp_path: Path) -> None:
+    sets = three_streams()
+    streams = [
+        Stream(name, one, leaves_at=0.5 if number == 2 else 1.0) for number, (name, one) in enumerate(sets.items())
+    ]
+    args = arguments(tmp_path, max_steps=4, max_grad_norm=1.0)
+    policy = Fixed([0.5, 0.3, 0.2])
+    trainer = MixingTrainer(build_model("llama"), args, train_dataset=streams, mixing=policy, batch_size=7)
+    trainer.train()
+    rows, clock = trainer.ledger.to_pandas(), trainer.ledger.clock()
+    last = streams[2].name
+    assert rows["policy_weight"].tolist() == [0.5, 0.3, 0.2] * 4
+    assert rows[rows["step"] > 2]["weight"].tolist() == pytest.approx([0.625, 0.375, 0.0] * 2)
+    assert rows[rows["stream"] == last]["there"].tolist() == [True, False, False, False]  # in the update after
+    assert rows["loss_weight"].eq(1.0).all()
+    owed = dict.fromkeys(sets, 0.0)
+    for _, row in rows[rows["step"] <= 2].iterrows():
+        owed[row["stream"]] += 7 * row["weight"] - row["count"]
+        assert row["owed"] == pytest.approx(owed[row["stream"]])
+    assert rows.groupby("step")["owed"].sum().to_numpy() == pytest.approx(0.0)
+    logged = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
+    assert clock.set_index("step").loc[[entry["step"] for entry in logged], "gradient_norm"].tolist() == pytest.approx(
+        [entry["grad_norm"] for entry in logged]
+    )
+    means = (rows["loss"] * rows["items"]).groupby(rows["step"]).sum() / rows.groupby("step")["items"].sum()
+    assert clock["loss"].tolist() == pytest.approx(means.tolist(), rel=1e-5)
+    assert clock["update_norm"].isna().all()
+
+
+def test_how_far_updates_moved_is_recorded_where_a_policy_needs_it(tmp_path: Path) -> None:
+    class Watching(Uniform):
+        is_static = False
+        needs = frozenset({"update_norm"})
+
+        def update(self, observation: Observation) -> Decision:
+            norms.append(observation.update_norm)
+            return Decision(observation.weights)
+
+    norms: list[float] = []
+    args = arguments(tmp_path, max_steps=3)
+    trainer = MixingTrainer(build_model("llama"), args, train_dataset=three_streams(), mixing=Watching(), batch_size=6)
+    trainer.train()
+    assert trainer.ledger.clock()["update_norm"].tolist() == norms
+    assert all(norm > 0 for norm in norms)
+
+
+def test_the_ledger_says_what_the_run_is(tmp_path: Path) -> None:
+    sets = three_streams()
+    args = arguments(tmp_path, max_steps=2)
+    policy = Floor(LossChange(temperature=0.5), minimum=0.1)
+    trainer = MixingTrainer(build_model("llama"), args, train_dataset=sets, mixing=policy, batch_size=6)
+    trainer.train()
+    run = read_description(tmp_path)
+    assert run == json.loads(json.dumps(trainer.describe_run()))
+    assert [stream["name"] for stream in run["streams"]] == list(sets)
+    assert [stream["num_samples"] for stream in run["streams"]] == [len(one) for one in sets.values()]
+    assert run["mixing"]["init_args"] == {
+        "policy": {"class_path": "LossChange", "init_args": {"temperature": 0.5}},
+        "minimum": 0.1,
+    }
+    assert run["batch_size"]["init_args"] == {"batch_size": 6}
+    expected = {"budget": {"steps": 2}, "initial_batch_size": 6, "world_size": 1, "drawing": "exact", "methods": []}
+    assert {name: run[name] for name in expected} == expected

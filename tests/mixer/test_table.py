@@ -56,6 +56,40 @@ class TestRead:
         append(table, 1, 2)
         assert steps_of(table) == [1, 2]
 
+    def test_columns_are_read_in_the_order_that_is_asked_for(self, tmp_path: Path) -> None:
+        table = make_table(tmp_path)
+        append(table, 1)
+        table.seal()
+        append(table, 2)  # one part and one tail
+        assert table.read(["value", "step"]).column_names == ["value", "step"]
+        assert table.read(["step"]).to_pydict() == {"step": [1, 1, 2, 2]}
+        assert make_table(tmp_path / "none").read(["name"]).schema.names == ["name"]
+
+    @pytest.mark.parametrize("stage", ["none", "memory", "tail", "part"])
+    def test_a_table_knows_whether_it_is_empty(self, tmp_path: Path, stage: str) -> None:
+        table = make_table(tmp_path)
+        if stage != "none":
+            append(table, 1)
+        if stage == "tail":
+            table.flush()
+        if stage == "part":
+            table.seal()
+        assert table.is_empty() == (stage == "none")
+        assert Table(tmp_path, SCHEMA).is_empty() == (stage in ("none", "memory"))
+
+    @pytest.mark.parametrize("damage", [b"", b"PAR1", b"garbage" * 100])
+    def test_a_damaged_part_is_named(self, tmp_path: Path, damage: bytes) -> None:
+        table = make_table(tmp_path)
+        append(table, 1)
+        table.seal()
+        append(table, 2)
+        table.seal()
+        parts_of(tmp_path)[0].write_bytes(damage)
+        with pytest.raises(ValueError, match=r"part-000000.parquet is damaged .*Move the file away to read the rest"):
+            table.read()
+        parts_of(tmp_path)[0].unlink()
+        assert steps_of(table) == [2]
+
     def test_reading_makes_no_folder(self, tmp_path: Path) -> None:
         make_table(tmp_path / "none").read()
         assert not (tmp_path / "none").exists()

@@ -82,6 +82,20 @@ def test_a_class_that_is_none_is_told_with_the_nearest(written: Any) -> None:
         check_fields(Recipe, {"streams": {"a": {"format": written}}})
 
 
+@pytest.mark.parametrize("option", ["streams.a.arguments.num_samples", "streams.a.groups.kind"])
+def test_an_option_that_would_not_reach_a_mapping_is_told_how_to(option: str) -> None:
+    whole, _, last = option.rpartition(".")
+    message = f"--{option}: {whole} is a mapping .* --{whole} '{{\"{last}\": 300}}'"
+    for given in ([f"--{option}", "300"], [f"--{option}=300"]):
+        with pytest.raises(ValueError, match=message):
+            check_given(Recipe, given, OPTIONS)
+
+
+@pytest.mark.parametrize("option", ["streams.a.weight", "streams.a.arguments", "model.config.hidden_size", "mixing.a"])
+def test_an_option_that_reaches_its_field_is_let_through(option: str) -> None:
+    check_given(Recipe, [f"--{option}", "{}" if option.endswith("arguments") else "3"], OPTIONS)
+
+
 def test_free_content_and_what_the_parser_refuses_better_are_left_alone() -> None:
     check_fields(Recipe, {"model": {"config": {"any": {"thing": 1}}, "lora": {"r": 1}}, "mixing": {"a": 1, "b": 2}})
     check_fields(Recipe, {"streams": {"a": {"arguments": {"x": 1}, "format": {"class_path": "nowhere.at.All"}}}})

@@ -11,7 +11,11 @@ from mixer.report.plots.gradient_norms import gradient_norms
 from mixer.report.plots.learning_rate import learning_rate
 from mixer.report.plots.losses import losses
 from mixer.report.plots.memory import memory
+from mixer.report.plots.memory_classes import memory_classes
 from mixer.report.plots.mixture import mixture
+from mixer.report.plots.prefetch import prefetch
+from mixer.report.plots.timings import timings
+from mixer.report.plots.whole_gradient import whole_gradient
 from mixer.report.run import Run
 
 # Each takes the runs and the greatest number of points a line. One without panels is left out.
@@ -21,10 +25,14 @@ PLOTS: tuple[Callable[[Sequence[Run], int], Plot], ...] = (
     mixture,
     coverage,
     memory,
+    memory_classes,
     batch_size,
     learning_rate,
+    whole_gradient,
     gradient_norms,
     gradient_cosines,
+    timings,
+    prefetch,
 )
 
 __all__ = [
@@ -37,5 +45,9 @@ __all__ = [
     "learning_rate",
     "losses",
     "memory",
+    "memory_classes",
     "mixture",
+    "prefetch",
+    "timings",
+    "whole_gradient",
 ]

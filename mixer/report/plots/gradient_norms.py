@@ -46,7 +46,14 @@ def gradient_norms(runs: Sequence[Run], most_points: int) -> Plot:
         "noise as signal), by epochs of data. Pale: every measurement; line: the same, smoothed. Left out where noise "
         "hides the gradient. " + " ".join(_in_words(run, drawn.get(run.name, {})) for run in runs)
     )
-    return Plot("Gradient norms and noise by stream", caption, panels, colours, columns=2)
+    having = {
+        name
+        for figures in drawn.values()
+        for name, (raw, _) in figures.items()
+        if raw[list(_TITLES)].notna().to_numpy().any()
+    }
+    key = {name: colour for name, colour in colours.items() if name in having}
+    return Plot("Gradient norms and noise by stream", caption, panels, key, columns=2)
 
 
 def _figures(run: Run) -> _Figures:

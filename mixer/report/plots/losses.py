@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
+from mixer.report.ending import last_in_words
 from mixer.report.plot import Plot, colours_of, line, panel
 from mixer.report.run import Run, stream_names
 from mixer.report.thinning import thin
-from mixer.report.words import between
 
 # The smoothed line forgets over this part of a stream's updates: enough to see a trend through the noise.
 _SMOOTHED_PART = 0.05
@@ -54,11 +54,23 @@ def smoothed(rows: pd.DataFrame, column: str = "loss") -> pd.Series:
     return sums / items.ewm(span=span).mean()
 
 
+def smoothed_to_last(rows: pd.DataFrame) -> pd.DataFrame:
+    """Gives the smoothed line of a stream's training loss, which ends with the last loss that there is.
+
+    Args:
+        rows: One row an update: items and loss.
+
+    Returns:
+        The rows with the averages as their loss, NaN after the last finite one.
+    """
+    return rows.assign(loss=smoothed(rows).where(rows["loss"].bfill().notna()))
+
+
 def _lines(run: Run, stream: str, colour: str, most_points: int) -> list[go.Scatter]:
     lines = []
     if stream in run.streams:
         rows = run.streams[stream]
-        raw, smooth = thin(rows, "loss", most_points), thin(rows.assign(loss=smoothed(rows)), "loss", most_points)
+        raw, smooth = (thin(one, "loss", most_points) for one in (rows, smoothed_to_last(rows)))
         lines.append(line(raw, "loss", run.name, colour, f"{run.name}, this update", opacity=0.4, line={"width": 1}))
         lines.append(line(smooth, "loss", run.name, colour, f"{run.name}, training"))
     if stream in run.evaluations:
@@ -69,14 +81,11 @@ def _lines(run: Run, stream: str, colour: str, most_points: int) -> list[go.Scat
 
 
 def _in_words(run: Run) -> str:
-    words = []
-    for kind, rows_by_name in (
-        ("training loss (smoothed)", {name: rows.assign(loss=smoothed(rows)) for name, rows in run.streams.items()}),
-        ("validation loss", run.evaluations),
-    ):
-        last = {
-            name: rows["loss"].dropna().iloc[-1] for name, rows in rows_by_name.items() if rows["loss"].notna().any()
-        }
-        if last:
-            words.append(f"the last {kind} is {between(last, '{:.3f}'.format)}")
+    training = last_in_words(run.streams, {name: smoothed(rows) for name, rows in run.streams.items()}, "update")
+    validation = last_in_words(run.evaluations, {name: rows["loss"] for name, rows in run.evaluations.items()}, "step")
+    words = [
+        f"the last {kind} is {text}"
+        for kind, text in (("training loss (smoothed)", training), ("validation loss", validation))
+        if text
+    ]
     return f"In {run.name} {', '.join(words) or 'no loss is known'}."

@@ -1,13 +1,13 @@
 """What replay buffers hold."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
+from mixer.report.held import held
 from mixer.report.plot import Plot, colours_of, line, panel
 from mixer.report.run import Run, stream_names
-from mixer.report.thinning import buckets
 from mixer.report.words import between
 
 
@@ -27,10 +27,7 @@ def memory(runs: Sequence[Run], most_points: int) -> Plot:
     panels = [
         panel(
             f"{run.name}: {name}",
-            [
-                line(part, "entries", str(source), colours[str(source)], stackgroup="entries", line={"width": 0.5})
-                for source, part in _thinned(rows, most_points).groupby("source", sort=False)
-            ],
+            _lines(rows, colours, most_points),
             end,
             rangemode="tozero",
         )
@@ -42,12 +39,14 @@ def memory(runs: Sequence[Run], most_points: int) -> Plot:
     return Plot("What the memory holds", caption, panels, {name: colours[name] for name in dict.fromkeys(sources)})
 
 
-def _thinned(rows: pd.DataFrame, most_points: int) -> pd.DataFrame:
-    """Leaves out the same steps of all sources, whose areas stand on each other."""
-    steps, places = np.unique(rows["step"].to_numpy(), return_index=True)
-    bucket = buckets(rows["epoch"].to_numpy()[places], most_points)
-    last = np.append(np.flatnonzero(np.diff(bucket)), len(steps) - 1)
-    return rows[rows["step"].isin(steps[last])]
+def _lines(rows: pd.DataFrame, colours: Mapping[str, str], most_points: int) -> list[go.Scatter]:
+    """Draws a line a source, all with the same points, for they stand on each other."""
+    table = held(rows, "source", most_points)
+    by_source = {str(source): entries.rename("entries").reset_index() for source, entries in table.items()}
+    return [
+        line(points, "entries", source, colours[source], stackgroup="entries", line={"width": 0.5})
+        for source, points in by_source.items()
+    ]
 
 
 def _in_words(run: str, name: str, rows: pd.DataFrame) -> str:

@@ -10,6 +10,9 @@ from mixer.report.run import Run, stream_names
 from mixer.report.thinning import buckets
 from mixer.report.words import between
 
+# Of more stretches than can be told apart, shares that go up and down by one sample are a fringe.
+_MOST_STRETCHES = 150
+
 
 def mixture(runs: Sequence[Run], most_points: int) -> Plot:
     """Plots weights and realised shares, stacked, a row of two panels a run.
@@ -56,7 +59,7 @@ def shares(run: Run, most_points: int) -> dict[str, pd.DataFrame]:
 
 
 def _panels(run: Run, colours: dict[str, str], end: float, most_points: int) -> list[Panel]:
-    by_stream = shares(run, most_points)
+    by_stream = shares(run, min(most_points, _MOST_STRETCHES))
     return [
         panel(
             f"{run.name}: {title}",

@@ -1,5 +1,6 @@
 """What is read of runs, from ledgers written without training."""
 
+import math
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pytest
 from mixer.fit.runs import read_recorded_runs
 from mixer.ledger import Ledger
 from tests.mixer.report.ledgers import write_run
+
+# Columns of which nothing is read here.
+NEWER = ("undelivered", "policy_weight", "loss_weight", "owed", "there")
+MEASURED = ("loss", "gradient_norm", "update_norm")
 
 
 def recorded(
@@ -31,10 +36,10 @@ def recorded(
         zeros, ones = np.zeros(len(names), dtype=np.int64), np.ones(len(names))
         columns = {"weight": count / count.sum(), "count": count, "items": count, "loss": loss, "tokens": count * rates}
         more = {"seen": zeros, "unique": zeros, "coverage": ones, "epoch": ones, "staleness": zeros}
-        ledger.record_streams(step, names, {**columns, **more, "undelivered": zeros})
+        ledger.record_streams(step, names, {**columns, **more, **dict.fromkeys(NEWER, zeros)})
         samples, tokens = samples + int(count.sum()), tokens + int((count * rates).sum())
         place = {"step": step, "samples": samples, "tokens": tokens, "epoch": 1.0, "batch_size": 1, "total": 1}
-        rest = {"learning_rate": 0.1, "learning_rate_factor": 1.0}
+        rest = {"learning_rate": 0.1, "learning_rate_factor": 1.0, **dict.fromkeys(MEASURED, math.nan)}
         ledger.record_clock(**place, **rest, progress=progress * step / steps)
     for step, found in (evaluations or {}).items():
         ledger.record_evaluation(step, found)

@@ -47,6 +47,10 @@ def write_run(
         "epoch": passes,
         "staleness": zeros,
         "undelivered": zeros,
+        "policy_weight": np.full(len(place), 1 / num_streams),
+        "loss_weight": np.ones(len(place)),
+        "owed": np.zeros(len(place)),
+        "there": np.ones(len(place), dtype=bool),
     }
     ledger._streams.append(columns)
     samples = num_streams * seen
@@ -61,12 +65,16 @@ def write_run(
             "total": num_streams * count,
             "learning_rate": 0.1 * np.sin(np.pi * step / num_updates / 1.5),
             "learning_rate_factor": np.ones(num_updates),
+            "loss": 10 / step,
+            "gradient_norm": 1 / np.sqrt(step),
+            "update_norm": np.full(num_updates, np.nan),
         }
     )
     ones = np.ones(num_updates, dtype=np.int64)
     ledger._updates.append(
         {
-            **dict.fromkeys(("total", "micro_batches", "hits", "misses"), ones),
+            **dict.fromkeys(("total", "micro_batches", "hits"), ones),
+            "misses": 0 * ones,
             "step": step,
             "load_seconds": np.full(num_updates, 0.5),
             "train_seconds": np.full(num_updates, 20.0),
@@ -80,6 +88,7 @@ def write_run(
         places = np.arange(num_streams)
         above, after = np.full(num_streams, 2 / at), 10 / at + 0.5 * places
         ledger.record_comparisons(at, streams, {"excess_loss": above, "loss_after": after})
-        ledger.record_memory(at, "memory", {name: at + number for number, name in enumerate(streams)})
+        held = {name: at + number for number, name in enumerate(streams)}
+        ledger.record_memory(at, "memory", held, {-1: 1, **dict(enumerate(held.values()))})
     ledger.finish() if is_done else ledger.flush()
     return ledger

@@ -5,7 +5,7 @@ import pytest
 
 from mixer import FAMO, DoReMi, Policy
 from mixer.report import write_report
-from mixer.report.page import points_per_line
+from mixer.report.contents import points_per_line
 from mixer.report.plot import Plot
 from mixer.report.plots import compared_losses
 from mixer.report.run import Run, read_runs

@@ -1,3 +1,4 @@
+import html
 import json
 import re
 from html.parser import HTMLParser
@@ -57,7 +58,7 @@ def test_every_plot_with_something_to_show_is_there_in_figures_and_in_words(tmp_
     folders = [tmp_path / "first", tmp_path / "second"]
     page = Page(write_report(folders, tmp_path / "pages" / "both.html"))
     plots = [plot for plot in (plot(read_runs(folders), 100) for plot in PLOTS) if plot.panels]
-    assert len(plots) == len(PLOTS) - (0 if measure_every else 4)
+    assert len(plots) == len(PLOTS) - (0 if measure_every else 5)
     assert len(page.figures()) == sum(len(plot.panels) for plot in plots)
     assert page.places == list(range(len(page.figures())))
     assert f"heading-{len(plots) + 1}" not in page.texts
@@ -84,12 +85,67 @@ def test_a_page_of_other_tables_is_the_same_with_their_words(tmp_path: Path) -> 
     assert [file.name for file in path.parent.iterdir()] == ["page.html"]
 
 
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    '"><img src=x onerror=alert(2)>',
+    "<a href='javascript:alert(3)'>x</a>",
+    "%{x}</extra>{{ 7 * 7 }}",
+    "../../etc/passwd",
+    "\u202e\n数学 $x^2$",
+)
+
+
+def strings_in(value: object) -> list[str]:
+    if isinstance(value, dict):
+        return [text for part in value.values() for text in strings_in(part)]
+    if isinstance(value, list):
+        return [text for part in value for text in strings_in(part)]
+    return [value] if isinstance(value, str) else []
+
+
 def test_names_from_the_data_cannot_break_the_page(tmp_path: Path) -> None:
-    name = "</script><b>"
-    write_run(tmp_path / "run", (name, "code"))
+    write_run(tmp_path / "run", HOSTILE, num_updates=12, measure_every=1)
     path = write_report([tmp_path / "run"])
-    assert name not in path.read_text()
-    assert [trace["name"] for trace in Page(path).figures()[2]["data"]] == [name, "code"]
+    text = path.read_text()
+    assert not [name for name in HOSTILE[:3] if name in text]
+    assert text.count("<script") == 3
+    assert "<img" not in text
+    page = Page(path)
+    assert page.addresses == []
+    assert page.texts["heading-1"].strip() == "Loss"
+    # Plotly reads tags and links in what it writes beside lines and under the pointer, but not in the key of a line.
+    for figure in page.figures():
+        for trace in figure["data"]:
+            trace.pop("legendgroup", None)
+            trace.pop("hovertemplate", None)
+        assert not [one for one in strings_in(figure) if "<" in one or "$" in one]
+    keys = set(re.findall(r'data-key="([^"]*)"', text))
+    assert {html.unescape(key) for key in keys} >= set(HOSTILE)
+
+
+def test_what_stands_out_comes_before_everything_else(tmp_path: Path) -> None:
+    ledger = write_run(tmp_path / "first", is_done=False)
+    write_run(tmp_path / "second")
+    ledger.record_evaluation(6, {"<b>": float("nan")})
+    ledger.flush()
+    text = write_report([tmp_path / "first", tmp_path / "second"]).read_text()
+    assert "<strong>Not finite</strong> A loss was not finite: that of &lt;b&gt; in 1 evaluation, the first at" in text
+    assert text.count("Nothing conspicuous.") == 1
+    assert text.index("Not finite") < text.index("<h2>Summary</h2>") < text.index('id="heading-1"')
+    assert "What changed: the validation loss, averaged over 2 sets, went from 9.500 to 3.500" in text
+    assert "<summary>All streams of second</summary>" in text
+
+
+def test_of_very_many_streams_the_main_ones_are_drawn_and_all_are_in_a_table(tmp_path: Path) -> None:
+    names = tuple(f"stream-{number}" for number in range(40))
+    write_run(tmp_path / "run", names, num_updates=8)
+    path = write_report([tmp_path / "run"])
+    text = path.read_text()
+    assert "The plots show 11 streams by themselves" in text
+    assert "the 29 others are drawn as one" in text
+    assert text.count('<th scope="row">stream-') == 40
+    assert "<details>" in text  # folded
+    assert 'data-key="other streams"' in text
 
 
 def test_the_page_of_a_running_run_is_written_again(tmp_path: Path) -> None:

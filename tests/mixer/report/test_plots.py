@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 
 from mixer.report.plot import Plot
-from mixer.report.plots import PLOTS, batch_size, coverage, learning_rate, losses, memory, mixture
+from mixer.report.plots import (
+    PLOTS,
+    batch_size,
+    coverage,
+    learning_rate,
+    losses,
+    memory,
+    memory_classes,
+    mixture,
+    prefetch,
+    timings,
+)
 from mixer.report.plots.losses import smoothed
 from mixer.report.plots.mixture import shares
 from mixer.report.run import Run, read_runs
@@ -118,6 +129,42 @@ def test_passes_are_a_panel_a_run_and_streams_without_a_length_are_named(tmp_pat
     assert "42 samples of web were seen, whose length is not known" in plot.caption
 
 
+def test_caps_are_lines_unless_they_are_far_away(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    (run,) = read_runs([tmp_path / "run"])
+    run.description["streams"] = [{"name": "math", "max_epochs": 0.1}, {"name": "code", "max_epochs": 50}]
+    plot = coverage([run], 100)
+    assert lines_of(plot)[-1] == ("math, cap", [0.0, 0.084], [0.1, 0.1])
+    assert len(lines_of(plot)) == 3
+    assert "the cap is between 0.1 (math) and 50 (code)" in plot.caption
+    assert "Dotted: the passes after which" in plot.caption
+    assert plot.panels[0].figure.layout.yaxis.range == pytest.approx((0, 1.05 * 0.1))
+
+
+def test_time_is_stacked_on_one_scale(runs: list[Run]) -> None:
+    runs[1].updates["load_seconds"] = 20.0
+    plot = timings(runs, 100)
+    assert [name for name, _, _ in lines_of(plot)] == list(plot.colours) == ["training", "loading"]
+    assert lines_of(plot, 1)[1][2] == [20.0] * 4
+    ranges = [panel.figure.layout.yaxis.range for panel in plot.panels]
+    assert ranges[0] == ranges[1] == (0, 50.0)
+    assert plot.caption.endswith("In second 50.0% is training, 50.0% is loading.")
+    runs[0].updates["probe_seconds"] = 5.0
+    assert list(timings(runs, 100).colours) == ["training", "loading", "measuring gradients"]
+    assert "19.6% is measuring gradients" in timings(runs, 100).caption
+
+
+def test_prefetching_is_averaged_by_samples(runs: list[Run]) -> None:
+    runs[0].updates[["hits", "misses"]] = [[0, 0], [4, 4], [30, 10], [8, 0], [8, 0], [8, 0]]
+    runs[1].updates[["hits", "misses"]] = 0
+    plot = prefetch(runs, 100)
+    assert lines_of(plot) == [("first", [0.012, 0.024, 0.04, 0.06, 0.084], [0.5, 0.75, 1.0, 1.0, 1.0])]
+    assert lines_of(prefetch(runs, 4))[0][2][0] == pytest.approx(34 / 48, abs=1e-4)
+    assert "In first it is 80.6%: 14 samples were not foreseen." in plot.caption
+    assert plot.caption.endswith("In second there were no workers.")
+    assert prefetch(runs[1:], 100).panels == []
+
+
 def test_only_streams_without_a_length(tmp_path: Path) -> None:
     write_run(tmp_path / "run", ("web",), unsized=("web",))
     assert "In run 42 samples of web were seen" in coverage(read_runs([tmp_path / "run"]), 100).caption
@@ -135,8 +182,8 @@ def test_every_plot_draws_a_run_of_one_update(tmp_path: Path) -> None:
 def test_no_line_has_more_points_than_it_may(tmp_path: Path) -> None:
     write_run(tmp_path / "run", num_updates=5000, measure_every=3)
     for plot in PLOTS:
-        for panel in plot(read_runs([tmp_path / "run"]), 50).panels:
-            assert all(len(line.x) <= 50 for line in panel.figure.data)
+        for panel in plot(read_runs([tmp_path / "run"]), 61).panels:
+            assert all(len(line.x) <= 61 for line in panel.figure.data)  # heat maps have 60 stretches
 
 
 def test_sample_counts_beyond_32_bits_are_kept_in_binary(runs: list[Run]) -> None:
@@ -162,3 +209,30 @@ def test_the_memory_is_stacked_by_source(tmp_path: Path) -> None:
     thinned = memory([run], 2).panels[0].figure.data
     assert [len(line.x) for line in thinned] == [2, 2]
     assert [line.y[-1] for line in thinned] == [12, 4]
+
+
+def test_the_classes_in_the_memory_are_a_row_each(tmp_path: Path) -> None:
+    ledger = write_run(tmp_path / "run", is_done=False)
+    for step, classes in ((2, {3: 4}), (4, {3: 2, 7: 2}), (6, {-1: 1, 3: 0, 7: 3})):
+        ledger.record_memory(step, "memory", {"math": 4}, classes)
+    ledger.flush()
+    (run,) = read_runs([tmp_path / "run"])
+    plot = memory_classes([run], 100)
+    assert [panel.title for panel in plot.panels] == ["run: memory"]
+    figure = plot.panels[0].figure
+    (trace,) = figure.data
+    assert figure.layout.yaxis.ticktext == ("unknown", "3", "7")
+    np.testing.assert_array_equal(trace.z, [[np.nan, np.nan, 1], [4, 2, np.nan], [np.nan, 2, 3]])
+    assert trace.x.tolist() == [0.0, *run.clock["epoch"][[1, 3, 5]]]  # what a log entry says was held up to it
+    assert "memory ends with 1 class, the entries of one are 3 (class 7); 1 entry of unknown class." in plot.caption
+
+
+def test_many_classes_are_thinned_over_time_to_the_last(tmp_path: Path) -> None:
+    ledger = write_run(tmp_path / "run", num_updates=300, is_done=False)
+    for step in range(1, 301):
+        ledger.record_memory(step, "memory", {"math": step}, dict.fromkeys(range(500), step))
+    ledger.flush()
+    (trace,) = memory_classes(read_runs([tmp_path / "run"]), 1000).panels[0].figure.data
+    assert trace.z.shape[0] == 500
+    assert 10 <= trace.z.shape[1] <= 40
+    assert (trace.z[:, -1] == 300).all()

@@ -1,58 +1,37 @@
-"""Score matrices as one page that needs nothing else: heat maps with the numbers in the cells, and their metrics."""
+"""Score matrices as heat maps with the numbers in the cells."""
 
 import html
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 
+from mixer.report.plot import Panel, Plot
+from mixer.report.words import between, known, listed
 from tasks.explaining import explain
-from tasks.metrics import all_metrics, title_of
+from tasks.metrics import title_of
 from tasks.score_matrix import NOT_RECORDED, ScoreMatrix
-
-try:
-    import plotly.graph_objects as go
-
-    from mixer.report.page import write_page
-    from mixer.report.plot import Panel, Plot
-    from mixer.report.words import between, known, listed
-except ModuleNotFoundError as error:
-    if error.name is None or error.name.split(".")[0] not in ("plotly", "jinja2"):
-        raise
-    raise ModuleNotFoundError(
-        f"a heat map needs {error.name}, which is not installed: pip install 'adaptive-mixer[report]'.",
-        name=error.name,
-    ) from None
 
 _MOST_TASKS_BESIDE = 10  # of more the cells would be too narrow for their numbers
 _LONGEST_NAME = 24
 _COLOURS = "Cividis"  # the same to those who do not tell red from green; its lightness alone shows the order
 
 
-def write_heat_map(matrices: ScoreMatrix | Mapping[str, ScoreMatrix], path: str | Path) -> Path:
-    """Writes the page about one matrix or several, one a method.
+def heat_maps(matrices: Mapping[str, ScoreMatrix]) -> Plot:
+    """Plots score matrices in the same colours, a panel a matrix.
 
     Args:
-        matrices: The matrix, or matrices of the same metric by name of the method.
-        path: Where the page goes.
+        matrices: Matrices of the same metric, by name of the run.
 
     Returns:
-        Path of the page.
-
-    Raises:
-        ValueError: If there is no matrix, they are of different metrics, or the path is a folder.
+        The plot.
     """
-    by_name = {matrices.metric: matrices} if isinstance(matrices, ScoreMatrix) else dict(matrices)
-    if len({(matrix.metric, matrix.higher_is_better) for matrix in by_name.values()}) != 1:
-        raise ValueError(
-            "matrices must be of one metric, to be shown in the same colours, but are of "
-            f"{[matrix.metric for matrix in by_name.values()]}."
-        )
-    target = Path(path)
-    if target.is_dir():
-        raise ValueError(f"path must be a file, but {target} is a folder: give {target / 'heat_map.html'}, say.")
-    return write_page(target, list(by_name), _metric_rows(list(by_name.values())), [_plot(by_name)])
+    finite = np.concatenate([matrix.scores[np.isfinite(matrix.scores)] for matrix in matrices.values()])
+    least, greatest = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    panels = [Panel(name, heat_map(matrix, least, greatest)) for name, matrix in matrices.items()]
+    is_wide = len(panels) == 1 or max(matrix.num_tasks for matrix in matrices.values()) > _MOST_TASKS_BESIDE
+    return Plot("Scores on the tasks", _caption(matrices), panels, columns=1 if is_wide else min(len(panels), 3))
 
 
 def heat_map(matrix: ScoreMatrix, least: float, greatest: float) -> go.Figure:
@@ -84,24 +63,6 @@ def heat_map(matrix: ScoreMatrix, least: float, greatest: float) -> go.Figure:
         colorbar={"thickness": 10, "outlinewidth": 0, "title": {"text": html.escape(matrix.metric), "side": "right"}},
     )
     return go.Figure([trace], _layout(matrix, names, rows))
-
-
-def _plot(matrices: Mapping[str, ScoreMatrix]) -> Plot:
-    finite = np.concatenate([matrix.scores[np.isfinite(matrix.scores)] for matrix in matrices.values()])
-    least, greatest = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    panels = [Panel(name, heat_map(matrix, least, greatest)) for name, matrix in matrices.items()]
-    is_wide = len(panels) == 1 or max(matrix.num_tasks for matrix in matrices.values()) > _MOST_TASKS_BESIDE
-    return Plot("Scores on the tasks", _caption(matrices), panels, columns=1 if is_wide else min(len(panels), 3))
-
-
-def _metric_rows(matrices: Sequence[ScoreMatrix]) -> list[tuple[str, list[str]]]:
-    columns = [all_metrics(matrix, matrix.last_task) for matrix in matrices]
-    done = [f"{max([0, *matrix.recorded])} of {matrix.num_tasks}" for matrix in matrices]
-    rows = [("Tasks done", done)]
-    for name in columns[0]:
-        title = title_of(name, matrices[0].metric).capitalize()
-        rows.append((title, ["not known" if np.isnan(one[name]) else f"{one[name]:.3f}" for one in columns]))
-    return rows
 
 
 def _caption(matrices: Mapping[str, ScoreMatrix]) -> str:

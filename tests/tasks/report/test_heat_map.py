@@ -1,12 +1,11 @@
-import importlib
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-from tasks.heat_map import heat_map, write_heat_map
+from tasks.report.heat_map import heat_map
+from tasks.report.scores import write_scores
 from tasks.score_matrix import ScoreMatrix
 
 NAMES = ("digits 0 and 1", "digits 2 and 3")
@@ -43,9 +42,9 @@ def cells(path: Path, name: str) -> list[str]:
 
 class TestPage:
     def test_a_matrix_is_there_in_numbers_and_in_words(self, tmp_path: Path) -> None:
-        path = write_heat_map(FINE_TUNE, tmp_path / "pages" / "scores.html")
+        path = write_scores({"fine-tune": FINE_TUNE}, tmp_path / "pages" / "scores.html")
         assert path == tmp_path / "pages" / "scores.html"
-        (figure,) = figures(path)
+        figure, *_ = figures(path)
         assert figure["data"][0]["text"] == [["0.10", "0.10"], ["0.98", "0.10"], ["0.06", "0.97"]]
         assert figure["layout"]["xaxis"]["ticktext"] == [*NAMES]
         assert figure["layout"]["yaxis"]["ticktext"] == ["before", *(f"after {name}" for name in NAMES)]
@@ -54,14 +53,14 @@ class TestPage:
         assert cells(path, "Average accuracy") == ["0.515"]
 
     def test_it_needs_nothing_else(self, tmp_path: Path) -> None:
-        path = write_heat_map(FINE_TUNE, tmp_path / "scores.html")
+        path = write_scores({"fine-tune": FINE_TUNE}, tmp_path / "scores.html")
         before_scripts = path.read_text().split('<script type="application/json"')[0]
         assert not re.search(r"(src|href|srcset)=|@import|url\(", before_scripts)
         assert [file.name for file in tmp_path.iterdir()] == ["scores.html"]
 
     def test_methods_stand_side_by_side_in_the_same_colours(self, tmp_path: Path) -> None:
-        path = write_heat_map({"fine-tune": FINE_TUNE, "replay": REPLAY}, tmp_path / "scores.html")
-        traces = [figure["data"][0] for figure in figures(path)]
+        path = write_scores({"fine-tune": FINE_TUNE, "replay": REPLAY}, tmp_path / "scores.html")
+        traces = [figure["data"][0] for figure in figures(path)[:2]]
         assert [(trace["zmin"], trace["zmax"]) for trace in traces] == [(0.06, 0.98)] * 2
         assert "--columns: 2" in path.read_text()
         assert cells(path, "Forgetting") == ["0.920", "0.070"]
@@ -70,7 +69,7 @@ class TestPage:
 
     def test_many_tasks_stand_below_each_other(self, tmp_path: Path) -> None:
         matrix = ScoreMatrix([f"task {place}" for place in range(17)])
-        path = write_heat_map({"first": matrix, "second": matrix}, tmp_path / "scores.html")
+        path = write_scores({"first": matrix, "second": matrix}, tmp_path / "scores.html")
         assert "--columns: 1" in path.read_text()
         assert "first: nothing was evaluated yet." in caption(path)
         assert cells(path, "Tasks done") == ["0 of 17"] * 2
@@ -79,7 +78,7 @@ class TestPage:
         matrix = ScoreMatrix((*NAMES, "digits 4 and 5"))
         for after, row in enumerate(([0.1, 0.1, 0.1], [0.98, 0.1, 0.1], [0.5, 0.96, 0.1])):
             matrix.record(after, dict(zip(matrix.task_names, row, strict=True)))
-        path = write_heat_map(matrix, tmp_path / "scores.html")
+        path = write_scores({"run": matrix}, tmp_path / "scores.html")
         assert cells(path, "Tasks done") == ["2 of 3"]
         assert cells(path, "Average accuracy") == ["0.730"]
         assert figures(path)[0]["data"][0]["text"][3] == [""] * 3
@@ -87,7 +86,7 @@ class TestPage:
     def test_names_and_reasons_cannot_break_it(self, tmp_path: Path) -> None:
         matrix = ScoreMatrix(("</script><b>", "b"), metric="<i>")
         matrix.record(1, {"b": 0.5}, {"</script><b>": "</script><b>"})
-        path = write_heat_map({"</script><b>": matrix}, tmp_path / "scores.html")
+        path = write_scores({"</script><b>": matrix}, tmp_path / "scores.html")
         assert "</script><b>" not in path.read_text()
         assert figures(path)[0]["layout"]["xaxis"]["ticktext"][0] == "&lt;/script&gt;&lt;b&gt;"
 
@@ -99,7 +98,7 @@ class TestFigure:
         (cross,) = heat_map(matrix, 0.0, 1.0).layout.annotations
         assert (cross.x, cross.y, cross.hovertext) == (0, 2, "OutOfMemoryError")
         assert heat_map(matrix, 0.0, 1.0).data[0].text[2] == ["", "0.90"]
-        words = caption(write_heat_map(matrix, tmp_path / "scores.html"))
+        words = caption(write_scores({"run": matrix}, tmp_path / "scores.html"))
         assert "digits 0 and 1 after digits 2 and 3 (OutOfMemoryError)" in words
 
     def test_what_was_just_learned_is_framed(self) -> None:
@@ -112,7 +111,7 @@ class TestFigure:
         assert trace.reversescale
         assert not heat_map(REPLAY, 0.0, 1.0).data[0].reversescale
         assert trace.text[1] == ["2", "123"]
-        path = write_heat_map(losses, tmp_path / "scores.html")
+        path = write_scores({"run": losses}, tmp_path / "scores.html")
         assert "lower is better" in caption(path)
         assert cells(path, "Average loss") == ["2.000"]
 
@@ -124,22 +123,13 @@ class TestFigure:
 class TestBadInput:
     def test_metrics_that_differ(self, tmp_path: Path) -> None:
         matrices = {"first": FINE_TUNE, "second": filled(metric="loss", higher_is_better=False)}
-        with pytest.raises(ValueError, match=r"of one metric.*\['accuracy', 'loss'\]"):
-            write_heat_map(matrices, tmp_path / "scores.html")
+        with pytest.raises(ValueError, match=r"by one metric.*'first': 'accuracy', 'second': 'loss'"):
+            write_scores(matrices, tmp_path / "scores.html")
 
     def test_no_matrix(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="matrices must be"):
-            write_heat_map({}, tmp_path / "scores.html")
+        with pytest.raises(ValueError, match="Runs must be scored by one metric"):
+            write_scores({}, tmp_path / "scores.html")
 
     def test_a_folder(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="is a folder: give"):
-            write_heat_map(FINE_TUNE, tmp_path)
-
-    @pytest.mark.parametrize("library", ["plotly", "jinja2"])
-    def test_a_missing_library_is_named_with_its_extra(self, monkeypatch, library: str) -> None:
-        for name in list(sys.modules):
-            if name.split(".")[0] == library or name.startswith(("mixer.report", "tasks.heat_map")):
-                monkeypatch.delitem(sys.modules, name)
-        monkeypatch.setitem(sys.modules, library, None)
-        with pytest.raises(ModuleNotFoundError, match=rf"needs {library}.*'adaptive-mixer\[report\]'"):
-            importlib.import_module("tasks.heat_map")
+            write_scores({"fine-tune": FINE_TUNE}, tmp_path)

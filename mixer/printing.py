@@ -1,0 +1,77 @@
+"""What commands print: tables for people, JSON for scripts."""
+
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jsonargparse import ArgumentParser
+from rich.console import Console
+
+_WIDTH_WITHOUT_TERMINAL = 120
+
+
+def console() -> Console:
+    """Gives what tables are printed on: as wide as the terminal, and 120 columns where there is none.
+
+    Returns:
+        The console.
+    """
+    return Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
+
+
+def add_json(parser: ArgumentParser) -> None:
+    """Adds the option `--json` to a command.
+
+    Args:
+        parser: The command's parser.
+    """
+    parser.add_argument("--json", action="store_true", help="Print one JSON document, and nothing else, on stdout.")
+
+
+def print_json(content: Any) -> None:
+    """Prints a JSON document that every parser reads: what is not a number, or infinite, is null.
+
+    Args:
+        content: Plain data, arrays and tables in it too; a table becomes a list of its rows.
+    """
+    print(json.dumps(_plain(content), indent=2, allow_nan=False))  # noqa: T201
+
+
+@contextlib.contextmanager
+def only_json(is_asked: bool) -> Iterator[None]:
+    """Sends what is printed meanwhile to stderr, where stdout is for JSON alone.
+
+    Args:
+        is_asked: Whether it is.
+
+    Yields:
+        Nothing.
+    """
+    with contextlib.redirect_stdout(sys.stderr) if is_asked else contextlib.nullcontext():
+        yield
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, pd.DataFrame):
+        return [_plain(row) for row in value.to_dict("records")]
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, np.generic | np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is pd.NA:
+        return None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{value!r} cannot be written as JSON.")

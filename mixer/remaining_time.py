@@ -1,0 +1,68 @@
+"""How long a run still takes, by its data clock and its recent speed."""
+
+import math
+
+_LEAST_MEMORY_SECONDS = 30.0
+_SHARE_REMEMBERED = 0.1
+
+
+class RemainingTime:
+    """Estimates the time to a run's end; steps have no part in it, so that their size may change.
+
+    The speed is progress per second of training of late: of about the last tenth of the time, at least 30 seconds.
+    Pauses for evaluations and checkpoints are kept apart: they are expected to come as often as they did. Only what it
+    was told counts: of a resumed run nothing before that.
+
+    Example:
+        >>> remaining = RemainingTime()
+        >>> for second in range(5):
+        ...     remaining.advance(progress=0.01 * second, now=float(second))
+        >>> round(remaining.seconds)
+        96
+    """
+
+    def __init__(self) -> None:
+        self._start: float | None = None
+        self._progress = self._now = 0.0
+        self._trained = 0.0  # seconds in all
+        self._done = self._took = 0.0  # of late: progress, and seconds of training
+        self._paused, self._paused_at = 0.0, 0.0
+
+    def advance(self, progress: float, now: float) -> None:
+        """Notes how far training has come.
+
+        Args:
+            progress: Share of the run's budget that is done.
+            now: Seconds, by any clock that only goes forward.
+        """
+        if self._start is None:
+            self._start = progress
+        else:
+            seconds = max(0.0, now - self._now)
+            self._trained += seconds
+            kept = math.exp(-seconds / max(_LEAST_MEMORY_SECONDS, _SHARE_REMEMBERED * self._trained))
+            self._done = self._done * kept + progress - self._progress
+            self._took = self._took * kept + seconds
+        self._progress, self._now = progress, now
+
+    def pause(self, now: float) -> None:
+        """Notes that what has passed since the last call was no training.
+
+        Args:
+            now: Seconds, by the same clock.
+        """
+        if self._start is not None:
+            self._paused += max(0.0, now - self._now)
+            self._now, self._paused_at = now, self._progress
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds to the end; `None` while the speed is not known."""
+        left = 1.0 - self._progress
+        if left <= 0.0:
+            return 0.0
+        if self._start is None or self._done <= 0.0 or self._took <= 0.0:
+            return None
+        between = self._paused_at - self._start
+        pauses = self._paused / between if between > 0.0 else 0.0
+        return left * (self._took / self._done + pauses)

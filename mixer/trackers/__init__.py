@@ -1,0 +1,1 @@
+"""What the trackers that the Trainer reports to are told of streams: one file a tracker."""

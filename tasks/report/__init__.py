@@ -1,0 +1,1 @@
+"""What `mixer report` shows of continual runs."""

@@ -1,0 +1,52 @@
+"""Continual runs as a kind of run that `mixer report` knows."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mixer.report.contents import points_per_line
+from mixer.report.kinds import Contents, ReportKind
+from mixer.report.run import Run
+from mixer.report.summary import differing_streams
+from mixer.report.words import listed
+from tasks.compared import read_matrices
+from tasks.report.axes import task_names
+from tasks.report.joined import joined_run
+from tasks.report.scores import metric_rows, score_plots
+from tasks.report.training import training_plots, training_rows
+from tasks.score_matrix import SCORES_FILE
+
+
+def continual_run() -> ReportKind:
+    """Gives the kind.
+
+    Returns:
+        Continual runs: folders with a score matrix.
+    """
+    return ReportKind("a continual run", lambda folder: (folder / SCORES_FILE).is_file(), contents)
+
+
+def contents(folders: Sequence[Path]) -> Contents:
+    """Reads what a page shows of continual runs, finished or going.
+
+    Args:
+        folders: Their output folders.
+
+    Returns:
+        The page's contents: metrics, scores, and how the tasks were trained on one data clock.
+
+    Raises:
+        ValueError: If a folder is given twice, holds no scores, or they are of different metrics.
+    """
+    matrices = read_matrices(folders)
+    found = [
+        joined_run(folder, name, matrix.task_names)
+        for folder, (name, matrix) in zip(folders, matrices.items(), strict=True)
+    ]
+    runs: list[Run] = [run for run in found if run is not None]
+    plots = score_plots(matrices)
+    if runs:
+        plots += training_plots(runs, task_names(matrices), points_per_line(runs))
+    missing = [name for name, run in zip(matrices, found, strict=True) if run is None]
+    notes = [f"Of {listed(missing)} no update is recorded yet." if missing else "", differing_streams(runs)]
+    rows = [*metric_rows(list(matrices.values())), *training_rows(found)]
+    return Contents(list(matrices), rows, plots, " ".join(filter(None, notes)))

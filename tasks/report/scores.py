@@ -1,0 +1,66 @@
+"""What a page shows of the scores of continual runs: metrics, matrices, forgetting, learning curves."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from mixer.report.page import write_page
+from mixer.report.plot import Plot
+from tasks.compared import check_same_metric
+from tasks.metrics import all_metrics, title_of
+from tasks.report.forgetting import forgetting_curves
+from tasks.report.heat_map import heat_maps
+from tasks.report.learning_curves import learning_curves
+from tasks.score_matrix import ScoreMatrix
+
+
+def write_scores(matrices: Mapping[str, ScoreMatrix], path: str | Path) -> Path:
+    """Writes a page about scores alone.
+
+    Args:
+        matrices: Matrices of the same metric, at least one, by name of the run.
+        path: Where the page goes.
+
+    Returns:
+        Path of the page.
+
+    Raises:
+        ValueError: If there is no matrix, they are of different metrics, or the path is a folder.
+    """
+    check_same_metric(matrices)
+    target = Path(path)
+    if target.is_dir():
+        raise ValueError(f"path must be a file, but {target} is a folder: give {target / 'scores.html'}, say.")
+    return write_page(target, list(matrices), metric_rows(list(matrices.values())), score_plots(matrices))
+
+
+def score_plots(matrices: Mapping[str, ScoreMatrix]) -> list[Plot]:
+    """Plots scores.
+
+    Args:
+        matrices: Matrices of the same metric, at least one, by name of the run.
+
+    Returns:
+        The plots: those that have something to show.
+    """
+    plots = [heat_maps(matrices), *forgetting_curves(matrices), learning_curves(matrices)]
+    return [plot for plot in plots if plot.panels]
+
+
+def metric_rows(matrices: Sequence[ScoreMatrix]) -> list[tuple[str, list[str]]]:
+    """Gives the rows of the page's table that are about scores.
+
+    Args:
+        matrices: Matrices of the same metric, at least one.
+
+    Returns:
+        Each row's name and a cell for each matrix.
+    """
+    columns = [all_metrics(matrix, matrix.last_task) for matrix in matrices]
+    done = [f"{max([0, *matrix.recorded])} of {matrix.num_tasks}" for matrix in matrices]
+    rows = [("Tasks done", done)]
+    for name in columns[0]:
+        title = title_of(name, matrices[0].metric).capitalize()
+        rows.append((title, ["not known" if np.isnan(one[name]) else f"{one[name]:.3f}" for one in columns]))
+    return rows

@@ -1,0 +1,352 @@
+"""What an explanation tells of runs that are resumed, set by hand, in tokens, with streams that come and go."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+from transformers import TrainerCallback
+
+import mixer
+from mixer import Fixed, Floor, Hold, LossChange, MixingTrainer, Smoothed, Stream, TrustRegion, schedules
+from mixer.cli import main
+from mixer.explaining.explanation import Explanation, explain
+from mixer.explaining.screen import as_json, screen
+from mixer.printing import print_json
+from replay import ReplayBuffer, ReplayRatio
+from tests.helpers import Tokens, arguments, build_model
+
+SIZES = {"a": 40, "b": 23, "c": 9}
+
+
+def nest() -> mixer.Policy:
+    inner = LossChange(num_warmup_observations=1, fast_decay=0.5)
+    return Hold(TrustRegion(Smoothed(Floor(inner, 0.15), 0.5), max_log_change=0.1), 2)
+
+
+def streams(**options: dict[str, Any]) -> list[Stream]:
+    return [Stream(name, Tokens(size, size), **options.get(name, {})) for name, size in SIZES.items()]
+
+
+def build(folder: Path, callbacks: Any = (), data: Any = None, **fields: Any) -> MixingTrainer:
+    args = {"max_steps": 12, "per_device_train_batch_size": 8, **fields.pop("args", {})}
+    return MixingTrainer(
+        build_model("llama"),
+        arguments(folder, **args),
+        train_dataset=streams() if data is None else data,
+        callbacks=list(callbacks),
+        **{"mixing": nest(), **fields},
+    )
+
+
+class ByHand(TrainerCallback):
+    """Sets weights by hand after update 4 and gives them back after update 7."""
+
+    def __init__(self) -> None:
+        self.trainer: MixingTrainer | None = None
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        assert self.trainer is not None
+        if state.global_step == 4:
+            self.trainer.mixing.set_weights({"a": 1, "b": 1, "c": 6})
+        if state.global_step == 7:
+            self.trainer.mixing.set_weights(None)
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gc.collect", lambda *_: 0)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plain")
+    build(folder).train()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, callback = tmp_path_factory.mktemp("by-hand"), ByHand()
+    callback.trainer = build(folder, [callback], args={"logging_steps": 3})
+    callback.trainer.train()
+    return folder
+
+
+@pytest.mark.parametrize("step", range(1, 13))
+def test_each_level_is_told_and_the_last_one_ruled(plain: Path, step: int) -> None:
+    found = explain(plain, step)
+    assert found.is_replayed
+    assert [level.name for level in found.levels] == ["LossChange", "Floor", "Smoothed", "TrustRegion", "Hold"]
+    floor = found.levels[1].decision.weights
+    assert floor.min() >= 0.15 - 1e-12
+    held = found.levels[-1].decision.weights
+    np.testing.assert_allclose(held / held.sum(), found.weights["policy_weight"], atol=1e-12)
+    counts = found.counts
+    np.testing.assert_allclose(counts["asked"], found.weights["weight"] * found.total)
+    np.testing.assert_allclose(counts["owed"], counts["asked"] + counts["carried"])
+    np.testing.assert_allclose(counts["left"], counts["owed"] - counts["count"], atol=1e-12)
+    assert counts["count"].sum() == found.total == found.size.total
+
+
+def test_what_the_update_before_showed(plain: Path) -> None:
+    rows = mixer.Ledger(plain / "ledger").to_pandas()
+    before = rows[rows["step"] == 5].set_index("stream")
+    found = explain(plain, 6).observed
+    for name in ("count", "tokens", "seen", "loss"):
+        np.testing.assert_array_equal(found[name], before[name])
+    assert explain(plain, 1).observed.empty
+
+
+def test_terms_give_the_decision(plain: Path) -> None:
+    level = explain(plain, 12).levels[0]
+    score, floor = np.asarray(level.terms["score"]), float(level.terms["floor"])
+    np.testing.assert_allclose(level.decision.weights, floor + (1 - 3 * floor) * np.exp(score) / np.exp(score).sum())
+    distance = np.abs(np.asarray(level.terms["fast"]) - np.asarray(level.terms["slow"]))
+    np.testing.assert_allclose(level.terms["progress"], distance / distance.max())
+
+
+def test_the_decision_is_that_of_the_ledger_computed_by_hand(plain: Path) -> None:
+    losses = mixer.Ledger(plain / "ledger").to_pandas().pivot(index="step", columns="stream", values="loss")
+    before = losses[["a", "b", "c"]].loc[:11]
+    assert before.notna().all(axis=None)
+    fast, slow = (before.ewm(alpha=1 - decay).mean().iloc[-1].to_numpy() for decay in (0.5, 0.98))
+    distance = np.abs(fast - slow)
+    powers = np.exp(distance / distance.mean())
+    inner = 0.05 + (1 - 3 * 0.05) * powers / powers.sum()
+    levels = explain(plain, 12).levels
+    np.testing.assert_allclose(levels[0].decision.weights, inner, rtol=1e-9)
+    np.testing.assert_allclose(levels[1].decision.weights, 0.15 + (1 - 3 * 0.15) * inner, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("step", "said"), [(4, "Replayed exactly: in each"), (5, "Set by hand"), (7, "Set by hand")])
+def test_weights_set_by_hand(by_hand: Path, step: int, said: str) -> None:
+    found = explain(by_hand, step)
+    assert found.notes[0].startswith(said)
+    assert found.is_replayed == (step == 4)
+    if step > 4:
+        np.testing.assert_allclose(found.weights["policy_weight"], [0.125, 0.125, 0.75])
+        assert found.levels[-1].decision.weights[2] < 0.6  # what the policy would have decided
+
+
+def test_the_policy_rules_again_after_a_hand_has_let_go(by_hand: Path) -> None:
+    found = explain(by_hand, 12)
+    assert not found.is_replayed
+    assert found.notes[0].startswith("Replayed exactly in this update; 3 before it, from 5 on")
+
+
+def test_a_resumed_run_is_one_run(tmp_path: Path, plain: Path) -> None:
+    args = {"save_strategy": "steps", "save_steps": 5}
+    build(tmp_path, args={**args, "max_steps": 12}).train()
+    build(tmp_path, args=args).train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
+    found, whole = explain(tmp_path, 12), explain(plain, 12)
+    assert found.is_replayed
+    np.testing.assert_array_equal(found.levels[0].decision.weights, whole.levels[0].decision.weights)
+
+
+def test_a_run_that_went_on_with_another_stream_is_not_replayed(tmp_path: Path) -> None:
+    args = {"save_strategy": "steps", "save_steps": 3, "max_steps": 3}
+    build(tmp_path, data=streams()[:2], args=args, mixing="Uniform").train()
+    trainer = build(tmp_path, args={**args, "max_steps": 6}, mixing="Uniform", allow_inexact=True)
+    trainer.train(resume_from_checkpoint=True)
+    found = explain(tmp_path, 6)
+    assert "with other streams than it began with" in found.notes[0]
+    assert found.counts["count"].sum() == 8
+
+
+def test_a_ledger_without_its_beginning_is_explained_as_recorded(tmp_path: Path, plain: Path) -> None:
+    shutil.copytree(plain, tmp_path / "run")
+    for part in (tmp_path / "run" / "ledger").glob("*/*.parquet"):
+        rows = pq.read_table(part)
+        pq.write_table(rows.filter(pc.greater(rows["step"], 5)), part)
+    found, whole = explain(tmp_path / "run", 8), explain(plain, 8)
+    assert "it begins with update 6" in found.notes[0]
+    assert found.counts.equals(whole.counts)
+    assert explain(tmp_path / "run", 6).counts["carried"].isna().all()
+    with pytest.raises(ValueError, match="6 to 12, got 5"):
+        explain(tmp_path / "run", 5)
+
+
+def test_weights_that_are_of_another_policy_are_told_from_the_first_update_on(tmp_path: Path, plain: Path) -> None:
+    shutil.copytree(plain, tmp_path / "run")
+    note = tmp_path / "run" / "ledger" / "ledger.json"
+    described = json.loads(note.read_text())
+    described["run"]["mixing"] = {"class_path": "ODM", "init_args": {}}
+    note.write_text(json.dumps(described))
+    found = explain(tmp_path / "run", 8)
+    assert "the recorded weights are not those that the policy decides here" in found.notes[0]
+    assert explain(tmp_path / "run", 8, nest()).is_replayed
+
+
+def test_streams_that_come_and_go_and_shares_of_tokens(tmp_path: Path) -> None:
+    data = streams(b={"enters_at": 0.4}, c={"leaves_at": 0.6})
+    build(tmp_path, data=data, mixing=Fixed({"a": 2, "b": 1, "c": 1}, unit="tokens")).train()
+    early, late = explain(tmp_path, 3), explain(tmp_path, 12)
+    assert early.is_replayed
+    assert late.is_replayed
+    assert early.weights["there"].tolist() == [True, False, True]
+    assert late.weights["there"].tolist() == [True, True, False]
+    assert any("Not there, their shares go to the others: c." in note for note in late.notes)
+    assert not any("Moved further" in note for note in late.notes)
+    of_samples = late.weights["policy_weight"] / late.weights["tokens_per_sample"] * late.weights["there"]
+    np.testing.assert_allclose(of_samples / of_samples.sum(), late.weights["weight"])
+
+
+def test_groups_are_named_where_they_moved_weights(tmp_path: Path) -> None:
+    data = streams(a={"groups": {"kind": "x"}}, b={"groups": {"kind": "y"}}, c={"groups": {"kind": "y"}})
+    groupings = [mixer.Grouping("kind", max_shares={"x": 0.2})]
+    build(tmp_path, data=data, mixing="Uniform", groupings=groupings, args={"max_steps": 2}).train()
+    assert any("groupings ['kind']" in note for note in explain(tmp_path, 2).notes)
+
+
+def test_memories_beside_the_streams_of_an_inner_policy(tmp_path: Path) -> None:
+    data = [*streams()[:2], Stream("memory", ReplayBuffer(10))]
+    build(tmp_path, data=data, mixing=ReplayRatio(0.25, LossChange(num_warmup_observations=1))).train()
+    found = explain(tmp_path, 12)
+    assert found.is_replayed
+    assert [(level.name, list(level.names)) for level in found.levels] == [
+        ("LossChange", ["a", "b"]),
+        ("ReplayRatio", ["a", "b", "memory"]),
+    ]
+    assert explain(tmp_path, 1).weights["there"].tolist() == [True, True, False]
+    _drawn(found)
+
+
+def test_the_size_is_explained_too(tmp_path: Path) -> None:
+    schedule = schedules.Ramp(30, 1.0, initial=6, unit="progress", learning_rate="sqrt")
+    build(tmp_path, mixing="Uniform", batch_size=schedule, budget=mixer.Budget(samples=150)).train()
+    found = explain(tmp_path, 6).size
+    assert found.note == "Replayed exactly."
+    assert found.before is not None
+    assert found.asked > found.before
+    assert found.learning_rate_factor == pytest.approx((found.asked / 6) ** 0.5)
+
+
+def _drawn(found: Explanation) -> list[str]:
+    console = Console(width=80, height=40)
+    with console.capture() as capture:
+        console.print(screen(found))
+    lines = capture.get().splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    return lines
+
+
+def test_it_fits_one_screen_and_json_holds_all(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = explain(plain, 9)
+    text = "\n".join(_drawn(found))
+    for said in ("Update 9", "Replayed exactly", "LossChange decides", "which is made into", "carried", "Batch size 8"):
+        assert said in text
+    print_json(as_json(found))
+    content = json.loads(capsys.readouterr().out)
+    assert content["is_replayed"]
+    assert [row["stream"] for row in content["counts"]] == ["a", "b", "c"]
+    assert content["levels"][0]["policy"] == "LossChange"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "give --step N: the ledger of {run} holds the updates 1 to 12."),
+        (["--step", "3", "--policy", "Nope"], "--policy: no policy is called 'Nope'; there are "),
+        (
+            ["--step", "3", "--policy", "Uniform"],
+            "policy=Uniform did not rule the run in {run}: its ledger says Hold(TrustRegion(Smoothed(Floor(LossChange)",
+        ),
+    ],
+)
+def test_what_the_command_refuses_is_one_sentence(
+    plain: Path, more: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["explain", str(plain), *more])
+    assert stop.value.code == 2
+    assert f"mixer explain: {said.format(run=plain)}" in capsys.readouterr().err
+
+
+def _described(folder: Path, run: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+    """A copy of a run with another description."""
+    shutil.copytree(run, folder / "run")
+    note = folder / "run" / "ledger" / "ledger.json"
+    described = json.loads(note.read_text())
+    change(described)
+    note.write_text(json.dumps(described))
+    return folder / "run"
+
+
+DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "a stream is gone": lambda note: note["run"]["streams"].pop(),
+    "no streams": lambda note: note["run"].update(streams=[]),
+    "names alone": lambda note: note["run"].update(streams=["a", "b", "c"]),
+    "no policy": lambda note: note["run"].pop("mixing"),
+    "no description": lambda note: note.update(run="torn"),
+    "other arguments": lambda note: note["run"]["mixing"].update(init_args=[1]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_description_is_told_and_what_is_recorded_is_shown(tmp_path: Path, plain: Path, damage: str) -> None:
+    found, whole = explain(_described(tmp_path, plain, DAMAGES[damage]), 6), explain(plain, 6)
+    assert found.notes[0].startswith("Not replayed: ")
+    assert damage == "other arguments" or "the description of the run in its ledger.json is damaged" in found.notes[0]
+    assert not any("older version" in note or "Moved further" in note for note in [*found.notes, found.size.note])
+    assert found.counts.equals(whole.counts)
+    assert found.weights["weight"].tolist() == whole.weights["weight"].tolist()
+    _drawn(found)
+
+
+def test_a_ledger_that_lost_a_table_is_refused(tmp_path: Path, plain: Path) -> None:
+    shutil.copytree(plain, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "ledger" / "clock")
+    with pytest.raises(ValueError, match="no update of which both tables, streams and clock, hold rows"):
+        explain(tmp_path / "run", 5)
+
+
+def test_a_ledger_with_gaps_says_which_updates_it_holds(tmp_path: Path, plain: Path) -> None:
+    shutil.copytree(plain, tmp_path / "run")
+    for part in (tmp_path / "run" / "ledger").glob("*/*.parquet"):
+        rows = pq.read_table(part)
+        pq.write_table(rows.filter(pc.is_in(rows["step"], pa.array([1, 2, 3, 6, 8, 9]))), part)
+    with pytest.raises(ValueError, match="1 to 3, 6, 8 to 9, got 5"):
+        explain(tmp_path / "run", 5)
+
+
+@pytest.mark.parametrize("step", [0, 13])
+def test_a_step_outside_the_run_is_refused_with_those_inside(plain: Path, step: int) -> None:
+    with pytest.raises(ValueError, match=rf"step must be one of the updates .*, 1 to 12, got {step}"):
+        explain(plain, step)
+
+
+def test_a_function_is_no_data_and_can_be_given(tmp_path: Path) -> None:
+    def lean(step: int, weights: Any) -> list[float]:
+        return [1 + step, 1, 1]
+
+    build(tmp_path, mixing=lean, args={"max_steps": 4}).train()
+    found = explain(tmp_path, 4)
+    assert found.levels == []
+    assert found.notes[0].startswith("Not replayed: ")
+    assert "no plain data" in found.notes[0]
+    np.testing.assert_allclose(found.weights["policy_weight"], [4 / 6, 1 / 6, 1 / 6])
+    assert explain(tmp_path, 4, mixer.Function(lean)).is_replayed
+    _drawn(found)
+
+
+def test_a_ledger_of_an_older_version_is_explained_as_far_as_it_goes(tmp_path: Path, plain: Path) -> None:
+    shutil.copytree(plain, tmp_path / "run")
+    (tmp_path / "run" / "ledger" / "ledger.json").write_text('{"format": 1}')
+    for table, kept in (("streams", -4), ("clock", -3)):
+        for part in (tmp_path / "run" / "ledger" / table).glob("*.parquet"):
+            rows = pq.read_table(part)
+            pq.write_table(rows.select(rows.column_names[:kept]), part)
+    found = explain(tmp_path / "run", 6)
+    assert "an older version wrote the ledger" in found.notes[0]
+    assert found.weights["weight"].tolist() == explain(plain, 6).weights["weight"].tolist()
+    assert found.weights["policy_weight"].isna().all()
+    _drawn(found)

@@ -1,0 +1,98 @@
+"""Recipes of small runs, trained and simulated, and what both have to agree in."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from transformers import TrainingArguments
+
+from mixer import MixingTrainer, Policy
+from mixer.ledger import Ledger
+from mixer.model_recipe import ModelRecipe
+from mixer.recipe import Recipe
+from mixer.simulation import Simulated, simulate
+from mixer.stream_recipe import StreamRecipe
+from tests.helpers import VOCABULARY, Tokens, plain_options
+
+HERE = __name__
+# What simulated updates have of trained ones: all but losses, which no plan knows.
+PLANNED = ["step", "stream", "weight", "count", "tokens", "seen", "unique", "coverage", "epoch", "staleness"]
+PLANNED += ["undelivered", "policy_weight", "loss_weight", "owed", "there"]
+CLOCK = ["step", "samples", "tokens", "epoch", "progress", "batch_size", "total", "learning_rate"]
+CLOCK += ["learning_rate_factor"]
+MODEL = ModelRecipe(
+    "causal-lm",
+    config={
+        "model_type": "llama",
+        "vocab_size": VOCABULARY,
+        "hidden_size": 8,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+    },
+)
+
+
+def splits(num_samples: int, seed: int) -> dict[str, Any]:
+    return {"train": Tokens(num_samples, seed), "validation": Tokens(4, seed + 100)}
+
+
+def columns(num_samples: int) -> datasets.Dataset:
+    """Rows of one length without a mask, in a table."""
+    rows = np.random.default_rng(num_samples).integers(1, VOCABULARY, (num_samples, 12)).tolist()
+    return datasets.Dataset.from_dict({"input_ids": rows, "labels": rows})
+
+
+class Endless(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        generator = torch.Generator().manual_seed(3)
+        while True:
+            ids = torch.randint(1, VOCABULARY, (12,), generator=generator)
+            yield {"input_ids": ids, "attention_mask": torch.ones(12, dtype=torch.long), "labels": ids}
+
+
+def stream(num_samples: int, seed: int, **options: Any) -> StreamRecipe:
+    return StreamRecipe(f"{HERE}.splits", {"num_samples": num_samples, "seed": seed}, **options)
+
+
+def three(**options: dict[str, Any]) -> dict[str, StreamRecipe]:
+    sizes = {"a": 40, "b": 23, "c": 9}
+    return {name: stream(size, size, **options.get(name, {})) for name, size in sizes.items()}
+
+
+def recipe(folder: Path, streams: dict[str, StreamRecipe] | None = None, **fields: Any) -> Recipe:
+    defaults = {"max_steps": -1, "num_train_epochs": 2.0, "logging_steps": 50, "lr_scheduler_type": "cosine"}
+    training = plain_options(folder, **{**defaults, "warmup_steps": 2, **fields.pop("training", {})})
+    return Recipe(MODEL, three() if streams is None else streams, TrainingArguments(**training), **fields)
+
+
+def fresh(made: Any) -> Any:
+    """A policy, or what else a recipe has, that has seen no run: made anew."""
+    return made() if callable(made) and not isinstance(made, Policy) else made
+
+
+def train(folder: Path, **fields: Any) -> MixingTrainer:
+    trainer = recipe(folder, **{name: fresh(value) for name, value in fields.items()}).build()
+    trainer.train()
+    return trainer
+
+
+def plan(folder: Path, simulated_in: Path, num_ranks: int = 1, **fields: Any) -> Simulated:
+    losses = {name: fields.pop(name) for name in ("losses", "assumed_losses") if name in fields}
+    made = recipe(folder, **{name: fresh(value) for name, value in fields.items()})
+    return simulate(made, num_ranks, output=simulated_in, **losses)
+
+
+def assert_same(trained: Path, simulated: Path, but: tuple[str, ...] = ()) -> None:
+    """Holds a simulation to every figure of the trained run that can be planned."""
+    own, other = Ledger(trained / "ledger"), Ledger(simulated / "ledger")
+    for read, names in ((Ledger.to_pandas, PLANNED), (Ledger.clock, CLOCK)):
+        found, expected = read(other), read(own)
+        assert len(found) == len(expected) > 0
+        for name in names:
+            if name not in but:
+                np.testing.assert_array_equal(found[name].to_numpy(), expected[name].to_numpy(), err_msg=name)

@@ -1,0 +1,55 @@
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mixer.printing import only_json, print_json
+
+
+def _printed(content: object, capsys: pytest.CaptureFixture[str]) -> object:
+    print_json(content)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    return json.loads(capsys.readouterr().out, parse_constant=refuse)
+
+
+def test_what_is_no_number_is_null(capsys: pytest.CaptureFixture[str]) -> None:
+    content = {"a": math.nan, "b": [math.inf, -math.inf, 1.5], "c": np.array([np.nan, 2.0]), "d": np.int64(3)}
+    assert _printed(content, capsys) == {"a": None, "b": [None, None, 1.5], "c": [None, 2.0], "d": 3}
+
+
+def test_tables_are_lists_of_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    table = pd.DataFrame({"stream": ["a", "b"], "count": [1, 2], "loss": [0.5, np.nan], "there": [True, False]})
+    assert _printed(table, capsys) == [
+        {"stream": "a", "count": 1, "loss": 0.5, "there": True},
+        {"stream": "b", "count": 2, "loss": None, "there": False},
+    ]
+
+
+def test_paths_and_keys_are_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _printed({1: Path("runs/a"), "true": True, "none": None}, capsys) == {
+        "1": "runs/a",
+        "true": True,
+        "none": None,
+    }
+
+
+def test_what_cannot_be_written_is_named() -> None:
+    with pytest.raises(TypeError, match=r"object at .* cannot be written as JSON"):
+        print_json({"a": object()})
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_only_json_is_on_stdout_where_it_is_asked_for(is_asked: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    with only_json(is_asked):
+        print("a log line")
+    print("{}")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == (("{}\n", "a log line\n") if is_asked else ("a log line\n{}\n", ""))
+    assert sys.stdout is not sys.stderr

@@ -1,0 +1,154 @@
+"""`mixer report` on real continual runs, finished and going."""
+
+import json
+import shutil
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mixer import plugins
+from mixer.cli import main
+from mixer.ledger import Ledger
+from mixer.report import write_report
+from tasks.score_matrix import ScoreMatrix
+from tests.mixer.report.ledgers import write_run
+from tests.mixer.report.test_page import Page
+from tests.tasks.report.runs import CLASSES_PER_TASK, train
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _plugged_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives the entry points as they stand in pyproject.toml, whatever was installed last."""
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    found = [EntryPoint(name, value, group) for group, entries in groups.items() for name, value in entries.items()]
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [entry for entry in found if entry.group == group])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    return {kind: train(folder / kind, kind) for kind in ("none", "reservoir", "herding")}
+
+
+def headings(page: Page) -> list[str]:
+    return [text.strip() for key, text in page.texts.items() if key.startswith("heading-")]
+
+
+def test_the_page_shows_scores_forgetting_memory_and_training(runs: dict[str, Path]) -> None:
+    path = write_report([runs["none"], runs["reservoir"]])
+    assert path == runs["none"] / "report.html"
+    page = Page(path)
+    assert headings(page) == [
+        "Scores on the tasks",
+        "Forgetting curves: accuracy on each task as others are learnt",
+        "What was forgotten",
+        "Learning curves",
+        "Training loss, task after task",
+        "Mixture",
+        "Passes over the streams",
+        "What the memory holds",
+        "Classes in the memory",
+        "Batch size",
+        "Learning rate",
+        "The whole gradient",
+        "Time of an update",
+    ]
+    text = path.read_text()
+    assert '<th scope="row">Tasks done</th><td>3 of 3</td><td>3 of 3</td>' in text
+    assert '<th scope="row">Samples on the data clock</th><td>36</td><td>36</td>' in text
+    assert '<th scope="row">Samples, replayed ones too</th><td>36</td><td>' in text
+    assert "Not every run has every stream: memory only in reservoir." in text
+    assert path.stat().st_size < 6e6
+
+
+@pytest.mark.parametrize("kind", ["reservoir", "herding"])
+def test_the_classes_are_those_that_the_memory_ends_with(runs: dict[str, Path], kind: str) -> None:
+    ledger = Ledger(runs[kind] / "03-task_3" / "ledger")
+    memories, classes = ledger.memories(), ledger.memory_classes()
+    last = json.loads((runs[kind] / "held.json").read_text())
+    by_source = memories[memories["step"] == memories["step"].max()].set_index("source")["entries"]
+    by_class = classes[classes["step"] == classes["step"].max()].set_index("label")["entries"]
+    assert {name: count for name, count in by_source.items() if count} == last["sources"]
+    assert {str(label): count for label, count in by_class.items() if count} == last["classes"]
+    assert by_class.sum() == by_source.sum()
+    for number, name in enumerate(("task_1", "task_2", "task_3")):
+        own = range(number * CLASSES_PER_TASK, (number + 1) * CLASSES_PER_TASK)
+        assert by_class[by_class.index.isin(own)].sum() == by_source.get(name, 0)
+
+
+def begun(folder: Path, source: Path, num_done: int) -> Path:
+    """Copies a run as it was in the midst of the task after some."""
+    shutil.copytree(source, folder)
+    for path in sorted(folder.glob("0*-*"))[num_done + 1 :]:
+        shutil.rmtree(path)
+    ScoreMatrix.from_file(folder / "scores.json").truncate(num_done)
+    return folder
+
+
+@pytest.mark.parametrize(("num_done", "num_updates"), [(0, 3), (1, 6)])
+def test_a_run_that_goes_on_is_shown_as_far_as_it_is(
+    runs: dict[str, Path], tmp_path: Path, num_done: int, num_updates: int
+) -> None:
+    path = write_report([begun(tmp_path / "run", runs["reservoir"], num_done)])
+    assert f'<th scope="row">Tasks done</th><td>{num_done} of 3</td>' in path.read_text()
+    assert f'<th scope="row">Updates</th><td>{num_updates}</td>' in path.read_text()
+    assert ("What was forgotten" in headings(Page(path))) == (num_done > 0)
+
+
+def test_a_run_that_goes_on_stands_beside_one_that_is_done(runs: dict[str, Path], tmp_path: Path) -> None:
+    path = write_report([begun(tmp_path / "run", runs["reservoir"], 1), runs["herding"]])
+    text = path.read_text()
+    assert '<th scope="row">Tasks done</th><td>1 of 3</td><td>3 of 3</td>' in text
+    assert "task_3 only in herding" in text
+    axes = [figure["layout"]["xaxis"] for figure in Page(path).figures()]
+    ends = [axis["range"] for axis in axes if axis["title"]["text"] == "epoch"]
+    assert ends == [[0, pytest.approx(3 * 1.02)]] * len(ends)  # the same data clock for both
+    assert len(ends) > 5
+
+
+def test_a_run_before_its_first_update_has_a_page(runs: dict[str, Path], tmp_path: Path) -> None:
+    folder = begun(tmp_path / "run", runs["none"], 0)
+    shutil.rmtree(folder / "01-task_1")
+    path = write_report([folder])
+    assert headings(Page(path)) == ["Scores on the tasks"]
+    assert "Of run no update is recorded yet." in path.read_text()
+
+
+def test_a_ledger_of_before_classes_were_recorded_is_read(runs: dict[str, Path], tmp_path: Path) -> None:
+    folder = begun(tmp_path / "run", runs["reservoir"], 2)
+    for path in folder.glob("0*-*/ledger/memory_classes"):
+        shutil.rmtree(path)
+    found = headings(Page(write_report([folder])))
+    assert "What the memory holds" in found
+    assert "Classes in the memory" not in found
+
+
+def test_a_report_is_of_one_kind_of_run_and_one_metric(runs: dict[str, Path], tmp_path: Path) -> None:
+    write_run(tmp_path / "plain")
+    with pytest.raises(ValueError, match=r"plain is a plain run and .*none is a continual run"):
+        write_report([tmp_path / "plain", runs["none"]])
+    (tmp_path / "losses").mkdir()
+    ScoreMatrix(["a"], higher_is_better=False, metric="loss", path=tmp_path / "losses" / "scores.json").write()
+    with pytest.raises(ValueError, match=r"by one metric.*'none': 'accuracy', 'losses': 'loss'"):
+        write_report([runs["none"], tmp_path / "losses"])
+
+
+def test_the_commands_print_json_for_scripts(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = [str(runs["none"]), str(runs["reservoir"])]
+    main(["continual-compare", *both, "--output", str(tmp_path / "page.html"), "--json"])
+    printed: Any = json.loads(capsys.readouterr().out)
+    assert printed["page"] == str(tmp_path / "page.html")
+    assert [one["run"] for one in printed["runs"]] == ["none", "reservoir"]
+    first, matrix = printed["runs"][0], ScoreMatrix.from_file(runs["none"] / "scores.json")
+    assert first["scores"] == matrix.scores.tolist()
+    assert (first["metric"], first["tasks"]) == ("accuracy", list(matrix.task_names))
+    assert first["metrics"]["average_accuracy"] == pytest.approx(matrix.scores[3].mean())
+    main(["report", *both, "--output", str(tmp_path / "report.html"), "--json"])
+    assert json.loads(capsys.readouterr().out)["page"] == str(tmp_path / "report.html")

@@ -1,0 +1,84 @@
+"""Tasks one after the other on one data clock, from ledgers written without training."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mixer.ledger import Ledger
+from mixer.report.plots.mixture import mixture
+from tasks.report.joined import joined_run, task_ends
+from tasks.report.training import training_loss
+from tests.mixer.report.ledgers import write_run
+
+TASKS = ("one", "two", "three")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_run(tmp_path / "01-one", ("one",), num_updates=4, measure_every=2)
+    write_run(tmp_path / "02-two", ("memory", "two"), num_updates=6, measure_every=2, unsized=("memory",))
+    return tmp_path
+
+
+def test_the_clock_goes_on_from_task_to_task(folder: Path) -> None:
+    run = joined_run(folder, "run", TASKS)
+    assert run is not None
+    assert run.clock["step"].tolist() == list(range(1, 11))
+    assert run.clock["samples"].tolist() == [2, 6, 12, 20, 24, 32, 44, 60, 80, 104]
+    assert run.clock["samples"].dtype == np.int64
+    np.testing.assert_allclose(run.clock["epoch"], run.clock["samples"] / 1000)
+    assert run.clock["tokens"].tolist() == (3 * run.clock["samples"]).tolist()
+    assert run.clock["batch_size"].tolist() == [2, 4, 6, 8, 4, 8, 12, 16, 20, 24]
+    assert task_ends(run, TASKS) == pytest.approx([0.02, 0.104])
+    assert run.updates[["load_seconds", "train_seconds"]].sum().tolist() == [5.0, 200.0]
+
+
+def test_streams_stand_where_their_task_does_the_memory_last(folder: Path) -> None:
+    run = joined_run(folder, "run", TASKS)
+    assert run is not None
+    assert list(run.streams) == ["one", "two", "memory"]
+    assert run.streams["two"]["samples"].tolist() == run.clock["samples"].tolist()[4:]
+    assert run.streams["two"]["passes"].tolist() == pytest.approx([0.004, 0.012, 0.024, 0.04, 0.06, 0.084])
+    assert run.evaluations["two"]["step"].tolist() == [4, 6, 8, 10]
+    assert run.memories["memory"]["step"].tolist() == [2, 4, 6, 6, 8, 8, 10, 10]
+    assert run.gradients["memory"]["step"].tolist() == [6, 8, 10]
+    shares = [line.y.tolist()[-1] for line in mixture([run], 100).panels[1].figure.data]
+    assert shares == pytest.approx([0.0, 0.5, 0.5])
+
+
+def test_a_task_that_has_only_begun_is_left_out(folder: Path) -> None:
+    before = joined_run(folder, "run", TASKS)
+    Ledger(folder / "03-three" / "ledger", is_writer=True).begin(None, {})
+    after = joined_run(folder, "run", TASKS)
+    assert before is not None
+    assert after is not None
+    assert after.clock.equals(before.clock)
+    assert list(after.streams) == list(before.streams)
+
+
+def test_a_task_that_is_trained_is_shown_as_far_as_it_is_written(folder: Path) -> None:
+    write_run(folder / "03-three", ("three",), num_updates=2, is_done=False)
+    run = joined_run(folder, "run", TASKS)
+    assert run is not None
+    assert run.clock["samples"].tolist()[-2:] == [106, 110]
+
+
+def test_nothing_is_joined_before_the_first_update(tmp_path: Path) -> None:
+    assert joined_run(tmp_path, "run", TASKS) is None
+
+
+def test_a_damaged_ledger_is_named(folder: Path) -> None:
+    (folder / "02-two" / "ledger" / "ledger.json").write_text("{")
+    with pytest.raises(ValueError, match=r"02-two.*ledger\.json is damaged"):
+        joined_run(folder, "run", TASKS)
+
+
+def test_lines_end_with_the_last_finite_loss_and_the_caption_says_so(folder: Path) -> None:
+    run = joined_run(folder, "run", TASKS)
+    assert run is not None
+    run.streams["two"].loc[run.streams["two"].index[3:], "loss"] = np.nan
+    plot = training_loss([run], 100)
+    smooth = next(line for line in plot.panels[0].figure.data if line.name == "two")
+    assert len(smooth.y) == 3
+    assert "not finite since update 8 (two)." in plot.caption
