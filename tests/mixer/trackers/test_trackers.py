@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,18 @@ def _local_only(self: socket.socket, address: Any) -> None:
 _CONNECT = socket.socket.connect
 
 
+def _put_trackio(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Trackio reads its folder from the environment as it is imported, which another test may have done."""
+    if "trackio" not in _installed():
+        return
+    importlib.import_module("trackio")
+    modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == "trackio"]
+    folders = {"TRACKIO_DIR": folder, "MEDIA_DIR": folder / "media", "ARTIFACTS_DIR": folder / "artifacts"}
+    for module in modules:
+        for name in folders.keys() & vars(module).keys():
+            patch.setattr(module, name, folders[name])
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, MixingTrainer]]:
     """A run of four updates and two evaluations that told all trackers that are installed."""
@@ -67,6 +80,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Mixing
         "TENSORBOARD_LOGGING_DIR": str(folder / "tensorboard"),
     }.items():
         patch.setenv(name, value)
+    _put_trackio(folder / "trackio", patch)
     patch.setattr(socket.socket, "connect", _local_only)
     options = {"report_to": _installed(), "eval_strategy": "steps", "eval_steps": 2, "logging_steps": 2}
     own = Own()
