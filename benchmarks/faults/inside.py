@@ -117,31 +117,25 @@ def other_length(parts: Parts, start: Start, rank: int) -> None:
 
 def bad_loss(parts: Parts, start: Start, rank: int) -> None:
     """The loss of one sample is not a finite number."""
-    wanted, value = start.fault["index"], float(start.fault["value"])
+    wanted, is_nan = start.fault["index"], start.fault["value"] == "nan"
     parts.options["nonfinite"] = start.fault["nonfinite"]
-    _change(parts, lambda index, row: {**row, "input_ids": _marked(row["input_ids"])} if index == wanted else row)
     marked: list[Tensor] = []
+
+    def give(index: int, row: dict[str, Tensor]) -> Any:
+        return {**row, "input_ids": torch.full_like(row["input_ids"], MARK)} if index == wanted else row
 
     def before(module: nn.Module, args: Any, given: dict[str, Any]) -> None:
         marked[:] = [(given["input_ids"] == MARK).any(1)]
 
     def after(module: nn.Module, args: Any, logits: Tensor) -> Tensor:
-        # Of a loss that is infinite the labels are impossible; a gradient may still be finite.
-        worse = torch.full_like(logits, value if value != value else -value)
-        return torch.where(marked[0][:, None, None], worse if value != value else _impossible(logits), logits)
+        worse = torch.full_like(logits, torch.nan if is_nan else -torch.inf)
+        if not is_nan:
+            worse[..., MARK] = 0.0  # what no label is: each that is asked for is impossible, and its loss infinite
+        return torch.where(marked[0][:, None, None], worse, logits)
 
+    _change(parts, give)
     parts.model.register_forward_pre_hook(before, with_kwargs=True)
     parts.model.lm_head.register_forward_hook(after)
-
-
-def _marked(ids: Tensor) -> Tensor:
-    return torch.cat([ids[:-1], torch.tensor([MARK])])  # last, where no collator has to leave it
-
-
-def _impossible(logits: Tensor) -> Tensor:
-    worse = torch.full_like(logits, -torch.inf)
-    worse[..., MARK] = 0.0  # no label is that token
-    return worse
 
 
 def failing_policy(parts: Parts, start: Start, rank: int) -> None:
@@ -176,7 +170,7 @@ def failing_schedule(parts: Parts, start: Start, rank: int) -> None:
 
 def nonsense_schedule(parts: Parts, start: Start, rank: int) -> None:
     """The batch-size schedule returns nonsense at a step."""
-    nonsense = {"nan": np.nan, "infinite": np.inf, "text": "many", "nothing": None}
+    nonsense = {"nan": np.nan, "infinite": np.inf, "negative": -8, "zero": 0, "text": "many", "nothing": None}
     _at_step(parts.batch_size, start, lambda decision: BatchDecision(nonsense[start.fault["choice"]]))  # type: ignore[arg-type]
 
 

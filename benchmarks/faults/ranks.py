@@ -122,17 +122,18 @@ class Ranks:
         process = self.processes[rank]
         return [] if process is None or not process.is_alive() else psutil.Process(_pid(process)).children()
 
-    def wait(self, limit_seconds: float) -> End:
+    def wait(self, limit_seconds: float, apart_from: int | None = None) -> End:
         """Waits until all ranks have ended, and kills those that do not.
 
         Args:
             limit_seconds: How long at most; less once one has ended badly.
+            apart_from: A rank that is not waited for, and killed at the end.
 
         Returns:
             How they ended.
         """
         limit, hung = time.monotonic() + limit_seconds, []
-        while running := [process for process in self.processes if process is not None and process.exitcode is None]:
+        while running := self._running(apart_from):
             if any(self._codes()):
                 limit = min(limit, time.monotonic() + GRACE_SECONDS)
             ended = wait([process.sentinel for process in running], timeout=max(limit - time.monotonic(), 0.0))
@@ -140,6 +141,7 @@ class Ranks:
                 hung = [rank for rank, process in enumerate(self.processes) if process in running]
                 self.kill()
         seconds = time.monotonic() - self._fault_at
+        self.kill()
         return End(self._codes(), [path.read_text(errors="replace") for path in self._consoles], hung, seconds)
 
     def kill(self) -> None:
@@ -150,6 +152,10 @@ class Ranks:
                 for one in [*found.children(recursive=True), found]:
                     one.kill()
                 process.join()
+
+    def _running(self, apart_from: int | None) -> list[BaseProcess]:
+        others = [process for rank, process in enumerate(self.processes) if rank != apart_from]
+        return [process for process in others if process is not None and process.exitcode is None]
 
     def _codes(self) -> list[int | None]:
         return [None if process is None else process.exitcode for process in self.processes]
