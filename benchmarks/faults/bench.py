@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.crash import Event, draw_instants, read_events
-from benchmarks.faults.inside import READ
+from benchmarks.faults.inside import READ, STREAM
 from benchmarks.faults.judge import Outcome, judge
 from benchmarks.faults.kinds import Kind, Known
 from benchmarks.faults.outside import LIMIT_SECONDS, ON_DISK, OUTSIDE, Case, MissedError, small_disk
 from benchmarks.faults.ranks import Ranks
-from benchmarks.faults.run import NUM_STEPS, SAVE_STEPS, Start
+from benchmarks.faults.run import LENGTHS, NUM_STEPS, SAVE_STEPS, Start
 
 
 class Bench:
@@ -37,7 +37,7 @@ class Bench:
         read = self._folder / "read"
         self._run(Start(str(read), "note_reads"))
         events = read_events(self.whole)
-        self._known = Known(num_ranks, lambda generator: _instant(events, generator), _read(read))
+        self._known = Known(num_ranks, lambda generator: _instant(events, generator), _read(read), LENGTHS[STREAM])
 
     def _run(self, start: Start) -> None:
         end = Ranks(start, self.num_ranks).wait(self._limit_seconds)

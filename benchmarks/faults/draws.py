@@ -3,6 +3,8 @@
 import random
 from typing import Any
 
+import numpy as np
+
 from benchmarks.faults.kinds import Draw, Known
 from benchmarks.faults.run import NUM_STEPS
 
@@ -42,6 +44,12 @@ def sample(generator: random.Random, known: Known) -> dict[str, Any]:
     return {"index": generator.choice(known.read)}
 
 
+def unknown_sample(generator: random.Random, known: Known) -> dict[str, Any]:
+    """The `index` of one by which a replay buffer does not know the data set again: else it is another one to it."""
+    first = set(np.linspace(0, known.num_samples - 1, 8).astype(int).tolist())
+    return {"index": generator.choice([index for index in known.read if index not in first])}
+
+
 def nonsense(*choices: str) -> Draw:
     """A step, and which nonsense is given there: its `choice`."""
     return lambda generator, known: {**step(generator, known), "choice": generator.choice(choices)}
@@ -49,7 +57,7 @@ def nonsense(*choices: str) -> Draw:
 
 def bad_loss(value: str, nonfinite: str) -> Draw:
     """A sample whose loss has that `value`."""
-    return lambda generator, known: {**sample(generator, known), "value": value, "nonfinite": nonfinite}
+    return lambda generator, known: {**unknown_sample(generator, known), "value": value, "nonfinite": nonfinite}
 
 
 def clock(generator: random.Random, known: Known) -> dict[str, Any]:

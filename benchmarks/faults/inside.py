@@ -4,6 +4,7 @@ import errno
 import os
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -36,31 +37,6 @@ class _Steps(TrainerCallback):
         self.done = state.global_step
 
 
-class _Changed(Rows):
-    """The rows of a stream, of which some are given otherwise.
-
-    Args:
-        rows: The rows.
-        give: Gives a sample by its index and what stands there.
-        length: Gives the length.
-    """
-
-    def __init__(self, rows: Rows, give: Callable[[int, dict[str, Tensor]], Any], length: Callable[[], int] | None):
-        self.rows, self._give, self._length = rows.rows, give, length
-
-    def __len__(self) -> int:
-        return len(self.rows) if self._length is None else self._length()
-
-    def __getitem__(self, index: int) -> Any:
-        if self._length is not None and index >= self._length():
-            raise IndexError(f"index {index} is out of range of {self._length()} rows")
-        return self._give(index, super().__getitem__(index))
-
-
-def _change(parts: Parts, give: Callable[[int, dict[str, Tensor]], Any], length: Callable[[], int] | None = None) -> None:
-    parts.streams[STREAM] = _Changed(parts.streams[STREAM], give, length)
-
-
 def note_reads(parts: Parts, start: Start, rank: int) -> None:
     """Notes which samples are read, to draw broken ones from; changes nothing."""
     file = os.open(Path(start.case) / READ, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -69,7 +45,7 @@ def note_reads(parts: Parts, start: Start, rank: int) -> None:
         os.write(file, f"{index}\n".encode())
         return row
 
-    _change(parts, give)
+    parts.streams[STREAM].change = give
 
 
 def failing_sample(parts: Parts, start: Start, rank: int) -> None:
@@ -81,33 +57,33 @@ def failing_sample(parts: Parts, start: Start, rank: int) -> None:
             raise OSError(errno.EIO, "the disk under this sample is gone")
         return row
 
-    _change(parts, give)
+    parts.streams[STREAM].change = give
 
 
 def empty_sample(parts: Parts, start: Start, rank: int) -> None:
     """One sample has no tokens."""
     wanted = start.fault["index"]
-    _change(parts, lambda index, row: {k: v[:0] for k, v in row.items()} if index == wanted else row)
+    parts.streams[STREAM].change = lambda index, row: {k: v[:0] for k, v in row.items()} if index == wanted else row
 
 
 def long_sample(parts: Parts, start: Start, rank: int) -> None:
     """One sample is ten times as long as all others."""
     wanted = start.fault["index"]
-    _change(parts, lambda index, row: {k: v.repeat(_LONG) for k, v in row.items()} if index == wanted else row)
+    parts.streams[STREAM].change = lambda index, row: {k: v.repeat(_LONG) for k, v in row.items()} if index == wanted else row
 
 
 def shrinking_data(parts: Parts, start: Start, rank: int) -> None:
     """The data set becomes shorter while the run goes on."""
     steps, step, length = _Steps(), start.fault["step"], len(parts.streams[STREAM])
     parts.callbacks.append(steps)
-    _change(parts, lambda _, row: row, lambda: length // _LONG if steps.done >= step else length)
+    parts.streams[STREAM].length = lambda: length // _LONG if steps.done >= step else length
 
 
 def growing_data(parts: Parts, start: Start, rank: int) -> None:
     """The data set becomes longer while the run goes on."""
     steps, step, length = _Steps(), start.fault["step"], len(parts.streams[STREAM])
     parts.callbacks.append(steps)
-    _change(parts, lambda _, row: row, lambda: length + _LONG if steps.done >= step else length)
+    parts.streams[STREAM].length = lambda: length + _LONG if steps.done >= step else length
 
 
 def other_length(parts: Parts, start: Start, rank: int) -> None:
@@ -133,7 +109,7 @@ def bad_loss(parts: Parts, start: Start, rank: int) -> None:
             worse[..., MARK] = 0.0  # what no label is: each that is asked for is impossible, and its loss infinite
         return torch.where(marked[0][:, None, None], worse, logits)
 
-    _change(parts, give)
+    parts.streams[STREAM].change = give
     parts.model.register_forward_pre_hook(before, with_kwargs=True)
     parts.model.lm_head.register_forward_hook(after)
 
@@ -199,6 +175,11 @@ class _Slow(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         time.sleep((SLOWNESS - 1.0) * (time.monotonic() - self._began))
+
+
+def early_meeting(parts: Parts, start: Start, rank: int) -> None:
+    """Ranks meet with a time-out of their own; on the CPU the Trainer's `ddp_timeout` does not reach that far."""
+    torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=start.timeout_seconds))
 
 
 def slow_rank(parts: Parts, start: Start, rank: int) -> None:
@@ -268,6 +249,7 @@ INSIDE: dict[str, Callable[[Parts, Start, int], None]] = {
         other_policy,
         failing_schedule,
         nonsense_schedule,
+        early_meeting,
         slow_rank,
         leaping_clock,
         full_disk,

@@ -28,12 +28,14 @@ class Known:
     Args:
         num_ranks: Its ranks.
         instant: Draws an instant of its time: after which update, and how many seconds later.
-        read: Which samples of the disturbed stream it reads.
+        read: Which samples of the disturbed stream it reads,
+        num_samples: and how many that stream has.
     """
 
     num_ranks: int
     instant: Callable[[random.Random], dict[str, Any]]
     read: list[int]
+    num_samples: int
 
 
 Draw = Callable[[random.Random, Known], dict[str, Any]]

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import importlib
+import multiprocessing
 import os
 import sys
 import traceback
@@ -35,6 +36,7 @@ def be_a_rank(start: Start, console: str, environment: dict[str, str]) -> None:
     os.dup2(written, 2)
     gc.freeze()  # what was imported is not looked through by every collection
     torch.set_num_threads(1)
+    multiprocessing.set_start_method("fork", force=True)  # of loaders' workers; this process has another one
     code = 0
     try:
         parts = parts_of(start)

@@ -5,6 +5,8 @@ works inside of the ranks changes the `Parts` before the trainer is built.
 """
 
 import os
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from replay import OnDisk, ReplayBuffer, ReplayRatio
 
 NUM_STEPS, SAVE_STEPS = 12, 3
 MARK = 64  # a token that no sample has
+LENGTHS = {"a": 60, "b": 40}  # samples of the streams
 _LENGTH = 16
 
 
@@ -80,7 +83,7 @@ class Parts:
 
 
 class Rows(Dataset[dict[str, Tensor]]):
-    """Random tokens of a part of the vocabulary.
+    """Random tokens of a part of the vocabulary; what a fault changes of them is no other kind of data set.
 
     Args:
         num_samples: How many rows.
@@ -90,12 +93,17 @@ class Rows(Dataset[dict[str, Tensor]]):
     def __init__(self, num_samples: int, seed: int):
         generator = torch.Generator().manual_seed(seed)
         self.rows = torch.randint(1, MARK >> seed, (num_samples, _LENGTH), generator=generator)
+        self.change: Callable[[int, dict[str, Tensor]], Any] = lambda index, row: row
+        self.length = lambda: len(self.rows)
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return self.length()
 
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return {"input_ids": self.rows[index], "labels": self.rows[index]}
+    def __getitem__(self, index: int) -> Any:
+        if index >= self.length():
+            raise IndexError(f"index {index} is out of range of {self.length()} rows")
+        row = self.rows[index % len(self.rows)]
+        return self.change(index, {"input_ids": row, "labels": row})
 
 
 class _Noting(TrainerCallback):
@@ -140,7 +148,7 @@ def parts_of(start: Start) -> Parts:
     )
     memory = ReplayBuffer(16, storage=OnDisk(start.memory, rows_per_segment=8))
     return Parts(
-        streams={"a": Rows(60, 0), "b": Rows(40, 1), "memory": memory},
+        streams={name: Rows(length, seed) for seed, (name, length) in enumerate(LENGTHS.items())} | {"memory": memory},
         mixing=ReplayRatio(0.25, "LossChange"),
         batch_size=Ramp(12, 0.5, unit="progress", initial=8),
         training={
@@ -187,7 +195,12 @@ def train(start: Start, parts: Parts) -> None:
     if trainer.is_world_process_zero():
         trainer.events = Events(Path(start.case))
     trainer.add_callback(_Noting(trainer.events, start.stops_at))
-    trainer.train(resume_from_checkpoint=trainer.newest_checkpoint() if start.resume == "newest" else start.resume)
+    resume = trainer.newest_checkpoint() if start.resume == "newest" else start.resume
+    if start.resume and resume is None and trainer.is_world_process_zero():
+        # A buffer on disk is not taken for one that begins: who starts a run anew removes what an earlier one left.
+        shutil.rmtree(start.memory, ignore_errors=True)
+    trainer.accelerator.wait_for_everyone()
+    trainer.train(resume_from_checkpoint=resume)
     if trainer.is_world_process_zero() and trainer.state.global_step >= NUM_STEPS:
         end = {
             "weights": trainer.accelerator.unwrap_model(trainer.model).state_dict(),
