@@ -55,6 +55,7 @@ class LoadingMixin(UpdateMixin):
             feed=self._feed,
             keeps_samples=self._recovers or self._keeps_samples,
             own_forms=self._own_forms,
+            skipping=self._skipping,
         )
         self._loader.keeps_positions = self._keeps_output
         # TRL's trainers say so where samples are laid end to end in one row.
