@@ -191,6 +191,9 @@ def batch_mapping(inputs: Any) -> Mapping[str, Any]:
 
 def _check_same_columns(samples: Sequence[Any], taken: frozenset[str] | None) -> None:
     """Refuses samples of which a collator that goes by the first one's columns would lose some."""
+    first = samples[0]
+    if type(first) is dict and all(type(sample) is dict and sample.keys() == first.keys() for sample in samples):
+        return
     columns = {frozenset(sample) for sample in samples if isinstance(sample, Mapping)}
     columns = columns if taken is None else {own & taken for own in columns}
     if len(columns) > 1:
