@@ -215,10 +215,14 @@ class Ledger:
             both NaN where n is not known), staleness, undelivered (rows of an iterable stream so far that ranks had
             left when another had none), policy_weight (what the policy, or the user, had decided), loss_weight (the
             factor on its loss), owed (samples of its share that it has not had yet, after the update), there (whether
-            it can give a sample in the next update). Older versions wrote none of the last four: NaN, and true.
+            it can give a sample in the next update), skipped (its samples so far that could not be loaded and were
+            left out; count and seen have them). Older versions wrote none of the last five: NaN, true, and 0.
         """
         frame: pd.DataFrame = self._streams.read().to_pandas()
-        return frame.assign(there=frame["there"].astype("boolean").fillna(True).astype(bool))
+        return frame.assign(
+            there=frame["there"].astype("boolean").fillna(True).astype(bool),
+            skipped=frame["skipped"].fillna(0).astype("int64"),
+        )
 
     def evaluations(self) -> pd.DataFrame:
         """Reads the evaluations.

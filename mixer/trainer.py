@@ -49,8 +49,9 @@ from mixer.resuming import ResumingMixin
 from mixer.run_description import describe_run
 from mixer.schedules import Schedule, as_schedule
 from mixer.searching import SearchingMixin
+from mixer.skipping import OnSampleError
 from mixer.stream import Stream
-from mixer.streams import as_streams, describe
+from mixer.streams import as_streams, describe, skipping_of
 from mixer.trackers.reporting import Reporting
 from mixer.training_checks import check_arguments
 from mixer.trl_steps import TRLStepsMixin
@@ -102,6 +103,11 @@ class MixingMixin(
             `GradientAggregation`, which can be given too. Holds one more gradient for each stream but one.
         nonfinite: What to do when a stream's loss is not finite: `"warn"` and go on as the Trainer does, `"skip"`
             the optimizer step, or `"raise"`.
+        on_sample_error: What to do when a sample cannot be loaded (its data set, or a stream's `preprocess`, raises or
+            gives `None`): `"raise"` ends the run on all ranks, with stream, index and rank; `"skip"` leaves the sample
+            out of its update, logs and counts it. A `Stream` can say otherwise.
+        max_skipped_share: Once more than this share of a stream's samples are skipped, and at least ten of them, the
+            run ends all the same.
         allow_inexact: Whether to resume although the continuation is not the one that the uninterrupted run would have
             had: with a stream more or less, another policy or `conflict`, data that changed. Else it is refused.
         compute_metrics: As for the Trainer; or one function for each evaluation set, by its name.
@@ -139,6 +145,8 @@ class MixingMixin(
         methods: Sequence[Method] = (),
         conflict: Any = None,
         nonfinite: NonFinite = "warn",
+        on_sample_error: OnSampleError = "raise",
+        max_skipped_share: float = 0.1,
         allow_inexact: bool = False,
         compute_metrics: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
         **kwargs: Any,
@@ -169,6 +177,7 @@ class MixingMixin(
         schedule = as_schedule(batch_size)
         self._mixture = MixtureOptions(schedule, budget, epoch_size, tuple(groupings), drawing, self._data_seed)
         self._nonfinite = nonfinite
+        self._skipping = skipping_of(self.streams, on_sample_error, max_skipped_share)
         self._max_tokens = max_tokens_per_micro_batch
         self._allow_inexact = allow_inexact
         self.ledger = Ledger(Path(str(self.args.output_dir)) / "ledger", is_writer=self.is_world_process_zero())
@@ -257,6 +266,7 @@ class MixingMixin(
         self._recorder = self._new_recorder(mixing)
         self._load_log_state({} if progress is None else progress.methods)
         self._conventions, self._finished, self._policy_error, self._method_error = {}, None, None, None
+        self._step_told_broken, self._num_told_broken = -1, 0
         self._rows_from = None if resume_from is None else Path(resume_from)
         self._detach_tracker()
         self._reporting.hook()  # callbacks may have been added
@@ -349,6 +359,7 @@ class MixingMixin(
                 losses,
                 update.contents.tokens,
                 gradients=update.gradients,
+                skipped=update.contents.skipped,
                 **self._observed_by_schedule(update),
                 **observed,
             )
