@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mixer.plan import Plan
+from mixer.signals import NUM_SIGNALS
 
 Int64Array = NDArray[np.int64]
 Result = TypeVar("Result")
@@ -29,6 +30,7 @@ class UpdateContents:
         num_larger: Ranks that have a larger micro-batch in it than any before.
         num_first: Labels that are no terms, as the first of their row, and that the Trainer counts all the same.
         skipped: int64 `[num_streams]`: samples that could not be loaded and are left out; `None` for none.
+        signals: `[NUM_SIGNALS]`: how many ranks have had each signal that ends a run.
     """
 
     items: Int64Array
@@ -36,6 +38,7 @@ class UpdateContents:
     num_larger: int = 0
     num_first: int = 0
     skipped: Int64Array | None = None
+    signals: tuple[int, ...] = (0,) * NUM_SIGNALS
 
 
 class DisagreementError(RuntimeError):
@@ -90,7 +93,7 @@ class Agreement:
             fingerprint = 0 if plan is None else plan.fingerprint()
             halves = divmod(fingerprint, _HALF)
             head = np.array([error is not None, *halves, *(half * half for half in halves)], dtype=np.int64)
-            counts = np.array([own.num_larger, own.num_first])
+            counts = np.array([own.num_larger, own.num_first, *own.signals])
             skipped = zeros if own.skipped is None else own.skipped
             message = torch.from_numpy(np.concatenate([head, own.items, own.tokens, skipped, counts]))
             dist.all_reduce(message, group=self._group)
@@ -100,8 +103,9 @@ class Agreement:
             # By Cauchy and Schwarz, W times the sum of squares is the square of the sum only where all are equal.
             if any(self._world_size * sums[half + 2] != sums[half] ** 2 for half in (0, 1)):
                 self._raise_disagreement(plan)
-            items, tokens, skipped = message[5:-2].numpy().reshape(3, self._num_streams)
-            return UpdateContents(items, tokens, *map(int, message[-2:]), skipped)
+            items, tokens, skipped = message[5 : -len(counts)].numpy().reshape(3, self._num_streams)
+            num_larger, num_first, *signals = message[-len(counts) :].tolist()
+            return UpdateContents(items, tokens, num_larger, num_first, skipped, tuple(signals))
         if error is not None:
             raise error
         return own

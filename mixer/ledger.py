@@ -197,14 +197,16 @@ class Ledger:
         for table in self._tables() if self.is_writer else ():
             table.seal()
 
-    def end(self, state: Literal["finished", "stopped"]) -> None:
+    def end(self, state: Literal["finished", "stopped"], reason: str | None = None) -> None:
         """Notes that a run has come to its end, for those who watch it; nothing where none was begun.
 
         Args:
-            state: Whether it finished, or an error or an interruption stopped it.
+            state: Whether it finished, or an error or a signal stopped it.
+            reason: What stopped it.
         """
         if self.is_writer and self._note:
-            write_json(self.folder / "ledger.json", {**self._note, "ended": state})
+            reasons = {} if reason is None else {"reason": reason}
+            write_json(self.folder / "ledger.json", {**self._note, "ended": state, **reasons})
 
     def to_pandas(self) -> pd.DataFrame:
         """Reads the main table.

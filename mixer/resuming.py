@@ -11,10 +11,10 @@ from transformers.utils import logging
 
 from mixer.checkpoint import annotate, supersede
 from mixer.output_folder import check_shared
-from mixer.pacing import PacingMixin
 from mixer.progress import Progress
 from mixer.resume import Choice, agree, choose, newest_complete, none_in_common, usable_names, warn_of_passed_over
 from mixer.same_run import check_same, shared_options
+from mixer.stopping import StoppingMixin
 
 logger = logging.get_logger(__name__)
 
@@ -25,7 +25,7 @@ _UNSEEN = (
 _CROWDED = "Set save_on_each_node=False, since they share a file system, or give each node an output_dir of its own."
 
 
-class ResumingMixin(PacingMixin):
+class ResumingMixin(StoppingMixin):
     """A Trainer that chooses a whole checkpoint, on all ranks alike, and does just what was left to do after it."""
 
     _choice: Choice | None = None

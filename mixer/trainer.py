@@ -49,6 +49,7 @@ from mixer.resuming import ResumingMixin
 from mixer.run_description import describe_run
 from mixer.schedules import Schedule, as_schedule
 from mixer.searching import SearchingMixin
+from mixer.shortened import shortened
 from mixer.skipping import OnSampleError
 from mixer.stream import Stream
 from mixer.streams import as_streams, describe, skipping_of
@@ -110,6 +111,9 @@ class MixingMixin(
             run ends all the same.
         allow_inexact: Whether to resume although the continuation is not the one that the uninterrupted run would have
             had: with a stream more or less, another policy or `conflict`, data that changed. Else it is refused.
+        handle_signals: Whether `train` saves a checkpoint and ends after the update in progress at a SIGTERM, SIGINT
+            or SIGUSR1 that nobody else handles, on all ranks, wherever it came. The handlers are there only while it
+            runs, in the main thread.
         compute_metrics: As for the Trainer; or one function for each evaluation set, by its name.
         **kwargs: Further arguments of the Trainer class.
 
@@ -148,6 +152,7 @@ class MixingMixin(
         on_sample_error: OnSampleError = "raise",
         max_skipped_share: float = 0.1,
         allow_inexact: bool = False,
+        handle_signals: bool = True,
         compute_metrics: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
         **kwargs: Any,
     ):
@@ -179,7 +184,7 @@ class MixingMixin(
         self._nonfinite = nonfinite
         self._skipping = skipping_of(self.streams, on_sample_error, max_skipped_share)
         self._max_tokens = max_tokens_per_micro_batch
-        self._allow_inexact = allow_inexact
+        self._allow_inexact, self._handles_signals = allow_inexact, handle_signals
         self.ledger = Ledger(Path(str(self.args.output_dir)) / "ledger", is_writer=self.is_world_process_zero())
         if self.streams:
             self._check_options()
@@ -312,16 +317,24 @@ class MixingMixin(
         """Trains on the mixture; see `Trainer.train`."""
         try:
             return super().train(resume_from_checkpoint, *args, **kwargs)
+        except BaseException as error:
+            if self._mixing is not None and self.is_in_train:  # keep what was recorded
+                self._end_ledger(error)
+                self.is_in_train = False
+            raise
         finally:
             self._detach_tracker()
             if self._loader is not None:
                 self._loader.stop()
-            if self._mixing is not None and self.is_in_train:  # an error ended the run: keep what was recorded
-                with contextlib.suppress(RuntimeError):  # a device that failed gives back no losses any more
-                    self._recorder.settle()
-                self.ledger.flush()
-                self.ledger.end("stopped")
-                self.is_in_train = False
+
+    def _end_ledger(self, error: BaseException) -> None:
+        # A device that failed gives back no losses any more, and a disk may be full.
+        with contextlib.suppress(RuntimeError, OSError):
+            self._recorder.settle()
+        with contextlib.suppress(OSError):
+            self.ledger.flush()
+        with contextlib.suppress(OSError):
+            self.ledger.end("stopped", shortened(f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")))
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         if self._mixing is not None:
@@ -334,8 +347,11 @@ class MixingMixin(
         self._recorder.settle()
         self.note_memories()
         self.ledger.finish()
-        self.ledger.end("finished")
-        self._note_end()
+        if self._stopped_by is None:
+            self.ledger.end("finished")
+            self._note_end()
+        else:
+            self.ledger.end("stopped", self._stopped_by.name)
         return result
 
     def _settle_ledger(self) -> None:
