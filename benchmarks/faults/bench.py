@@ -31,12 +31,15 @@ class Bench:
     def __init__(self, folder: Path, num_ranks: int, seed: int, limit_seconds: float = LIMIT_SECONDS):
         self.num_ranks, self._seed, self._limit_seconds = num_ranks, seed, limit_seconds
         self._folder = folder / f"ranks-{num_ranks}"
-        self.whole, self._cut_short = self._folder / "whole", self._folder / "cut-short"
-        self._run(Start(str(self.whole)))
+        # Evaluation may draw other random numbers in workers, and the run goes on with others then.
+        self._wholes = {num_workers: self._folder / f"whole-{num_workers}" for num_workers in (0, 1)}
+        for num_workers, whole in self._wholes.items():
+            self._run(Start(str(whole), num_workers=num_workers))
+        self._cut_short = self._folder / "cut-short"
         self._run(Start(str(self._cut_short), stops_at=NUM_STEPS - SAVE_STEPS + 1))
         read = self._folder / "read"
         self._run(Start(str(read), "note_reads"))
-        events = read_events(self.whole)
+        events = read_events(self._wholes[0])
         self._known = Known(num_ranks, lambda generator: _instant(events, generator), _read(read), LENGTHS[STREAM])
 
     def _run(self, start: Start) -> None:
@@ -60,7 +63,7 @@ class Bench:
         case = Case(kind, self.num_ranks, number, fault, folder, self._cut_short, self._limit_seconds)
         with small_disk(folder / "disk") if kind.how in ON_DISK else contextlib.nullcontext():
             try:
-                outcome = judge(case, self.whole, OUTSIDE[kind.how](case))
+                outcome = judge(case, self._wholes[kind.num_workers], OUTSIDE[kind.how](case))
             except MissedError:
                 outcome = Outcome(kind.name, self.num_ranks, number, fault, was_injected=False)
         if not outcome.broken:

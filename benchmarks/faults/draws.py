@@ -34,6 +34,11 @@ def early_step(generator: random.Random, known: Known) -> dict[str, Any]:
     return {"step": generator.randrange(1, NUM_STEPS // 2)}
 
 
+def in_a_step(generator: random.Random, known: Known) -> dict[str, Any]:
+    """A `step`, and a short `delay` into the update after it."""
+    return {**step(generator, known), "delay": 0.3}
+
+
 def step_of_rank(generator: random.Random, known: Known) -> dict[str, Any]:
     """A step, and a `rank`."""
     return {**step(generator, known), **rank(generator, known)}

@@ -25,6 +25,7 @@ READ = "read.txt"  # which samples of it were read
 FILLER = "filler"
 SLOWNESS = 10.0
 _LONG = 10
+_LONG_SECONDS = 4.0
 
 
 class _Steps(TrainerCallback):
@@ -58,6 +59,12 @@ def failing_sample(parts: Parts, start: Start, rank: int) -> None:
         return row
 
     parts.streams[STREAM].change = give
+
+
+def skipped_sample(parts: Parts, start: Start, rank: int) -> None:
+    """One sample cannot be read, and the run is told to leave such samples out."""
+    failing_sample(parts, start, rank)
+    parts.options["on_sample_error"] = "skip"
 
 
 def empty_sample(parts: Parts, start: Start, rank: int) -> None:
@@ -164,6 +171,23 @@ def _fail(message: str) -> Any:
     raise ArithmeticError(message)
 
 
+class _Long(TrainerCallback):
+    """Makes one update a long one."""
+
+    def __init__(self, step: int):
+        self._step = step
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        end = time.monotonic() + _LONG_SECONDS
+        while state.global_step == self._step and time.monotonic() < end:
+            time.sleep(0.01)
+
+
+def long_update(parts: Parts, start: Start, rank: int) -> None:
+    """One update takes some seconds on all ranks."""
+    parts.callbacks.append(_Long(start.fault["step"]))
+
+
 class _Slow(TrainerCallback):
     """Takes as long again as ten updates have taken, after each update."""
 
@@ -238,6 +262,7 @@ INSIDE: dict[str, Callable[[Parts, Start, int], None]] = {
     for function in (
         note_reads,
         failing_sample,
+        skipped_sample,
         empty_sample,
         long_sample,
         shrinking_data,
@@ -250,6 +275,7 @@ INSIDE: dict[str, Callable[[Parts, Start, int], None]] = {
         failing_schedule,
         nonsense_schedule,
         early_meeting,
+        long_update,
         slow_rank,
         leaping_clock,
         full_disk,

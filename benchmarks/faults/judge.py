@@ -1,6 +1,7 @@
 """Whether a promise was kept: how the ranks ended, what they said, and what differs from the undisturbed run."""
 
 import re
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from benchmarks.crash import compare_ends, read_events
 from benchmarks.crash_run import END
+from benchmarks.faults.inside import STREAM
 from benchmarks.faults.kinds import Promise
 from benchmarks.faults.outside import Case
 from benchmarks.faults.ranks import End
@@ -90,6 +92,9 @@ def judge(case: Case, undisturbed: Path, end: End) -> Outcome:
     if end.hung:
         outcome.broken.append(f"hung: ranks {end.hung} had to be killed")
     _ENDINGS[kind.promise](case, end, outcome)
+    if kind.promise is Promise.LEAVES_OUT:
+        _judge_left_out(case, undisturbed, outcome, end)
+        return outcome
     if kind.promise in (Promise.SKIPS, Promise.WARNS):
         _judge_losses(case, undisturbed, outcome, end)
         return outcome
@@ -134,6 +139,12 @@ def _ends(case: Case, end: End, outcome: Outcome) -> None:
         outcome.broken.append(f"some ranks ended as if nothing had been: {end.codes}")
 
 
+def _ends_by_signal(case: Case, end: End, outcome: Outcome) -> None:
+    number = signal.SIGTERM if case.kind.how.startswith("sigterm") else signal.SIGINT
+    if set(end.codes) != {128 + number}:
+        outcome.broken.append(f"ended with {end.codes}, not {128 + number}: {_last_line(end)}")
+
+
 def _ends_naming(case: Case, end: End, outcome: Outcome) -> None:
     silent = case.fault.get("rank") if case.kind.how in ("absent", "stop_one") else None
     names = [name.format(**case.fault) for name in case.kind.names]
@@ -162,10 +173,11 @@ _ENDINGS = {
     Promise.GOES_ON: _ends_well,
     Promise.RESUMES: _ends,
     Promise.NAMED: _ends_naming,
-    Promise.SAVES: _ends_well,
+    Promise.SAVES: _ends_by_signal,
     Promise.REFUSED: _ends_naming,
     Promise.SECOND_REFUSED: _second_is_refused,
     Promise.NAMED_OR_EQUAL: _ends_naming_or_well,
+    Promise.LEAVES_OUT: _ends_well,
     Promise.SKIPS: _ends_well,
     Promise.WARNS: _ends_well,
 }
@@ -197,6 +209,25 @@ def _judge_losses(case: Case, undisturbed: Path, outcome: Outcome, end: End) -> 
     outcome.lost = f"{len(skipped)} updates" if case.kind.promise is Promise.SKIPS else "the weights"
     if case.kind.promise is Promise.WARNS and are_finite:
         outcome.lost = "nothing"
+
+
+def _judge_left_out(case: Case, undisturbed: Path, outcome: Outcome, end: End) -> None:
+    """Judges a run that left a sample out: it is named and counted, and what each stream gave stays the same."""
+    outcome.has_survived = end.is_well
+    if not end.is_well:
+        outcome.lost = "the run"
+        return
+    consoles = "\n".join(end.consoles)
+    missing = [name for name in (one.format(**case.fault) for one in case.kind.names) if name not in consoles]
+    if missing:
+        outcome.broken.append(f"no rank names {missing}")
+    frames = [Ledger(folder / "disk" / "run" / "ledger").to_pandas() for folder in (case.folder, undisturbed)]
+    skipped = int(frames[0][frames[0]["stream"] == STREAM]["skipped"].max())
+    if skipped != 1:
+        outcome.broken.append(f"{skipped} samples were counted as left out")
+    if not frames[0][["step", "stream", "seen"]].equals(frames[1][["step", "stream", "seen"]]):
+        outcome.broken.append("the streams went on from other places than without the fault")
+    outcome.lost = f"{skipped} sample"
 
 
 def _updates(case: Case) -> int:

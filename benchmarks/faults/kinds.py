@@ -17,6 +17,7 @@ class Promise(Enum):
     REFUSED = "an error on all ranks names it before an update is done; without the fault it is equal"
     SECOND_REFUSED = "the second run is refused with an error that names it; the first ends equal"
     NAMED_OR_EQUAL = "an error on all ranks names the file, or the run ends equal"
+    LEAVES_OUT = "the run goes on without the sample, which is named and counted"
     SKIPS = "the updates with such a loss are left out and named, all others stay"
     WARNS = "the updates with such a loss are named; the weights are lost, as the Trainer loses them"
 

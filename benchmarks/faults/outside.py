@@ -3,6 +3,7 @@
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from benchmarks.faults.run import NUM_STEPS, SAVE_STEPS, Start
 
 LIMIT_SECONDS = 90.0
 _DISK_SIZE = "16m"
+_SECONDS_TO_SECOND = 1.2
 
 
 class MissedError(RuntimeError):
@@ -85,6 +87,39 @@ def kill_one(case: Case) -> End:
 def kill_all(case: Case) -> End:
     """Kills all ranks."""
     return _signalled(case, signal.SIGKILL, to_all=True)
+
+
+def sigterm_one(case: Case) -> End:
+    """Sends SIGTERM to one rank."""
+    return _signalled(case, signal.SIGTERM, to_all=False)
+
+
+def sigterm_all(case: Case) -> End:
+    """Sends SIGTERM to all ranks, as clusters do before they take a machine away."""
+    return _signalled(case, signal.SIGTERM, to_all=True)
+
+
+def sigint_one(case: Case) -> End:
+    """Sends SIGINT to one rank."""
+    return _signalled(case, signal.SIGINT, to_all=False)
+
+
+def sigint_all(case: Case) -> End:
+    """Sends SIGINT to all ranks, as a terminal does."""
+    return _signalled(case, signal.SIGINT, to_all=True)
+
+
+def sigint_twice(case: Case) -> End:
+    """Sends SIGINT to all ranks, and once more while the update that was in progress still goes on."""
+    ranks = Ranks(case.start, case.num_ranks)
+    is_there = ranks.wait_until(case.instant)
+    ranks.send(signal.SIGINT)
+    time.sleep(_SECONDS_TO_SECOND)
+    ranks.send(signal.SIGINT)
+    end = ranks.wait(case.limit_seconds)
+    if not is_there:
+        raise MissedError
+    return end
 
 
 def stop_one(case: Case) -> End:
@@ -242,6 +277,11 @@ OUTSIDE: dict[str, Callable[[Case], End]] = {
         train,
         kill_one,
         kill_all,
+        sigterm_one,
+        sigterm_all,
+        sigint_one,
+        sigint_all,
+        sigint_twice,
         stop_one,
         kill_worker,
         absent,

@@ -45,6 +45,7 @@ def be_a_rank(start: Start, console: str, environment: dict[str, str]) -> None:
         train(start, parts)
         torch.distributed.destroy_process_group()
     except SystemExit as end:
+        print(end, file=sys.stderr)
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
         traceback.print_exc()

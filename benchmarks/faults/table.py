@@ -18,6 +18,22 @@ _KILLS = (
     ),
 )
 
+_SIGNALS = (
+    Kind("sigterm-one", "SIGTERM to one rank", Promise.SAVES, "sigterm_one", {2: 4, 4: 2}, draws.instant_of_rank),
+    Kind("sigterm-all", "SIGTERM to all ranks", Promise.SAVES, "sigterm_all", {2: 6, 4: 3}, draws.instant),
+    Kind("sigint-one", "SIGINT to one rank", Promise.SAVES, "sigint_one", {2: 3, 4: 1}, draws.instant_of_rank),
+    Kind("sigint-all", "SIGINT to all ranks", Promise.SAVES, "sigint_all", {2: 4, 4: 2}, draws.instant),
+    Kind(
+        "sigint-twice",
+        "a second SIGINT to all ranks within one update",
+        Promise.RESUMES,
+        "sigint_twice",
+        {2: 3, 4: 1},
+        draws.in_a_step,
+        inside="long_update",
+    ),
+)
+
 _RANKS = (
     Kind("slow-rank", "one rank is 10 times as slow", Promise.GOES_ON, draw=draws.rank, inside="slow_rank"),
     Kind(
@@ -149,6 +165,14 @@ _DATA = (
         inside="failing_sample",
         num_workers=1,
     ),
+    Kind(
+        "skipped-sample",
+        "one sample raises, on_sample_error='skip'",
+        Promise.LEAVES_OUT,
+        draw=draws.unknown_sample,
+        names=("'a'", "{index}", "the disk under this sample is gone"),
+        inside="skipped_sample",
+    ),
     Kind("empty-sample", "one sample is empty", Promise.NAMED, draw=draws.unknown_sample, names=("'a'",), inside="empty_sample"),
     Kind(
         "long-sample",
@@ -242,4 +266,4 @@ _CONTROLS = (
     ),
 )
 
-KINDS: tuple[Kind, ...] = (*_KILLS, *_RANKS, *_DISKS, *_DAMAGED, *_DATA, *_LOSSES, *_CONTROLS)
+KINDS: tuple[Kind, ...] = (*_KILLS, *_SIGNALS, *_RANKS, *_DISKS, *_DAMAGED, *_DATA, *_LOSSES, *_CONTROLS)
