@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.distributed import distributed_c10d
 
 from mixer.plan import Plan
 from mixer.signals import NUM_SIGNALS
@@ -71,6 +72,8 @@ class Agreement:
         self._group: dist.ProcessGroup | None = None
         if world_size > 1 and dist.get_backend() != "gloo":
             self._group = dist.new_group(backend="gloo", timeout=timeout)
+        elif world_size > 1 and timeout is not None:  # accelerate does not tell a group on CPUs
+            distributed_c10d._set_pg_timeout(timeout)
 
     def confirm(self, plan: Plan | None, contents: UpdateContents | None, error: Exception | None) -> UpdateContents:
         """Adds up what the ranks hold of an update, after making sure that they mean the same one.

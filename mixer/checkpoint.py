@@ -1,5 +1,6 @@
 """Checkpoints on disk: the controller's file, the marker of a complete one, and which ones are kept."""
 
+import contextlib
 import json
 import os
 import re
@@ -43,15 +44,23 @@ def write_text(path: Path, text: str) -> None:
     Args:
         path: The file.
         text: What stands in it.
+
+    Raises:
+        OSError: If it cannot be written; the file is named, and what was there before stays.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    _sync(path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:

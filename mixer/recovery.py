@@ -14,28 +14,25 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from mixer.agreement import RemoteError, UpdateContents, in_words
+from mixer.agreement import UpdateContents
 from mixer.collation import batch_mapping
 from mixer.engines import engine_of
 from mixer.gradients import average_gradients, obstacle, settle
 from mixer.loader import Update
 from mixer.memory import MicroBatchMemoryError, Size, Window, explain, is_out_of_memory
 from mixer.methods import MethodsMixin
-from mixer.notes import leave_note, read_note, remove_note
+from mixer.notes import leave_note, remove_note
 from mixer.one_pass import check_one_pass, optimizer_name, steps_in_backward
+from mixer.other_ranks import OUT_OF_MEMORY, explained
 from mixer.snapshot import Snapshot
 
 logger = logging.get_logger(__name__)
 
 Result = TypeVar("Result")
-
-
-_MEMORY = "memory: "  # how a note begins that tells of memory that ran out
 
 
 class RecoveryMixin(MethodsMixin):
@@ -55,16 +52,13 @@ class RecoveryMixin(MethodsMixin):
         try:
             with self._arguments_held(auto_find_batch_size=False):  # else the whole loop starts anew
                 return super().train(*args, **kwargs)
-        except MicroBatchMemoryError:
-            raise
         except Exception as error:
-            note = read_note() if _may_be_a_broken_connection(error) else None
-            if note is None:
-                leave_note(f"rank {self.args.process_index} failed: {in_words(error)}")
+            where = f"in update {self.mixing.clock.step + 1}"
+            own = (self.args.process_index, self.args.world_size, self.args.ddp_timeout)
+            explanation = explained(error, where, *own)
+            if explanation is None:
                 raise
-            if note.startswith(_MEMORY):
-                raise MicroBatchMemoryError(note.removeprefix(_MEMORY)) from error
-            raise RemoteError(note) from error
+            raise explanation from error
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         self._window, self._num_trained = Window(), 0
@@ -203,7 +197,7 @@ class RecoveryMixin(MethodsMixin):
             if isinstance(error, MicroBatchMemoryError) or not is_out_of_memory(error):
                 raise
             text = self._explanation(step, self.args.process_index, self._largest)
-            leave_note(_MEMORY + text)
+            leave_note(OUT_OF_MEMORY + text)
             raise MicroBatchMemoryError(text) from error
 
     def _explanation(self, step: int, rank: int, largest: Size) -> str:
@@ -218,8 +212,3 @@ class RecoveryMixin(MethodsMixin):
         else:
             why = "auto_find_batch_size=True repeats an update only where its micro-batches are the largest so far."
         return explain(step, rank, self._present_loader.cap, largest, sizes, why)
-
-
-def _may_be_a_broken_connection(error: Exception) -> bool:
-    """Whether an error may be that of a collective in which another rank is missing; none of this package is."""
-    return type(error) is RuntimeError or isinstance(error, dist.DistError)
