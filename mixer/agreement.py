@@ -101,7 +101,8 @@ class Agreement:
             if any(self._world_size * sums[half + 2] != sums[half] ** 2 for half in (0, 1)):
                 self._raise_disagreement(plan)
             items, tokens, skipped = message[5:-2].numpy().reshape(3, self._num_streams)
-            return UpdateContents(items, tokens, *map(int, message[-2:]), skipped)
+            num_larger, num_first = message[-2:].tolist()
+            return UpdateContents(items, tokens, num_larger, num_first, skipped)
         if error is not None:
             raise error
         return own
@@ -252,4 +253,6 @@ def in_words(error: BaseException) -> str:
     Returns:
         One text.
     """
-    return " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
+    notes: list[str] = getattr(error, "__notes__", [])
+    text = f"{type(error).__name__}: {error}"
+    return " ".join([text if not notes else f"{text.rstrip('.')}.", *notes])
