@@ -259,4 +259,6 @@ def in_words(error: BaseException) -> str:
     Returns:
         One text.
     """
-    return " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
+    notes: list[str] = getattr(error, "__notes__", [])
+    text = f"{type(error).__name__}: {error}"
+    return " ".join([text if not notes else f"{text.rstrip('.')}.", *notes])

@@ -117,11 +117,11 @@ class LoadingMixin(UpdateMixin):
     def _new_feed(self) -> Feed | None:
         if not any(stream.is_iterable for stream in self.streams):
             return None
-        args, options = self.args, self._worker_options()
+        args, options, skipped = self.args, self._worker_options(), self._skipping.stream_ids
         sources = {
             stream_id: RowSource(
                 stream.name,
-                preprocessed(stream.dataset, stream.preprocess),
+                stream.dataset if stream_id in skipped else preprocessed(stream.dataset, stream.preprocess),
                 stream.order_key(self._data_seed),
                 args.process_index,
                 args.world_size,
@@ -129,6 +129,8 @@ class LoadingMixin(UpdateMixin):
                 options.prefetch_factor,
                 worker_init_fn=options.worker_init_fn,
                 multiprocessing_context=options.multiprocessing_context,
+                skips=stream_id in skipped,
+                preprocess=stream.preprocess if stream_id in skipped else None,
             )
             for stream_id, stream in enumerate(self.streams)
             if stream.is_iterable

@@ -1,8 +1,8 @@
 """Samples that cannot be loaded: whether they end the run or are left out, and how many may be."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,18 @@ class BrokenSample:
     """
 
     message: str
+
+
+def first_whole(samples: Iterable[Any]) -> Any:
+    """Finds a sample that is not broken.
+
+    Args:
+        samples: The samples.
+
+    Returns:
+        The first of them, or `None`.
+    """
+    return next((sample for sample in samples if not isinstance(sample, BrokenSample)), None)
 
 
 class TooManyBrokenError(RuntimeError):
