@@ -345,7 +345,8 @@ class MixingMixin(
         if self._policy_error is not None:  # what it would have decided rules no update any more
             logger.warning("The policy failed after the last update: %r", self._policy_error)
         self._recorder.settle()
-        self.note_memories()
+        if self._stopped_by is None:  # else the run that goes on would have rows that none of its own logs gave
+            self.note_memories()
         self.ledger.finish()
         if self._stopped_by is None:
             self.ledger.end("finished")
@@ -353,6 +354,14 @@ class MixingMixin(
         else:
             self.ledger.end("stopped", self._stopped_by.name)
         return result
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """Saves no state that lacks a decision: ends all ranks if a policy failed on one of them before."""
+        if self._mixing is not None and self.state.global_step < self.state.max_steps:
+            error = self._policy_error
+            if self._agreement.most(int(error is not None)):
+                self._agreement.raise_on_all(error)
+        super()._save_checkpoint(*args, **kwargs)
 
     def _settle_ledger(self) -> None:
         self._recorder.settle()

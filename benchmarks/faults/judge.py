@@ -18,6 +18,7 @@ from benchmarks.faults.ranks import End
 from benchmarks.faults.run import NUM_STEPS
 from mixer import Ledger
 
+_RESUMED = {Promise.RESUMES, Promise.NAMED, Promise.NAMED_OR_GOES_ON, Promise.SAVES, Promise.REFUSED}
 _MACHINE = "updates"  # the ledger's table of timings
 _SKIPPED = re.compile(r"Update (\d+) is skipped: the loss of \['(\w+)")
 _NAMED = re.compile(r"Update (\d+): the loss of stream '(\w+)' is not finite")
@@ -98,7 +99,7 @@ def judge(case: Case, undisturbed: Path, end: End) -> Outcome:
     if kind.promise in (Promise.SKIPS, Promise.WARNS):
         _judge_losses(case, undisturbed, outcome, end)
         return outcome
-    if kind.promise in (Promise.RESUMES, Promise.NAMED, Promise.SAVES, Promise.REFUSED):
+    if kind.promise in _RESUMED and not (kind.promise is Promise.NAMED_OR_GOES_ON and end.is_well):
         done = _updates(case)
         resumed = case.resume()
         if not resumed.is_well:
@@ -173,6 +174,7 @@ _ENDINGS = {
     Promise.GOES_ON: _ends_well,
     Promise.RESUMES: _ends,
     Promise.NAMED: _ends_naming,
+    Promise.NAMED_OR_GOES_ON: _ends_naming_or_well,
     Promise.SAVES: _ends_by_signal,
     Promise.REFUSED: _ends_naming,
     Promise.SECOND_REFUSED: _second_is_refused,

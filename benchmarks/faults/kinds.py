@@ -13,6 +13,7 @@ class Promise(Enum):
     GOES_ON = "the run goes on and ends equal"
     RESUMES = "the run ends on all ranks; resumed, it is equal"
     NAMED = "an error on all ranks names it; resumed without the fault, it is equal"
+    NAMED_OR_GOES_ON = "the run ends equal, or an error on all ranks names it; resumed, it is equal then"
     SAVES = "the run saves and ends in order; resumed, no update is done again and it is equal"
     REFUSED = "an error on all ranks names it before an update is done; without the fault it is equal"
     SECOND_REFUSED = "the second run is refused with an error that names it; the first ends equal"

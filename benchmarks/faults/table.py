@@ -10,10 +10,10 @@ _KILLS = (
     Kind(
         "kill-loader-worker",
         "SIGKILL of a worker process that loads samples",
-        Promise.NAMED,
+        Promise.NAMED_OR_GOES_ON,
         "kill_worker",
         draw=draws.step_of_rank,
-        names=("worker",),
+        names=("A worker process died",),
         num_workers=1,
     ),
 )
