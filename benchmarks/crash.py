@@ -173,17 +173,28 @@ def compare(first: Path, second: Path) -> dict[str, bool]:
     """
     ends = [torch.load(folder / END, weights_only=False) for folder in (first, second)]
     ledgers = [Ledger(folder / "ledger") for folder in (first, second)]
-    logs = [
-        [{key: value for key, value in entry.items() if not key.endswith(_TIMINGS)} for entry in end["logs"]]
-        for end in ends
-    ]
     return {
-        "weights": _are_equal(ends[0]["weights"], ends[1]["weights"]),
-        "optimizer": _are_equal(ends[0]["optimizer"], ends[1]["optimizer"]),
+        **compare_ends(*ends),
         "streams": ledgers[0].to_pandas().equals(ledgers[1].to_pandas()),
         "evaluations": ledgers[0].evaluations().equals(ledgers[1].evaluations()),
-        "logs": logs[0] == logs[1],
     }
+
+
+def compare_ends(first: dict[str, Any], second: dict[str, Any]) -> dict[str, bool]:
+    """Compares what two runs ended with, the log's timings left out.
+
+    Args:
+        first: `weights`, `optimizer` and `logs` of the one.
+        second: Those of the other.
+
+    Returns:
+        Whether each is the same to the bit.
+    """
+    logs = [
+        [{key: value for key, value in entry.items() if not key.endswith(_TIMINGS)} for entry in end["logs"]]
+        for end in (first, second)
+    ]
+    return {**{part: _are_equal(first[part], second[part]) for part in ("weights", "optimizer")}, "logs": logs[0] == logs[1]}
 
 
 def _are_equal(first: Any, second: Any) -> bool:

@@ -105,6 +105,7 @@ def _columns(weights: Any, count: Any, seen: Any, size: float, losses: Any) -> d
         "epoch": seen / size,
         "staleness": zeros,
         "undelivered": zeros,
+        "skipped": zeros,
         "policy_weight": weights,
         "loss_weight": np.ones(len(count)),
         "owed": np.zeros(len(count)),

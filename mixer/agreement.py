@@ -10,8 +10,10 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.distributed import distributed_c10d
 
 from mixer.plan import Plan
+from mixer.signals import NUM_SIGNALS
 
 Int64Array = NDArray[np.int64]
 Result = TypeVar("Result")
@@ -28,12 +30,16 @@ class UpdateContents:
         tokens: int64 `[num_streams]`: tokens.
         num_larger: Ranks that have a larger micro-batch in it than any before.
         num_first: Labels that are no terms, as the first of their row, and that the Trainer counts all the same.
+        skipped: int64 `[num_streams]`: samples that could not be loaded and are left out; `None` for none.
+        signals: `[NUM_SIGNALS]`: how many ranks have had each signal that ends a run.
     """
 
     items: Int64Array
     tokens: Int64Array
     num_larger: int = 0
     num_first: int = 0
+    skipped: Int64Array | None = None
+    signals: tuple[int, ...] = (0,) * NUM_SIGNALS
 
 
 class DisagreementError(RuntimeError):
@@ -66,6 +72,8 @@ class Agreement:
         self._group: dist.ProcessGroup | None = None
         if world_size > 1 and dist.get_backend() != "gloo":
             self._group = dist.new_group(backend="gloo", timeout=timeout)
+        elif world_size > 1 and timeout is not None:  # accelerate does not tell a group on CPUs
+            distributed_c10d._set_pg_timeout(timeout)
 
     def confirm(self, plan: Plan | None, contents: UpdateContents | None, error: Exception | None) -> UpdateContents:
         """Adds up what the ranks hold of an update, after making sure that they mean the same one.
@@ -88,8 +96,9 @@ class Agreement:
             fingerprint = 0 if plan is None else plan.fingerprint()
             halves = divmod(fingerprint, _HALF)
             head = np.array([error is not None, *halves, *(half * half for half in halves)], dtype=np.int64)
-            counts = np.array([own.num_larger, own.num_first])
-            message = torch.from_numpy(np.concatenate([head, own.items, own.tokens, counts]))
+            counts = np.array([own.num_larger, own.num_first, *own.signals])
+            skipped = zeros if own.skipped is None else own.skipped
+            message = torch.from_numpy(np.concatenate([head, own.items, own.tokens, skipped, counts]))
             dist.all_reduce(message, group=self._group)
             failures, *sums = message[:5].tolist()
             if failures:
@@ -97,8 +106,9 @@ class Agreement:
             # By Cauchy and Schwarz, W times the sum of squares is the square of the sum only where all are equal.
             if any(self._world_size * sums[half + 2] != sums[half] ** 2 for half in (0, 1)):
                 self._raise_disagreement(plan)
-            items, tokens = message[5:-2].numpy().reshape(2, self._num_streams)
-            return UpdateContents(items, tokens, *map(int, message[-2:]))
+            items, tokens, skipped = message[5 : -len(counts)].numpy().reshape(3, self._num_streams)
+            num_larger, num_first, *signals = message[-len(counts) :].tolist()
+            return UpdateContents(items, tokens, num_larger, num_first, skipped, tuple(signals))
         if error is not None:
             raise error
         return own
@@ -223,7 +233,7 @@ class Agreement:
         if error is not None and self._world_size == 1:
             raise error
         messages: list[str | None] = [None] * self._world_size
-        dist.all_gather_object(messages, None if error is None else f"{type(error).__name__}: {error}", self._group)
+        dist.all_gather_object(messages, None if error is None else in_words(error), self._group)
         if error is not None:
             raise error
         failed = {rank: message for rank, message in enumerate(messages) if message is not None}
@@ -238,3 +248,17 @@ class Agreement:
             f"The ranks planned different updates ({described}). Every rank must decide alike: call set_weights on "
             "all ranks, and let no policy or function depend on the rank, the time or global random numbers."
         )
+
+
+def in_words(error: BaseException) -> str:
+    """Gives an error's kind, its message and what was noted on it.
+
+    Args:
+        error: The error.
+
+    Returns:
+        One text.
+    """
+    notes: list[str] = getattr(error, "__notes__", [])
+    text = f"{type(error).__name__}: {error}"
+    return " ".join([text if not notes else f"{text.rstrip('.')}.", *notes])

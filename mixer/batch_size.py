@@ -4,8 +4,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from mixer.agreement import in_words
 from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
 from mixer.schedules.limits import check_whole
+
+# No list of samples is longer; a function of the user's that asks for more has gone astray.
+MOST_SAMPLES = 2**31 - 1
 
 
 class BatchSize:
@@ -80,7 +86,12 @@ class BatchSize:
         Raises:
             ValueError: If it decides on no size; the step is named.
         """
-        decision = self.schedule.update(observation)
+        try:
+            decision = self.schedule.update(observation)
+        except Exception as error:
+            if f"at step {observation.step}" not in in_words(error):
+                error.add_note(f"Raised by the batch-size schedule {self.schedule.name} at step {observation.step}.")
+            raise
         self._take(decision, observation.step, previous=observation.batch_size)
 
     def state_dict(self) -> dict[str, Any]:
@@ -115,7 +126,11 @@ class BatchSize:
 
     def _take(self, decision: BatchDecision, step: int, previous: int) -> None:
         where = f"batch_size: {self.schedule.name} at step {step}"
+        if not isinstance(decision, BatchDecision) or not _is_number(decision.batch_size):
+            raise TypeError(f"{where}: a schedule decides by a BatchDecision of a number of samples, got {decision!r}.")
         asked, factor = decision.batch_size, decision.learning_rate_factor
+        if self.schedule.is_exact and asked > MOST_SAMPLES and self._limits.maximum is None:
+            raise ValueError(f"{where} asks for {asked:.3g} samples; an update has at most {MOST_SAMPLES}.")
         if not (math.isfinite(asked) and asked > 0):
             raise ValueError(f"{where} asks for {asked} samples; it must be finite and above 0.")
         if factor is not None and not (math.isfinite(factor) and factor >= 0):
@@ -130,3 +145,7 @@ class BatchSize:
                 f"{where}: {batch_size} samples in all are fewer than the {self._world_size} ranks; each needs one at "
                 "least."
             )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mixer.rows import RowSource
+from mixer.skipping import first_whole
 
 ENDLESS = 2**62
 
@@ -80,7 +81,8 @@ class ChainedRows:
 
     def peek(self) -> Any:
         """Gives a row without taking it, or `None`; see `RowSource.peek`."""
-        return self._tail[0] if self._tail else self._source.peek()
+        row = first_whole(self._tail)
+        return self._source.peek() if row is None else row
 
     def state_dict(self) -> dict[str, Any]:
         """Gives where this rank is, as plain data."""

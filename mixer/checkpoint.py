@@ -1,12 +1,16 @@
 """Checkpoints on disk: the controller's file, the marker of a complete one, and which ones are kept."""
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from mixer.digests import digests_of, find_damaged
 
 STATE_FILE = "mixing.json"
 MARKER_FILE = "complete.json"
@@ -14,19 +18,24 @@ CAP_ENTRY = "micro_batch_cap"
 METHODS_ENTRY = "methods"
 FORMAT_VERSION = 1
 
+_DIGEST_ENTRY = "crc32"
 _NAME = re.compile(r"checkpoint-(\d+)")
 _ASIDE = "previous-"
 _SENTINEL = "checkpoint-is-incomplete.txt"
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
+def write_json(path: Path, content: Mapping[str, Any], sealed: bool = False) -> None:
     """Writes a JSON file so that it is there whole or not at all, even if the machine stops.
 
     Args:
         path: The file.
         content: Plain data; floats are kept to the bit.
+        sealed: Whether to add a digest of the content, by which `read_json` finds a digit that has changed since.
     """
-    write_text(path, json.dumps(content, allow_nan=False))
+    text = json.dumps(content, allow_nan=False)
+    if sealed:
+        text = json.dumps({**content, _DIGEST_ENTRY: zlib.crc32(text.encode())}, allow_nan=False)
+    write_text(path, text)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -35,15 +44,23 @@ def write_text(path: Path, text: str) -> None:
     Args:
         path: The file.
         text: What stands in it.
+
+    Raises:
+        OSError: If it cannot be written; the file is named, and what was there before stays.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    _sync(path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
@@ -78,7 +95,7 @@ def read_json(path: Path) -> dict[str, Any]:
         What `write_json` wrote.
 
     Raises:
-        ValueError: If it is missing, torn, or something else.
+        ValueError: If it is missing, torn, changed since it was written, or something else.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -87,6 +104,9 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is {state} ({error}). Resume from an earlier checkpoint.") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds something else than it should. Resume from an earlier checkpoint.")
+    digest = content.pop(_DIGEST_ENTRY, None)
+    if digest is not None and digest != zlib.crc32(json.dumps(content).encode()):
+        raise ValueError(f"{path} is damaged: its content is not what was written. Resume from an earlier checkpoint.")
     return content
 
 
@@ -120,7 +140,8 @@ def complete(checkpoint: Path) -> None:
             files[path.relative_to(checkpoint).as_posix()] = path.stat().st_size
     for folder in {(checkpoint / name).parent for name in files} | {checkpoint, checkpoint.parent}:
         _sync(folder)
-    write_json(checkpoint / MARKER_FILE, {"format": FORMAT_VERSION, "files": files})
+    content = {"format": FORMAT_VERSION, "files": files, "digests": digests_of(checkpoint, files)}
+    write_json(checkpoint / MARKER_FILE, content, sealed=True)
     _remove(_aside(checkpoint))
 
 
@@ -134,7 +155,7 @@ def annotate(checkpoint: Path, **notes: bool) -> None:
     """
     marker = read_marker(checkpoint)
     if marker is not None and {**marker, **notes} != marker:
-        write_json(checkpoint / MARKER_FILE, {**marker, **notes})
+        write_json(checkpoint / MARKER_FILE, {**marker, **notes}, sealed=True)
 
 
 def read_marker(checkpoint: Path) -> dict[str, Any] | None:
@@ -144,13 +165,15 @@ def read_marker(checkpoint: Path) -> dict[str, Any] | None:
         checkpoint: The checkpoint's folder.
 
     Returns:
-        The marker with its `files` and their sizes, or `None` if there is none that can be read.
+        The marker with its `files` and their sizes, and `digests` of those that are not large (older versions wrote
+        none); `None` if there is no marker that can be read.
     """
     try:
-        marker = json.loads((checkpoint / MARKER_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        marker = read_json(checkpoint / MARKER_FILE)
+    except ValueError:
         return None
-    return marker if isinstance(marker, dict) and isinstance(marker.get("files"), dict) else None
+    are_mappings = isinstance(marker.get("files"), dict) and isinstance(marker.get("digests", {}), dict)
+    return marker if are_mappings else None
 
 
 def find_problem(checkpoint: Path) -> str | None:
@@ -174,6 +197,9 @@ def find_problem(checkpoint: Path) -> str | None:
             return f"{name} is missing"
         if path.stat().st_size != size:
             return f"{name} is torn: it has {path.stat().st_size} bytes instead of {size}"
+    damaged = find_damaged(checkpoint, marker.get("digests", {}))
+    if damaged is not None:
+        return f"{damaged} is damaged: its content is not what was written"
     if STATE_FILE not in marker["files"]:
         return f"it has no {STATE_FILE}, because it was saved with save_only_model=True"
     try:

@@ -1,8 +1,9 @@
 """The command line: each command is in a file of its own, and loaded when it is asked for.
 
 Other packages add commands; see `mixer.commands`. A command ends with status 0 when it is done, 1 when it failed on the
-way (with a traceback), 2 when its input is wrong (with a message), 3 when it found what `--strict` does not allow, and
-130 when it was interrupted. Where the status is 1 or 2, stdout has no JSON.
+way (with a traceback), 2 when its input is wrong (with a message), 3 when it found what `--strict` does not allow, 130
+when it was interrupted, and 143 when a SIGTERM ended it (128 + the number of the signal; one that trains has saved the
+run then, as after a first SIGINT). Where the status is none of 0 and 3, stdout has no JSON.
 """
 
 import importlib
@@ -18,6 +19,7 @@ from mixer.completion_command import completion_script
 from mixer.ending import end_together, import_early
 from mixer.given_fields import check_given
 from mixer.policies import policy_classes
+from mixer.signals import RunInterrupted, RunTerminated
 
 INTERRUPTED = 130
 
@@ -50,6 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
+    except (RunTerminated, RunInterrupted) as ended:
+        if int(os.environ.get("RANK", "0")) == 0:
+            print(f"mixer {given[0]}: {ended}", file=sys.stderr)  # noqa: T201
+        end_together()  # a signal ends all ranks at the same update
+        sys.exit(ended.code if isinstance(ended, RunTerminated) else INTERRUPTED)
     except KeyboardInterrupt:
         print(f"{' '.join(['mixer', *given[:1]])}: interrupted", file=sys.stderr)  # noqa: T201
         sys.exit(INTERRUPTED)

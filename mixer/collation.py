@@ -1,6 +1,6 @@
 """From samples to a micro-batch."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from mixer.deterministic import collates_without_randomness
 from mixer.packing import Columns, Row, stack_rows
 from mixer.random_state import seeded
+from mixer.skipping import BrokenSample
 
 Collator = Callable[[list[Any]], Any]
 Selection = slice | NDArray[Any]
@@ -38,6 +39,20 @@ class Loaded:
     def is_stacked(self) -> bool:
         """Whether all samples have the same shapes, so that none is longer than another."""
         return self._columns is not None
+
+    def broken(self) -> dict[int, BrokenSample]:
+        """Finds the samples that could not be loaded.
+
+        Returns:
+            What stands for them, by their places.
+        """
+        if self._columns is not None:
+            return {}
+        if self._rows is None:
+            samples: Iterable[Any] = self._samples
+        else:  # rows of columns are whole
+            samples = (None if rows.has_columns else rows[number] for rows, number in self._rows)
+        return {place: sample for place, sample in enumerate(samples) if isinstance(sample, BrokenSample)}
 
     def columns(self, selection: Selection) -> Columns | None:
         """Picks samples by columns.
@@ -176,6 +191,9 @@ def batch_mapping(inputs: Any) -> Mapping[str, Any]:
 
 def _check_same_columns(samples: Sequence[Any], taken: frozenset[str] | None) -> None:
     """Refuses samples of which a collator that goes by the first one's columns would lose some."""
+    first = samples[0]
+    if type(first) is dict and all(type(sample) is dict and sample.keys() == first.keys() for sample in samples):
+        return
     columns = {frozenset(sample) for sample in samples if isinstance(sample, Mapping)}
     columns = columns if taken is None else {own & taken for own in columns}
     if len(columns) > 1:

@@ -64,6 +64,7 @@ class Mixing:
     def _begin(self, planner: Planner, clock: Clock) -> None:
         self.planner, self.clock = planner, clock
         self.num_tokens: Int64Array = np.zeros(len(self.names), dtype=np.int64)
+        self.skipped: Int64Array = np.zeros(len(self.names), dtype=np.int64)
         clock.resize(self._size.value)
         if self.is_exhausted:
             raise ValueError("No stream that is there at the start of the run has a positive weight.")
@@ -230,17 +231,19 @@ class Mixing:
 
     # ---- Observing ----
 
-    def check_tokens(self, plan: Plan, tokens: Int64Array) -> None:
+    def check_tokens(self, plan: Plan, tokens: Int64Array, skipped: Int64Array | None = None) -> None:
         """Refuses samples without tokens where something is counted in tokens.
 
         Args:
             plan: The plan of an update.
             tokens: int64 `[num_streams]`: its tokens.
+            skipped: int64 `[num_streams]`: samples of it that are left out; `None` for none.
 
         Raises:
             ValueError: If a stream has samples in it but no tokens; the streams are named.
         """
-        if tokens[plan.counts > 0].all():
+        has_samples = plan.counts > (0 if skipped is None else skipped)
+        if tokens[has_samples].all():
             return
         users = {
             "unit='tokens'": self.policy.unit == "tokens",
@@ -249,7 +252,7 @@ class Mixing:
         }
         who = [user for user, counts_tokens in users.items() if counts_tokens]
         if who:
-            names = [name for name, bad in zip(self.names, (plan.counts > 0) & (tokens == 0), strict=True) if bad]
+            names = [name for name, bad in zip(self.names, has_samples & (tokens == 0), strict=True) if bad]
             raise ValueError(f"{who[0]} needs token counts, but samples of {names} have no tokens and no mask.")
 
     def observe(
@@ -265,6 +268,7 @@ class Mixing:
         update_norm: float = math.nan,
         excess_losses: FloatArray | None = None,
         losses_after: FloatArray | None = None,
+        skipped: Int64Array | None = None,
     ) -> None:
         """Counts an update and lets the policy and the batch-size schedule decide for the next one.
 
@@ -280,11 +284,15 @@ class Mixing:
             update_norm: How far the update moved the parameters, likewise.
             excess_losses: `[num_streams]`: mean loss per item above that of a reference model, likewise.
             losses_after: `[num_streams]`: mean loss per item once more after the optimizer step, likewise.
+            skipped: int64 `[num_streams]`: samples of the update that could not be loaded and were left out; `None`
+                for none.
         """
         clock = self.clock
         position_before = clock.schedule_position
         self._end_update(plan.clocked(plan.counts), plan.clocked(tokens))
         self.num_tokens += tokens
+        if skipped is not None:
+            self.skipped += skipped
         if not self._size.is_constant:
             seen = BatchObservation(
                 step=clock.step,
@@ -368,6 +376,7 @@ class Mixing:
             "planner": self.planner.state_dict(),
             "weights": self._weights.state_dict(),
             "num_tokens": self.num_tokens.tolist(),
+            "skipped": self.skipped.tolist(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
@@ -392,6 +401,10 @@ class Mixing:
         self.clock.resize(self._size.value)
         tokens = dict(zip(streams, state["num_tokens"], strict=True))
         self.num_tokens = np.array([tokens.get(name, 0) for name in self.names], dtype=np.int64)
+        skipped = dict(
+            zip(streams, state.get("skipped", [0] * len(streams)), strict=True)
+        )  # older versions skipped none
+        self.skipped = np.array([skipped.get(name, 0) for name in self.names], dtype=np.int64)
         self._weights.skip_to(self.clock.step)
         if weights["policy"]["name"] == self.policy.name and streams == list(self.names):
             self._weights.load_state_dict(weights, self.clock.step, allow_inexact)

@@ -202,3 +202,15 @@ def positions_of(share: Sequence[StreamShare]) -> Int64Array:
     """
     parts = [np.asarray(part.positions, dtype=np.int64) for part in share]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+
+def indices_of(share: Sequence[StreamShare]) -> Int64Array:
+    """Says where in its stream's data set each sample of a share stands.
+
+    Args:
+        share: The share.
+
+    Returns:
+        int64 `[num_samples]`.
+    """
+    return np.concatenate([np.zeros(0, dtype=np.int64), *(part.indices for part in share)])

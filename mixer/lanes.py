@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ from datasets.distributed import split_dataset_by_node
 
 from mixer.one_thread import calls_functions_in_threads, in_one_thread, nodes_of, reads_sources
 from mixer.random_state import RandomState, seed_generators
+from mixer.skipping import BrokenSample
 
 # A buffer of one row only shuffles shards; before datasets 5.2 it held a row back all the same.
 _GIVES_BUFFER_OF_ONE = tuple(map(int, datasets.__version__.split(".")[:2])) >= (5, 2)
@@ -78,10 +79,24 @@ class LaneReader:
         rank: This rank.
         world_size: Number of ranks.
         lanes_per_rank: Number of lanes that each of them reads.
+        skips: Whether a `BrokenSample` stands for rows that `preprocess` fails on, or that are `None`. What the data
+            set itself raises is an error all the same: a generator that has raised gives no more rows.
+        preprocess: Makes a sample of a row; `None` where the data set does.
     """
 
-    def __init__(self, name: str, dataset: Any, key: int, rank: int, world_size: int, lanes_per_rank: int):
+    def __init__(
+        self,
+        name: str,
+        dataset: Any,
+        key: int,
+        rank: int,
+        world_size: int,
+        lanes_per_rank: int,
+        skips: bool = False,
+        preprocess: Callable[[Any], Any] | None = None,
+    ):
         self.name, self.dataset, self._key = name, dataset, key
+        self._skips, self._preprocess = skips, preprocess
         self._per_rank, self._num_lanes = lanes_per_rank, world_size * lanes_per_rank
         self.first_lane = rank * lanes_per_rank
         self._beginning: Any = None
@@ -108,7 +123,7 @@ class LaneReader:
                 source = source or self._open(lane, pass_number, start, chunk_size)
                 stop = row - row % chunk_size + chunk_size
                 while row < stop:
-                    value = source.read(row)
+                    value = self._made(source.read(row), lane, row)
                     rows += [value] if row >= start.row else []
                     row += 1
             except StopIteration:
@@ -127,6 +142,17 @@ class LaneReader:
             if failure is not None:
                 return
             end = chunk.end
+
+    def _made(self, row: Any, lane: int, number: int) -> Any:
+        try:
+            sample = row if self._preprocess is None or row is None else self._preprocess(row)
+            if sample is None:
+                raise ValueError("it is None")
+        except Exception as error:
+            if not self._skips:
+                raise
+            return BrokenSample(self._describe(lane, number, error))
+        return sample
 
     def _describe(self, lane: int, row: int, error: Exception) -> str:
         place = f"Stream {self.name!r}: row {row} of lane {self.first_lane + lane}"

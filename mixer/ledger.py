@@ -197,14 +197,16 @@ class Ledger:
         for table in self._tables() if self.is_writer else ():
             table.seal()
 
-    def end(self, state: Literal["finished", "stopped"]) -> None:
+    def end(self, state: Literal["finished", "stopped"], reason: str | None = None) -> None:
         """Notes that a run has come to its end, for those who watch it; nothing where none was begun.
 
         Args:
-            state: Whether it finished, or an error or an interruption stopped it.
+            state: Whether it finished, or an error or a signal stopped it.
+            reason: What stopped it.
         """
         if self.is_writer and self._note:
-            write_json(self.folder / "ledger.json", {**self._note, "ended": state})
+            reasons = {} if reason is None else {"reason": reason}
+            write_json(self.folder / "ledger.json", {**self._note, "ended": state, **reasons})
 
     def to_pandas(self) -> pd.DataFrame:
         """Reads the main table.
@@ -215,10 +217,14 @@ class Ledger:
             both NaN where n is not known), staleness, undelivered (rows of an iterable stream so far that ranks had
             left when another had none), policy_weight (what the policy, or the user, had decided), loss_weight (the
             factor on its loss), owed (samples of its share that it has not had yet, after the update), there (whether
-            it can give a sample in the next update). Older versions wrote none of the last four: NaN, and true.
+            it can give a sample in the next update), skipped (its samples so far that could not be loaded and were
+            left out; count and seen have them). Older versions wrote none of the last five: NaN, true, and 0.
         """
         frame: pd.DataFrame = self._streams.read().to_pandas()
-        return frame.assign(there=frame["there"].astype("boolean").fillna(True).astype(bool))
+        return frame.assign(
+            there=frame["there"].astype("boolean").fillna(True).astype(bool),
+            skipped=frame["skipped"].fillna(0).astype("int64"),
+        )
 
     def evaluations(self) -> pd.DataFrame:
         """Reads the evaluations.

@@ -21,6 +21,7 @@ STREAMS = pa.schema(
         "loss_weight": pa.float64(),
         "owed": pa.float64(),
         "there": pa.bool_(),
+        "skipped": pa.int64(),
     }
 )
 UPDATES = pa.schema(

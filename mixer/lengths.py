@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from mixer.collation import Loaded
 from mixer.drawers import StreamShare
 from mixer.micro_batches import MicroBatchSlice
+from mixer.skipping import BrokenSample
 
 Int64Array = NDArray[np.int64]
 
@@ -67,6 +68,8 @@ class Lengths:
         return np.array([self._length(sample) for sample in loaded.samples(_ALL)], dtype=np.int64)
 
     def _length(self, sample: Any) -> int:
+        if isinstance(sample, BrokenSample):  # it is left out
+            return 0
         if isinstance(sample, Mapping):
             if self._length_column in sample:
                 return int(sample[self._length_column])

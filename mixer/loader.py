@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mixer.collation import Collation, Collator, Loaded, OwnForm
+from mixer.collation import Collation, Collator, Loaded, OwnForm, Selection
 from mixer.controller import Mixing
-from mixer.cutting import Cutter, MicroBatchOptions, ids_of, positions_of
+from mixer.cutting import Cutter, MicroBatchOptions, ids_of, indices_of, positions_of
 from mixer.drawers import StreamShare
 from mixer.feed import Feed
 from mixer.memory import MicroBatchCap
@@ -18,11 +18,16 @@ from mixer.micro_batches import MicroBatchSlice
 from mixer.packing import Columns, Row, Samples
 from mixer.plan import Plan
 from mixer.prefetch import Prefetcher
-from mixer.reader import StreamReader
+from mixer.reader import SampleError, StreamReader
+from mixer.row_names import naming_rows
+from mixer.skipping import BrokenSample, Skipping
 from mixer.streams import combine
 from mixer.workers import Workers
 
 Int64Array = NDArray[np.int64]
+
+# So many samples are tried for a rank that has none of its own in an update.
+_MOST_EXAMPLES = 100
 
 
 @dataclass(frozen=True)
@@ -34,12 +39,14 @@ class MicroBatch:
         stream_ids: int64 `[num_samples]`: the stream of each sample.
         is_padding: Whether it only keeps this rank in step with the others and counts for nothing.
         positions: int64 `[num_samples]`: the position of each sample in its stream, where somebody asks for it.
+        indices: int64 `[num_samples]`: where each sample stands in its stream's data set, for errors.
     """
 
     inputs: Any
     stream_ids: Int64Array
     is_padding: bool
     positions: Int64Array | None = None
+    indices: Int64Array | None = None
 
 
 @dataclass(frozen=True)
@@ -52,11 +59,13 @@ class Update:
         plan: The plan that it carries out.
         micro_batches: The micro-batches, in order.
         samples: Whose samples they are made of, and the samples, where they are kept to be cut anew.
+        broken: What could not be loaded and is left out: streams and what stands for their samples.
     """
 
     plan: Plan
     micro_batches: tuple[MicroBatch, ...]
     samples: tuple[list[StreamShare], Loaded] | None = None
+    broken: tuple[tuple[int, BrokenSample], ...] = ()
 
     def __contains__(self, key: str) -> bool:
         return any(key in micro.inputs for micro in self.micro_batches)
@@ -109,6 +118,7 @@ class MixingLoader:
         feed: The rows of iterable streams.
         keeps_samples: Whether updates keep their samples, so that `recut` can cut them anew.
         own_forms: What the micro-batches of single streams have of their own, by the stream's number.
+        skipping: What becomes of samples that cannot be loaded.
     """
 
     def __init__(
@@ -126,6 +136,7 @@ class MixingLoader:
         feed: Feed | None = None,
         keeps_samples: bool = False,
         own_forms: Mapping[int, OwnForm] | None = None,
+        skipping: Skipping | None = None,
     ):
         self.mixing = mixing
         self.dataset = combine(mixing.planner.streams, datasets)
@@ -133,7 +144,8 @@ class MixingLoader:
         self.keeps_positions = False
         keys = [stream.order_key(seed) for stream in mixing.planner.streams]
         are_random = [stream.is_random for stream in mixing.planner.streams]
-        self._reader = StreamReader(mixing.names, datasets, keys, are_random)
+        self._skipping = skipping or Skipping()
+        self._reader = StreamReader(mixing.names, datasets, keys, are_random, self._skipping.stream_ids)
         self._reads_columns = stack_columns is not None and self._reader.has_columns
         self._in_place = {number for number, dataset in enumerate(datasets) if getattr(dataset, "is_in_place", False)}
         self._feed, self._keeps_samples = feed, keeps_samples
@@ -247,23 +259,39 @@ class MixingLoader:
         return self._cut(update.plan, share, lambda: loaded)
 
     def _cut(self, plan: Plan, share: list[StreamShare], load: Callable[[], Loaded]) -> Update:
-        stream_ids = ids_of(share)
+        stream_ids, indices = ids_of(share), indices_of(share)
         with self._cutter.told_to_others():
             loaded = load()
+            broken = self._find_broken(stream_ids, loaded)
             order, slices = self._cutter.cut(plan, share, stream_ids, loaded, self._is_by_stream(plan))
         slices = self._cutter.as_many_as_others(slices, len(stream_ids))
         positions = positions_of(share) if self.keeps_positions else None
         micro_batches = []
         for number, cut in enumerate(slices):
             place = slice(cut.start, cut.stop)
-            if cut.start < cut.stop:
-                selection = place if order is None else order[place]
-                inputs = self._collation.collate(loaded, selection, plan.step, number, cut.stream_id)
+            selection = place if order is None else order[place]
+            if broken:
+                selection = _without(selection, broken, len(stream_ids))
+            ids = stream_ids[selection]
+            if len(ids):
+                with naming_rows(self.mixing.planner.streams, ids, indices[selection]):
+                    inputs = self._collation.collate(loaded, selection, plan.step, number, cut.stream_id)
                 own = None if positions is None else positions[selection]
-                micro_batches.append(MicroBatch(inputs, stream_ids[selection], False, own))
+                micro_batches.append(MicroBatch(inputs, ids, False, own, indices[selection]))
             else:
                 micro_batches.append(self._padding(plan, cut, number))
-        return Update(plan, tuple(micro_batches), (share, loaded) if self._keeps_samples else None)
+        left_out = tuple((int(stream_ids[place]), sample) for place, sample in broken.items())
+        return Update(plan, tuple(micro_batches), (share, loaded) if self._keeps_samples else None, left_out)
+
+    def _find_broken(self, stream_ids: Int64Array, loaded: Loaded) -> dict[int, BrokenSample]:
+        """Finds samples that are left out, by their places; refuses such of streams that none may be left out of."""
+        if not self._skipping and self._prefetcher is None:  # they are refused where they are read
+            return {}
+        broken = loaded.broken()
+        for place, sample in broken.items():
+            if int(stream_ids[place]) not in self._skipping.stream_ids:
+                raise SampleError(sample.message)
+        return broken
 
     def forecast(self) -> Iterator[Plan]:
         """Plans the updates after the present one; see `Mixing.forecast`."""
@@ -275,13 +303,27 @@ class MixingLoader:
 
     def read(self, share: Sequence[StreamShare]) -> Samples:
         """Loads samples in this process; see `StreamReader.read`."""
-        if self._reads_columns and share:
-            return Samples(dict(self._reader.read_columns(share)))
-        return Samples(None, self._reader.read(share))
+        columns = self._read_columns(share)
+        return Samples(None, self._reader.read(share)) if columns is None else Samples(dict(columns))
 
     def read_samples(self, share: Sequence[StreamShare]) -> list[Any]:
-        """Loads samples one by one in this process; see `StreamReader.read`."""
-        return self._reader.read(share)
+        """Loads samples one by one in this process; see `StreamReader.read`. None of them is left out."""
+        samples = self._reader.read(share)
+        for sample in samples:
+            if isinstance(sample, BrokenSample):
+                raise SampleError(sample.message)
+        return samples
+
+    def _read_columns(self, share: Sequence[StreamShare]) -> Columns | None:
+        """Loads samples by columns, or gives `None` where they have to be loaded one by one."""
+        if not (self._reads_columns and share):
+            return None
+        try:
+            return self._reader.read_columns(share)
+        except SampleError:
+            if not self._skipping:
+                raise
+            return None
 
     def _is_by_stream(self, plan: Plan) -> bool:
         return self.by_stream or plan.loss_weights is not None
@@ -298,9 +340,8 @@ class MixingLoader:
             return self._load_in_parts(plan, share)
         if self._prefetcher is not None:
             return Loaded(rows=self._prefetcher.take(plan, share, self._last_step(plan)))
-        if self._reads_columns and share:
-            return Loaded(columns=self._reader.read_columns(share))
-        return Loaded(samples=self._reader.read(share))
+        columns = self._read_columns(share)
+        return Loaded(samples=self._reader.read(share)) if columns is None else Loaded(columns=columns)
 
     def _load_in_parts(self, plan: Plan, share: list[StreamShare]) -> Loaded:
         """Loads what workers may, and beside it rows of iterable streams and what only this process has."""
@@ -326,9 +367,20 @@ class MixingLoader:
             stream_id, row = self._feed.example()
             loaded = Loaded(samples=[row])
         else:
-            loaded = Loaded(rows=[(self.read([self.mixing.planner.example(plan, stream_id)]), 0)])
+            loaded = Loaded(rows=[self._example(plan, stream_id)])
         inputs = self._collation.collate(loaded, slice(0, 1), plan.step, number, stream_id)
         return MicroBatch(inputs, np.array([stream_id]), True)
+
+    def _example(self, plan: Plan, stream_id: int) -> Row:
+        """Loads a sample of a plan's stream: the first that can be loaded."""
+        for number in range(_MOST_EXAMPLES):  # beyond the plan, too: it counts for nothing
+            row = self.read([self.mixing.planner.example(plan, stream_id, number)]), 0
+            if not Loaded(rows=[row]).broken():
+                return row
+        raise SampleError(
+            f"Stream {self.mixing.names[stream_id]!r}: {_MOST_EXAMPLES} samples in a row, from update {plan.step + 1} "
+            "on, could not be loaded, so that this rank has none to keep in step with."
+        )
 
     def _last_step(self, plan: Plan) -> int:
         """Gives the last update that may be looked ahead to: workers that end with the epoch load nothing beyond."""
@@ -350,3 +402,8 @@ class MixingLoader:
         )
         job_size = options.job_size or self._cutter.options.max_samples
         return Prefetcher(workers, self, job_size, has_others=self._world_size > 1)
+
+
+def _without(selection: Selection, broken: Mapping[int, BrokenSample], num_samples: int) -> Int64Array:
+    places = np.arange(num_samples)[selection]
+    return places[~np.isin(places, list(broken))]

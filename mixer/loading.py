@@ -55,6 +55,7 @@ class LoadingMixin(UpdateMixin):
             feed=self._feed,
             keeps_samples=self._recovers or self._keeps_samples,
             own_forms=self._own_forms,
+            skipping=self._skipping,
         )
         self._loader.keeps_positions = self._keeps_output
         # TRL's trainers say so where samples are laid end to end in one row.
@@ -65,12 +66,21 @@ class LoadingMixin(UpdateMixin):
         return self._loader
 
     def _compare_unseen_columns(self, loader: MixingLoader) -> None:
-        """Has rows of iterable streams compared as they come, and what memories hold: nobody could look before."""
-        memories = [number for number, stream in enumerate(self.streams) if stream.is_memory]
+        """Has samples compared as they come where nobody could look at their columns before.
+
+        Those are what memories hold and rows of iterable streams; and samples that anything may have made, where the
+        collator is one of transformers, all of which go by the columns of the first.
+        """
+        unseen = [
+            number
+            for number, stream in enumerate(self.streams)
+            if stream.is_memory or (_is_made(stream) and _goes_by_first(stream.data_collator or self.data_collator))
+        ]
         is_unseen = len(self.streams) > 1 and any(stream.is_iterable or stream.is_memory for stream in self.streams)
+        is_unseen = is_unseen or (_goes_by_first(self.data_collator) and any(map(_is_made, self.streams)))
         self._set_signature_columns_if_needed()
         taken: Any = self._signature_columns if self.args.remove_unused_columns else None
-        loader.compare_columns([*memories, *([-1] if is_unseen else [])], taken)
+        loader.compare_columns([*unseen, *([-1] if is_unseen else [])], taken)
 
     def _prepare_input(self, data: Any) -> Any:
         # The Trainer's own loader does this: it puts batches on the device.
@@ -107,11 +117,11 @@ class LoadingMixin(UpdateMixin):
     def _new_feed(self) -> Feed | None:
         if not any(stream.is_iterable for stream in self.streams):
             return None
-        args, options = self.args, self._worker_options()
+        args, options, skipped = self.args, self._worker_options(), self._skipping.stream_ids
         sources = {
             stream_id: RowSource(
                 stream.name,
-                preprocessed(stream.dataset, stream.preprocess),
+                stream.dataset if stream_id in skipped else preprocessed(stream.dataset, stream.preprocess),
                 stream.order_key(self._data_seed),
                 args.process_index,
                 args.world_size,
@@ -119,6 +129,8 @@ class LoadingMixin(UpdateMixin):
                 options.prefetch_factor,
                 worker_init_fn=options.worker_init_fn,
                 multiprocessing_context=options.multiprocessing_context,
+                skips=stream_id in skipped,
+                preprocess=stream.preprocess if stream_id in skipped else None,
             )
             for stream_id, stream in enumerate(self.streams)
             if stream.is_iterable
@@ -181,6 +193,15 @@ class LoadingMixin(UpdateMixin):
         self._check_label_names(stream)
         self._check_some_column(stream)
         return self._remove_unused_columns(stream.dataset, description=f"training stream {stream.name!r}")
+
+
+def _is_made(stream: Stream) -> bool:
+    """Whether code makes the samples, one with other columns than another, maybe."""
+    return not _is_arrow(stream.dataset) or stream.preprocess is not None
+
+
+def _goes_by_first(collator: Any) -> bool:
+    return getattr(collator, "__module__", "").startswith("transformers.data")
 
 
 def _is_arrow(dataset: Any) -> bool:

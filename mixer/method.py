@@ -37,6 +37,7 @@ class Run:
         agreement: What the ranks agree by.
         planner: Gives what the streams draw.
         runs: Loads samples, and runs the model on them, beside the training.
+        skipped: The streams whose samples are left out where they cannot be loaded.
     """
 
     streams: Sequence[Stream]
@@ -48,6 +49,7 @@ class Run:
     agreement: Agreement
     planner: Callable[[], Planner]
     runs: SideRuns
+    skipped: frozenset[int] = frozenset()
 
     def stream_id(self, name: str, asked_by: str) -> int:
         """Finds a stream.

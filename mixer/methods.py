@@ -50,6 +50,7 @@ class MethodsMixin(SavingMixin):
             agreement=self._agreement,
             planner=lambda: self.mixing.planner,
             runs=SideRuns(self),
+            skipped=self._skipping.stream_ids,
         )
         for method in self._methods:
             method.attach(self._method_run)

@@ -29,8 +29,33 @@ def read_note() -> str | None:
 
 
 def remove_note() -> None:
-    """Removes a note of an earlier run in the same processes."""
-    _with_store(lambda store: store.delete_key(_KEY))
+    """Removes notes of an earlier run in the same processes."""
+    _with_store(lambda store: [store.delete_key(key) for key in (_KEY, _waiting(dist.get_rank()))])
+
+
+def note_waiting(rank: int) -> None:
+    """Notes that a rank has waited for others in vain.
+
+    Args:
+        rank: The rank.
+    """
+    _with_store(lambda store: store.set(_waiting(rank), ""))
+
+
+def has_waited(rank: int) -> bool:
+    """Says whether a rank has waited for others in vain.
+
+    Args:
+        rank: The rank.
+
+    Returns:
+        Whether it said so.
+    """
+    return bool(_with_store(lambda store: store.check([_waiting(rank)])))
+
+
+def _waiting(rank: int) -> str:
+    return f"mixer/waited/{rank}"
 
 
 def _with_store(use: Any) -> Any:

@@ -36,6 +36,11 @@ class Samples:
         return {name: values[number] for name, values in self._columns.items()}
 
     @property
+    def has_columns(self) -> bool:
+        """Whether all are dicts with the same keys."""
+        return self._columns is not None
+
+    @property
     def tensors(self) -> Columns | None:
         """The columns as tensors `[num_samples, ...]`, if all of them are."""
         columns = self._columns

@@ -195,17 +195,19 @@ class Planner:
         """Looks up which samples of a plan a rank has to fetch; see `DrawerLookup.share`."""
         return self._lookup.share(plan, rank, world_size, is_balanced)
 
-    def example(self, plan: Plan, stream_id: int) -> StreamShare:
+    def example(self, plan: Plan, stream_id: int, number: int = 0) -> StreamShare:
         """Looks up one sample of a plan, for a rank that has none but has to keep in step with the others.
 
         Args:
             plan: The plan.
             stream_id: Its stream, one that can be indexed.
+            number: Which of its samples of that stream.
 
         Returns:
-            The first sample of that stream.
+            The sample.
         """
-        positions = range(int(plan.starts[stream_id]), int(plan.starts[stream_id]) + 1)
+        first = int(plan.starts[stream_id]) + number
+        positions = range(first, first + 1)
         return StreamShare(stream_id, positions, self.drawers[stream_id].references(positions))
 
     def ahead(self) -> "Planner":

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from mixer.drawers import StreamShare
 from mixer.packing import Row, Samples
 from mixer.plan import Plan
-from mixer.reader import SampleError
-from mixer.workers import Failure, Job, Workers
+from mixer.skipping import BrokenSample
+from mixer.workers import Job, Workers
 
 Int64Array = NDArray[np.int64]
 Key = tuple[int, int, int]  # stream, position and index: what a memory gives at a position is not sure beforehand
@@ -53,7 +53,7 @@ class Prefetcher:
         self.hits = self.misses = 0
         self._workers, self._outlook = workers, outlook
         self._job_size, self._has_others = job_size, has_others
-        self._pool: dict[Key, Row | Failure | None] = {}
+        self._pool: dict[Key, Row | BrokenSample | None] = {}
         self._plans: Iterator[Plan] = iter(())
         self._coming: deque[Plan] = deque()
         self._last_due = -1
@@ -68,10 +68,11 @@ class Prefetcher:
             last_step: Index of the last update that may be looked ahead to.
 
         Returns:
-            The samples, stream after stream, each by what it was loaded with and its number there.
+            The samples, stream after stream, each by what it was loaded with and its number there; a `BrokenSample`
+            stands for one that cannot be loaded.
 
         Raises:
-            SampleError: If one cannot be loaded, or a worker died.
+            SampleError: If a worker died, or one cannot be loaded in this process.
         """
         self._receive(plan.step)
         missing = self._missing(share)
@@ -90,10 +91,7 @@ class Prefetcher:
             self._keep(_keys(missing), self._outlook.read(missing))
         samples = list(map(self._pool.pop, _keys(share)))
         self._drop_needless(plan, len(samples))
-        for sample in samples:
-            if isinstance(sample, Failure):
-                raise SampleError(sample.message)
-        return samples  # type: ignore[return-value]  # none is pending
+        return [_as_row(sample) for sample in samples]
 
     def stop(self) -> None:
         """Ends the workers and forgets what they loaded."""
@@ -106,11 +104,11 @@ class Prefetcher:
         for job, samples in self._workers.receive(step):
             self._keep(_keys(job.share), samples)
 
-    def _keep(self, keys: list[Key], samples: Samples | Failure) -> None:
+    def _keep(self, keys: list[Key], samples: Samples | BrokenSample) -> None:
         pool = self._pool
         for number, key in enumerate(keys):
             if pool.get(key, samples) is _PENDING:  # else it was taken meanwhile, or went to another rank
-                pool[key] = samples if isinstance(samples, Failure) else (samples, number)
+                pool[key] = samples if isinstance(samples, BrokenSample) else (samples, number)
 
     def _missing(self, share: Sequence[StreamShare]) -> list[StreamShare]:
         return _filter(share, lambda keys: [row is _PENDING for row in map(self._pool.get, keys)])
@@ -156,6 +154,11 @@ class Prefetcher:
             loaded = [key for key, row in self._pool.items() if row is not _PENDING]
             for key in loaded[: len(self._pool) - most]:
                 del self._pool[key]
+
+
+def _as_row(sample: Row | BrokenSample | None) -> Row:
+    assert sample is not None, "none is pending when it is taken"  # noqa: S101
+    return (Samples(None, [sample]), 0) if isinstance(sample, BrokenSample) else sample
 
 
 def _keys(share: Sequence[StreamShare]) -> list[Key]:

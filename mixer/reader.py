@@ -1,6 +1,6 @@
 """Reads samples of the streams' data sets, each as its own random key has it, and says which one failed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -11,6 +11,7 @@ from mixer.deterministic import reads_without_randomness
 from mixer.drawers import StreamShare
 from mixer.packing import Columns
 from mixer.random_state import RandomState, seed_generators
+from mixer.skipping import BrokenSample
 
 Int64Array = NDArray[np.int64]
 
@@ -55,6 +56,7 @@ class StreamReader:
         datasets: Their data sets.
         keys: A random key for each stream.
         are_random: Whether samples of each stream draw random numbers; `None` finds out.
+        skipped: The streams of which samples that cannot be loaded are given as `BrokenSample`.
     """
 
     def __init__(
@@ -63,8 +65,11 @@ class StreamReader:
         datasets: Sequence[Any],
         keys: Sequence[int],
         are_random: Sequence[bool | None] | None = None,
+        skipped: Collection[int] = (),
     ):
         self._names, self._datasets, self._keys = tuple(names), tuple(datasets), tuple(keys)
+        self._skipped = frozenset(skipped)
+        self._lengths = [_length(dataset) for dataset in datasets]
         self._batch_readers = [dataset if isinstance(dataset, _BatchReader) else None for dataset in datasets]
         self._column_readers = [dataset for dataset in datasets if isinstance(dataset, ColumnReader)]
         told = list(are_random or [None] * len(datasets))
@@ -118,13 +123,13 @@ class StreamReader:
             share: What is to be read.
 
         Returns:
-            The samples, stream after stream.
+            The samples, stream after stream; a `BrokenSample` for one that cannot be loaded and may be skipped.
 
         Raises:
-            SampleError: If one cannot be loaded.
+            SampleError: If one cannot be loaded that may not.
         """
         if all(self._is_plain[part.stream_id] for part in share):
-            return [sample for part in share for sample in self._read_at_once(part)]
+            return [sample for part in share for sample in self._read_or_skip(part)]
         state = RandomState.capture()
         is_changed = True
         try:
@@ -170,6 +175,19 @@ class StreamReader:
         except Exception as error:  # whatever a user's data set raises is passed on, with the place
             raise self._sample_error(part, error) from error
 
+    def _read_or_skip(self, part: StreamShare) -> Sequence[Any]:
+        """Reads samples in one call; one by one where one fails that may be skipped."""
+        if part.stream_id not in self._skipped:
+            return self._read_at_once(part)
+        try:
+            return self._read_at_once(part)
+        except SampleError:
+            state = RandomState.capture()
+            try:
+                return self._read_one_by_one(part)
+            finally:
+                state.restore()
+
     def _read_at_once(self, part: StreamShare) -> Sequence[Any]:
         reader, indices = self._batch_readers[part.stream_id], part.indices.tolist()
         if reader is None and self._place is not None:
@@ -178,13 +196,16 @@ class StreamReader:
         try:
             if reader is None:
                 dataset = self._datasets[part.stream_id]
-                return [dataset[index] for index in indices]
-            samples = reader.__getitems__(indices)
+                samples: Sequence[Any] = [dataset[index] for index in indices]
+            else:
+                samples = reader.__getitems__(indices)
         except Exception as error:  # whatever a user's data set raises is passed on, with the place
             raise self._sample_error(part, error) from error
         if len(samples) != len(part.indices):
             counts = f"{len(samples)} samples for {len(part.indices)} indices"
             raise SampleError(f"Stream {self._names[part.stream_id]!r}: __getitems__ gave {counts}.")
+        for index, sample in zip(indices, samples, strict=True):
+            self._check_is_there(part.stream_id, index, sample)
         return samples
 
     def _read_noting(self, part: StreamShare, place: Int64Array) -> list[Any]:
@@ -197,50 +218,74 @@ class StreamReader:
                 samples.append(dataset[index])
         except Exception as error:  # whatever a user's data set raises is passed on, with the place
             raise self._error(part.stream_id, f"sample {index}", error) from error
+        for index, sample in zip(part.indices.tolist(), samples, strict=True):
+            self._check_is_there(part.stream_id, index, sample)
         return samples
 
     def _read_if_plain(self, part: StreamShare) -> Sequence[Any]:
         """Reads samples that may draw random numbers; one that fails is given the ones that it should draw."""
         try:
-            return self._read_at_once(part)
+            return self._read_or_skip(part)
         except SampleError:
             if self._is_plain[part.stream_id] or self._batch_readers[part.stream_id] is not None:
                 raise
             return self._read_one_by_one(part)
 
     def _read_one_by_one(self, part: StreamShare) -> list[Any]:
-        samples = []
+        samples: list[Any] = []
         for position, index in zip(part.positions, part.indices.tolist(), strict=True):
             seed_generators(self._keys[part.stream_id], int(position))
-            samples.append(self._read_sample(part.stream_id, index))
+            try:
+                samples.append(self._read_sample(part.stream_id, index))
+            except SampleError as error:
+                if part.stream_id not in self._skipped:
+                    raise
+                samples.append(BrokenSample(str(error)))
         return samples
 
     def _read_sample(self, stream_id: int, index: int) -> Any:
         self._note(stream_id, index)
         try:
-            return self._datasets[stream_id][index]
+            sample = self._datasets[stream_id][index]
         except Exception as error:  # whatever a user's data set raises is passed on, with the place
             raise self._error(stream_id, f"sample {index}", error) from error
+        self._check_is_there(stream_id, index, sample)
+        return sample
+
+    def _check_is_there(self, stream_id: int, index: int, sample: Any) -> None:
+        if sample is None:
+            raise SampleError(
+                f"Stream {self._names[stream_id]!r}: sample {index} is None. Leave out beforehand what the data set or "
+                "its preprocess has no sample for, or skip it: on_sample_error='skip'."
+            )
 
     def _sample_error(self, part: StreamShare, error: Exception) -> SampleError:
         """Finds out which sample of several failed."""
-        state = RandomState.capture()
-        try:
-            self._read_one_by_one(part)
-        except SampleError as single:
-            return single
-        finally:
-            state.restore()
+        if part.stream_id not in self._skipped:  # else they are read one by one at once
+            state = RandomState.capture()
+            try:
+                self._read_one_by_one(part)
+            except SampleError as single:
+                return single
+            finally:
+                state.restore()
         return self._error(part.stream_id, f"one of the samples {part.indices.tolist()}", error)
 
     def _error(self, stream_id: int, which: str, error: Exception) -> SampleError:
-        return SampleError(
-            f"Stream {self._names[stream_id]!r}: {which} could not be loaded: {type(error).__name__}: {error}"
-        )
+        name, before, now = self._names[stream_id], self._lengths[stream_id], _length(self._datasets[stream_id])
+        changed = "" if before == now else f" (its data set had {before} samples when the run began and has {now} now)"
+        return SampleError(f"Stream {name!r}: {which} could not be loaded: {type(error).__name__}: {error}{changed}")
 
     def _note(self, stream_id: int, index: int) -> None:
         if self._place is not None:
             self._place[:] = stream_id, index
+
+
+def _length(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except TypeError:  # of rows, or what a memory gives
+        return None
 
 
 def _is_plain(dataset: Any) -> bool:

@@ -22,6 +22,7 @@ from mixer.pretrained import load_pretrained
 from mixer.probing import Probing
 from mixer.recipe_checks import check_evaluation, check_lengths, check_streams
 from mixer.schedules import Schedule
+from mixer.skipping import OnSampleError
 from mixer.stream_recipe import BuiltStream, StreamRecipe
 from mixer.trainer import MixingTrainer
 from mixer.updates import NonFinite
@@ -66,6 +67,8 @@ class Recipe:
         conflict: What becomes of streams' gradients that are at odds: `pcgrad`, `cagrad`, `mgda`, `nash-mtl`, `upgrad`,
             or the class `GradientAggregation` with its arguments.
         nonfinite: What to do when a stream's loss is not finite.
+        on_sample_error: What to do when a sample cannot be loaded: `raise` or `skip`.
+        max_skipped_share: Largest share of a stream's samples that may be skipped.
         allow_inexact: Whether to resume with streams, policy, `conflict` or data that are not what they were.
         tokenizer: A tokenizer to load, from a folder or by its name on the hub, or a function that gives one; makes
             tokens for the streams' formats and pads batches.
@@ -86,6 +89,8 @@ class Recipe:
     methods: list[Method] = field(default_factory=list)
     conflict: GradientAggregation | str | None = None
     nonfinite: NonFinite = "warn"
+    on_sample_error: OnSampleError = "raise"
+    max_skipped_share: float = 0.1
     allow_inexact: bool = False
     tokenizer: str | Factory | None = None
 
@@ -152,6 +157,8 @@ class Recipe:
             methods=self.methods,
             conflict=self.conflict,
             nonfinite=self.nonfinite,
+            on_sample_error=self.on_sample_error,
+            max_skipped_share=self.max_skipped_share,
             allow_inexact=self.allow_inexact,
         )
         return BuiltRecipe(trainer, built)

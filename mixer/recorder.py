@@ -124,6 +124,7 @@ class Recorder:
             "coverage": np.minimum(1.0, mixing.stream_epochs),
             "epoch": mixing.stream_epochs,
             "undelivered": mixing.planner.undelivered,
+            "skipped": mixing.skipped.copy(),
             "owed": mixing.planner.owed,
             "there": mixing.planner.there(mixing.clock.progress),
         }

@@ -25,8 +25,9 @@ from mixer.gradients import average_gradients, obstacle, settle
 from mixer.loader import Update
 from mixer.memory import MicroBatchMemoryError, Size, Window, explain, is_out_of_memory
 from mixer.methods import MethodsMixin
-from mixer.notes import leave_note, read_note, remove_note
+from mixer.notes import leave_note, remove_note
 from mixer.one_pass import check_one_pass, optimizer_name, steps_in_backward
+from mixer.other_ranks import OUT_OF_MEMORY, explained
 from mixer.snapshot import Snapshot
 
 logger = logging.get_logger(__name__)
@@ -51,13 +52,13 @@ class RecoveryMixin(MethodsMixin):
         try:
             with self._arguments_held(auto_find_batch_size=False):  # else the whole loop starts anew
                 return super().train(*args, **kwargs)
-        except MicroBatchMemoryError:
-            raise
-        except RuntimeError as error:
-            note = read_note()
-            if note is None:
+        except Exception as error:
+            where = f"in update {self.mixing.clock.step + 1}"
+            own = (self.args.process_index, self.args.world_size, self.args.ddp_timeout)
+            explanation = explained(error, where, *own)
+            if explanation is None:
                 raise
-            raise MicroBatchMemoryError(note) from error
+            raise explanation from error
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         self._window, self._num_trained = Window(), 0
@@ -196,7 +197,7 @@ class RecoveryMixin(MethodsMixin):
             if isinstance(error, MicroBatchMemoryError) or not is_out_of_memory(error):
                 raise
             text = self._explanation(step, self.args.process_index, self._largest)
-            leave_note(text)
+            leave_note(OUT_OF_MEMORY + text)
             raise MicroBatchMemoryError(text) from error
 
     def _explanation(self, step: int, rank: int, largest: Size) -> str:

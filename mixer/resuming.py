@@ -3,6 +3,7 @@
 import contextlib
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 from transformers.utils import logging
 
 from mixer.checkpoint import annotate, supersede
+from mixer.folder_lock import FolderLock
 from mixer.output_folder import check_shared
-from mixer.pacing import PacingMixin
 from mixer.progress import Progress
 from mixer.resume import Choice, agree, choose, newest_complete, none_in_common, usable_names, warn_of_passed_over
 from mixer.same_run import check_same, shared_options
+from mixer.stopping import StoppingMixin
 
 logger = logging.get_logger(__name__)
 
@@ -25,12 +27,13 @@ _UNSEEN = (
 _CROWDED = "Set save_on_each_node=False, since they share a file system, or give each node an output_dir of its own."
 
 
-class ResumingMixin(PacingMixin):
+class ResumingMixin(StoppingMixin):
     """A Trainer that chooses a whole checkpoint, on all ranks alike, and does just what was left to do after it."""
 
     _choice: Choice | None = None
     _progress: Progress | None = None  # that of the checkpoint from which the run goes on
     _ends_saved_epoch: bool = False
+    _is_held: bool = False  # whether other runs are kept out of the output folder
     _trial: Any = None  # of a hyperparameter search; set by the Trainer
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -50,12 +53,37 @@ class ResumingMixin(PacingMixin):
         self._choice = None
         if self._mixing is None:
             return super().train(resume_from_checkpoint, *args, **kwargs)
-        resumes = resume_from_checkpoint is not None and resume_from_checkpoint is not False
-        self._check_ranks("goes on" if resumes else "begins", uses_folder=resumes or self.args.save_strategy != "no")
-        if not resumes:
-            return super().train(resume_from_checkpoint, *args, **kwargs)
-        self._choice = self._choose(True if resume_from_checkpoint is True else str(resume_from_checkpoint))
-        return super().train(self._choice.checkpoint, *args, **kwargs)
+        with self.holding_output(args[0] if args else kwargs.get("trial")):
+            resumes = resume_from_checkpoint is not None and resume_from_checkpoint is not False
+            uses_folder = resumes or self.args.save_strategy != "no"
+            self._check_ranks("goes on" if resumes else "begins", uses_folder)
+            if not resumes:
+                return super().train(resume_from_checkpoint, *args, **kwargs)
+            self._choice = self._choose(True if resume_from_checkpoint is True else str(resume_from_checkpoint))
+            return super().train(self._choice.checkpoint, *args, **kwargs)
+
+    @contextlib.contextmanager
+    def holding_output(self, trial: Any = None) -> Iterator[None]:
+        """Keeps other runs out of the output folder for as long as it lasts; all ranks have to call it.
+
+        Args:
+            trial: The trial of a hyperparameter search, which has a folder of its own.
+
+        Raises:
+            ValueError: If another run is at work there; it is named.
+            OSError: If it cannot be written; the other ranks raise a `RemoteError`.
+        """
+        if self._is_held:
+            yield
+            return
+        lock = FolderLock(Path(str(self._get_output_dir(trial))))
+        self._agreement.together(lambda: lock.acquire() if self.is_world_process_zero() else None)
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+            lock.release()
 
     def newest_checkpoint(self) -> str | None:
         """Finds the newest checkpoint in the output folder that is complete and intact; all ranks have to call it.
@@ -63,8 +91,9 @@ class ResumingMixin(PacingMixin):
         Returns:
             Its folder, or `None` if there is none yet.
         """
-        self._check_ranks("looks for a checkpoint", uses_folder=True)
-        return self._choose(None).checkpoint
+        with self.holding_output():  # what was cut short is put right meanwhile
+            self._check_ranks("looks for a checkpoint", uses_folder=True)
+            return self._choose(None).checkpoint
 
     def _check_ranks(self, does: str, uses_folder: bool) -> None:
         """Refuses, on all ranks, ranks that are to do different things, and folders that cannot be gone on from."""

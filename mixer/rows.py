@@ -12,6 +12,7 @@ from mixer.lane_workers import LaneWorkers
 from mixer.lanes import Chunk, LanePoint, LaneReader, has_shuffle_buffer, is_stateful
 from mixer.random_state import RandomState
 from mixer.reader import SampleError
+from mixer.skipping import first_whole
 
 logger = logging.get_logger(__name__)
 
@@ -47,6 +48,8 @@ class RowSource:
         chunk_size: Number of rows that are read in one go.
         worker_init_fn: What a worker does first, as in a DataLoader.
         multiprocessing_context: How they are started, as in a DataLoader.
+        skips: See `LaneReader`.
+        preprocess: See `LaneReader`.
     """
 
     def __init__(
@@ -61,11 +64,13 @@ class RowSource:
         chunk_size: int = 16,
         worker_init_fn: Callable[[int], None] | None = None,
         multiprocessing_context: Any = None,
+        skips: bool = False,
+        preprocess: Callable[[Any], Any] | None = None,
     ):
         self.pass_number, self.num_taken = 0, 0
         self._name, self._rank, self._world_size, self._chunk_size = name, rank, world_size, chunk_size
         self._num_lanes = max(1, num_workers)
-        self._reader = LaneReader(name, dataset, key, rank, world_size, self._num_lanes)
+        self._reader = LaneReader(name, dataset, key, rank, world_size, self._num_lanes, skips, preprocess)
         self._workers: LaneWorkers | None = None
         if num_workers:
             self._workers = LaneWorkers(
@@ -105,9 +110,10 @@ class RowSource:
         """Gives a row without taking it: the next one if it is ready, else the last one that was taken.
 
         Returns:
-            The row, or `None` if there is none.
+            The row, or `None` if there is none; none that is broken.
         """
-        return self._queue[0].rows[self._num_used] if self._queue else self._last_row
+        ready = first_whole(self._queue[0].rows[self._num_used :]) if self._queue else None
+        return self._last_row if ready is None else ready
 
     def take(self, num_rows: int) -> list[Any]:
         """Takes the next rows.
@@ -129,7 +135,8 @@ class RowSource:
             self._drop_taken()
         self._num_ready -= num_rows
         self.num_taken += num_rows
-        self._last_row = rows[-1] if rows else self._last_row
+        last = first_whole(reversed(rows))
+        self._last_row = self._last_row if last is None else last
         return rows
 
     def end_pass(self, most: int = 10_000) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from mixer.drawer import GrowingDataset
+from mixer.skipping import OnSampleError, check_choice
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Stream:
         head: What a model with one head per task is told as `task`; `None` tells it the stream's name, if its forward
             takes a `task`.
         loss_weight: A factor on this stream's loss, beside how often its samples come. Logs show the loss without it.
+        on_sample_error: What to do when a sample of it cannot be loaded, in place of the trainer's `on_sample_error`.
         content: By what the samples are known again: a run that was saved goes on only with the same text. `None`
             compares how many there are; without effect on an iterable data set.
 
@@ -70,12 +72,15 @@ class Stream:
     head: str | None = None
     loss_weight: float = 1.0
     content: str | None = None
+    on_sample_error: OnSampleError | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
             raise ValueError(f"A stream needs a name that is not empty, got {self.name!r}.")
         if "/" in self.name:
             raise ValueError(f"Stream name {self.name!r}: '/' separates the parts of a log key, use another character.")
+        if self.on_sample_error is not None:
+            check_choice(self.on_sample_error, f"Stream {self.name!r}: on_sample_error")
         _check_dataset(self)
         self._check_numbers()
         self._check_own_form()

@@ -18,7 +18,9 @@ from mixer.liger import RowlessTracker, hides_rows
 from mixer.loader import MicroBatch, Update
 from mixer.losses import LossTracker, items_per_row
 from mixer.plan import FloatArray, Plan
+from mixer.row_names import name_rows
 from mixer.stream import Stream
+from mixer.unfit_rows import unfit_rows
 
 
 class LossesMixin(Trainer):
@@ -60,7 +62,16 @@ class LossesMixin(Trainer):
         except Exception as error:
             names = [self.streams[stream_id].name for stream_id in np.unique(micro.stream_ids).tolist()]
             error.add_note(f"While a micro-batch with samples of the streams {names} was trained.")
+            if micro.indices is not None:
+                error.add_note(f"They are {name_rows(self.streams, micro.stream_ids, micro.indices)}.")
+            for reason in self._unfit_rows(micro):
+                error.add_note(reason)
             raise
+
+    def _unfit_rows(self, micro: MicroBatch) -> list[str]:
+        """Says of which rows the model cannot take the tokens; for errors, which seldom say so themselves."""
+        model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
+        return unfit_rows(model, self.streams, micro)
 
     def _computes_own_loss(self, stream_id: int) -> bool:
         """Whether the user computes the loss of a stream, and not the model."""

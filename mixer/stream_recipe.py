@@ -12,12 +12,13 @@ from mixer.data.formats import Format
 from mixer.data.formatting import column_names, fitted, formatted
 from mixer.data.source import DataSource
 from mixer.data.validation import Validation
+from mixer.skipping import OnSampleError
 from mixer.stream import Stream
 
 # Fields of a stream's recipe that are those of `Stream`.
 _STREAM_OPTIONS = (
     *("weight", "max_epochs", "shuffle", "seed", "enters_at", "leaves_at", "is_random", "groups"),
-    *("head", "loss_weight"),
+    *("head", "loss_weight", "on_sample_error"),
 )
 
 
@@ -64,6 +65,7 @@ class StreamRecipe:
         groups: See `Stream`.
         head: See `Stream`.
         loss_weight: See `Stream`.
+        on_sample_error: See `Stream`.
     """
 
     factory: str | None = None
@@ -83,6 +85,7 @@ class StreamRecipe:
     groups: dict[str, str] = field(default_factory=dict)
     head: str | None = None
     loss_weight: float = 1.0
+    on_sample_error: OnSampleError | None = None
 
     def build(self, name: str, tokenizer: Any = None, task: str = "causal-lm") -> BuiltStream:
         """Loads the data, holds some out, and makes samples of them.

@@ -9,6 +9,7 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Dataset
 
 from mixer.policies.base import Mixture
+from mixer.skipping import Skipping, new_skipping
 from mixer.stream import Stream
 
 _SPLIT_NAMES = frozenset({"train", "validation", "valid", "val", "dev", "eval", "test"})
@@ -128,6 +129,29 @@ def describe(streams: Sequence[Stream]) -> Mixture:
         has_weights=streams[0].weight is not None,
         memories=tuple(number for number, stream in enumerate(streams) if stream.is_memory),
     )
+
+
+def skipping_of(streams: Sequence[Stream], on_sample_error: str, max_skipped_share: float) -> Skipping:
+    """Finds out which streams' broken samples are left out.
+
+    What is left out of a stream cannot be replayed either: a memory that says nothing does as one of the streams does.
+
+    Args:
+        streams: The streams.
+        on_sample_error: What is done for those that say nothing.
+        max_skipped_share: Largest share of a stream's samples that may be left out.
+
+    Returns:
+        What becomes of broken samples.
+
+    Raises:
+        ValueError: If a value is none of the choices.
+    """
+    skipping = new_skipping(on_sample_error, max_skipped_share, [stream.on_sample_error for stream in streams])
+    if not skipping:
+        return skipping
+    memories = {k for k, stream in enumerate(streams) if stream.is_memory and stream.on_sample_error is None}
+    return replace(skipping, stream_ids=skipping.stream_ids | memories)
 
 
 def is_dataset(value: Any) -> bool:

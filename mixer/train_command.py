@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
+from mixer.checkpoint import write_text
 from mixer.commands import Command, build_recipe
 from mixer.compare import comparison_table, summarise
 from mixer.inspecting.examples import Decoding
@@ -67,15 +68,14 @@ def _train(parser: ArgumentParser, config: Namespace) -> MixingTrainer | None:
     if is_dry:
         _show(trainer, config.model.task)
         return None
-    if trainer.is_world_process_zero():
-        path = Path(str(trainer.args.output_dir)) / "recipe.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        parser.save(config, str(path), overwrite=True, skip_validation=True)
-        trainer.recipe_text = path.read_text(encoding="utf-8")
-    trainer.train(resume_from_checkpoint=_checkpoint(trainer, resume))
-    if trainer.is_fsdp_enabled:  # checkpoints may be of shards; what is left at the end is the whole model
-        trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
-    trainer.save_model()
+    with trainer.holding_output():
+        if trainer.is_world_process_zero():
+            trainer.recipe_text = parser.dump(config, skip_validation=True)
+            write_text(Path(str(trainer.args.output_dir)) / "recipe.yaml", trainer.recipe_text)
+        trainer.train(resume_from_checkpoint=_checkpoint(trainer, resume))
+        if trainer.is_fsdp_enabled:  # checkpoints may be of shards; what is left at the end is the whole model
+            trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
+        trainer.save_model()
     return trainer
 
 

@@ -49,8 +49,10 @@ from mixer.resuming import ResumingMixin
 from mixer.run_description import describe_run
 from mixer.schedules import Schedule, as_schedule
 from mixer.searching import SearchingMixin
+from mixer.shortened import shortened
+from mixer.skipping import OnSampleError
 from mixer.stream import Stream
-from mixer.streams import as_streams, describe
+from mixer.streams import as_streams, describe, skipping_of
 from mixer.trackers.reporting import Reporting
 from mixer.training_checks import check_arguments
 from mixer.trl_steps import TRLStepsMixin
@@ -102,8 +104,16 @@ class MixingMixin(
             `GradientAggregation`, which can be given too. Holds one more gradient for each stream but one.
         nonfinite: What to do when a stream's loss is not finite: `"warn"` and go on as the Trainer does, `"skip"`
             the optimizer step, or `"raise"`.
+        on_sample_error: What to do when a sample cannot be loaded (its data set, or a stream's `preprocess`, raises or
+            gives `None`): `"raise"` ends the run on all ranks, with stream, index and rank; `"skip"` leaves the sample
+            out of its update, logs and counts it. A `Stream` can say otherwise.
+        max_skipped_share: Once more than this share of a stream's samples are skipped, and at least ten of them, the
+            run ends all the same.
         allow_inexact: Whether to resume although the continuation is not the one that the uninterrupted run would have
             had: with a stream more or less, another policy or `conflict`, data that changed. Else it is refused.
+        handle_signals: Whether `train` saves a checkpoint and ends after the update in progress at a SIGTERM, SIGINT
+            or SIGUSR1 that nobody else handles, on all ranks, wherever it came. The handlers are there only while it
+            runs, in the main thread.
         compute_metrics: As for the Trainer; or one function for each evaluation set, by its name.
         **kwargs: Further arguments of the Trainer class.
 
@@ -139,7 +149,10 @@ class MixingMixin(
         methods: Sequence[Method] = (),
         conflict: Any = None,
         nonfinite: NonFinite = "warn",
+        on_sample_error: OnSampleError = "raise",
+        max_skipped_share: float = 0.1,
         allow_inexact: bool = False,
+        handle_signals: bool = True,
         compute_metrics: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
         **kwargs: Any,
     ):
@@ -169,8 +182,9 @@ class MixingMixin(
         schedule = as_schedule(batch_size)
         self._mixture = MixtureOptions(schedule, budget, epoch_size, tuple(groupings), drawing, self._data_seed)
         self._nonfinite = nonfinite
+        self._skipping = skipping_of(self.streams, on_sample_error, max_skipped_share)
         self._max_tokens = max_tokens_per_micro_batch
-        self._allow_inexact = allow_inexact
+        self._allow_inexact, self._handles_signals = allow_inexact, handle_signals
         self.ledger = Ledger(Path(str(self.args.output_dir)) / "ledger", is_writer=self.is_world_process_zero())
         if self.streams:
             self._check_options()
@@ -257,6 +271,7 @@ class MixingMixin(
         self._recorder = self._new_recorder(mixing)
         self._load_log_state({} if progress is None else progress.methods)
         self._conventions, self._finished, self._policy_error, self._method_error = {}, None, None, None
+        self._step_told_broken, self._num_told_broken = -1, 0
         self._rows_from = None if resume_from is None else Path(resume_from)
         self._detach_tracker()
         self._reporting.hook()  # callbacks may have been added
@@ -302,16 +317,24 @@ class MixingMixin(
         """Trains on the mixture; see `Trainer.train`."""
         try:
             return super().train(resume_from_checkpoint, *args, **kwargs)
+        except BaseException as error:
+            if self._mixing is not None and self.is_in_train:  # keep what was recorded
+                self._end_ledger(error)
+                self.is_in_train = False
+            raise
         finally:
             self._detach_tracker()
             if self._loader is not None:
                 self._loader.stop()
-            if self._mixing is not None and self.is_in_train:  # an error ended the run: keep what was recorded
-                with contextlib.suppress(RuntimeError):  # a device that failed gives back no losses any more
-                    self._recorder.settle()
-                self.ledger.flush()
-                self.ledger.end("stopped")
-                self.is_in_train = False
+
+    def _end_ledger(self, error: BaseException) -> None:
+        # A device that failed gives back no losses any more, and a disk may be full.
+        with contextlib.suppress(RuntimeError, OSError):
+            self._recorder.settle()
+        with contextlib.suppress(OSError):
+            self.ledger.flush()
+        with contextlib.suppress(OSError):
+            self.ledger.end("stopped", shortened(f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")))
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         if self._mixing is not None:
@@ -322,11 +345,23 @@ class MixingMixin(
         if self._policy_error is not None:  # what it would have decided rules no update any more
             logger.warning("The policy failed after the last update: %r", self._policy_error)
         self._recorder.settle()
-        self.note_memories()
+        if self._stopped_by is None:  # else the run that goes on would have rows that none of its own logs gave
+            self.note_memories()
         self.ledger.finish()
-        self.ledger.end("finished")
-        self._note_end()
+        if self._stopped_by is None:
+            self.ledger.end("finished")
+            self._note_end()
+        else:
+            self.ledger.end("stopped", self._stopped_by.name)
         return result
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """Saves no state that lacks a decision: ends all ranks if a policy failed on one of them before."""
+        if self._mixing is not None and self.state.global_step < self.state.max_steps:
+            error = self._policy_error
+            if self._agreement.most(int(error is not None)):
+                self._agreement.raise_on_all(error)
+        super()._save_checkpoint(*args, **kwargs)
 
     def _settle_ledger(self) -> None:
         self._recorder.settle()
@@ -349,6 +384,7 @@ class MixingMixin(
                 losses,
                 update.contents.tokens,
                 gradients=update.gradients,
+                skipped=update.contents.skipped,
                 **self._observed_by_schedule(update),
                 **observed,
             )

@@ -22,12 +22,15 @@ from mixer.loader import MicroBatch, MixingLoader, Update
 from mixer.losses import tokens_per_row
 from mixer.plan import Plan
 from mixer.recorder import FinishedUpdate
+from mixer.skipping import Int64Array, Skipping
 from mixer.stream_losses import LossesMixin
 
 logger = logging.get_logger(__name__)
 
 NonFinite = Literal["warn", "skip", "raise"]
 
+# Broken samples that are skipped are logged one by one up to so many a rank.
+_MOST_TOLD = 20
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -41,6 +44,9 @@ class UpdateMixin(LossesMixin):
     ledger: Ledger
     _agreement: Agreement
     _nonfinite: NonFinite
+    _skipping: Skipping = Skipping()
+    _step_told_broken: int = -1  # the last update of which broken samples were logged
+    _num_told_broken: int = 0
     _recovers: bool = False  # whether an update may be repeated in smaller micro-batches
     _load_counts: dict[str, int]
     _mixing: Mixing | None = None
@@ -108,9 +114,24 @@ class UpdateMixin(LossesMixin):
             error = caught
         plan = None if update is None else update.plan
         self._contents_of_update = self._agreement.confirm(plan, contents, error)
-        if plan is not None:
-            self.mixing.check_tokens(plan, self._contents_of_update.tokens)
+        if update is not None:
+            contents = self._contents_of_update
+            self.mixing.check_tokens(update.plan, contents.tokens, contents.skipped)
+            self._take_note_of_broken(update, contents.skipped)
         return update
+
+    def _take_note_of_broken(self, update: Update, skipped: Int64Array | None) -> None:
+        """Logs what is left out of an update, and ends the run on all ranks where that is too much."""
+        messages = [sample.message for _, sample in update.broken]
+        if update.plan.step != self._step_told_broken:  # else it was loaded anew
+            self._step_told_broken = update.plan.step
+            for message in messages[: max(_MOST_TOLD - self._num_told_broken, 0)]:
+                logger.warning("Update %d goes on without a sample. %s", update.plan.step + 1, message)
+            self._num_told_broken += len(messages)
+            if self._num_told_broken >= _MOST_TOLD > self._num_told_broken - len(messages):
+                logger.warning("Further samples that are skipped are counted in the ledger (skipped), but not logged.")
+        if skipped is not None:
+            self._skipping.check(self.mixing.names, self.mixing.skipped + skipped, self.mixing.seen, messages)
 
     def _can_load(self, error: Exception | None) -> bool:
         """Whether to load; ranks that talk to each other meanwhile do so only if all of them can."""
@@ -130,7 +151,10 @@ class UpdateMixin(LossesMixin):
                 items += _by_stream(per_row, micro, num_streams)
                 tokens += _by_stream(tokens_per_row(micro.inputs), micro, num_streams)
                 num_first += 0 if self._losses_differ else self._num_told(micro) - self._micro_items[-1]
-        return UpdateContents(items.astype(np.int64), tokens.astype(np.int64), num_first=num_first)
+        skipped = np.bincount([stream_id for stream_id, _ in update.broken], minlength=num_streams)
+        return UpdateContents(
+            items.astype(np.int64), tokens.astype(np.int64), num_first=num_first, skipped=skipped.astype(np.int64)
+        )
 
     def _learn_conventions(self, update: Update, kinds: Sequence[int]) -> Update:
         """Finds out how losses are normalised; loads the update anew, by stream, if its rows cannot be told apart."""

@@ -1,6 +1,7 @@
 """The first control of a run: each stream's share of the next update."""
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -105,7 +106,9 @@ class MixtureWeights:
             return
         observation = observe(self._evaluation_losses)
         self._evaluation_losses = None
-        self._decide(self.policy.update(observation), step)
+        with self._naming_policy(step):
+            decision = self.policy.update(observation)
+        self._decide(decision, step)
 
     def in_samples(self, seen: Int64Array, num_tokens: Int64Array) -> FloatArray:
         """Turns shares of tokens into shares of samples by what a sample of each stream has had so far.
@@ -224,15 +227,34 @@ class MixtureWeights:
         """
         self._num_observed = step
 
+    @contextlib.contextmanager
+    def _naming_policy(self, step: int) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if f"at step {step}" not in str(error):
+                error.add_note(f"Raised by the policy {self.policy.name} at step {step}.")
+            raise
+
     def _decide(self, decision: Decision, step: int) -> None:
         where = f"{type(self.policy).__name__} at step {step}"
+        if not isinstance(decision, Decision):
+            raise TypeError(f"{where}: a policy decides by a Decision, such as Decision(weights), got {decision!r}.")
+        if not _is_array(decision.weights) or not (decision.loss_weights is None or _is_array(decision.loss_weights)):
+            # Of a policy of the user's own; a mapping's names are looked at, too.
+            loss_weights = decision.loss_weights
+            decision = replace(
+                decision,
+                weights=weights_array(decision.weights, self._names, where),
+                loss_weights=None if loss_weights is None else weights_array(loss_weights, self._names, where),
+            )
         for values in (decision.weights, decision.loss_weights):
             if values is None:
                 continue
             if np.shape(values) != (len(self._names),):
                 raise ValueError(
                     f"{where}: expected {len(self._names)} weights, one for each of {list(self._names)}, "
-                    f"got shape {list(np.shape(values))}."
+                    f"got shape {list(np.shape(values))}: {values.tolist()}."
                 )
             check_weights(values, self._names, where)
         if decision.additional is not None:
@@ -251,6 +273,10 @@ class MixtureWeights:
                 f"{where}: a stream has samples on top of the batch size (additional) or a share of it (weights), not "
                 f"both; got additional {additional.tolist()}, weights {weights.tolist()}."
             )
+
+
+def _is_array(values: object) -> bool:
+    return isinstance(values, np.ndarray) and values.dtype.kind in "fiu"
 
 
 def mean_tokens(seen: Int64Array, num_tokens: Int64Array) -> FloatArray | None:

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from mixer.drawers import StreamShare
 from mixer.packing import Packed, Samples, pack, pack_columns
 from mixer.reader import SampleError, StreamReader
+from mixer.skipping import BrokenSample
 
 Share = tuple[StreamShare, ...]
 
@@ -38,17 +39,6 @@ class Job:
     share: Share = ()
 
 
-@dataclass(frozen=True)
-class Failure:
-    """What came of a job that failed.
-
-    Args:
-        message: What happened to which sample.
-    """
-
-    message: str
-
-
 @dataclass
 class _Line:
     """The jobs that workers have and those that wait; a DataLoader takes it for its sampler and never sees it end."""
@@ -65,13 +55,13 @@ class _Line:
         return job.share
 
 
-class _JobReader(Dataset[Packed | list[Packed | Failure]]):
+class _JobReader(Dataset[Packed | list[Packed | BrokenSample]]):
     """What runs in a worker."""
 
     def __init__(self, reader: StreamReader, by_columns: bool, places: torch.Tensor):
         self._reader, self._by_columns, self._places = reader, by_columns, places
 
-    def __getitem__(self, share: Share) -> Packed | list[Packed | Failure]:
+    def __getitem__(self, share: Share) -> Packed | list[Packed | BrokenSample]:
         worker = get_worker_info()
         assert worker is not None, "jobs are for workers"  # noqa: S101
         place = self._places[worker.id].numpy()
@@ -83,17 +73,19 @@ class _JobReader(Dataset[Packed | list[Packed | Failure]]):
         # Not every sample of a failed job must fail: which update needs which of them is not known yet.
         return [result] if _num_samples(share) == 1 else [self._load(single, worker.id) for single in _singles(share)]
 
-    def _load(self, share: Share, worker_id: int) -> Packed | Failure:
+    def _load(self, share: Share, worker_id: int) -> Packed | BrokenSample:
         try:
             return (
                 pack_columns(self._reader.read_columns(share)) if self._by_columns else pack(self._reader.read(share))
             )
         except SampleError as error:
             cause = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
-            return Failure(f"{error}\n\nIn worker {worker_id}:\n{cause}")
+            return BrokenSample(f"{error}\n\nIn worker {worker_id}:\n{cause}")
         except Exception as error:  # a sample that cannot be sent to another process, say
             samples = self._reader.describe(share)
-            return Failure(f"{samples} could not be handed over by worker {worker_id}: {type(error).__name__}: {error}")
+            return BrokenSample(
+                f"{samples} could not be handed over by worker {worker_id}: {type(error).__name__}: {error}"
+            )
 
 
 def _num_samples(share: Share) -> int:
@@ -146,7 +138,7 @@ class Workers:
             multiprocessing_context=multiprocessing_context,
             generator=torch.Generator().manual_seed(seed % 2**63),
         )
-        self._results: Iterator[Packed | list[Packed | Failure]] | None = None
+        self._results: Iterator[Packed | list[Packed | BrokenSample]] | None = None
 
     def submit(self, job: Job, is_urgent: bool = False) -> None:
         """Puts a job in the line.
@@ -167,7 +159,7 @@ class Workers:
             _widen(self._results)
             keep_errors_out_of_training()
 
-    def receive(self, step: int) -> Iterator[tuple[Job, Samples | Failure]]:
+    def receive(self, step: int) -> Iterator[tuple[Job, Samples | BrokenSample]]:
         """Waits for all jobs that are meant for an update or an earlier one.
 
         Args:
@@ -192,7 +184,7 @@ class Workers:
                 yield job, result.unpack()
                 continue
             for share, single in zip(_singles(job.share), result, strict=True):
-                yield Job(job.due, share), single if isinstance(single, Failure) else single.unpack()
+                yield Job(job.due, share), single if isinstance(single, BrokenSample) else single.unpack()
 
     def stop(self) -> None:
         """Ends the workers and forgets their jobs."""

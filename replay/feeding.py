@@ -143,6 +143,7 @@ class BufferFeeding(Method):
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a model that retrieval or selection cannot look at; see `Method.prepare`."""
+        self._check_skipped()
         if isinstance(self._buffer.retrieval, MIR):
             self._buffer.retrieval.check(model, self._run.world_size)
         if self.scorer is not None:
@@ -195,6 +196,19 @@ class BufferFeeding(Method):
             self._labels_are_in_columns = buffer.read_labels(np.concatenate(firsts)) is not None
         self._follows_losses = buffer.is_online and buffer.selection.follows_losses
         self._asked = tuple(sorted(needs & ({"loss"} if self._labels_are_in_columns else {"loss", "label"})))
+
+    def _check_skipped(self) -> None:
+        """Refuses to remember something of each sample where samples may be skipped: of those there is nothing."""
+        streams = self._run.streams
+        skipped = [streams[stream_id].name for stream_id in self._fed if stream_id in self._run.skipped]
+        asks = self._asked or self.scorer is not None or self._follows_losses or isinstance(self._buffer.retrieval, MIR)
+        if skipped and self._buffer.is_online and (asks or self.kept.are_any):
+            raise ValueError(
+                f"Stream {self.name!r}: samples of {skipped} are skipped where they cannot be loaded "
+                "(on_sample_error='skip'), and this buffer keeps something of each sample, or goes by its label, loss "
+                "or gradient. Give those streams on_sample_error='raise', or the buffer references alone and a "
+                "selection that asks nothing of them, such as Reservoir()."
+            )
 
     def _check_iterable(self, name: str, is_iterable: bool) -> None:
         if is_iterable and self._buffer.is_online and not self._buffer.storage.keeps_contents:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.digests import digests_of, find_damaged
 from replay.arguments import as_whole_numbers
 from replay.entries import Entries
 from replay.retrieval import Retrieval
@@ -237,6 +238,7 @@ class Memory:
             **{name: getattr(self, name) for name in _COUNTERS},
             "sources": self.sources.state_dict(),
             "forgotten": self._forgotten.tolist(),
+            "digests": digests_of(folder, [f"rows/{path.name}" for path in sorted((folder / "rows").iterdir())]),
         }
         arrays = {
             "entries": self._entries.state_dict(),
@@ -258,6 +260,9 @@ class Memory:
         folder = Path(folder)
         state, arrays = read_state(folder / "buffer")
         check_saved(state, self, FORMAT_VERSION)
+        damaged = find_damaged(folder, state.get("digests", {}))  # older versions wrote none
+        if damaged is not None:
+            raise ValueError(f"{folder / damaged} is damaged: it is not what was written. Take an earlier checkpoint.")
         sources, entries = self.sources.replaced({}), Entries(self.capacity, self.storage.working_folder)
         sources.load_state_dict(state["sources"], is_read=not self.storage.keeps_contents)
         entries.load_state_dict(arrays["entries"])

@@ -1,5 +1,6 @@
 """What every mixing policy is: a rule from observations to weights."""
 
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -176,7 +177,8 @@ def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatAr
         raise ValueError(f"{where}: weights must be numbers, got {weights!r}.") from None
     if array.shape != (len(names),):
         raise ValueError(
-            f"{where}: expected {len(names)} weights, one for each of {list(names)}, got shape {list(array.shape)}."
+            f"{where}: expected {len(names)} weights, one for each of {list(names)}, got shape {list(array.shape)}: "
+            f"{reprlib.repr(weights)}."
         )
     check_weights(array, names, where)
     return array

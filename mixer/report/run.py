@@ -17,7 +17,7 @@ _CLOCK = [
     "step", "samples", "tokens", "epoch", "progress", "batch_size", "total", "learning_rate", "learning_rate_factor",
     "loss", "gradient_norm",
 ]  # fmt: skip
-_STREAMS = ["step", "stream", "weight", "count", "items", "loss", "seen", "coverage", "epoch", "there"]
+_STREAMS = ["step", "stream", "weight", "count", "items", "loss", "seen", "coverage", "epoch", "there", "skipped"]
 _PASSES = {"epoch": "passes"}  # the stream's own, beside those of the clock
 _UPDATES = ["step", "hits", "misses", "load_seconds", "train_seconds", "probe_seconds"]
 
@@ -36,7 +36,7 @@ class Run:
         updates: The ledger's table of that name, one row an update: step, hits, misses, load_seconds,
             train_seconds (here without the next) and probe_seconds.
         streams: By name of the stream, one row an update: step, weight, count, items, loss, seen, coverage, `passes`
-            (the stream's own epochs) and there.
+            (the stream's own epochs), there and skipped (null where an older version wrote none).
         evaluations: By name of the evaluation set, one row an evaluation: step, loss.
         comparisons: By name of the stream, one row an update: step, excess_loss, loss_after; empty where losses were
             not compared.

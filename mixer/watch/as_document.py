@@ -13,16 +13,17 @@ def as_document(run: WatchedRun) -> dict[str, Any]:
         run: The run, read.
 
     Returns:
-        run, state, progress, seconds_left, clock (its newest row), loading_share, evaluated_at and streams: one a
-        stream, with what its newest row says, loss (mean over the last 50 updates), share (of their samples) and
-        evaluation. Beside each loss and the gradient's norm `..._is_finite` tells one that is no number (false) from
-        one that is not known (`None`).
+        run, state, reason (what stopped it, else `None`), progress, seconds_left, clock (its newest row),
+        loading_share, evaluated_at and streams: one a stream, with what its newest row says, loss (mean over the last
+        50 updates), share (of their samples) and evaluation. Beside each loss and the gradient's norm
+        `..._is_finite` tells one that is no number (false) from one that is not known (`None`).
     """
     gathered = run.gathered
     shares = gathered.shares()
     return {
         "run": run.folder,
         "state": run.state,
+        "reason": run.reason,
         "progress": run.progress,
         "seconds_left": run.seconds_left(),
         "clock": {

@@ -50,7 +50,7 @@ def _lines(run: WatchedRun, columns: int) -> list[Text]:
 
 def _title(run: WatchedRun) -> Text:
     state, silent = run.state, run.seconds_silent()
-    line = Text(state, style=_STATE_STYLES[state])
+    line = Text(state if run.reason is None else f"{state} ({run.reason.splitlines()[0]})", style=_STATE_STYLES[state])
     if state == "running" and silent > _SILENCE_SECONDS:
         line.append(f", silent for {duration_text(silent)}", style="yellow")
     line.append(f"  {run.note.get('policy', '')}", style="not bold default")

@@ -74,6 +74,12 @@ class WatchedRun:
         is_sealed = not any((self.folder / "ledger" / "clock").glob("tail-*.arrow"))
         return "finished" if self.progress >= 1.0 and is_sealed else "running"
 
+    @property
+    def reason(self) -> str | None:
+        """What stopped the run, if it was stopped: a signal, or an error."""
+        reason: str | None = self.note.get("reason")
+        return reason
+
     def seconds_left(self) -> float | None:
         """Estimates how long the run still takes: by what was seen of it here, before that by when it began."""
         if self.state != "running":

@@ -15,7 +15,8 @@ from mixer import Fixed, Policy, Uniform
 from mixer.drawers import StreamShare
 from mixer.random_state import RandomState
 from mixer.reader import SampleError, StreamReader
-from mixer.workers import Failure, Job, Workers
+from mixer.skipping import BrokenSample
+from mixer.workers import Job, Workers
 from tests.mixer.loading import (
     InProcess,
     Noisy,
@@ -180,7 +181,7 @@ def run_into_an_error(loader: Any) -> SampleError:
     return caught.value
 
 
-class TestFailures:
+class TestBrokenSamples:
     def test_a_sample_that_fails_is_named_with_the_traceback(self) -> None:
         message = str(run_into_an_error(make_loader(1, datasets=[Noisy(0, 20), Failing(1, 11)])))
         assert message.startswith("Stream 's1': sample 3 could not be loaded: OSError: disk on fire\n\nIn worker 0:")
@@ -292,7 +293,7 @@ class TestJobs:
         workers.start()
         done = list(workers.receive(0))
         assert [each.share[0].positions.tolist() for each, _ in done] == [[2], [3], [4]]
-        assert [isinstance(found, Failure) or found[0] for _, found in done] == [2, True, 4]
+        assert [isinstance(found, BrokenSample) or found[0] for _, found in done] == [2, True, 4]
         assert "ZeroDivisionError" in done[1][1].message
 
     def test_stopped_workers_forget_their_jobs(self) -> None:

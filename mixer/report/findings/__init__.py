@@ -8,6 +8,7 @@ from mixer.report.findings.finding import Finding
 from mixer.report.findings.learning import getting_worse, no_longer_learning, overfitting
 from mixer.report.findings.not_finite import not_finite
 from mixer.report.findings.repeated import over_repeated
+from mixer.report.findings.skipped import skipped
 from mixer.report.findings.starved import starved
 from mixer.report.findings.time_spent import loading_bound, probing_bound, unforeseen
 from mixer.report.run import Run
@@ -15,6 +16,7 @@ from mixer.report.run import Run
 # In the order of the page: the gravest first.
 _RULES: tuple[Callable[[Run], Finding | None], ...] = (
     not_finite,
+    skipped,
     starved,
     over_repeated,
     overfitting,

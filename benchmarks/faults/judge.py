@@ -1,0 +1,247 @@
+"""Whether a promise was kept: how the ranks ended, what they said, and what differs from the undisturbed run."""
+
+import re
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.crash import compare_ends, read_events
+from benchmarks.crash_run import END
+from benchmarks.faults.inside import STREAM
+from benchmarks.faults.kinds import Promise
+from benchmarks.faults.outside import Case
+from benchmarks.faults.ranks import End
+from benchmarks.faults.run import NUM_STEPS
+from mixer import Ledger
+
+_RESUMED = {Promise.RESUMES, Promise.NAMED, Promise.NAMED_OR_GOES_ON, Promise.SAVES, Promise.REFUSED}
+_MACHINE = "updates"  # the ledger's table of timings
+_SKIPPED = re.compile(r"Update (\d+) is skipped: the loss of \['(\w+)")
+_NAMED = re.compile(r"Update (\d+): the loss of stream '(\w+)' is not finite")
+
+
+@dataclass
+class Outcome:
+    """What became of a fault.
+
+    Args:
+        kind: The kind of fault.
+        num_ranks: Number of ranks.
+        number: Which one of its kind.
+        fault: What was drawn.
+        broken: What of the promise was not kept; empty if it was.
+        has_survived: Whether the run came to its end, resumed where that is promised.
+        is_equal: Whether it ended as the undisturbed one to the bit; `None` if it did not come to its end.
+        lost: What was lost.
+        updates_again: Updates that were done again after resuming.
+        seconds: From the fault until all ranks had ended.
+        was_injected: Whether there was a fault at all.
+    """
+
+    kind: str
+    num_ranks: int
+    number: int
+    fault: dict[str, Any]
+    broken: list[str] = field(default_factory=list)
+    has_survived: bool = False
+    is_equal: bool | None = None
+    lost: str = ""
+    updates_again: int = 0
+    seconds: float = 0.0
+    was_injected: bool = True
+
+
+def differences(case: Path, undisturbed: Path) -> list[str]:
+    """Compares the ends of two runs.
+
+    Args:
+        case: Folder of the one.
+        undisturbed: Folder of the other.
+
+    Returns:
+        The parts that are not the same to the bit: `weights`, `optimizer`, `logs` (without timings), and the ledger's
+        tables that a repetition of the run gives again.
+    """
+    ends = [torch.load(folder / END, weights_only=False) for folder in (case, undisturbed)]
+    ledgers = [Ledger(folder / "disk" / "run" / "ledger") for folder in (case, undisturbed)]
+    tables = {
+        name: ledgers[0].read(name).to_pandas().equals(ledgers[1].read(name).to_pandas())
+        for name in ledgers[0].tables()
+        if name != _MACHINE
+    }
+    same = {**compare_ends(*ends), **{f"ledger/{name}": are for name, are in tables.items()}}
+    return [name for name, is_same in same.items() if not is_same]
+
+
+def judge(case: Case, undisturbed: Path, end: End) -> Outcome:
+    """Resumes the run where that is promised, and says whether the promise was kept.
+
+    Args:
+        case: The fault.
+        undisturbed: Folder of the undisturbed run.
+        end: How the ranks ended after the fault.
+
+    Returns:
+        What became of it.
+    """
+    kind = case.kind
+    outcome = Outcome(kind.name, case.num_ranks, case.number, case.fault, seconds=end.seconds)
+    if end.hung:
+        outcome.broken.append(f"hung: ranks {end.hung} had to be killed")
+    _ENDINGS[kind.promise](case, end, outcome)
+    if kind.promise is Promise.LEAVES_OUT:
+        _judge_left_out(case, undisturbed, outcome, end)
+        return outcome
+    if kind.promise in (Promise.SKIPS, Promise.WARNS):
+        _judge_losses(case, undisturbed, outcome, end)
+        return outcome
+    if kind.promise in _RESUMED and not (kind.promise is Promise.NAMED_OR_GOES_ON and end.is_well):
+        done = _updates(case)
+        resumed = case.resume()
+        if not resumed.is_well:
+            outcome.broken.append(f"resumed, it ended with {resumed.codes}: {_last_line(resumed)}")
+            outcome.lost = "the run"
+            return outcome
+        outcome.updates_again = max(_updates(case) - NUM_STEPS, 0)
+        if kind.promise is Promise.SAVES and outcome.updates_again:
+            outcome.broken.append(f"{outcome.updates_again} updates were done again")
+        if kind.promise is Promise.REFUSED and done:
+            outcome.broken.append(f"{done} updates were done before it was refused")
+    _judge_equality(case, undisturbed, outcome)
+    return outcome
+
+
+def _judge_equality(case: Case, undisturbed: Path, outcome: Outcome) -> None:
+    if not (case.folder / END).is_file():
+        is_refused = case.kind.promise is Promise.NAMED_OR_EQUAL
+        outcome.lost = "refused" if is_refused else "the run"
+        outcome.has_survived = is_refused and not outcome.broken
+        if not is_refused:
+            outcome.broken.append("it did not come to its end")
+        return
+    differing = differences(case.folder, undisturbed)
+    outcome.has_survived, outcome.is_equal = True, not differing
+    outcome.lost = ", ".join(differing) or "nothing"
+    if differing:
+        outcome.broken.append(f"DIFFERENT from the undisturbed run: {outcome.lost}")
+
+
+def _ends_well(case: Case, end: End, outcome: Outcome) -> None:
+    if not end.is_well:
+        outcome.broken.append(f"ended with {end.codes}: {_last_line(end)}")
+
+
+def _ends(case: Case, end: End, outcome: Outcome) -> None:
+    if not all(end.codes):
+        outcome.broken.append(f"some ranks ended as if nothing had been: {end.codes}")
+
+
+def _ends_by_signal(case: Case, end: End, outcome: Outcome) -> None:
+    number = signal.SIGTERM if case.kind.how.startswith("sigterm") else signal.SIGINT
+    if set(end.codes) != {128 + number}:
+        outcome.broken.append(f"ended with {end.codes}, not {128 + number}: {_last_line(end)}")
+
+
+def _ends_naming(case: Case, end: End, outcome: Outcome) -> None:
+    silent = case.fault.get("rank") if case.kind.how in ("absent", "stop_one") else None
+    names = [name.format(**case.fault) for name in case.kind.names]
+    for rank, (code, console) in enumerate(zip(end.codes, end.consoles, strict=True)):
+        if rank == silent:
+            continue
+        if code == 0:
+            outcome.broken.append(f"rank {rank} ended as if nothing had been")
+        missing = [name for name in names if name not in console]
+        if missing:
+            outcome.broken.append(f"rank {rank} does not name {missing}, but says: {_last(console)}")
+
+
+def _ends_naming_or_well(case: Case, end: End, outcome: Outcome) -> None:
+    if not end.is_well:
+        _ends_naming(case, end, outcome)
+
+
+def _second_is_refused(case: Case, end: End, outcome: Outcome) -> None:
+    _ends_naming(case, end, outcome)
+    if any(case.fault["first"]):
+        outcome.broken.append(f"the first run ended with {case.fault['first']}")
+
+
+_ENDINGS = {
+    Promise.GOES_ON: _ends_well,
+    Promise.RESUMES: _ends,
+    Promise.NAMED: _ends_naming,
+    Promise.NAMED_OR_GOES_ON: _ends_naming_or_well,
+    Promise.SAVES: _ends_by_signal,
+    Promise.REFUSED: _ends_naming,
+    Promise.SECOND_REFUSED: _second_is_refused,
+    Promise.NAMED_OR_EQUAL: _ends_naming_or_well,
+    Promise.LEAVES_OUT: _ends_well,
+    Promise.SKIPS: _ends_well,
+    Promise.WARNS: _ends_well,
+}
+
+
+def _judge_losses(case: Case, undisturbed: Path, outcome: Outcome, end: End) -> None:
+    """Judges a run with losses that are not finite: which updates they were in, and what became of the others."""
+    outcome.has_survived = end.is_well
+    if not end.is_well:
+        outcome.lost = "the run"
+        return
+    frames = [Ledger(folder / "disk" / "run" / "ledger").to_pandas() for folder in (case.folder, undisturbed)]
+    bad = frames[0][(frames[0]["items"] > 0) & frames[0]["loss"].isna()]
+    first = int(bad["step"].min()) if len(bad) else NUM_STEPS + 1
+    befores = [frame[frame["step"] < first].reset_index(drop=True) for frame in frames]
+    if not befores[0].equals(befores[1]):
+        outcome.broken.append("the updates before the first such loss differ")
+    weights = torch.load(case.folder / END, weights_only=False)["weights"].values()
+    are_finite = all(bool(torch.isfinite(weight).all()) for weight in weights)
+    named = {int(step) for step, _ in _NAMED.findall(end.consoles[0])}
+    skipped = {int(step) for step, _ in _SKIPPED.findall(end.consoles[0])}
+    steps = set(np.unique(bad["step"]).tolist())
+    if not steps:
+        outcome.was_injected = False
+    if named != steps:
+        outcome.broken.append(f"updates {sorted(steps)} had such losses, and {sorted(named)} were named")
+    if case.kind.promise is Promise.SKIPS and not (skipped == steps and are_finite):
+        outcome.broken.append(f"updates {sorted(skipped)} were skipped, weights are finite: {are_finite}")
+    outcome.lost = f"{len(skipped)} updates" if case.kind.promise is Promise.SKIPS else "the weights"
+    if case.kind.promise is Promise.WARNS and are_finite:
+        outcome.lost = "nothing"
+
+
+def _judge_left_out(case: Case, undisturbed: Path, outcome: Outcome, end: End) -> None:
+    """Judges a run that left a sample out: it is named and counted, and what each stream gave stays the same."""
+    outcome.has_survived = end.is_well
+    if not end.is_well:
+        outcome.lost = "the run"
+        return
+    consoles = "\n".join(end.consoles)
+    missing = [name for name in (one.format(**case.fault) for one in case.kind.names) if name not in consoles]
+    if missing:
+        outcome.broken.append(f"no rank names {missing}")
+    frames = [Ledger(folder / "disk" / "run" / "ledger").to_pandas() for folder in (case.folder, undisturbed)]
+    skipped = int(frames[0][frames[0]["stream"] == STREAM]["skipped"].max())
+    if skipped != 1:
+        outcome.broken.append(f"{skipped} samples were counted as left out")
+    if not frames[0][["step", "stream", "seen"]].equals(frames[1][["step", "stream", "seen"]]):
+        outcome.broken.append("the streams went on from other places than without the fault")
+    outcome.lost = f"{skipped} sample"
+
+
+def _updates(case: Case) -> int:
+    return sum(event.kind == "step" for event in read_events(case.folder))
+
+
+def _last_line(end: End) -> str:
+    consoles = [console for code, console in zip(end.codes, end.consoles, strict=True) if code]
+    return _last(consoles[0]) if consoles else "nothing"
+
+
+def _last(console: str) -> str:
+    lines = [line.strip() for line in console.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"[\w.]+(Error|Interrupt|Exception)\b", line)]
+    return (errors or lines or ["nothing"])[-1][:300]

@@ -1,0 +1,72 @@
+"""What a kind of fault is: what is injected, how often, what is drawn from the seed, and what is promised."""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Promise(Enum):
+    """What is promised of a kind of fault."""
+
+    GOES_ON = "the run goes on and ends equal"
+    RESUMES = "the run ends on all ranks; resumed, it is equal"
+    NAMED = "an error on all ranks names it; resumed without the fault, it is equal"
+    NAMED_OR_GOES_ON = "the run ends equal, or an error on all ranks names it; resumed, it is equal then"
+    SAVES = "the run saves and ends in order; resumed, no update is done again and it is equal"
+    REFUSED = "an error on all ranks names it before an update is done; without the fault it is equal"
+    SECOND_REFUSED = "the second run is refused with an error that names it; the first ends equal"
+    NAMED_OR_EQUAL = "an error on all ranks names the file, or the run ends equal"
+    LEAVES_OUT = "the run goes on without the sample, which is named and counted"
+    SKIPS = "the updates with such a loss are left out and named, all others stay"
+    WARNS = "the updates with such a loss are named; the weights are lost, as the Trainer loses them"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of the undisturbed run when faults are drawn.
+
+    Args:
+        num_ranks: Its ranks.
+        instant: Draws an instant of its time: after which update, and how many seconds later.
+        read: Which samples of the disturbed stream it reads,
+        num_samples: and how many that stream has.
+    """
+
+    num_ranks: int
+    instant: Callable[[random.Random], dict[str, Any]]
+    read: list[int]
+    num_samples: int
+
+
+Draw = Callable[[random.Random, Known], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fault.
+
+    Args:
+        name: What `--kinds` calls it.
+        what: What is injected.
+        promise: What is promised.
+        how: What injects it, a name in `outside.OUTSIDE`.
+        counts: How many are injected, by the number of ranks.
+        draw: Draws the numbers of one of them.
+        names: What the error says on every rank that can speak, filled in with what was drawn.
+        inside: What each rank does to itself, a name in `inside.INSIDE`.
+        num_workers: Worker processes a rank.
+        timeout_seconds: How long ranks wait for each other.
+    """
+
+    name: str
+    what: str
+    promise: Promise
+    how: str = "train"
+    counts: Mapping[int, int] = field(default_factory=lambda: {2: 4, 4: 2})
+    draw: Draw = lambda generator, known: {}
+    names: tuple[str, ...] = ()
+    inside: str = ""
+    num_workers: int = 0
+    timeout_seconds: int = 60

@@ -1,0 +1,269 @@
+"""All kinds of faults, each with its promise."""
+
+from benchmarks.faults import draws
+from benchmarks.faults.kinds import Kind, Promise
+from benchmarks.faults.run import NUM_STEPS, SAVE_STEPS
+
+_KILLS = (
+    Kind("kill-one", "SIGKILL of one rank", Promise.RESUMES, "kill_one", {2: 8, 4: 4}, draws.instant_of_rank),
+    Kind("kill-all", "SIGKILL of all ranks", Promise.RESUMES, "kill_all", {2: 8, 4: 4}, draws.instant),
+    Kind(
+        "kill-loader-worker",
+        "SIGKILL of a worker process that loads samples",
+        Promise.NAMED_OR_GOES_ON,
+        "kill_worker",
+        draw=draws.step_of_rank,
+        names=("A worker process died",),
+        num_workers=1,
+    ),
+)
+
+_SIGNALS = (
+    Kind("sigterm-one", "SIGTERM to one rank", Promise.SAVES, "sigterm_one", {2: 4, 4: 2}, draws.instant_of_rank),
+    Kind("sigterm-all", "SIGTERM to all ranks", Promise.SAVES, "sigterm_all", {2: 6, 4: 3}, draws.instant),
+    Kind("sigint-one", "SIGINT to one rank", Promise.SAVES, "sigint_one", {2: 3, 4: 1}, draws.instant_of_rank),
+    Kind("sigint-all", "SIGINT to all ranks", Promise.SAVES, "sigint_all", {2: 4, 4: 2}, draws.instant),
+    Kind(
+        "sigint-twice",
+        "a second SIGINT to all ranks within one update",
+        Promise.RESUMES,
+        "sigint_twice",
+        {2: 3, 4: 1},
+        draws.in_a_step,
+        inside="long_update",
+    ),
+)
+
+_RANKS = (
+    Kind("slow-rank", "one rank is 10 times as slow", Promise.GOES_ON, draw=draws.rank, inside="slow_rank"),
+    Kind(
+        "stopped-rank",
+        "one rank stops for good in the midst (SIGSTOP)",
+        Promise.NAMED,
+        "stop_one",
+        {2: 2, 4: 1},
+        draws.instant_of_rank,
+        names=("imed out",),
+        timeout_seconds=5,
+    ),
+    Kind(
+        "absent-rank",
+        "a rank never arrives",
+        Promise.NAMED,
+        "absent",
+        {2: 2, 4: 1},
+        draws.rank,
+        names=("imed out",),
+        inside="early_meeting",
+        timeout_seconds=5,
+    ),
+    Kind("clock", "the clock leaps forth or back", Promise.GOES_ON, draw=draws.clock, inside="leaping_clock"),
+)
+
+_DISKS = (
+    Kind(
+        "full-checkpoint",
+        "the disk is full while a checkpoint is written",
+        Promise.NAMED,
+        "on_small_disk",
+        {2: 6, 4: 2},
+        draws.full_disk("checkpoint", NUM_STEPS // SAVE_STEPS, 150_000),
+        names=("No space left on device",),
+        inside="full_disk",
+    ),
+    Kind(
+        "full-ledger",
+        "the disk is full while the ledger is written",
+        Promise.NAMED,
+        "on_small_disk",
+        {2: 4, 4: 2},
+        draws.full_disk("ledger", 40, 4_000),
+        names=("No space left on device",),
+        inside="full_disk",
+    ),
+    Kind(
+        "full-buffer",
+        "the disk is full while the replay buffer is written",
+        Promise.NAMED,
+        "on_small_disk",
+        {2: 4, 4: 2},
+        draws.full_disk("buffer", NUM_STEPS // SAVE_STEPS, 12_000),
+        names=("No space left on device",),
+        inside="full_disk",
+    ),
+    Kind(
+        "read-only",
+        "the output folder is read-only from the start",
+        Promise.REFUSED,
+        "read_only",
+        {2: 1, 4: 1},
+        names=("Read-only file system", "disk"),
+    ),
+    Kind(
+        "read-only-later",
+        "the output folder becomes read-only",
+        Promise.NAMED,
+        "read_only_later",
+        {2: 3, 4: 1},
+        draws.instant,
+        names=("Read-only file system",),
+    ),
+    Kind(
+        "two-runs",
+        "a second run is started in the folder of one that goes on",
+        Promise.SECOND_REFUSED,
+        "two_runs",
+        {2: 4, 4: 2},
+        draws.instant,
+        names=("disk/run",),
+    ),
+)
+
+_CHECKPOINT = f"run/checkpoint-{NUM_STEPS - SAVE_STEPS}"
+_FILES: dict[str, tuple[str, int, tuple[str, ...]]] = {
+    "controller": ("the controller's file", 4, (f"{_CHECKPOINT}/mixing.json",)),
+    "ledger": ("a file of the ledger", 5, ("run/ledger/**/*",)),
+    "buffer": ("a file of the replay buffer", 5, (f"{_CHECKPOINT}/methods/memory/**/*",)),
+    "marker": ("the list of a checkpoint's files", 2, (f"{_CHECKPOINT}/complete.json",)),
+    "state": (
+        "weights, optimizer, random state or the Trainer's own state",
+        4,
+        tuple(f"{_CHECKPOINT}/{name}" for name in ("*.safetensors", "*.pt", "*.pth", "trainer_state.json")),
+    ),
+}
+_DAMAGES = {"flipped": "one bit of {} is flipped", "truncated": "the end of {} is lost", "zeroed": "bytes of {} are 0"}
+
+_DAMAGED = tuple(
+    Kind(
+        f"{how}-{name}",
+        sentence.format(what),
+        Promise.NAMED_OR_EQUAL,
+        "damaged",
+        {2: count, 4: 1},
+        draws.damage(how, *where),
+        names=("{damaged}",),
+    )
+    for name, (what, count, where) in _FILES.items()
+    for how, sentence in _DAMAGES.items()
+)
+
+_DATA = (
+    Kind(
+        "failing-sample",
+        "one sample raises",
+        Promise.NAMED,
+        draw=draws.sample,
+        names=("'a'", "{index}", "the disk under this sample is gone"),
+        inside="failing_sample",
+    ),
+    Kind(
+        "failing-sample-in-worker",
+        "one sample raises in a worker process",
+        Promise.NAMED,
+        draw=draws.sample,
+        names=("'a'", "{index}", "the disk under this sample is gone"),
+        inside="failing_sample",
+        num_workers=1,
+    ),
+    Kind(
+        "skipped-sample",
+        "one sample raises, on_sample_error='skip'",
+        Promise.LEAVES_OUT,
+        draw=draws.unknown_sample,
+        names=("'a'", "{index}", "the disk under this sample is gone"),
+        inside="skipped_sample",
+    ),
+    Kind("empty-sample", "one sample is empty", Promise.NAMED, draw=draws.unknown_sample, names=("'a'",), inside="empty_sample"),
+    Kind(
+        "long-sample",
+        "one sample is ten times as long as all others",
+        Promise.NAMED,
+        draw=draws.unknown_sample,
+        names=("'a'",),
+        inside="long_sample",
+    ),
+    Kind(
+        "shrinking-data",
+        "a data set becomes shorter while the run goes on",
+        Promise.NAMED,
+        draw=draws.early_step,
+        names=("'a'", "out of range"),
+        inside="shrinking_data",
+    ),
+    Kind(
+        "growing-data",
+        "a data set becomes longer while the run goes on",
+        Promise.GOES_ON,
+        draw=draws.step,
+        inside="growing_data",
+    ),
+    Kind(
+        "other-length",
+        "a data set has another length when a run is resumed",
+        Promise.NAMED,
+        "resumed",
+        draw=draws.other_length,
+        names=("'a'",),
+        inside="other_length",
+    ),
+)
+
+_LOSSES = tuple(
+    Kind(
+        f"{value}-loss-{nonfinite}",
+        f"the loss of one sample is {word}, nonfinite={nonfinite!r}",
+        promise,
+        counts={2: 2, 4: 1},
+        draw=draws.bad_loss(value, nonfinite),
+        names=("'a'", "not finite"),
+        inside="bad_loss",
+    )
+    for value, word in (("nan", "NaN"), ("inf", "infinite"))
+    for nonfinite, promise in (("raise", Promise.NAMED), ("skip", Promise.SKIPS), ("warn", Promise.WARNS))
+)
+
+_CONTROLS = (
+    Kind(
+        "failing-policy",
+        "the policy raises",
+        Promise.NAMED,
+        draw=draws.step,
+        names=("the policy lost its way",),
+        inside="failing_policy",
+    ),
+    Kind(
+        "nonsense-policy",
+        "the policy returns NaN, infinite, negative or too few weights",
+        Promise.NAMED,
+        counts={2: 7, 4: 2},
+        draw=draws.nonsense("nan", "infinite", "negative", "zero", "too few", "too many", "two-dimensional"),
+        names=("ReplayRatio", "{step}"),
+        inside="nonsense_policy",
+    ),
+    Kind(
+        "other-policy",
+        "the policy decides otherwise on one rank",
+        Promise.NAMED,
+        draw=draws.step_of_rank,
+        names=("planned different updates", "rank {rank}"),
+        inside="other_policy",
+    ),
+    Kind(
+        "failing-schedule",
+        "the batch-size schedule raises",
+        Promise.NAMED,
+        draw=draws.step,
+        names=("the schedule lost its way",),
+        inside="failing_schedule",
+    ),
+    Kind(
+        "nonsense-schedule",
+        "the batch-size schedule returns NaN, infinity, text or nothing",
+        Promise.NAMED,
+        draw=draws.nonsense("nan", "infinite", "negative", "zero", "text", "nothing"),
+        names=("Ramp", "{step}"),
+        inside="nonsense_schedule",
+    ),
+)
+
+KINDS: tuple[Kind, ...] = (*_KILLS, *_SIGNALS, *_RANKS, *_DISKS, *_DAMAGED, *_DATA, *_LOSSES, *_CONTROLS)

@@ -1,0 +1,62 @@
+"""What an error means that a rank meets while others are with it: whose it is, and who did not come."""
+
+import time
+
+import torch.distributed as dist
+
+from mixer.agreement import DisagreementError, RemoteError, in_words
+from mixer.memory import MicroBatchMemoryError
+from mixer.notes import has_waited, leave_note, note_waiting, read_note
+
+# These are raised on all ranks together, and say everything.
+_TOLD = (RemoteError, DisagreementError, MicroBatchMemoryError)
+_SECONDS_TO_BE_TOLD = 1.0
+OUT_OF_MEMORY = "Out of memory: "
+
+
+def explained(error: Exception, where: str, rank: int, world_size: int, timeout_seconds: float) -> Exception | None:
+    """Says what an error means on this rank, and leaves a note for the others if it is this rank's own.
+
+    The others may wait for this rank in a collective. Once its process ends, they find the connection broken, and the
+    note; a backend that aborts or waits on in that case (NCCL may) leaves them to the launcher.
+
+    Args:
+        error: What a run ended with on this rank.
+        where: What the run was at.
+        rank: This rank.
+        world_size: Number of ranks.
+        timeout_seconds: How long ranks wait for each other.
+
+    Returns:
+        The error of the rank that failed, or that one of them did not come in time; `None` where the error speaks for
+        itself.
+    """
+    if world_size == 1 or isinstance(error, _TOLD):
+        return None
+    note = read_note()
+    if type(error) is not RuntimeError and not isinstance(error, dist.DistError):
+        if note is None:
+            leave_note(f"rank {rank} failed {where}: {in_words(error)}")
+        return None
+    if note is not None:
+        is_memory = note.startswith(OUT_OF_MEMORY)
+        return MicroBatchMemoryError(note.removeprefix(OUT_OF_MEMORY)) if is_memory else RemoteError(note)
+    if "timed out" not in str(error).lower():
+        leave_note(f"rank {rank} failed {where}: {in_words(error)}")
+        return None
+    late = _late(rank, world_size)
+    message = (
+        f"Rank {rank} waited {timeout_seconds:g} seconds (ddp_timeout) for others {where}. Of {late} nothing was "
+        "heard: see in their logs, or by py-spy, what they are at. A larger training.ddp_timeout waits longer for "
+        "ranks that are slow. The run goes on from its newest checkpoint."
+    )
+    leave_note(message)
+    return TimeoutError(message)
+
+
+def _late(rank: int, world_size: int) -> str:
+    """Names the ranks that do not wait themselves."""
+    note_waiting(rank)
+    time.sleep(_SECONDS_TO_BE_TOLD)
+    ranks = [other for other in range(world_size) if other != rank and not has_waited(other)]
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" if ranks else "none of them"

@@ -1,0 +1,114 @@
+"""Signals that ask a run to end: noted while it trains, heeded once the update in progress is done."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+# Pre-emption sends SIGTERM, people SIGINT (Ctrl-C), and Slurm what its --signal says.
+_NUMBERS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
+NUM_SIGNALS = len(_NUMBERS)
+# What nobody has set a handler for.
+_UNHANDLED: tuple[Any, ...] = (signal.SIG_DFL, signal.default_int_handler)
+# Launchers pass a Ctrl-C on to ranks that have had it from the terminal already: that is not the second one.
+_SECONDS_TO_BE_ANOTHER = 1.0
+_SECONDS_LEFT_TO_WORKERS = 60
+
+
+class RunTerminated(SystemExit):
+    """A run was saved and ended after a signal; where nobody catches it, the process ends as by that signal.
+
+    Args:
+        message: What became of the run.
+        number: The signal.
+    """
+
+    def __init__(self, message: str, number: int):
+        super().__init__(128 + number)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """A run was saved and ended after a SIGINT."""
+
+
+class StopSignals:
+    """Notes signals while it is entered: in the main thread, and only those that nobody else handles or ignores."""
+
+    def __init__(self) -> None:
+        self._received: dict[int, float] = {}
+        self._previous: dict[int, Any] = {}
+        self._process = os.getpid()
+
+    def __enter__(self) -> "StopSignals":
+        if threading.current_thread() is threading.main_thread():
+            for number in _NUMBERS:
+                if signal.getsignal(number) in _UNHANDLED:
+                    self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, previous in self._previous.items():
+            signal.signal(number, previous)
+        self._previous = {}
+
+    @property
+    def flags(self) -> tuple[int, ...]:
+        """Whether each of them has come, as ranks tell each other: `[NUM_SIGNALS]` of 0 and 1."""
+        return tuple(int(number in self._received) for number in _NUMBERS)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:
+            _outlive_the_update(number)
+            return
+        now, first = time.monotonic(), self._received.setdefault(number, time.monotonic())
+        if number == signal.SIGINT and now - first >= _SECONDS_TO_BE_ANOTHER:
+            signal.default_int_handler(number, frame)
+        if now <= first:
+            _tell(number)
+
+
+def which(flags: Any) -> signal.Signals | None:
+    """Says which signal ends a run.
+
+    Args:
+        flags: What `StopSignals.flags` of the ranks add up to.
+
+    Returns:
+        The first one that came to a rank, SIGTERM before the others; `None` if none did.
+    """
+    return next((signal.Signals(number) for number, count in zip(_NUMBERS, flags, strict=False) if count), None)
+
+
+def ending(message: str, number: signal.Signals) -> BaseException:
+    """Gives what a run is left with once it has ended after a signal.
+
+    Args:
+        message: What became of it.
+        number: The signal.
+
+    Returns:
+        What Python raises at a SIGINT; for other signals what ends the process with the status of that signal.
+    """
+    return RunInterrupted(message) if number == signal.SIGINT else RunTerminated(message, number)
+
+
+def _outlive_the_update(number: int) -> None:
+    """In a worker that was forked from the run: lets the run, which still needs it, end first."""
+    if number != signal.SIGINT:
+        signal.signal(number, signal.SIG_DFL)
+        signal.alarm(_SECONDS_LEFT_TO_WORKERS)
+
+
+def _tell(number: int) -> None:
+    name = signal.Signals(number).name
+    again = " Another one ends it at once." if number == signal.SIGINT else ""
+    with contextlib.suppress(RuntimeError, OSError, ValueError):  # the stream may be in the midst of a write, or closed
+        print(f"{name}: the run ends after this update, with a checkpoint.{again}", file=sys.stderr)  # noqa: T201

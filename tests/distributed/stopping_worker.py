@@ -1,0 +1,99 @@
+"""What each of two ranks does in the tests of stopping: `torchrun ... stopping_worker.py FOLDER [backward|late]`."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from mixer.signals import RunInterrupted, RunTerminated
+from tests.distributed.launch import end_with, message_of
+from tests.mixer.test_resume import build, end_of, go_on
+
+
+class At(TrainerCallback):
+    """Does something at an event of a step on some ranks."""
+
+    def __init__(self, event: str, step: int, ranks: set[int], does: Callable[[Any], Any]):
+        def happen(args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == step and args.process_index in ranks:
+                does(control)
+
+        setattr(self, f"on_{event}", happen)
+
+
+def _receive(number: signal.Signals) -> Callable[[Any], Any]:
+    return lambda control: os.kill(os.getpid(), number)
+
+
+def _ask(*flags: str) -> Callable[[Any], Any]:
+    return lambda control: [setattr(control, flag, True) for flag in flags]
+
+
+def signals(folder: Path) -> dict[str, Any]:
+    """A signal that one rank has, or all, at different updates; and what is gone on with after it."""
+    results: dict[str, Any] = {}
+    whole = build(folder / "whole", max_steps=6)
+    whole.train()
+    # The ledger is the main process's: another one sees it as far as it is written.
+    own = set() if whole.is_world_process_zero() else {"streams", "losses", "clock", "evaluations"}
+    expected = {part: end for part, end in end_of(whole).items() if part not in own}
+    for name, ranks, number in (("one", {1}, signal.SIGTERM), ("all", {0, 1}, signal.SIGINT)):
+        trainer = build(folder / name, callbacks=[At("step_begin", 3, ranks, _receive(number))], max_steps=6)
+        try:
+            trainer.train()
+        except (RunTerminated, RunInterrupted) as ended:
+            results[name] = [type(ended).__name__, str(ended).split(";")[0], trainer.state.global_step]
+    end = go_on(build(folder / "one", max_steps=6))
+    results["differs"] = [part for part in expected if end[part] != expected[part]]
+    return results
+
+
+def controls(folder: Path) -> dict[str, Any]:
+    """What a callback asks for on one rank alone."""
+    stopped = build(folder / "stopped", callbacks=[At("step_end", 3, {1}, _ask("should_training_stop"))])
+    stopped.train()
+    asked = build(
+        folder / "asked", callbacks=[At("step_end", 3, {1}, _ask("should_save", "should_evaluate"))], max_steps=4
+    )
+    asked.train()
+    late = build(folder / "late", callbacks=[At("evaluate", 2, {0}, _ask("should_training_stop"))])
+    late.train()
+    evaluated = sorted({entry["step"] for entry in asked.state.log_history if "eval_loss" in entry})
+    return {
+        "stopped": stopped.state.global_step,
+        "saved": (folder / "asked" / "checkpoint-3" / "complete.json").is_file(),
+        "evaluated": evaluated,
+        "late": late.state.global_step,
+    }
+
+
+def failing(folder: Path, kind: str) -> None:
+    """An error in the midst of a backward, or a rank that stays away, on rank 1 alone."""
+
+    def fail(control: Any) -> None:
+        while kind == "late" and not (folder / "late-0.txt").exists():
+            time.sleep(0.1)
+        raise ValueError("a broken callback")
+
+    trainer = build(folder, callbacks=[At("step_begin", 3, {1}, fail)], ddp_timeout=6)
+    message = message_of(trainer.train)
+    rank = trainer.args.process_index
+    (folder / f"{kind}-{rank}.txt").write_text(message)
+    sys.stdout.flush()
+    os._exit(0 if rank == 0 else 1)
+
+
+if __name__ == "__main__":
+    for number, handler in ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+        signal.signal(number, handler)
+    torch.set_num_threads(1)
+    place = Path(sys.argv[1])
+    if len(sys.argv) > 2:
+        failing(place, sys.argv[2])
+    end_with({**signals(place), **controls(place)}, place, "results")

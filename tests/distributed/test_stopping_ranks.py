@@ -1,0 +1,49 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.distributed.launch import results_of
+from tests.distributed.warm import launch_warm, run_warm
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("stopping")
+    launch_warm("stopping_worker.py", folder)
+    return results_of(folder, "results")
+
+
+def test_a_signal_to_one_rank_ends_both_at_the_same_update_and_nothing_is_lost(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        assert result["one"] == ["RunTerminated", "SIGTERM ended the run after update 5", 5]
+        assert result["differs"] == []
+
+
+def test_a_signal_to_both_is_one(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        assert result["all"] == ["RunInterrupted", "SIGINT ended the run after update 5", 5]
+
+
+def test_what_a_callback_asks_for_on_one_rank_all_ranks_do(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        assert result["stopped"] == 3
+        assert result["saved"]
+        assert result["evaluated"] == [0, 2, 3, 4]
+        assert result["late"] == 2
+
+
+def test_the_error_of_one_rank_is_told_by_the_one_that_waits_for_it(tmp_path: Path) -> None:
+    codes, output = run_warm("stopping_worker.py", tmp_path, "backward")
+    assert codes == [0, 1], output[-4000:]
+    told = (tmp_path / "backward-0.txt").read_text()
+    assert told == "RemoteError: rank 1 failed in update 4: ValueError: a broken callback"
+
+
+def test_a_rank_that_stays_away_is_waited_for_as_long_as_is_said(tmp_path: Path) -> None:
+    codes, output = run_warm("stopping_worker.py", tmp_path, "late", timeout_seconds=60)
+    assert codes[0] == 0, output[-4000:]
+    told = (tmp_path / "late-0.txt").read_text()
+    assert told.startswith(
+        "TimeoutError: Rank 0 waited 6 seconds (ddp_timeout) for others in update 4. Of rank 1 nothing"
+    )
