@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mixer.bounded import load_json
+
 STATE_FILE = "mixing.json"
 MARKER_FILE = "complete.json"
 CAP_ENTRY = "micro_batch_cap"
@@ -81,7 +83,7 @@ def read_json(path: Path) -> dict[str, Any]:
         ValueError: If it is missing, torn, or something else.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = load_json(path)
     except (OSError, ValueError) as error:
         state = "torn" if path.is_file() else "missing"
         raise ValueError(f"{path} is {state} ({error}). Resume from an earlier checkpoint.") from None
@@ -147,7 +149,7 @@ def read_marker(checkpoint: Path) -> dict[str, Any] | None:
         The marker with its `files` and their sizes, or `None` if there is none that can be read.
     """
     try:
-        marker = json.loads((checkpoint / MARKER_FILE).read_text(encoding="utf-8"))
+        marker = load_json(checkpoint / MARKER_FILE)
     except (OSError, ValueError):
         return None
     return marker if isinstance(marker, dict) and isinstance(marker.get("files"), dict) else None

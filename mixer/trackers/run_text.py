@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from mixer.plain_yaml import load_yaml
 from mixer.trackers.redacting import redacted
 
 
@@ -27,7 +28,7 @@ class RunText:
         """The recipe without secrets, or the description where there is none."""
         if self.recipe is None:
             return json.dumps({name: value for name, value in self._told.items() if name != "streams"}, indent=2)
-        return yaml.safe_dump(redacted(yaml.safe_load(self.recipe)), sort_keys=False, allow_unicode=True)
+        return yaml.safe_dump(redacted(load_yaml(self.recipe)), sort_keys=False, allow_unicode=True)
 
     @property
     def _told(self) -> dict[str, Any]:
