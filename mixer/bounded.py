@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Any
 
 MOST_JSON_BYTES = 512 * 2**20
 MOST_LEVELS = 100
+# Of samples and steps: sums of some of them stay whole numbers of 64 bits.
+MOST_COUNT = 2**56
+MOST_SAMPLES_OF_AN_UPDATE = 2**31 - 1
 
 # What code raises that is given other data than it wrote.
 DAMAGE = (
@@ -126,6 +130,27 @@ def whole_number(value: Any, name: str, least: int = 0, most: int = 2**63 - 1) -
         shown = found if len(found) <= _LONGEST_REASON else f"{found[:_LONGEST_REASON]}..."
         raise ValueError(f"{name} must be a whole number from {least} to {most}, but {shown} was saved")
     return value
+
+
+def finite_number(value: Any, name: str, least: float = -math.inf, most: float = math.inf) -> float:
+    """Takes a number out of saved data.
+
+    Args:
+        value: What stands there.
+        name: What it is, for the error.
+        least: The least that it can be.
+        most: The most.
+
+    Returns:
+        The number.
+
+    Raises:
+        ValueError: If it is no number, not finite, or out of these limits.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or not least <= value <= most:
+        raise ValueError(f"{name} must be a number from {least} to {most}, but {value!r} was saved"[:_LONGEST_REASON])
+    return float(value)
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class Stream:
         if not isinstance(self.name, str) or not self.name.strip():
             raise ValueError(f"A stream needs a name that is not empty, got {self.name!r}.")
         if not self.name.isprintable():
-            raise ValueError(f"Stream name {self.name!r}: logs, tables and terminals show it; use printable characters.")
+            raise ValueError(f"Stream name {self.name!r}: it is shown on terminals, use printable characters.")
         if "/" in self.name:
             raise ValueError(f"Stream name {self.name!r}: '/' separates the parts of a log key, use another character.")
         _check_dataset(self)

@@ -40,7 +40,7 @@ class Task:
         if not isinstance(self.name, str) or not self.name.strip() or "/" in self.name:
             raise ValueError(f"A task needs a name that is not empty and without '/', got {self.name!r}.")
         if not self.name.isprintable():
-            raise ValueError(f"Task name {self.name!r}: logs, tables and terminals show it; use printable characters.")
+            raise ValueError(f"Task name {self.name!r}: it is shown on terminals, use printable characters.")
         for part in ("train", "evaluation"):
             self._check_data(part, getattr(self, part))
         found = self.labels_trained_on

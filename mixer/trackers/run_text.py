@@ -1,6 +1,8 @@
 """What a run is, in the forms that trackers keep."""
 
+import html
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +11,9 @@ import yaml
 
 from mixer.plain_yaml import load_yaml
 from mixer.trackers.redacting import redacted
+
+# What Markdown reads as links, pictures, code and ends of cells.
+_MARKDOWN = re.compile(r"[\\`|\[\]!]")
 
 
 @dataclass(frozen=True)
@@ -75,4 +80,5 @@ def _cell(value: Any) -> str:
     if value is None or value != value:
         return ""
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
+    plain = "".join(character if character.isprintable() else " " for character in text)
+    return _MARKDOWN.sub(r"\\\g<0>", html.escape(plain, quote=False))

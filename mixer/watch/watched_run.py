@@ -110,7 +110,10 @@ class WatchedRun:
         parts = files_of(self.folder / "ledger" / "clock", "part-*.parquet")
         kept = [path for path in parts if path.stat().st_mtime_ns <= nanoseconds]
         self._began = nanoseconds / 1e9
-        self._began_at = read_part(kept[-1], pa.schema([CLOCK.field("progress")])).column("progress")[-1].as_py() if kept else 0.0
+        self._began_at = 0.0
+        if kept:
+            shares = read_part(kept[-1], pa.schema([CLOCK.field("progress")])).column("progress")
+            self._began_at = shares[-1].as_py() if len(shares) else 0.0
         self.gathered, self._observed, self._observed_from = Gathered(), RemainingTime(), math.inf
         ledger, gathered = self.folder / "ledger", self.gathered
         self._sources = [

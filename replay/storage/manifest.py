@@ -98,7 +98,9 @@ def read_manifest(folder: Path) -> Manifest:
     file = RowFile(folder / _PENDING)
     pending = {number: bytes(file.read(index)) for index, number in enumerate(file.numbers.tolist())}
     if not first_pending <= next_number or any(not first_pending <= number < next_number for number in pending):
-        raise ValueError(f"{folder / _MANIFEST} is damaged: its numbers of rows do not fit. Load an earlier checkpoint.")
+        raise ValueError(
+            f"{folder / _MANIFEST} is damaged: its numbers of rows do not fit. Load an earlier checkpoint."
+        )
     return Manifest(segments, next_number, first_pending, pending_bytes, pending)
 
 

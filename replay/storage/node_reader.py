@@ -10,8 +10,9 @@ import torch
 
 from replay.storage.image_bytes import decode_image
 
-
-_TORCH_DTYPES = {str(kind).removeprefix("torch."): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
+_TORCH_DTYPES = {
+    str(kind).removeprefix("torch."): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)
+}
 
 
 class NodeReader:
