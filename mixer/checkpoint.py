@@ -4,11 +4,13 @@ import json
 import os
 import re
 import shutil
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mixer.bounded import load_json
+from mixer.digests import digests_of, find_damaged
 
 STATE_FILE = "mixing.json"
 MARKER_FILE = "complete.json"
@@ -16,19 +18,24 @@ CAP_ENTRY = "micro_batch_cap"
 METHODS_ENTRY = "methods"
 FORMAT_VERSION = 1
 
+_DIGEST_ENTRY = "crc32"
 _NAME = re.compile(r"checkpoint-(\d+)")
 _ASIDE = "previous-"
 _SENTINEL = "checkpoint-is-incomplete.txt"
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
+def write_json(path: Path, content: Mapping[str, Any], sealed: bool = False) -> None:
     """Writes a JSON file so that it is there whole or not at all, even if the machine stops.
 
     Args:
         path: The file.
         content: Plain data; floats are kept to the bit.
+        sealed: Whether to add a digest of the content, by which `read_json` finds a digit that has changed since.
     """
-    write_text(path, json.dumps(content, allow_nan=False))
+    text = json.dumps(content, allow_nan=False)
+    if sealed:
+        text = json.dumps({**content, _DIGEST_ENTRY: zlib.crc32(text.encode())}, allow_nan=False)
+    write_text(path, text)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -80,7 +87,7 @@ def read_json(path: Path) -> dict[str, Any]:
         What `write_json` wrote.
 
     Raises:
-        ValueError: If it is missing, torn, or something else.
+        ValueError: If it is missing, torn, changed since it was written, or something else.
     """
     try:
         content = load_json(path)
@@ -89,7 +96,27 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is {state} ({error}). Resume from an earlier checkpoint.") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds something else than it should. Resume from an earlier checkpoint.")
+    digest = content.pop(_DIGEST_ENTRY, None)
+    if digest is not None and digest != zlib.crc32(json.dumps(content).encode()):
+        raise ValueError(f"{path} is damaged: its content is not what was written. Resume from an earlier checkpoint.")
     return content
+
+
+def newer_version(file: str, version: Any, known: int) -> str:
+    """Says that a file is of a format that this version does not read, and the way out.
+
+    Args:
+        file: The file's name.
+        version: The format that it has.
+        known: The newest that is read.
+
+    Returns:
+        The message, without a full stop.
+    """
+    return (
+        f"{file} has format {version!r}, and this version reads up to {known}: update adaptive-mixer to the version that "
+        "wrote it, or a later one"
+    )
 
 
 def begin_writing(checkpoint: Path) -> None:
@@ -122,7 +149,8 @@ def complete(checkpoint: Path) -> None:
             files[path.relative_to(checkpoint).as_posix()] = path.stat().st_size
     for folder in {(checkpoint / name).parent for name in files} | {checkpoint, checkpoint.parent}:
         _sync(folder)
-    write_json(checkpoint / MARKER_FILE, {"format": FORMAT_VERSION, "files": files})
+    content = {"format": FORMAT_VERSION, "files": files, "digests": digests_of(checkpoint, files)}
+    write_json(checkpoint / MARKER_FILE, content, sealed=True)
     _remove(_aside(checkpoint))
 
 
@@ -136,7 +164,7 @@ def annotate(checkpoint: Path, **notes: bool) -> None:
     """
     marker = read_marker(checkpoint)
     if marker is not None and {**marker, **notes} != marker:
-        write_json(checkpoint / MARKER_FILE, {**marker, **notes})
+        write_json(checkpoint / MARKER_FILE, {**marker, **notes}, sealed=True)
 
 
 def read_marker(checkpoint: Path) -> dict[str, Any] | None:
@@ -146,13 +174,15 @@ def read_marker(checkpoint: Path) -> dict[str, Any] | None:
         checkpoint: The checkpoint's folder.
 
     Returns:
-        The marker with its `files` and their sizes, or `None` if there is none that can be read.
+        The marker with its `files` and their sizes, and `digests` of those that are not large (older versions wrote
+        none); `None` if there is no marker that can be read.
     """
     try:
-        marker = load_json(checkpoint / MARKER_FILE)
-    except (OSError, ValueError):
+        marker = read_json(checkpoint / MARKER_FILE)
+    except ValueError:
         return None
-    return marker if isinstance(marker, dict) and isinstance(marker.get("files"), dict) else None
+    are_mappings = isinstance(marker.get("files"), dict) and isinstance(marker.get("digests", {}), dict)
+    return marker if are_mappings else None
 
 
 def find_problem(checkpoint: Path) -> str | None:
@@ -170,12 +200,21 @@ def find_problem(checkpoint: Path) -> str | None:
     if marker is None:
         state = "is torn" if (checkpoint / MARKER_FILE).is_file() else "is missing"
         return f"{MARKER_FILE} {state}, so it was not written to its end, or by another trainer"
+    version = marker.get("format")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        return newer_version(MARKER_FILE, version, FORMAT_VERSION)
+    for name in (*marker["files"], *marker.get("digests", {})):
+        if ".." in Path(name).parts or Path(name).is_absolute():
+            return f"{MARKER_FILE} is damaged: it lists {name!r}, which is not in the checkpoint"
     for name, size in marker["files"].items():
         path = checkpoint / name
         if not path.is_file():
             return f"{name} is missing"
         if path.stat().st_size != size:
             return f"{name} is torn: it has {path.stat().st_size} bytes instead of {size}"
+    damaged = find_damaged(checkpoint, marker.get("digests", {}))
+    if damaged is not None:
+        return f"{damaged} is damaged: its content is not what was written"
     if STATE_FILE not in marker["files"]:
         return f"it has no {STATE_FILE}, because it was saved with save_only_model=True"
     try:
@@ -275,6 +314,9 @@ def _aside(checkpoint: Path) -> Path:
 
 def _remove(checkpoint: Path) -> None:
     """Removes a checkpoint, its marker first: what is left when this is cut short is not taken for complete."""
+    if checkpoint.is_symlink():  # what it points to may be anything
+        checkpoint.unlink()
+        return
     (checkpoint / MARKER_FILE).unlink(missing_ok=True)
     shutil.rmtree(checkpoint, ignore_errors=True)
 

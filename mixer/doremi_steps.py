@@ -69,7 +69,7 @@ def finish(step: Step, gather: Callable[[MixingTrainer], dict[str, Any]] = lambd
     trainer.save_model()
     noted = gather(trainer)
     trainer.accelerator.wait_for_everyone()  # the model is whole before the step is at its end
-    on_main(training, lambda: write_json(file, noted))
+    on_main(training, lambda: write_json(file, noted, sealed=True))
     trainer.accelerator.free_memory()
     return noted
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.bounded import refusing_damage, whole_number
+from mixer.digests import digests_of, find_damaged
 from replay.arguments import as_whole_numbers
 from replay.entries import Entries
 from replay.retrieval import Retrieval
@@ -240,6 +241,7 @@ class Memory:
             **{name: getattr(self, name) for name in _COUNTERS},
             "sources": self.sources.state_dict(),
             "forgotten": self._forgotten.tolist(),
+            "digests": digests_of(folder, [f"rows/{path.name}" for path in sorted((folder / "rows").iterdir())]),
         }
         arrays = {
             "entries": self._entries.state_dict(),
@@ -262,6 +264,10 @@ class Memory:
         state, arrays = read_state(folder / "buffer")
         check_saved(state, self, FORMAT_VERSION)
         with refusing_damage(f"{folder / 'buffer.json'}"):
+            damaged = find_damaged(folder, state.get("digests", {}))  # older versions wrote none
+            if damaged is not None:
+                found = f"{folder / damaged} is damaged: it is not what was written"
+                raise ValueError(f"{found}. Take an earlier checkpoint.")
             self._take_up(state, arrays, folder / "rows")
 
     def _take_up(self, state: Mapping[str, Any], arrays: Mapping[str, Any], rows: Path) -> None:

@@ -52,7 +52,7 @@ def write_state(path: Path, state: Mapping[str, Any], parts: Parts) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path.with_suffix(".npz"))
-    write_json(path.with_suffix(".json"), {**state, "plain": plain, "parts": list(parts)})
+    write_json(path.with_suffix(".json"), {**state, "plain": plain, "parts": list(parts)}, sealed=True)
 
 
 def read_state(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

@@ -1,11 +1,23 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.checkpoint import STATE_FILE, read_state, write_json
+from mixer.checkpoint import (
+    MARKER_FILE,
+    STATE_FILE,
+    annotate,
+    begin_writing,
+    complete,
+    find_problem,
+    read_json,
+    read_state,
+    write_json,
+)
+from mixer.digests import digests_of
 
 
 class TestWrite:
@@ -75,3 +87,69 @@ class TestRead:
         (tmp_path / STATE_FILE).write_text(content)
         with pytest.raises(ValueError, match="holds something else than it should"):
             read_state(tmp_path)
+
+
+class TestSealed:
+    def test_what_is_written_is_read_without_its_digest(self, tmp_path: Path) -> None:
+        content = {"a": [1, 2.5, None], "é": {"1": 1e-17}}
+        write_json(tmp_path / "x.json", content, sealed=True)
+        assert read_json(tmp_path / "x.json") == content
+
+    @given(place=st.integers(0, 10**6), bit=st.integers(0, 7))
+    def test_a_flipped_bit_is_told_or_changes_nothing(
+        self, tmp_path_factory: pytest.TempPathFactory, place: int, bit: int
+    ) -> None:
+        path = tmp_path_factory.getbasetemp() / "sealed.json"
+        content = {"step": 12, "weights": [0.25, 0.75], "name": "a b", "done": True}
+        write_json(path, content, sealed=True)
+        text = bytearray(path.read_bytes())
+        text[place % len(text)] ^= 1 << bit
+        path.write_bytes(text)
+        try:
+            found = read_json(path)
+        except ValueError as error:
+            assert str(path) in str(error)
+            assert "Resume from an earlier checkpoint" in str(error)
+        else:  # a name that was none of ours, or white space
+            assert {name: found[name] for name in content} == content
+
+
+class TestDigests:
+    def _checkpoint(self, folder: Path) -> Path:
+        checkpoint = folder / "checkpoint-4"
+        begin_writing(checkpoint)
+        write_json(checkpoint / STATE_FILE, {"clock": {"step": 4}})
+        (checkpoint / "methods" / "memory").mkdir(parents=True)
+        (checkpoint / "methods" / "memory" / "buffer.npz").write_bytes(bytes(range(256)))
+        complete(checkpoint)
+        return checkpoint
+
+    @pytest.mark.parametrize("name", [STATE_FILE, "methods/memory/buffer.npz"])
+    def test_every_flipped_byte_of_the_same_size_is_found_and_named(self, tmp_path: Path, name: str) -> None:
+        checkpoint = self._checkpoint(tmp_path)
+        whole = (checkpoint / name).read_bytes()
+        assert find_problem(checkpoint) is None
+        for place in range(len(whole)):
+            changed = bytearray(whole)
+            changed[place] ^= 1
+            (checkpoint / name).write_bytes(changed)
+            assert find_problem(checkpoint) == f"{name} is damaged: its content is not what was written"
+
+    def test_a_changed_word_of_the_marker_is_found(self, tmp_path: Path) -> None:
+        checkpoint = self._checkpoint(tmp_path)
+        annotate(checkpoint, superseded=True)
+        text = (checkpoint / MARKER_FILE).read_text()
+        (checkpoint / MARKER_FILE).write_text(text.replace("superseded", "supersedes"))
+        assert str(find_problem(checkpoint)).startswith(f"{MARKER_FILE} is torn")
+
+    def test_a_checkpoint_of_an_older_version_is_known_by_its_sizes(self, tmp_path: Path) -> None:
+        checkpoint = self._checkpoint(tmp_path)
+        sizes = {"format": 1, "files": {STATE_FILE: (checkpoint / STATE_FILE).stat().st_size}}
+        (checkpoint / MARKER_FILE).write_text(json.dumps(sizes))
+        assert find_problem(checkpoint) is None
+
+    def test_files_that_are_linked_from_elsewhere_are_not_read_back(self, tmp_path: Path) -> None:
+        (tmp_path / "rows").write_text("written once")
+        os.link(tmp_path / "rows", tmp_path / "linked")
+        (tmp_path / "own").write_text("own")
+        assert set(digests_of(tmp_path, ["linked", "own"])) == {"own"}

@@ -182,8 +182,8 @@ def watched(monkeypatch: pytest.MonkeyPatch, kill_at: int = -1) -> Instants:
     watch(torch, "save", lambda _, path, **__: Path(path))
     watch(PreTrainedModel, "save_pretrained", lambda _, folder, **__: Path(folder) / "model.safetensors")
     watch(TrainerState, "save_to_json", lambda _, path: Path(path))
-    watch(mixer.saving, "write_json", lambda path, _: None)  # written whole or not at all: tested by itself
-    watch(mixer.checkpoint, "write_json", lambda path, _: None)
+    watch(mixer.saving, "write_json", lambda path, *_, **__: None)  # written whole or not at all: tested by itself
+    watch(mixer.checkpoint, "write_json", lambda path, *_, **__: None)
     watch(mixer.checkpoint, "_remove", lambda _: None)
     watch(shutil, "rmtree", lambda *_, **__: None)
     return instants
