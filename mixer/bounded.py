@@ -4,12 +4,17 @@ import contextlib
 import json
 import math
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 MOST_JSON_BYTES = 512 * 2**20
 MOST_LEVELS = 100
+MOST_FLOAT = sys.float_info.max
 # Of samples and steps: sums of some of them stay whole numbers of 64 bits.
 MOST_COUNT = 2**56
 MOST_SAMPLES_OF_AN_UPDATE = 2**31 - 1
@@ -148,9 +153,29 @@ def finite_number(value: Any, name: str, least: float = -math.inf, most: float =
         ValueError: If it is no number, not finite, or out of these limits.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or not least <= value <= most:
+    if not is_number or not -MOST_FLOAT <= value <= MOST_FLOAT or not least <= value <= most:
         raise ValueError(f"{name} must be a number from {least} to {most}, but {value!r} was saved"[:_LONGEST_REASON])
     return float(value)
+
+
+def finite_numbers(values: Any, name: str, length: int | None = None) -> NDArray[np.float64]:
+    """Takes a list of numbers out of saved data.
+
+    Args:
+        values: What stands there.
+        name: What they are, for the error.
+        length: How many there must be; `None` for any number.
+
+    Returns:
+        float64 `[length]`.
+
+    Raises:
+        ValueError: If it is no list of so many finite numbers.
+    """
+    if not isinstance(values, list | tuple) or (length is not None and len(values) != length):
+        number = "" if length is None else f"{length} "
+        raise ValueError(f"{name} must be a list of {number}numbers, but {values!r} was saved"[:_LONGEST_REASON])
+    return np.array([finite_number(value, name) for value in values], dtype=np.float64)
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -114,8 +114,8 @@ def newer_version(file: str, version: Any, known: int) -> str:
         The message, without a full stop.
     """
     return (
-        f"{file} has format {version!r}, and this version reads up to {known}: update adaptive-mixer to the version that "
-        "wrote it, or a later one"
+        f"{file} has format {version!r}, and this version reads up to {known}: update adaptive-mixer to the version "
+        "that wrote it, or a later one"
     )
 
 
@@ -203,6 +203,20 @@ def find_problem(checkpoint: Path) -> str | None:
     version = marker.get("format")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         return newer_version(MARKER_FILE, version, FORMAT_VERSION)
+    problem = _find_damage(checkpoint, marker)
+    if problem is not None:
+        return problem
+    if STATE_FILE not in marker["files"]:
+        return f"it has no {STATE_FILE}, because it was saved with save_only_model=True"
+    try:
+        read_state(checkpoint)
+    except ValueError:
+        return f"{STATE_FILE} is torn"
+    return None
+
+
+def _find_damage(checkpoint: Path, marker: Mapping[str, Any]) -> str | None:
+    """Says which of the files that a marker lists is not what was written."""
     for name in (*marker["files"], *marker.get("digests", {})):
         if ".." in Path(name).parts or Path(name).is_absolute():
             return f"{MARKER_FILE} is damaged: it lists {name!r}, which is not in the checkpoint"
@@ -215,12 +229,6 @@ def find_problem(checkpoint: Path) -> str | None:
     damaged = find_damaged(checkpoint, marker.get("digests", {}))
     if damaged is not None:
         return f"{damaged} is damaged: its content is not what was written"
-    if STATE_FILE not in marker["files"]:
-        return f"it has no {STATE_FILE}, because it was saved with save_only_model=True"
-    try:
-        read_state(checkpoint)
-    except ValueError:
-        return f"{STATE_FILE} is torn"
     return None
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mixer.bounded import load_json
+from mixer.bounded import DAMAGE, load_json
 from mixer.checkpoint import write_json
 
 FloatArray = NDArray[np.float64]
@@ -80,7 +80,7 @@ class ScoreMatrix:
             for task, curve in content["curves"].items():
                 for num_batches, score in curve.items():
                     matrix.record_batch(int(task), int(num_batches), float(score))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, *DAMAGE) as error:
             raise ValueError(f"{path} holds no score matrix that can be read ({error!r}).") from None
         matrix.path = Path(path)
         return matrix

@@ -1,6 +1,7 @@
 """Reads the nodes of an encoded row; what they are is said where they are written, in the codec."""
 
 import math
+import re
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,8 @@ import torch
 
 from replay.storage.image_bytes import decode_image
 
+# What numpy calls types of numbers, times and texts by; it parses other names, and at length.
+_NUMPY_DTYPE = re.compile(r"[<>|=]?[biufcSUVmM]\d{1,9}(\[\d{0,9}\w{1,2}\])?")
 _TORCH_DTYPES = {
     str(kind).removeprefix("torch."): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)
 }
@@ -56,6 +59,8 @@ class NodeReader:
         return {self.read(key): self.read(next(items)) for key in items}
 
     def _read_array(self, name: str, shape: Any, num_bytes: int) -> np.ndarray[Any, Any]:
+        if not isinstance(name, str) or not _NUMPY_DTYPE.fullmatch(name):
+            raise ValueError(f"{name!r} is no type of an array that is written")
         dtype = np.dtype(name)
         _check_size(shape, dtype.itemsize, num_bytes)
         array: np.ndarray[Any, Any] = np.ndarray(shape, dtype=dtype)
