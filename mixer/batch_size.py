@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mixer.agreement import in_words
+from mixer.bounded import MOST_SAMPLES_OF_AN_UPDATE, finite_number, whole_number
 from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
 from mixer.schedules.limits import check_whole
 
@@ -120,9 +121,11 @@ class BatchSize:
             raise ValueError(f"the batch-size schedule was {state['name']} and is {self.schedule.name} now")
         self.schedule.load_state_dict(state["state"])
         least = 1 if self.schedule.is_exact else self._world_size
-        self._scheduled, self.manual = max(int(state["scheduled"]), least), state["manual"]
+        manual, factor, most = state["manual"], state["own_factor"], MOST_SAMPLES_OF_AN_UPDATE
+        self._scheduled = max(whole_number(state["scheduled"], "the batch size", 1, most), least)
+        self.manual = None if manual is None else whole_number(manual, "the batch size set by hand", 1, most)
         self._check_ranks(self.value, "the batch size that was saved")
-        self._own_factor = state["own_factor"]
+        self._own_factor = None if factor is None else finite_number(factor, "the learning rate's factor", 0.0)
 
     def _take(self, decision: BatchDecision, step: int, previous: int) -> None:
         where = f"batch_size: {self.schedule.name} at step {step}"

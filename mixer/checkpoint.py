@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mixer.bounded import load_json
 from mixer.digests import digests_of, find_damaged
 
 STATE_FILE = "mixing.json"
@@ -98,7 +99,7 @@ def read_json(path: Path) -> dict[str, Any]:
         ValueError: If it is missing, torn, changed since it was written, or something else.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = load_json(path)
     except (OSError, ValueError) as error:
         state = "torn" if path.is_file() else "missing"
         raise ValueError(f"{path} is {state} ({error}). Resume from an earlier checkpoint.") from None
@@ -108,6 +109,23 @@ def read_json(path: Path) -> dict[str, Any]:
     if digest is not None and digest != zlib.crc32(json.dumps(content).encode()):
         raise ValueError(f"{path} is damaged: its content is not what was written. Resume from an earlier checkpoint.")
     return content
+
+
+def newer_version(file: str, version: Any, known: int) -> str:
+    """Says that a file is of a format that this version does not read, and the way out.
+
+    Args:
+        file: The file's name.
+        version: The format that it has.
+        known: The newest that is read.
+
+    Returns:
+        The message, without a full stop.
+    """
+    return (
+        f"{file} has format {version!r}, and this version reads up to {known}: update adaptive-mixer to the version "
+        "that wrote it, or a later one"
+    )
 
 
 def begin_writing(checkpoint: Path) -> None:
@@ -191,6 +209,26 @@ def find_problem(checkpoint: Path) -> str | None:
     if marker is None:
         state = "is torn" if (checkpoint / MARKER_FILE).is_file() else "is missing"
         return f"{MARKER_FILE} {state}, so it was not written to its end, or by another trainer"
+    version = marker.get("format")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        return newer_version(MARKER_FILE, version, FORMAT_VERSION)
+    problem = _find_damage(checkpoint, marker)
+    if problem is not None:
+        return problem
+    if STATE_FILE not in marker["files"]:
+        return f"it has no {STATE_FILE}, because it was saved with save_only_model=True"
+    try:
+        read_state(checkpoint)
+    except ValueError:
+        return f"{STATE_FILE} is torn"
+    return None
+
+
+def _find_damage(checkpoint: Path, marker: Mapping[str, Any]) -> str | None:
+    """Says which of the files that a marker lists is not what was written."""
+    for name in (*marker["files"], *marker.get("digests", {})):
+        if ".." in Path(name).parts or Path(name).is_absolute():
+            return f"{MARKER_FILE} is damaged: it lists {name!r}, which is not in the checkpoint"
     for name, size in marker["files"].items():
         path = checkpoint / name
         if not path.is_file():
@@ -200,12 +238,6 @@ def find_problem(checkpoint: Path) -> str | None:
     damaged = find_damaged(checkpoint, marker.get("digests", {}))
     if damaged is not None:
         return f"{damaged} is damaged: its content is not what was written"
-    if STATE_FILE not in marker["files"]:
-        return f"it has no {STATE_FILE}, because it was saved with save_only_model=True"
-    try:
-        read_state(checkpoint)
-    except ValueError:
-        return f"{STATE_FILE} is torn"
     return None
 
 
@@ -299,6 +331,9 @@ def _aside(checkpoint: Path) -> Path:
 
 def _remove(checkpoint: Path) -> None:
     """Removes a checkpoint, its marker first: what is left when this is cut short is not taken for complete."""
+    if checkpoint.is_symlink():  # what it points to may be anything
+        checkpoint.unlink()
+        return
     (checkpoint / MARKER_FILE).unlink(missing_ok=True)
     shutil.rmtree(checkpoint, ignore_errors=True)
 

@@ -19,6 +19,7 @@ from mixer.completion_command import completion_script
 from mixer.ending import end_together, import_early
 from mixer.given_fields import check_given
 from mixer.policies import policy_classes
+from mixer.printable import printable
 from mixer.signals import RunInterrupted, RunTerminated
 
 INTERRUPTED = 130
@@ -129,5 +130,6 @@ def _with_recipe_checked(arguments: list[str], command: Command) -> list[str]:
 
 
 def _refuse(command: str, error: Exception) -> NoReturn:
-    print(f"mixer {command}: {error}", file=sys.stderr)  # noqa: T201
+    lines = (printable(line) for line in str(error).split("\n"))  # names out of files are in it
+    print(f"mixer {command}: " + "\n".join(lines), file=sys.stderr)  # noqa: T201
     sys.exit(2)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from mixer.bounded import MOST_COUNT, MOST_SAMPLES_OF_AN_UPDATE, finite_number, whole_number
 from mixer.budget import Budget
 
 _COUNTS = ("step", "step_in_epoch", "num_epochs_done", "num_samples", "num_tokens", "samples_in_epoch")
@@ -243,11 +244,13 @@ class Clock:
                     raise ValueError(f"{name} was {state[field]} when the run was saved and is {own[field]} now")
                 is_same = False
         for name in _COUNTS:
-            setattr(self, name, int(state[name]))
-        self._warmup_share, self._least_progress = float(state["warmup_share"]), float(state["least_progress"])
+            setattr(self, name, whole_number(state[name], name, most=MOST_COUNT))
+        self._warmup_share = finite_number(state["warmup_share"], "warmup_share", 0.0)
+        self._least_progress = finite_number(state["least_progress"], "least_progress", 0.0)
         if is_same:
             self._counts_steps = self._counts_steps and bool(state["counts_steps"])
-            self.batch_size, self.dropped_samples = int(state["batch_size"]), int(state["dropped_samples"])
+            self.batch_size = whole_number(state["batch_size"], "batch_size", 1, MOST_SAMPLES_OF_AN_UPDATE)
+            self.dropped_samples = whole_number(state["dropped_samples"], "dropped_samples", most=self.epoch_size)
             self.epoch_size = self._laid_out if self._counts_steps else self._whole_epoch
         else:
             self.num_epochs_done, self.step_in_epoch = divmod(self.step, self.steps_per_epoch)

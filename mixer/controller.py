@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.batch_size import BatchSize
+from mixer.bounded import MOST_COUNT, refusing_damage, whole_number
 from mixer.clock import Clock
 from mixer.gradient_statistics import GradientStatistics
 from mixer.plan import Plan
@@ -392,6 +393,10 @@ class Mixing:
                 difference is named.
         """
         check_format(state)
+        with refusing_damage("the saved mixture"):
+            self._take_up(state, allow_inexact)
+
+    def _take_up(self, state: Mapping[str, Any], allow_inexact: bool) -> None:
         weights, streams = state["weights"], list(state["planner"]["streams"])
         if not allow_inexact:
             self._weights.check_policy(weights)
@@ -399,7 +404,8 @@ class Mixing:
         self.clock.load_state_dict(state["clock"], allow_inexact)
         self._size.load_state_dict(state["batch_size"], allow_inexact)
         self.clock.resize(self._size.value)
-        tokens = dict(zip(streams, state["num_tokens"], strict=True))
+        counts = [whole_number(count, "the tokens of a stream", most=MOST_COUNT) for count in state["num_tokens"]]
+        tokens = dict(zip(streams, counts, strict=True))
         self.num_tokens = np.array([tokens.get(name, 0) for name in self.names], dtype=np.int64)
         skipped = dict(
             zip(streams, state.get("skipped", [0] * len(streams)), strict=True)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.bounded import MOST_COUNT, whole_number
 from mixer.drawer import Drawer
 from mixer.homes import dealt_samples, rank_samples
 from mixer.iterable_drawer import IterableDrawer
@@ -87,12 +88,13 @@ class OrderedDrawer:
         fields = ["length", "key", "shuffle"]
         if "content" in state and "content" in own:  # not in checkpoints of before, nor of data sets that say none
             fields.append("content")
-        self._position = int(state["position"])
+        self._position = whole_number(state["position"], "position", most=MOST_COUNT)
         for field in fields:
             if state.get(field) != own[field]:
                 if not allow_inexact:
                     raise ValueError(f"{field} was {state.get(field)} when the run was saved and is {own[field]} now")
-                self._position = int(state["position"]) * self.length // int(state.get("length", self.length))
+                length = whole_number(state.get("length", self.length), "length", least=1)
+                self._position = int(state["position"]) * self.length // length
 
 
 class DrawerLookup:

@@ -1,5 +1,6 @@
 """Rows of the iterable streams: read ahead on every rank, ended on all ranks at the same step."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.agreement import OtherRankError
+from mixer.bounded import refusing_damage
 from mixer.chained_rows import ENDLESS, ChainedRows
 from mixer.checkpoint import read_json, write_json
 from mixer.controller import Mixing
@@ -18,6 +20,7 @@ from mixer.rows import RowSource
 Int64Array = NDArray[np.int64]
 
 _FAILED = -1
+_ROWS_FILE = re.compile(r"rows-\d{1,9}\.json")
 
 
 def rows_file(rank: int) -> str:
@@ -155,13 +158,14 @@ class Feed:
         Raises:
             ValueError: If a file is missing or torn, or the rows cannot be had back.
         """
-        paths = sorted(folder.glob("rows-*.json"), key=lambda path: int(path.stem.split("-")[1]))
-        states = [read_json(path) for path in paths]
+        paths = [path for path in folder.glob("rows-*.json") if _ROWS_FILE.fullmatch(path.name)]
+        states = [read_json(path) for path in sorted(paths, key=lambda path: int(path.stem.split("-")[1]))]
         for stream_id, rows in self._rows.items():
             name = self._mixing.names[stream_id]
             saved = [state[name] for state in states if name in state]
             if saved:
-                rows.load_state_dict(saved, rank, allow_inexact)
+                with refusing_damage(f"where stream {name!r} was, in a file rows-RANK.json of {folder},"):
+                    rows.load_state_dict(saved, rank, allow_inexact)
             elif not allow_inexact:
                 raise ValueError(f"{folder} does not say where stream {name!r} was: a file rows-RANK.json is missing.")
 

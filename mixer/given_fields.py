@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from mixer.plain_yaml import load_yaml
 from mixer.unknown_fields import check_fields, is_mapping_in_mapping, unknown_field
 
 _RECIPE = "--recipe"
@@ -73,7 +74,7 @@ def _read(path: str) -> dict[str, Any]:
     if not Path(path).is_file():
         raise FileNotFoundError(f"recipe: there is no file {str(Path(path).absolute())!r}.")
     try:
-        content = yaml.load(Path(path).read_text(encoding="utf-8"), _Loader)  # noqa: S506  # a safe one
+        content = load_yaml(Path(path).read_text(encoding="utf-8"), _Loader)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ValueError(f"recipe: {path} cannot be read as YAML: {' '.join(str(error).split())}") from None
     return content if isinstance(content, dict) else {}
@@ -101,6 +102,6 @@ def _put(content: dict[str, Any], names: Sequence[str], value: str) -> None:
             inner = {"class_path": inner}
         content[name] = content = inner if isinstance(inner, dict) else {}
     try:
-        content[last] = yaml.safe_load(value)
-    except yaml.YAMLError:
+        content[last] = load_yaml(value)
+    except (ValueError, yaml.YAMLError):
         content[last] = value

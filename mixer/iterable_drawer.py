@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.bounded import MOST_COUNT, whole_number
 from mixer.stream import Stream
 
 Int64Array = NDArray[np.int64]
@@ -110,7 +111,9 @@ class IterableDrawer:
             if allow_inexact:
                 return
             raise ValueError("the data set had a length when the run was saved and is an iterable one now")
-        self._position, self._num_passes = int(state["position"]), int(state["passes"])
-        self._pass_start, self._longest_pass = int(state["pass_start"]), int(state["longest_pass"])
-        self._left = None if state["left"] is None else int(state["left"])
-        self.undelivered = int(state["undelivered"])
+        names = ("position", "passes", "pass_start", "longest_pass", "undelivered")
+        counts = {name: whole_number(state[name], name, most=MOST_COUNT) for name in names}
+        self._position, self._num_passes = counts["position"], counts["passes"]
+        self._pass_start, self._longest_pass = counts["pass_start"], counts["longest_pass"]
+        self._left = None if state["left"] is None else whole_number(state["left"], "left", most=MOST_COUNT)
+        self.undelivered = counts["undelivered"]

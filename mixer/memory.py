@@ -8,6 +8,8 @@ import torch
 from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor
 
+from mixer.bounded import refusing_damage, whole_number
+
 
 class MicroBatchMemoryError(torch.OutOfMemoryError):
     """An update does not fit into memory in micro-batches of this size; the message names the cap to set."""
@@ -107,10 +109,13 @@ class MicroBatchCap:
         """
         if not state or not state["was_halved"]:
             return self
-        tokens = [number for number in (self.max_tokens, state["max_tokens"]) if number is not None]
-        return MicroBatchCap(
-            min(self.max_samples, state["max_samples"]), None if self.max_tokens is None else min(tokens)
+        with refusing_damage("the cap on micro-batches that was saved"):
+            saved = {name: state[name] for name in ("max_samples", "max_tokens") if state[name] is not None}
+            counts = {name: whole_number(number, name, 1) for name, number in saved.items()}
+        max_tokens = (
+            None if self.max_tokens is None else min(self.max_tokens, counts.get("max_tokens", self.max_tokens))
         )
+        return MicroBatchCap(min(self.max_samples, counts["max_samples"]), max_tokens)
 
 
 class Window:

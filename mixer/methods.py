@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer.checkpoint import METHODS_ENTRY
+from mixer.folder_names import folder_name
 from mixer.loader import MicroBatch, Update
 from mixer.method import Method, Run, Trained, as_methods
 from mixer.plan import Plan
@@ -72,7 +73,7 @@ class MethodsMixin(SavingMixin):
 
     def _load_methods(self, checkpoint: str) -> None:
         for method in self._methods:
-            method.load(Path(checkpoint) / _FOLDER / method.name, self._allow_inexact)
+            method.load(Path(checkpoint) / _FOLDER / folder_name(method.name), self._allow_inexact)
 
     def _method_settings(self) -> list[str]:
         """Says what methods do to updates, in alphabetical order."""
@@ -91,7 +92,7 @@ class MethodsMixin(SavingMixin):
         super()._save_rng_state(output_dir)
         if self.args.should_save:
             for method in self._methods:
-                method.save(Path(output_dir) / _FOLDER / method.name)
+                method.save(Path(output_dir) / _FOLDER / folder_name(method.name))
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         prepared = super()._prepare_for_training(*args, **kwargs)  # type: ignore[no-untyped-call]

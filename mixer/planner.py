@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.apportion import apportion
+from mixer.bounded import MOST_COUNT, finite_number, whole_number
 from mixer.drawer import Drawer
 from mixer.drawers import DrawerLookup, OrderedDrawer, StreamShare
 from mixer.groups import Grouping, Groups
@@ -288,10 +289,24 @@ class Planner:
                     drawer.load_state_dict(saved[name], allow_inexact)
             except ValueError as error:
                 raise ValueError(f"stream {name!r}: {error}") from None
-        self.seen = np.array([saved[name]["seen"] if name in saved else 0 for name in names], dtype=np.int64)
+        seen = [_seen(saved[name]["seen"], name) if name in saved else 0 for name in names]
+        self.seen = np.array(seen, dtype=np.int64)
         if is_same:
-            self._carry = np.array([saved[name]["owed"] for name in names], dtype=np.float64)
-            self._additional_carry = np.array([saved[name].get("owed_on_top", 0.0) for name in names])
+            self._carry = np.array([_owed(saved[name]["owed"], name) for name in names])
+            on_top = [_owed(saved[name].get("owed_on_top", 0.0), name) for name in names]
+            self._additional_carry = np.array(on_top)
+
+
+def _seen(saved: Any, name: str) -> int:
+    return whole_number(saved, f"the samples seen of {name!r}", most=MOST_COUNT)
+
+
+def _owed(saved: Any, name: str) -> float:
+    return finite_number(saved, f"what {name!r} is owed", -_MOST_OWED, _MOST_OWED)
+
+
+# Apportionment owes a stream less than 1 + ln K samples, and what comes on top less than 1.
+_MOST_OWED = 1e6
 
 
 def _drawer(stream: Stream, seed: int) -> Drawer:

@@ -4,25 +4,44 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from jsonargparse import ArgumentParser
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 _WIDTH_WITHOUT_TERMINAL = 120
+_NOT_PRINTABLE = "\ufffd"
+
+
+class _Screen(Console):
+    """Shows texts as they are: names in them neither colour, move nor break what stands on the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Renders, with a mark in place of each character that prints nothing, but for the ends of lines."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield segment._replace(text="".join(map(_shown, segment.text)))
+
+
+def _shown(character: str) -> str:
+    return character if character.isprintable() or character == "\n" else _NOT_PRINTABLE
 
 
 def console() -> Console:
     """Gives what tables are printed on: as wide as the terminal, and 120 columns where there is none.
 
     Returns:
-        The console.
+        The console. It reads no markup in texts, such as `[red]`, and lets no escapes through.
     """
-    return Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
+    width = None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
+    return _Screen(width=width, markup=False, emoji=False)
 
 
 def add_json(parser: ArgumentParser) -> None:

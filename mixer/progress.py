@@ -1,9 +1,11 @@
 """What a run has to remember beside its mixture so that it goes on as if it had never stopped."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
+
+from mixer.bounded import finite_number, whole_number
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,53 @@ class Progress:
             The same again.
 
         Raises:
-            KeyError, TypeError: If a field is missing or unknown.
+            ValueError: If a field is missing, unknown or of another kind.
         """
-        texts = {name: state[name] for name in ("seconds", "logged_loss", "gradient_norm", "learning_rate")}
-        numbers: dict[str, Any] = {name: None if text is None else float(text) for name, text in texts.items()}
-        return cls(**{**state, **numbers, "running_losses": [float(text) for text in state["running_losses"]]})
+        own = {one.name for one in fields(cls)}
+        missing, unknown = own - state.keys() - {"methods"}, state.keys() - own
+        if missing or unknown:
+            raise ValueError(f"the saved progress lacks {sorted(missing)} and has {sorted(unknown)} too many")
+        read = {name: _READERS[name](value, name) for name, value in state.items()}
+        return cls(**read)
+
+
+def _number(value: Any, name: str) -> float:
+    """Reads a number, which may be none or infinite where it is written as text."""
+    if isinstance(value, str) and value in ("nan", "inf", "-inf"):
+        return float(value)
+    return finite_number(value, name)
+
+
+def _number_or_none(value: Any, name: str) -> float | None:
+    return None if value is None else _number(value, name)
+
+
+def _numbers(value: Any, name: str) -> list[float]:
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"{name} must be a number for each rank, but {value!r} was saved")
+    return [_number(one, name) for one in value]
+
+
+def _flag(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, but {value!r} was saved")
+    return value
+
+
+def _mapping(value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} must be a mapping, but {value!r} was saved")
+    return value
+
+
+_READERS: dict[str, Callable[[Any, str], Any]] = {
+    **dict.fromkeys(("seconds", "logged_loss", "learning_rate_factor"), _number),
+    **dict.fromkeys(("gradient_norm", "learning_rate"), _number_or_none),
+    **dict.fromkeys(("last_logged_step", "num_evaluations"), whole_number),
+    **dict.fromkeys(("epoch_end_is_left", "epoch_stops", "training_stops"), _flag),
+    **dict.fromkeys(("recorder", "methods"), _mapping),
+    "running_losses": _numbers,
+}
 
 
 def _to_json(value: Any) -> Any:

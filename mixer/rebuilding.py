@@ -1,9 +1,11 @@
 """Rules made again from the data that describe them."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from mixer.as_data import FLOAT, NO_DATA
+from mixer.bounded import refusing_damage
 from mixer.policies import Policy, policy_classes
 from mixer.policies.registry import built_in_policies
 from mixer.schedules import Schedule, schedule_classes
@@ -68,7 +70,8 @@ def _make(data: Any, find: Callable[[str], type | None], kind: str) -> Any:
     if NO_DATA in data:
         raise ValueError(f"{data[NO_DATA]} was given to the {kind} and is no plain data, so that it was not recorded.")
     if list(data) == [FLOAT]:
-        return float(data[FLOAT])
+        with refusing_damage(f"a number of the {kind}"):
+            return {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[data[FLOAT]]
     if "class_path" not in data:
         return {name: _make(part, find, kind) for name, part in data.items()}
     path = str(data["class_path"])
@@ -78,4 +81,5 @@ def _make(data: Any, find: Callable[[str], type | None], kind: str) -> Any:
             f"{path} is no {kind} that is known here: `mixer {'policies' if kind == 'policy' else 'schedules'}` lists "
             "them. Classes of your own are known where their package registers them as an entry point."
         )
-    return found(**_make(data.get("init_args") or {}, find, kind))
+    with refusing_damage(f"the description of {path}"):
+        return found(**_make(data.get("init_args") or {}, find, kind))

@@ -10,6 +10,7 @@ from typing import Any
 
 from transformers.utils import logging
 
+from mixer.bounded import refusing_damage
 from mixer.checkpoint import annotate, supersede
 from mixer.folder_lock import FolderLock
 from mixer.output_folder import check_shared
@@ -164,7 +165,8 @@ class ResumingMixin(StoppingMixin):
         self.current_flos = 0
         if self._learning_rate is not None:
             self._learning_rate.factor = progress.learning_rate_factor
-        self._recorder.load_state_dict(progress.recorder)
+        with refusing_damage(f"what {self._choice and self._choice.checkpoint} says of the next log entry"):
+            self._recorder.load_state_dict(progress.recorder)
 
     def _init_training_state(
         self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, *args: Any, **kwargs: Any

@@ -1,9 +1,9 @@
 """The folder of a run, opened by commands that read what it recorded."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from mixer.bounded import load_json
 from mixer.ledger import FORMAT_VERSION, Ledger
 
 
@@ -99,7 +99,7 @@ def read_note(folder: Path) -> dict[str, Any]:
             )
         )
     try:
-        note = json.loads((folder / "ledger" / "ledger.json").read_text(encoding="utf-8"))
+        note = load_json(folder / "ledger" / "ledger.json")
     except ValueError:
         note = None
     if not isinstance(note, dict):

@@ -10,6 +10,7 @@ from typing import Any
 from accelerate.utils import broadcast_object_list
 
 from mixer.assembly import MixtureOptions
+from mixer.folder_names import folder_name
 from mixer.ledger import Ledger
 from mixer.methods import MethodsMixin
 
@@ -93,7 +94,7 @@ class SearchingMixin(MethodsMixin):
         if self.args.should_save:
             shutil.rmtree(folder, ignore_errors=True)
             for method in self._methods:
-                method.save(folder / method.name)
+                method.save(folder / folder_name(method.name))
         self.accelerator.wait_for_everyone()
         try:
             yield
@@ -148,7 +149,7 @@ class SearchingMixin(MethodsMixin):
         num_own = sum(stream.is_memory for stream in self.streams)
         self._attach_methods(self._methods[num_own:], self._data_seed)
         for method in self._methods:
-            method.load(start.folder / method.name, self._allow_inexact)
+            method.load(start.folder / folder_name(method.name), self._allow_inexact)
 
     @property
     def _data_seed(self) -> int:

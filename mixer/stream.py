@@ -77,6 +77,8 @@ class Stream:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
             raise ValueError(f"A stream needs a name that is not empty, got {self.name!r}.")
+        if not self.name.isprintable():
+            raise ValueError(f"Stream name {self.name!r}: it is shown on terminals, use printable characters.")
         if "/" in self.name:
             raise ValueError(f"Stream name {self.name!r}: '/' separates the parts of a log key, use another character.")
         if self.on_sample_error is not None:

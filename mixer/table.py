@@ -1,6 +1,8 @@
 """An append-only table on disk: a tail that can be read while it is written, sealed into Parquet parts."""
 
+import contextlib
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,10 +10,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from mixer.arrow_messages import next_batch
 
 # Rows that are decoded at a time: lists take several times their size meanwhile.
 _ROWS_PER_BATCH = 8192
+# A part is sealed long before; a few bytes of Parquet can stand for more than there is memory.
+_MOST_VALUES_PER_PART = 2**28
+_MOST_TEXT_BYTES_PER_PART = 2**31
+_FILE = re.compile(r"(part|tail)-(\d{1,12})\.(parquet|arrow)")
 
 
 class Table:
@@ -81,7 +90,7 @@ class Table:
             if rows.num_rows:
                 self._write_part(number, rows)
             tail.unlink()
-        for sealed in self.folder.glob("tail-*.arrow"):  # what a crash left between sealing and removing
+        for sealed in files_of(self.folder, "tail-*.arrow"):  # what a crash left between sealing and removing
             sealed.unlink()
 
     def close(self) -> None:
@@ -103,7 +112,7 @@ class Table:
         self.seal()
         mixed: list[tuple[Path, pa.Table]] = []
         for path in reversed(self._parts()):
-            part = pq.read_table(path)
+            part = read_part(path, self.schema)
             steps = part.column("step").to_numpy()
             if steps[-1] < step:
                 break
@@ -141,7 +150,8 @@ class Table:
         for path in paths:
             tails.pop(_number(path), None)
         kept = [tail.select([name for name in names if name in tail.column_names]) for tail in tails.values()]
-        files = [*(read_part(path, names) for path in paths), *kept]
+        wanted = pa.schema([self.schema.field(name) for name in names])
+        files = [*(read_part(path, wanted) for path in paths), *kept]
         empty = self.schema.empty_table().select(names)
         # What an older version wrote may lack a column: its rows have nulls there.
         return pa.concat_tables([empty, *files], promote_options="default").select(names)
@@ -158,12 +168,12 @@ class Table:
         return np.concatenate([np.asarray(piece) for piece in pieces])
 
     def _parts(self) -> list[Path]:
-        return sorted(self.folder.glob("part-*.parquet"))
+        return files_of(self.folder, "part-*.parquet")
 
     def _tails(self) -> list[Path]:
         """Lists the tails that are not sealed: a tail becomes the part of its number."""
         sealed = {_number(path) for path in self._parts()}
-        return [path for path in sorted(self.folder.glob("tail-*.arrow")) if _number(path) not in sealed]
+        return [path for path in files_of(self.folder, "tail-*.arrow") if _number(path) not in sealed]
 
     def _write_part(self, number: int, rows: pa.Table) -> None:
         path = self.folder / f"part-{number:06d}.parquet"
@@ -177,14 +187,15 @@ class Table:
     def _read_tail(self, path: Path) -> pa.Table:
         """Reads a tail up to where it is whole."""
         schema, batches = self.schema, []
-        try:
-            with path.open("rb") as file, pa.ipc.open_stream(file) as reader:
-                schema = reader.schema
-                for batch in reader:
-                    batches.append(batch)  # noqa: PERF402  # what was read before a torn end is kept
-        except (pa.ArrowInvalid, OSError):
-            pass
-        return pa.Table.from_batches(batches, schema=schema)
+        with contextlib.suppress(pa.ArrowException, OSError, EOFError), pa.OSFile(str(path)) as file:
+            schema = pa.ipc.read_schema(file)
+            while (batch := next_batch(file, schema)) is not None:
+                batches.append(batch)  # what was read before a torn end is kept
+        tail = pa.Table.from_batches(batches, schema=schema)
+        problem = find_misfit(tail, self.schema)
+        if problem is not None:
+            raise ValueError(f"{path} is damaged ({problem}). Move the file away to read the rest.")
+        return tail
 
     def _open_tail(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -198,12 +209,12 @@ class Table:
         self._writer = pa.ipc.new_stream(self._file, self.schema)
 
 
-def read_part(path: Path, names: Sequence[str]) -> pa.Table:
+def read_part(path: Path, schema: pa.Schema) -> pa.Table:
     """Reads a sealed part of a table.
 
     Args:
         path: The part.
-        names: Names of the columns to read; those that it lacks are left out.
+        schema: Columns and types to read; columns that it lacks are left out.
 
     Returns:
         Its rows.
@@ -212,15 +223,87 @@ def read_part(path: Path, names: Sequence[str]) -> pa.Table:
         ValueError: If it is damaged; its file is named.
     """
     try:
-        part = pq.ParquetFile(path)
-        fields = [field for field in part.schema_arrow if field.name in names]
-        batches = part.iter_batches(_ROWS_PER_BATCH, columns=[field.name for field in fields])
-        return pa.Table.from_batches(batches, pa.schema(fields))
-    except (pa.ArrowException, OSError) as error:
+        rows = _read_parquet(path, schema.names)
+        problem = find_misfit(rows, schema)
+    except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
+        problem = str(error).splitlines()[0]
+    if problem is not None:
         raise ValueError(
-            f"{path} is damaged ({str(error).splitlines()[0]}): what a ledger recorded in that part is lost. Move the "
-            "file away to read the rest."
-        ) from None
+            f"{path} is damaged ({problem}): what a ledger recorded in that part is lost. Move the file away to read "
+            "the rest."
+        )
+    return rows
+
+
+def _read_parquet(path: Path, names: Sequence[str]) -> pa.Table:
+    """Reads columns; texts by their different values, which may be few and long."""
+    texts = [field.name for field in pq.read_schema(path) if field.type == pa.string() and field.name in names]
+    with pq.ParquetFile(path, read_dictionary=texts) as part:
+        fields = [field for field in part.schema_arrow if field.name in names]
+        num_values = sum(
+            part.metadata.row_group(group).column(column).num_values
+            for group in range(part.num_row_groups)
+            for column in range(part.metadata.num_columns)
+        )
+        if max(num_values, part.metadata.num_rows) > _MOST_VALUES_PER_PART:
+            raise ValueError(f"it stands for {num_values:,} values, more than are ever sealed into a part")
+        columns = [field.name for field in fields]
+        batches, num_bytes = [], 0
+        for batch in part.iter_batches(_ROWS_PER_BATCH, columns=columns):
+            num_bytes += sum(_text_bytes(batch.column(name)) for name in texts)
+            if num_bytes > _MOST_TEXT_BYTES_PER_PART:
+                raise ValueError(f"it stands for {num_bytes:,} bytes of text, more than are ever sealed into a part")
+            batches.append(_written_out(batch, texts))
+    types = [pa.field(field.name, pa.string()) if field.name in texts else field for field in fields]
+    return pa.Table.from_batches(batches, pa.schema(types))
+
+
+def _text_bytes(column: pa.DictionaryArray) -> int:
+    """Counts the bytes that a column takes when it is written out; its different values are checked."""
+    column.dictionary.validate(full=True)
+    return int(pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0)
+
+
+def _written_out(batch: pa.RecordBatch, texts: Sequence[str]) -> pa.RecordBatch:
+    for name in texts:
+        place = batch.schema.get_field_index(name)
+        batch = batch.set_column(place, name, batch.column(place).dictionary_decode())
+    return batch
+
+
+def find_misfit(rows: pa.Table, schema: pa.Schema) -> str | None:
+    """Says why rows cannot be those of a table.
+
+    Args:
+        rows: The rows; they may lack columns.
+        schema: The table's columns and types.
+
+    Returns:
+        The column and what is wrong with it; `None` if nothing is.
+    """
+    for field in rows.schema:
+        if field.name not in schema.names:
+            continue
+        expected = schema.field(field.name).type
+        if field.type != expected:
+            return f"its column {field.name!r} is of {field.type} instead of {expected}"
+        if rows.column(field.name).null_count and not pa.types.is_list(expected):
+            return f"its column {field.name!r} has rows without a value"
+    missing = {"step", "stream"} & set(schema.names) - set(rows.column_names)
+    return f"it has no column {min(missing)!r}" if missing else None
+
+
+def files_of(folder: Path, pattern: str) -> list[Path]:
+    """Lists files of a table.
+
+    Args:
+        folder: The table's folder.
+        pattern: Which ones.
+
+    Returns:
+        Their paths, in order; without those whose names were never given.
+    """
+    return sorted(path for path in folder.glob(pattern) if _FILE.fullmatch(path.name))
 
 
 def _number(path: Path) -> int:

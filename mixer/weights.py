@@ -18,6 +18,7 @@ from mixer.policies.base import (
     evaluation_mixture,
     weights_array,
 )
+from mixer.saved_form import arrays_of
 
 FloatArray = NDArray[np.float64]
 Int64Array = NDArray[np.int64]
@@ -201,14 +202,20 @@ class MixtureWeights:
         Raises:
             ValueError: If the weights of a policy that never changes them are others now.
         """
+        arrays = arrays_of(self.policy, len(self._names))
         try:
             self.policy.load_state_dict(state["policy"]["state"])
+            if not arrays.items() <= arrays_of(self.policy, len(self._names)).items():
+                raise ValueError(f"{self.policy.name} remembers {len(self._names)} streams, and others were saved")
         except ValueError:
             if not allow_inexact:
                 raise
             return  # of the same name, but it remembers other things: it starts anew
-        self.manual = _array(state["manual"])
-        self._evaluation_losses = _array(state["evaluation_losses"])
+        manual = _array(state["manual"], self._names)
+        if manual is not None:
+            check_weights(manual, self._names, "the weights set by hand")
+        self.manual = manual
+        self._evaluation_losses = _array(state["evaluation_losses"], self._names)
         decision, own = Decision.from_state(state["decision"]), self._decision.weights
         if self.policy.is_static and not np.array_equal(decision.weights, own):
             if allow_inexact:
@@ -296,5 +303,9 @@ def mean_tokens(seen: Int64Array, num_tokens: Int64Array) -> FloatArray | None:
     return np.where(known, lengths, lengths[known].mean())
 
 
-def _array(values: Sequence[float | None] | None) -> FloatArray | None:
-    return None if values is None else np.array(values, dtype=np.float64)
+def _array(values: Sequence[float | None] | None, names: Sequence[str]) -> FloatArray | None:
+    if values is None:
+        return None
+    if len(values) != len(names):
+        raise ValueError(f"{len(values)} values were saved for {len(names)} streams")
+    return np.array(values, dtype=np.float64)

@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from mixer.plain_yaml import load_yaml
+
 
 def refuse_written(text: str, classes: Mapping[str, type], option: str, kind: str) -> None:
     """Refuses a text that writes a class, with what is wrong about it.
@@ -27,8 +29,8 @@ def refuse_written(text: str, classes: Mapping[str, type], option: str, kind: st
     if not text.lstrip().startswith("{"):
         return
     try:
-        written = yaml.safe_load(text)
-    except yaml.YAMLError:
+        written = load_yaml(text)
+    except (ValueError, yaml.YAMLError):
         written = None
     if not isinstance(written, Mapping) or "class_path" not in written:
         raise ValueError(

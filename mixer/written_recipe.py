@@ -1,6 +1,8 @@
 """A recipe that was written, field by field, and which fields are no part of what is trained."""
 
 import functools
+import re
+import sys
 from argparse import ArgumentError
 from typing import Any
 
@@ -8,6 +10,7 @@ import yaml
 from jsonargparse import ArgumentParser
 
 from mixer.flat import Field, flat
+from mixer.plain_yaml import load_yaml
 from mixer.recipe import Recipe
 
 # Where a run stands and what is told of it.
@@ -24,6 +27,14 @@ _LOADING = (
 )
 
 
+# Fields of texts, in which a dotted name alone has nothing imported.
+_TEXTS = frozenset(
+    {"factory", "path", "name", "split", "train_split", "validation_split", "revision", "name_or_path"}
+    | {"reference_model", "output_dir", "run_name", "head", "groups", "arguments", "config", "lora", "layers"}
+)
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+
+
 def filled_in(text: str) -> dict[Field, Any]:
     """Gives all fields of a recipe, policies and the like in the one form that there is of them all.
 
@@ -34,14 +45,34 @@ def filled_in(text: str) -> dict[Field, Any]:
         Values by field.
 
     Raises:
-        ValueError: If it is no recipe.
+        ValueError: If it is no recipe, or names classes of packages that were not imported before: a recipe that lies
+            in a run's folder must not have any imported.
     """
+    _refuse_unknown_packages(load_yaml(text))
     parser = _parser()
     try:
         config = parser.parse_string(text)
     except (ArgumentError, TypeError) as error:
         raise ValueError(str(error)) from error
     return flat(yaml.safe_load(parser.dump(config, skip_validation=True)))
+
+
+def _refuse_unknown_packages(content: Any, field: str = "", is_text: bool = False) -> None:
+    """Refuses dotted names, wherever a class could be written, of packages that are not there already."""
+    if isinstance(content, dict):
+        for name, part in content.items():
+            is_class = name == "class_path"
+            inner = f"{field}.{name}" if field else str(name)
+            _refuse_unknown_packages(part, inner, not is_class and (is_text or name in _TEXTS))
+    elif isinstance(content, list):
+        for part in content:
+            _refuse_unknown_packages(part, field, is_text)
+    elif isinstance(content, str) and not is_text and _is_of_unknown_package(content):
+        raise ValueError(f"{field}: {content} is of a package that is not loaded here")
+
+
+def _is_of_unknown_package(name: str) -> bool:
+    return _DOTTED.fullmatch(name) is not None and name.partition(".")[0] not in sys.modules
 
 
 @functools.cache

@@ -86,10 +86,19 @@ class Entries:
 
         Args:
             state: What `state_dict` gave.
+
+        Raises:
+            ValueError: If they are no columns of whole numbers, of one length and no more than there is room for.
         """
+        shapes = {np.shape(state[name]) for name in _COLUMNS}
+        if len(shapes) > 1 or any(np.asarray(state[name]).dtype.kind not in "iu" for name in _COLUMNS):
+            raise ValueError(f"the entries must be columns of whole numbers, all of one length, but are of {shapes}")
+        (size,) = shapes.pop()
+        if size > self.capacity:
+            raise ValueError(f"there are {size} entries, and room for {self.capacity}")
         self.size = 0
-        if len(state["address"]):
-            self.put(np.arange(len(state["address"])), **state)
+        if size:
+            self.put(np.arange(size), **state)
 
     def _make_room(self, size: int) -> None:
         room = len(self._table)

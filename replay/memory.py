@@ -2,13 +2,14 @@
 
 import copy
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.bounded import refusing_damage, whole_number
 from mixer.digests import digests_of, find_damaged
 from replay.arguments import as_whole_numbers
 from replay.entries import Entries
@@ -17,12 +18,13 @@ from replay.saved_state import begin_writing, check_saved, read_state, write_sta
 from replay.selection import Offers, Selection
 from replay.sources import Sources
 from replay.storage import Row, Rows, Storage
+from replay.storage.addresses import split
 
 Int64Array = NDArray[np.int64]
 
 FORMAT_VERSION = 1
 _FIELDS = {"task": "tasks", "label": "labels", "loss": "losses", "gradient": "scores", "features": "features"}
-_COUNTERS = ("key", "num_offered", "num_kept", "num_drawn", "num_gathered_bytes")
+_COUNTERS = ("num_offered", "num_kept", "num_drawn", "num_gathered_bytes")
 
 
 class Memory:
@@ -235,6 +237,7 @@ class Memory:
         state = {
             "format": FORMAT_VERSION,
             **self.description,
+            "key": self.key,
             **{name: getattr(self, name) for name in _COUNTERS},
             "sources": self.sources.state_dict(),
             "forgotten": self._forgotten.tolist(),
@@ -260,27 +263,50 @@ class Memory:
         folder = Path(folder)
         state, arrays = read_state(folder / "buffer")
         check_saved(state, self, FORMAT_VERSION)
-        damaged = find_damaged(folder, state.get("digests", {}))  # older versions wrote none
-        if damaged is not None:
-            raise ValueError(f"{folder / damaged} is damaged: it is not what was written. Take an earlier checkpoint.")
+        with refusing_damage(f"{folder / 'buffer.json'}"):
+            damaged = find_damaged(folder, state.get("digests", {}))  # older versions wrote none
+            if damaged is not None:
+                found = f"{folder / damaged} is damaged: it is not what was written"
+                raise ValueError(f"{found}. Take an earlier checkpoint.")
+            self._take_up(state, arrays, folder / "rows")
+
+    def _take_up(self, state: Mapping[str, Any], arrays: Mapping[str, Any], rows: Path) -> None:
+        """Takes up what was read; all is as before if something of it is not what was written."""
+        counters = {name: whole_number(state[name], name) for name in _COUNTERS}
+        key = None if state["key"] is None else whole_number(state["key"], "key", least=-(2**63), most=2**64)
+        forgotten = np.array(state["forgotten"], dtype=np.int64)
         sources, entries = self.sources.replaced({}), Entries(self.capacity, self.storage.working_folder)
         sources.load_state_dict(state["sources"], is_read=not self.storage.keeps_contents)
         entries.load_state_dict(arrays["entries"])
+        _check_entries(entries, sources.lengths)
         before = copy.copy(self.selection), copy.copy(self.retrieval)  # to begin makes all that they hold anew
         try:
-            self.selection.start(self.capacity, state["key"] or 0)
+            self.selection.start(self.capacity, key or 0)
             self.selection.load_state_dict(arrays["selection"])
-            if state["key"] is not None:
-                self.retrieval.start(self.capacity, state["key"])
+            if self.selection.size != entries.size:
+                raise ValueError(f"the selection knows {self.selection.size} entries, and there are {entries.size}")
+            if key is not None:
+                self.retrieval.start(self.capacity, key)
                 self.retrieval.load_state_dict(arrays["retrieval"])
-            self.rows.load(folder / "rows")
+            self.rows.load(rows)
         except BaseException:
             self.selection, self.retrieval = before
             raise
-        self.sources, self._entries = sources, entries
-        for name in _COUNTERS:
-            setattr(self, name, state[name])
-        self._forgotten = np.array(state["forgotten"], dtype=np.int64)
+        self.sources, self._entries, self.key, self._forgotten = sources, entries, key, forgotten
+        for name, count in counters.items():
+            setattr(self, name, count)
+
+
+def _check_entries(entries: Entries, lengths: Int64Array) -> None:
+    """Refuses entries that refer to samples which there are not."""
+    ids, indices = split(entries["address"])
+    are_references = entries["address"] >= 0
+    known = are_references & (ids < len(lengths))
+    if (are_references & ~known).any() or (indices[known] >= lengths[ids[known]]).any():
+        raise ValueError("an entry refers to a sample that no data set has")
+    tasks = entries["task"]
+    if len(tasks) and not (tasks.min() >= 0 and tasks.max() < max(1, len(lengths))):
+        raise ValueError(f"an entry is of data set {int(tasks.max())}, of {len(lengths)}")
 
 
 def _options(rule: Selection | Retrieval) -> dict[str, Any]:

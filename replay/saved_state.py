@@ -2,6 +2,7 @@
 
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.bounded import DAMAGE, refusing_damage
 from mixer.checkpoint import read_json, write_json
 
 Parts = Mapping[str, Mapping[str, Any]]
@@ -70,15 +72,26 @@ def read_state(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         raise ValueError(f"{path.with_suffix('.json')} holds something else than a buffer. Take an earlier checkpoint.")
     arrays_path = path.with_suffix(".npz")
     try:
-        with np.load(arrays_path, allow_pickle=False) as file:
-            arrays: dict[str, NDArray[Any]] = dict(file)
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        arrays = _read_arrays(arrays_path)
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, *DAMAGE) as error:
         raise ValueError(f"{arrays_path} is missing or torn ({error}). Take an earlier checkpoint.") from None
-    parts: dict[str, dict[str, Any]] = {name: {} for name in state["parts"]}
-    for name, value in (arrays | state["plain"]).items():
-        part, _, own = name.partition("/")
-        parts[part][own] = value
+    with refusing_damage(f"{path.with_suffix('.json')}"):
+        parts: dict[str, dict[str, Any]] = {name: {} for name in state["parts"]}
+        for name, value in (arrays | state["plain"]).items():
+            part, _, own = name.partition("/")
+            parts[part][own] = value
     return state, parts
+
+
+def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Reads arrays of numbers that take no more room in memory than in the file."""
+    with zipfile.ZipFile(path) as file:
+        entries = file.infolist()
+    is_packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
+    if is_packed or sum(entry.file_size for entry in entries) > path.stat().st_size:
+        raise ValueError("its arrays are compressed, as they are never written")
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
 def check_saved(state: Mapping[str, Any], buffer: Saved, format_version: int) -> None:
@@ -95,5 +108,5 @@ def check_saved(state: Mapping[str, Any], buffer: Saved, format_version: int) ->
     if state.get("format") != format_version:
         raise ValueError(f"the buffer was saved in format {state.get('format')}, this version reads {format_version}")
     for name, own in buffer.description.items():
-        if state[name] != own:
-            raise ValueError(f"the buffer was saved with {name}={state[name]!r} and has {name}={own!r} now")
+        if state.get(name) != own:
+            raise ValueError(f"the buffer was saved with {name}={state.get(name)!r} and has {name}={own!r} now")

@@ -1,6 +1,5 @@
 """The score matrix of a continual run: the score on every task, before the first one and after each."""
 
-import json
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from mixer.bounded import DAMAGE, load_json
 from mixer.checkpoint import write_json
 
 FloatArray = NDArray[np.float64]
@@ -70,7 +70,7 @@ class ScoreMatrix:
             ValueError: If the file is missing or holds no score matrix.
         """
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            content = load_json(Path(path))
             if content["format"] != FORMAT_VERSION:
                 raise ValueError(f"format {content['format']} instead of {FORMAT_VERSION}")
             matrix = cls(content["tasks"], content["higher_is_better"], content["metric"], content["beta"])
@@ -80,7 +80,7 @@ class ScoreMatrix:
             for task, curve in content["curves"].items():
                 for num_batches, score in curve.items():
                     matrix.record_batch(int(task), int(num_batches), float(score))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, *DAMAGE) as error:
             raise ValueError(f"{path} holds no score matrix that can be read ({error!r}).") from None
         matrix.path = Path(path)
         return matrix

@@ -39,6 +39,8 @@ class Task:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip() or "/" in self.name:
             raise ValueError(f"A task needs a name that is not empty and without '/', got {self.name!r}.")
+        if not self.name.isprintable():
+            raise ValueError(f"Task name {self.name!r}: it is shown on terminals, use printable characters.")
         for part in ("train", "evaluation"):
             self._check_data(part, getattr(self, part))
         found = self.labels_trained_on

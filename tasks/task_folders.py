@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from mixer.folder_names import folder_name
+
 
 def folder_of_task(folder: Path, number: int, name: str) -> Path:
     """Gives the folder that a task trains in.
@@ -12,6 +14,6 @@ def folder_of_task(folder: Path, number: int, name: str) -> Path:
         name: Its name.
 
     Returns:
-        The folder.
+        The folder, one step down whatever the name.
     """
-    return folder / f"{number + 1:02d}-{name}"
+    return folder / f"{number + 1:02d}-{folder_name(name)}"

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from mixer.flat import Field, flat
+from mixer.plain_yaml import load_yaml
 from mixer.written_recipe import filled_in, is_aside, is_of_training
 
 _FILE = "recipe.yaml"
@@ -65,14 +66,14 @@ def _read(paths: Mapping[str, Path]) -> dict[str, dict[Field, str]]:
     try:
         recipes = {name: filled_in(text) for name, text in texts.items()}
     except ValueError:  # fields that are no more, or a class that cannot be had here
-        recipes = {name: flat(yaml.safe_load(text)) for name, text in texts.items()}
+        recipes = {name: flat(load_yaml(text)) for name, text in texts.items()}
     return {name: _counting(recipe) for name, recipe in recipes.items()}
 
 
 def _text(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8")
-        yaml.safe_load(text)
+        load_yaml(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(

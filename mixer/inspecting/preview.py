@@ -10,8 +10,9 @@ from rich.text import Text
 from mixer.inspecting.examples import Decoding, example_of
 from mixer.inspecting.measures import Limits
 from mixer.inspecting.measuring import measure
-from mixer.inspecting.printable import printable, text_of
+from mixer.inspecting.printable import text_of
 from mixer.inspecting.reading import readable
+from mixer.printable import printable
 from mixer.stream import Stream
 
 _LOOKED_AT = 1000

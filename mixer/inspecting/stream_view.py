@@ -6,7 +6,8 @@ from rich.text import Text
 from mixer.inspecting.distribution import Distribution
 from mixer.inspecting.inspection import InspectedStream, Inspection
 from mixer.inspecting.measures import Measures
-from mixer.inspecting.printable import printable, text_of
+from mixer.inspecting.printable import text_of
+from mixer.printable import printable
 
 _BAR = 30  # columns of the longest bar of a histogram
 _MOST_CLASSES = 12

@@ -11,8 +11,8 @@ from mixer.inspecting.batch import Batch, BatchRow, mean_padding
 from mixer.inspecting.duplicates import Overlap
 from mixer.inspecting.finding import Finding, count
 from mixer.inspecting.inspection import Inspection
-from mixer.inspecting.printable import printable
 from mixer.inspecting.stream_view import stream_view
+from mixer.printable import printable
 
 _MOST_MICRO_BATCHES = 8
 _MOST_ROWS = 12

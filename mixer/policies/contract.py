@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.bounded import finite_numbers
 from mixer.gradient_statistics import GradientStatistics
 
 FloatArray = NDArray[np.float64]
@@ -127,5 +128,10 @@ class Decision:
         Returns:
             The decision.
         """
-        values = {name: None if value is None else np.array(value, dtype=np.float64) for name, value in state.items()}
-        return cls(np.array(state["weights"], dtype=np.float64), values["loss_weights"], values.get("additional"))
+        weights = finite_numbers(state["weights"], "the weights of a decision")
+        given = {name: state.get(name) for name in ("loss_weights", "additional")}
+        rest = {
+            name: None if values is None else finite_numbers(values, f"{name} of a decision", len(weights))
+            for name, values in given.items()
+        }
+        return cls(weights, **rest)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from mixer.bounded import whole_number
 from mixer.policies.base import BoolArray, FloatArray
 from mixer.policies.interactions import interactions_of, probe_mixture
 from mixer.policies.plain import from_plain
@@ -95,6 +96,8 @@ class ProbeRound:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up how far a round of as many streams in all was."""
         num_streams = len(self._falls)
-        self.streams, self._phase = [int(k) for k in state["probed"]], int(state["phase"])
+        last = num_streams - 1
+        self.streams = [whole_number(k, "a stream that is probed", 0, last) for k in state["probed"]]
+        self._phase = whole_number(state["phase"], "phase")
         self._falls = from_plain(state["falls"], num_streams, -1)
         self._num_falls = from_plain(state["num_falls"], num_streams, -1).astype(np.int64)

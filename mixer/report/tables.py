@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
@@ -13,6 +14,9 @@ from mixer.ledger import Ledger
 from mixer.report.exporting import file_name, made_folder
 
 TABLE_FORMATS = ("csv", "parquet")
+
+# What spreadsheets take for the beginning of a formula.
+_FORMULA = r"^[=+\-@\t\r]"
 
 
 def check_tables(table_format: str) -> None:
@@ -37,7 +41,7 @@ def write_tables(
         ledgers: Ledgers by name of the run: each of their tables that has rows becomes a file.
         own: The report's own tables, by name.
         folder: Where they go; made if it is not there. Files of the same name are replaced.
-        table_format: One of `TABLE_FORMATS`.
+        table_format: One of `TABLE_FORMATS`. In CSV an apostrophe stands before texts that begin as formulas do.
 
     Returns:
         Paths of the tables, named after run and table.
@@ -72,9 +76,12 @@ def _write(table: pa.Table, path: Path) -> None:
 
 
 def _flat(table: pa.Table) -> pa.Table:
-    """Writes lists as JSON: a cell of a CSV file holds one text."""
+    """Writes lists as JSON, as a cell of a CSV file holds one text, and texts so that no spreadsheet computes them."""
     for place, field in enumerate(table.schema):
+        column = table.column(place)
         if pa.types.is_list(field.type):
-            texts = [json.dumps(values) for values in table.column(place).to_pylist()]
+            texts = [json.dumps(values) for values in column.to_pylist()]
             table = table.set_column(place, field.name, pa.array(texts, pa.string()))
+        elif pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+            table = table.set_column(place, field.name, pc.replace_substring_regex(column, _FORMULA, r"'\0"))
     return table

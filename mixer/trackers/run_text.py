@@ -1,13 +1,19 @@
 """What a run is, in the forms that trackers keep."""
 
+import html
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
+from mixer.plain_yaml import load_yaml
 from mixer.trackers.redacting import redacted
+
+# What Markdown reads as links, pictures, code and ends of cells.
+_MARKDOWN = re.compile(r"[\\`|\[\]!]")
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,7 @@ class RunText:
         """The recipe without secrets, or the description where there is none."""
         if self.recipe is None:
             return json.dumps({name: value for name, value in self._told.items() if name != "streams"}, indent=2)
-        return yaml.safe_dump(redacted(yaml.safe_load(self.recipe)), sort_keys=False, allow_unicode=True)
+        return yaml.safe_dump(redacted(load_yaml(self.recipe)), sort_keys=False, allow_unicode=True)
 
     @property
     def _told(self) -> dict[str, Any]:
@@ -74,4 +80,5 @@ def _cell(value: Any) -> str:
     if value is None or value != value:
         return ""
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
+    plain = "".join(character if character.isprintable() else " " for character in text)
+    return _MARKDOWN.sub(r"\\\g<0>", html.escape(plain, quote=False))

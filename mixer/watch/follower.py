@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from mixer.table import read_part
+from mixer.arrow_messages import next_batch
+from mixer.table import files_of, find_misfit, read_part
 
 
 class Follower:
@@ -37,10 +38,8 @@ class Follower:
             ValueError: If a part is damaged; its file is named.
         """
         pieces = [self._empty]
-        tails = {_number(path): path for path in self._folder.glob("tail-*.arrow")}
-        parts = {
-            _number(path): path for path in self._folder.glob("part-*.parquet")
-        }  # after the tails: one may be sealed
+        tails = {_number(path): path for path in files_of(self._folder, "tail-*.arrow")}
+        parts = {_number(path): path for path in files_of(self._folder, "part-*.parquet")}  # after: one may be sealed
         for number in sorted(number for number in tails.keys() | parts.keys() if number >= self._number):
             if number > self._number:
                 self._stand_at(number)
@@ -57,7 +56,7 @@ class Follower:
     def _of_part(self, path: Path) -> pa.Table:
         if not path.exists():  # a run that goes on from a checkpoint has dropped it
             return self._empty
-        return read_part(path, self._empty.column_names).slice(self._num_rows)
+        return read_part(path, self._empty.schema).slice(self._num_rows)
 
     def _of_tail(self, path: Path) -> list[pa.Table]:
         pieces = []
@@ -67,12 +66,14 @@ class Follower:
                 if self._tail_schema is None:
                     self._tail_schema = pa.ipc.read_schema(file)
                     self._offset = file.tell()
-                while (message := pa.ipc.read_message(file)) is not None:
-                    batch = pa.ipc.read_record_batch(message, self._tail_schema)
+                while (batch := next_batch(file, self._tail_schema)) is not None:
                     self._offset = file.tell()
                     self._num_rows += batch.num_rows
                     names = [name for name in self._empty.column_names if name in self._tail_schema.names]
                     pieces.append(pa.Table.from_batches([batch]).select(names))
+                    problem = find_misfit(pieces[-1], self._empty.schema)
+                    if problem is not None:
+                        raise ValueError(f"{path} is damaged ({problem}).")
         except (pa.ArrowException, OSError, EOFError):  # its end, which may be torn: more will come, or a part
             pass
         return pieces

@@ -1,6 +1,5 @@
 """The folder of a run that is watched."""
 
-import json
 import math
 import time
 from collections.abc import Callable
@@ -9,9 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from mixer.bounded import load_json
 from mixer.ledger_schemas import CLOCK, EVALUATIONS, STREAMS, UPDATES
 from mixer.remaining_time import RemainingTime
-from mixer.table import read_part
+from mixer.table import files_of, read_part
 from mixer.watch.follower import Follower
 from mixer.watch.gathered import Gathered
 
@@ -45,9 +45,13 @@ class WatchedRun:
         path = self.folder / "ledger" / "ledger.json"
         try:
             version = path.stat().st_ino, path.stat().st_mtime_ns
-            note = json.loads(path.read_text(encoding="utf-8"))
+            note = load_json(path)
         except FileNotFoundError:  # a new run has just put the ledger aside
             return
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged ({error}).") from None
+        if not isinstance(note, dict):
+            raise ValueError(f"{path} is damaged: it holds {type(note).__name__} in place of what is noted of a run.")
         if version != self._version:
             self._version, self.note = version, note
             self._begin(version[1])
@@ -67,9 +71,9 @@ class WatchedRun:
     @property
     def state(self) -> str:
         """`"running"`, `"finished"` or `"stopped"`; of a run that was killed nobody knows, it counts as running."""
-        ended: str | None = self.note.get("ended")
-        if ended is not None:
-            return ended
+        ended = self.note.get("ended")
+        if ended in ("finished", "stopped"):
+            return str(ended)
         # An older version left no word; it did seal the tables at the end.
         is_sealed = not any((self.folder / "ledger" / "clock").glob("tail-*.arrow"))
         return "finished" if self.progress >= 1.0 and is_sealed else "running"
@@ -77,8 +81,17 @@ class WatchedRun:
     @property
     def reason(self) -> str | None:
         """What stopped the run, if it was stopped: a signal, or an error."""
-        reason: str | None = self.note.get("reason")
-        return reason
+        reason = self.note.get("reason")
+        return reason if isinstance(reason, str) else None
+
+    @property
+    def budget(self) -> dict[str, float]:
+        """What the run may use up, by unit; empty where that is not known."""
+        run = self.note.get("run")
+        budget = run.get("budget") if isinstance(run, dict) else None
+        if not isinstance(budget, dict):
+            return {}
+        return {unit: most for unit, most in budget.items() if isinstance(most, int | float)}
 
     def seconds_left(self) -> float | None:
         """Estimates how long the run still takes: by what was seen of it here, before that by when it began."""
@@ -100,10 +113,13 @@ class WatchedRun:
 
     def _begin(self, nanoseconds: int) -> None:
         # Parts that are no newer are of an earlier part of the run, after whose checkpoint this one goes on.
-        parts = sorted((self.folder / "ledger" / "clock").glob("part-*.parquet"))
+        parts = files_of(self.folder / "ledger" / "clock", "part-*.parquet")
         kept = [path for path in parts if path.stat().st_mtime_ns <= nanoseconds]
         self._began = nanoseconds / 1e9
-        self._began_at = read_part(kept[-1], ["progress"]).column("progress")[-1].as_py() if kept else 0.0
+        self._began_at = 0.0
+        if kept:
+            shares = read_part(kept[-1], pa.schema([CLOCK.field("progress")])).column("progress")
+            self._began_at = shares[-1].as_py() if len(shares) else 0.0
         self.gathered, self._observed, self._observed_from = Gathered(), RemainingTime(), math.inf
         ledger, gathered = self.folder / "ledger", self.gathered
         self._sources = [

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mixer.bounded import DAMAGE
 from replay.storage.image_bytes import encode_image, is_image
 from replay.storage.node_reader import NodeReader
 from replay.storage.rows import Row
@@ -57,12 +58,18 @@ def decode(content: Any) -> Row:
 
     Returns:
         An equal row of its own memory; tensors are on the CPU.
+
+    Raises:
+        ValueError: If it is none of these bytes.
     """
     view = memoryview(content)
     end = 4 + int.from_bytes(view[:4], "little")
-    sample, payload = _from_json(str(view[4:end], "ascii"))
-    reader = NodeReader(view, end)
-    return Row(reader.read(sample), reader.read(payload))
+    try:
+        sample, payload = _from_json(str(view[4:end], "ascii"))
+        reader = NodeReader(view, end)
+        return Row(reader.read(sample), reader.read(payload))
+    except (ValueError, RuntimeError, OSError, struct.error, *DAMAGE) as error:
+        raise ValueError(f"A row of a buffer is damaged ({error}). Load an earlier checkpoint.") from error
 
 
 def _encode(value: Any, place: _Place, buffers: _Buffers) -> Any:

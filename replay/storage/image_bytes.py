@@ -1,11 +1,14 @@
 """PIL images as bytes, without loss; PIL is imported only where there are images."""
 
 import io
+import math
 import sys
 from typing import Any
 
 # PNG keeps the pixels of these as they are; it would round or convert those of others, which are kept raw.
 _PNG_MODES = frozenset({"1", "L", "LA", "RGB", "RGBA"})
+# Of those that are kept raw, the least takes a byte a pixel.
+_PIXELS_PER_BYTE = 1
 
 
 def is_image(value: Any) -> bool:
@@ -57,7 +60,11 @@ def decode_image(about: Any, content: memoryview) -> Any:
 
     if not about.get("is_raw"):
         with Image.open(io.BytesIO(content), formats=("PNG",)) as png:
+            if [png.mode, *png.size] != [about["mode"], *about["size"]]:
+                raise ValueError(f"the picture is {png.mode}, {png.size}, and not {about['mode']}, {about['size']}")
             return png.copy()
+    if math.prod(about["size"]) > _PIXELS_PER_BYTE * len(content):
+        raise ValueError(f"{len(content)} bytes are no picture of {about['size']}")
     image = Image.frombytes(about["mode"], tuple(about["size"]), bytes(content))
     if "palette" in about:
         image.putpalette(*about["palette"])

@@ -1,6 +1,5 @@
 """What a checkpoint notes of rows on disk, beside links to their files."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from mixer.bounded import load_json, refusing_damage, whole_number
 from mixer.checkpoint import write_json
 from replay.storage.number_set import NumberSet
 from replay.storage.row_file import RowFile, write_rows, write_whole
@@ -89,16 +89,37 @@ def read_manifest(folder: Path) -> Manifest:
         ValueError: If a file is missing or torn; it is named.
     """
     content = _read_content(folder)
-    for name, size in content["files"].items():
-        _check_size(folder / name, size)
-    segments = []
-    with (folder / _LIVE).open("rb") as file_of_live:
-        for first, last, num_rows, num_bytes, num_live in content["segments"]:
-            live = np.frombuffer(file_of_live.read(8 * num_live), dtype="<i8").astype(np.int64)
-            segments.append(Segment(first, last, num_rows, num_bytes, NumberSet(live)))
+    with refusing_damage(f"{folder / _MANIFEST}"):
+        for name, size in content["files"].items():
+            _check_size(folder / name, size)
+        counts = (whole_number(content[name], name) for name in ("next_number", "first_pending", "pending_bytes"))
+        next_number, first_pending, pending_bytes = counts
+        segments = _read_segments(folder / _LIVE, content["segments"], first_pending)
     file = RowFile(folder / _PENDING)
     pending = {number: bytes(file.read(index)) for index, number in enumerate(file.numbers.tolist())}
-    return Manifest(segments, content["next_number"], content["first_pending"], content["pending_bytes"], pending)
+    if not first_pending <= next_number or any(not first_pending <= number < next_number for number in pending):
+        raise ValueError(
+            f"{folder / _MANIFEST} is damaged: its numbers of rows do not fit. Load an earlier checkpoint."
+        )
+    return Manifest(segments, next_number, first_pending, pending_bytes, pending)
+
+
+def _read_segments(path: Path, described: Sequence[Sequence[Any]], end: int) -> list[Segment]:
+    """Reads which rows are live, of segments that follow each other up to a number."""
+    left, segments, after = path.stat().st_size // 8, [], 0
+    with path.open("rb") as file:
+        for first, last, num_rows, num_bytes, num_live in described:
+            whole_number(first, "the first row of a segment", after, end - 1)
+            whole_number(last, "its last row", first, end - 1)
+            whole_number(num_rows, "its number of rows", 1, last - first + 1)
+            whole_number(num_bytes, "its number of bytes")
+            left -= whole_number(num_live, "its number of live rows", 0, min(num_rows, left))
+            live = np.frombuffer(file.read(8 * num_live), dtype="<i8").astype(np.int64)
+            if len(live) != num_live or not (np.diff(live, prepend=first - 1, append=last + 1) > 0).all():
+                raise ValueError(f"{path} is torn: rows of the segment from {first} to {last} are not among them")
+            segments.append(Segment(first, last, num_rows, num_bytes, NumberSet(live)))
+            after = last + 1
+    return segments
 
 
 def _read_content(folder: Path) -> dict[str, Any]:
@@ -106,7 +127,7 @@ def _read_content(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{path} is missing. Load a checkpoint that was written to its end, of rows on disk.")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = load_json(path)
     except ValueError as error:
         raise ValueError(f"{path} is torn ({error}). Load an earlier checkpoint.") from None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
@@ -114,7 +135,7 @@ def _read_content(folder: Path) -> dict[str, Any]:
     return content
 
 
-def _check_size(path: Path, size: int) -> None:
+def _check_size(path: Path, size: Any) -> None:
     if not path.is_file():
         raise ValueError(f"{path} is missing. Load an earlier checkpoint.")
     if path.stat().st_size != size:

@@ -1,5 +1,7 @@
 """Reads the nodes of an encoded row; what they are is said where they are written, in the codec."""
 
+import math
+import re
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +10,12 @@ import numpy as np
 import torch
 
 from replay.storage.image_bytes import decode_image
+
+# What numpy calls types of numbers, times and texts by; it parses other names, and at length.
+_NUMPY_DTYPE = re.compile(r"[<>|=]?[biufcSUVmM]\d{1,9}(\[\d{0,9}\w{1,2}\])?")
+_TORCH_DTYPES = {
+    str(kind).removeprefix("torch."): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)
+}
 
 
 class NodeReader:
@@ -41,6 +49,8 @@ class NodeReader:
         Returns:
             The bytes, in memory that is not their own.
         """
+        if type(num_bytes) is not int or not 0 <= num_bytes <= len(self._view) - self._at:
+            raise ValueError(f"{num_bytes!r} bytes are asked for, and {len(self._view) - self._at} are left")
         self._at += num_bytes
         return self._view[self._at - num_bytes : self._at]
 
@@ -49,16 +59,28 @@ class NodeReader:
         return {self.read(key): self.read(next(items)) for key in items}
 
     def _read_array(self, name: str, shape: Any, num_bytes: int) -> np.ndarray[Any, Any]:
-        array: np.ndarray[Any, Any] = np.ndarray(shape, dtype=name)
+        if not isinstance(name, str) or not _NUMPY_DTYPE.fullmatch(name):
+            raise ValueError(f"{name!r} is no type of an array that is written")
+        dtype = np.dtype(name)
+        _check_size(shape, dtype.itemsize, num_bytes)
+        array: np.ndarray[Any, Any] = np.ndarray(shape, dtype=dtype)
         if num_bytes:
-            array[...] = np.frombuffer(self.take(num_bytes), dtype=name).reshape(shape)
+            array[...] = np.frombuffer(self.take(num_bytes), dtype=dtype).reshape(shape)
         return array
 
     def _read_tensor(self, name: str, shape: Any, num_bytes: int) -> torch.Tensor:
+        dtype = _TORCH_DTYPES[name]
+        _check_size(shape, dtype.itemsize, num_bytes)
         if not num_bytes:
-            return torch.empty(shape, dtype=getattr(torch, name))
+            return torch.empty(shape, dtype=dtype)
         memory = torch.from_numpy(np.frombuffer(self.take(num_bytes), dtype=np.uint8).copy())
-        return memory.view(getattr(torch, name)).reshape(shape)
+        return memory.view(dtype).reshape(shape)
+
+
+def _check_size(shape: Any, bytes_each: int, num_bytes: int) -> None:
+    """Refuses a shape that would take other memory than the bytes that are there for it."""
+    if not all(type(length) is int and length >= 0 for length in shape) or math.prod(shape) * bytes_each != num_bytes:
+        raise ValueError(f"{num_bytes} bytes are no array of shape {shape} with {bytes_each} bytes each")
 
 
 _READERS: dict[str, Callable[[NodeReader, Any], Any]] = {

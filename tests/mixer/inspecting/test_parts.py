@@ -18,10 +18,11 @@ from mixer.inspecting.duplicates import Part, find_overlaps
 from mixer.inspecting.examples import Decoding, Piece, example_of
 from mixer.inspecting.measures import Limits
 from mixer.inspecting.measuring import measure
-from mixer.inspecting.printable import printable, text_of
+from mixer.inspecting.printable import text_of
 from mixer.inspecting.reading import SampleReading, chosen_indices
 from mixer.inspecting.tokens import num_learned, tokens_of
 from mixer.inspecting.truncation import Truncation, truncation_of
+from mixer.printable import printable
 from mixer.stream import Stream
 from mixer.stream_recipe import BuiltStream
 from tests.mixer.data.small_tokenizers import byte_level

@@ -1,0 +1,176 @@
+"""Hostile input: `python -m benchmarks.fuzz --cases 100000 --seed 0`.
+
+Changes valid states, recipes, ledgers, buffers and names by a seeded generator, and lets them be read as a run folder is:
+each case ends well or in an error that users are promised, a `ValueError`, `TypeError` or `OSError` in words. Walks through
+planner, controller and replay buffer check what has to hold at each step. Ends with status 1 if any case does not.
+"""
+
+import argparse
+import logging
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from transformers.utils import logging as transformers_logging
+
+from benchmarks.common import show, write_json
+from benchmarks.fuzzing import files
+from benchmarks.fuzzing.errors import why_undocumented
+from benchmarks.fuzzing.files import Case
+from benchmarks.fuzzing.walk import random_walk
+
+# Share of the cases, by target: walks and ledgers take longest.
+_SHARES = {
+    "controller state": 0.25,
+    "rules of a run's description": 0.10,
+    "progress of the loop": 0.10,
+    "recipe": 0.08,
+    "ledger": 0.05,
+    "replay buffer": 0.08,
+    "row of a buffer": 0.15,
+    "checkpoint's marker": 0.07,
+    "continual scores": 0.07,
+    "names": 0.03,
+    "planner, controller and buffer": 0.02,
+}
+
+
+@dataclass
+class Outcome:
+    """What came of the cases of a target.
+
+    Args:
+        num_cases: How many there were.
+        num_refused: How many ended in an error that users are promised.
+        seconds: How long they took.
+        broken: Others, by what went wrong, with the number of the first case.
+    """
+
+    num_cases: int = 0
+    num_refused: int = 0
+    seconds: float = 0.0
+    broken: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+def targets(folder: Path) -> dict[str, Case]:
+    """Gives the targets.
+
+    Args:
+        folder: An empty folder for their files.
+
+    Returns:
+        By name, what takes a seeded generator and reads something.
+    """
+    return {
+        "controller state": files.controllers(),
+        "rules of a run's description": files.rules(),
+        "progress of the loop": files.progresses(),
+        "recipe": files.recipes(folder),
+        "ledger": files.ledgers(folder / "ledger"),
+        "replay buffer": files.buffers(folder / "buffers"),
+        "row of a buffer": files.rows(),
+        "checkpoint's marker": files.markers(folder / "markers"),
+        "continual scores": files.scores(folder),
+        "names": files.names(),
+        "planner, controller and buffer": random_walk,
+    }
+
+
+def run_cases(name: str, case: Case, numbers: range, seed: int) -> Outcome:
+    """Runs cases of a target.
+
+    Args:
+        name: The target.
+        case: The target's case.
+        numbers: Numbers of the cases.
+        seed: Seed of the whole.
+
+    Returns:
+        What came of them.
+    """
+    outcome, began = Outcome(len(numbers)), time.perf_counter()
+    for number in numbers:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                case(Random(f"{seed}/{name}/{number}"))
+        except Exception as error:
+            reason = why_undocumented(error)
+            if reason is None:
+                outcome.num_refused += 1
+                continue
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            key = f"{reason[:160]} ({Path(place.filename).name}:{place.lineno})"
+            outcome.broken.setdefault(key, number)
+            outcome.counts[key] += 1
+    outcome.seconds = time.perf_counter() - began
+    return outcome
+
+
+def run(num_cases: int, seed: int, only: str | None = None) -> dict[str, Outcome]:
+    """Runs the targets.
+
+    Args:
+        num_cases: Number of cases, shared out over them.
+        seed: Seed of the whole.
+        only: Name of one target that gets all cases; `None` for all.
+
+    Returns:
+        What came of each.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        made = targets(Path(folder))
+        chosen = _SHARES if only is None else {only: 1.0}
+        return {name: run_cases(name, made[name], range(round(num_cases * chosen[name])), seed) for name in chosen}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the benchmark.
+
+    Args:
+        arguments: Of the command line; `None` takes those of the process.
+
+    Returns:
+        0, or 1 if an error came that is not promised.
+    """
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=100_000, help="Number of cases in all.")
+    parser.add_argument("--seed", type=int, default=0, help="The same seed gives the same cases.")
+    parser.add_argument("--target", choices=list(_SHARES), default=None, help="One target alone.")
+    parser.add_argument("--output", default=None, help="JSON file of the figures.")
+    asked = parser.parse_args(arguments)
+    transformers_logging.set_verbosity(logging.CRITICAL)
+    outcomes = run(asked.cases, asked.seed, asked.target)
+    rows = [
+        [
+            name,
+            f"{one.num_cases:,}",
+            f"{one.num_refused:,}",
+            f"{sum(one.counts.values()):,}",
+            f"{1e3 * one.seconds / max(1, one.num_cases):.2f}",
+        ]
+        for name, one in outcomes.items()
+    ]
+    total = [sum(getattr(one, name) for one in outcomes.values()) for name in ("num_cases", "num_refused")]
+    seconds, broken = sum(one.seconds for one in outcomes.values()), sum(len(one.broken) for one in outcomes.values())
+    rows.append(["all", f"{total[0]:,}", f"{total[1]:,}", f"{sum(sum(o.counts.values()) for o in outcomes.values()):,}", ""])
+    show(f"Changed input, seed {asked.seed}, {seconds:.0f} s", ["target", "cases", "refused", "broken", "ms a case"], rows)
+    for name, one in outcomes.items():
+        for key, number in one.broken.items():
+            print(f"{name}, case {number} ({one.counts[key]} times): {key}")
+    figures: dict[str, Any] = {name: {**vars(one), "counts": dict(one.counts)} for name, one in outcomes.items()}
+    write_json(asked.output, {"cases": asked.cases, "seed": asked.seed, "seconds": seconds, "targets": figures})
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""A walk through planner, controller and replay buffer together, and what has to hold at each step."""
+
+import json
+import tempfile
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from mixer.apportion import apportion
+from mixer.batch_size import BatchSize
+from mixer.budget import Budget
+from mixer.clock import Clock
+from mixer.controller import Mixing
+from mixer.plan import Plan
+from mixer.planner import Planner
+from mixer.policies import GroupDRO, LossChange, Policy, Uniform
+from mixer.schedules import Constant
+from mixer.stream import Stream
+from replay import ReplayBuffer
+from replay.policies import ReplayRatio
+
+_POLICIES: dict[str, Any] = {
+    "Uniform": Uniform,
+    "LossChange": LossChange,
+    "GroupDRO": GroupDRO,
+}
+
+
+class Walk:
+    """A run without a model, whose steps can be taken in any order.
+
+    Args:
+        lengths: Lengths of the streams; one of them enters later and one leaves, where there are enough.
+        policy: Name of the policy.
+        capacity: Capacity of a replay buffer among the streams; 0 for none.
+        batch_size: Samples of an update.
+        world_size: Number of ranks that share each plan.
+    """
+
+    def __init__(self, lengths: list[int], policy: str, capacity: int, batch_size: int, world_size: int):
+        self._lengths, self._policy_name, self._capacity = lengths, policy, capacity
+        self.batch_size, self.world_size = max(batch_size, world_size), world_size
+        self.mixing = self._new_mixing()
+        self.pending: Plan | None = None
+        self.drawn: dict[str, list[int]] = {name: [] for name in self.mixing.names}
+        self.num_updates = 0
+
+    def _new_mixing(self) -> Mixing:
+        streams = [
+            Stream(
+                f"s{number}",
+                range(length),
+                enters_at=0.3 if number == 1 else 0.0,
+                leaves_at=0.7 if number == 2 else 1.0,
+            )
+            for number, length in enumerate(self._lengths)
+        ]
+        policy: Policy = _POLICIES[self._policy_name]()
+        self.buffer = None
+        if self._capacity:
+            self.buffer = ReplayBuffer(self._capacity, seed=3)
+            streams.append(Stream("memory", self.buffer))
+            policy = ReplayRatio(0.25, policy)
+        clock = Clock(self.batch_size, sum(self._lengths), Budget(epochs=4))
+        size = BatchSize(Constant(), self.batch_size, self.world_size)
+        mixing = Mixing(Planner(streams, 5), policy, clock, size)
+        self._fill = None
+        if self.buffer is not None:
+            self._fill = self.buffer.follow("memory", streams, lambda: self.mixing.planner)
+        return mixing
+
+    # ---- Steps ----
+
+    def update(self, losses: list[float]) -> None:
+        """Plans an update, looks at it, and has it observed; nothing at the end of the run."""
+        if self.mixing.clock.progress >= 1.0:
+            return
+        before = self.mixing.seen.copy()
+        plan = self.mixing.next_plan()
+        if plan is None:
+            return
+        self._check_plan(plan, before)
+        losses = [losses[number % len(losses)] for number in range(len(self.mixing.names))]
+        observed = np.where(plan.counts > 0, np.array(losses, dtype=np.float64), np.nan)
+        self.mixing.observe(plan, observed, plan.counts * 3)
+        if self._fill is not None:
+            self._fill(plan)
+        self.num_updates += 1
+        self._check_state()
+
+    def set_weights(self, weights: list[float] | None) -> None:
+        """Rules by hand, if any stream that is there has a weight; else the policy rules again."""
+        names = self.mixing.names
+        values = None if weights is None else [weights[number % len(weights)] for number in range(len(names))]
+        if values is not None and (names[-1] == "memory" or not sum(values) > 0):
+            values = None
+        self.mixing.set_weights(values)
+
+    def set_batch_size(self, batch_size: int | None) -> None:
+        """Changes the size by hand; no smaller than the number of ranks."""
+        self.mixing.set_batch_size(None if batch_size is None else max(batch_size, self.world_size))
+
+    def save_and_load(self) -> None:
+        """Goes on in another controller from what this one saved; it must be the same to the bit."""
+        state, before = self.mixing.state_dict(), self.buffer
+        text = json.dumps(state, allow_nan=False)
+        saved = self.mixing
+        with tempfile.TemporaryDirectory() as folder:
+            if before is not None:
+                before.save(Path(folder))
+            self.mixing = self._new_mixing()
+            if self.buffer is not None:
+                self.buffer.load(Path(folder))
+                assert self.buffer.entries["number"].tolist() == before.entries["number"].tolist()
+        self.mixing.load_state_dict(json.loads(text))
+        assert self.mixing.state_dict() == state, "a state that was loaded is not the one that was saved"
+        assert self.mixing.weights == saved.weights
+        assert self.mixing.batch_size == saved.batch_size
+
+    # ---- What has to hold ----
+
+    def _check_plan(self, plan: Plan, before: Any) -> None:
+        mixing, planner = self.mixing, self.mixing.planner
+        assert (plan.counts >= 0).all()
+        assert 0 < plan.counts.sum(), "a plan without samples"
+        assert plan.staleness == 0
+        assert (mixing.seen - before == plan.counts).all()
+        assert abs(plan.weights.sum() - 1.0) < 1e-9
+        assert not plan.counts[plan.weights == 0].any() or plan.are_additional is not None
+        shares = [planner.rank_share(plan, rank, self.world_size) for rank in range(self.world_size)]
+        for number, name in enumerate(mixing.names):
+            whole = [(part.positions, part.indices) for share in shares for part in share if part.stream_id == number]
+            positions = sorted(int(position) for found, _ in whole for position in found)
+            start = int(plan.starts[number])
+            assert positions == list(range(start, start + int(plan.counts[number]))), "ranks do not share out the plan"
+            if name != "memory":
+                pairs = sorted((int(p), int(i)) for found, indices in whole for p, i in zip(found, indices, strict=True))
+                self.drawn[name] += [index for _, index in pairs]
+        sizes = [sum(len(part.indices) for part in share) for share in shares]
+        assert max(sizes) - min(sizes) <= 1, "ranks have shares of other sizes"
+
+    def _check_state(self) -> None:
+        mixing = self.mixing
+        for number, length in enumerate(self._lengths):
+            drawn = self.drawn[f"s{number}"]
+            assert len(drawn) == mixing.seen[number]
+            for start in range(0, len(drawn) - length + 1, length):
+                assert sorted(drawn[start : start + length]) == list(range(length)), "an epoch of a stream is not exact"
+            rest = drawn[len(drawn) // length * length :]
+            assert len(set(rest)) == len(rest), "a sample came twice in an epoch"
+        if self.buffer is not None:
+            assert len(self.buffer) <= self._capacity
+            assert len(set(self.buffer.entries["number"].tolist())) == len(self.buffer)
+
+
+def check_apportionment(weights: list[float], total: int, num_steps: int) -> None:
+    """Checks the bound of constant weights: within a sample of the share at every step.
+
+    Args:
+        weights: The weights, at least one above 0.
+        total: Samples of a step.
+        num_steps: How many steps.
+    """
+    shares = np.array(weights) / np.sum(weights)
+    owed, done = np.zeros(len(shares)), np.zeros(len(shares))
+    for step in range(1, num_steps + 1):
+        counts, owed = apportion(shares, total, owed)
+        assert counts.sum() == total
+        assert not counts[shares == 0].any()
+        done += counts
+        assert (np.abs(done - shares * total * step) < 1.0 + 1e-6).all(), "further than a sample from the share"
+
+
+def random_walk(random: Random) -> None:
+    """Takes some steps at random.
+
+    Args:
+        random: Which.
+    """
+    lengths = [random.randint(1, 40) for _ in range(random.randint(1, 4))]
+    capacity = random.choice([0, 0, 1, 7])
+    walk = Walk(lengths, random.choice(list(_POLICIES)), capacity, random.randint(1, 16), random.randint(1, 3))
+    for _ in range(random.randint(1, 8)):
+        kind = random.randrange(10)
+        if kind == 0:
+            walk.save_and_load()
+        elif kind == 1:
+            walk.set_weights(random.choice([None, [random.choice([0, 1, 0.3, 1e-9, 1e9]) for _ in range(3)]]))
+        elif kind == 2:
+            walk.set_batch_size(random.choice([None, random.randint(1, 64)]))
+        else:
+            walk.update([random.choice([0.0, 1.0, random.random(), 1e30, float("nan")]) for _ in range(3)])
+    check_apportionment([random.choice([0, 1, random.random()]) for _ in lengths] + [1.0], random.randint(1, 20), 20)
