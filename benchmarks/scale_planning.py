@@ -160,7 +160,9 @@ def terms() -> list[Term]:
             lambda k: _planning(new_mixing(k, policy=_moving(k))),
             many,
         ),
-        swept("plan and observe, fixed weights", BATCH, _BATCHES, lambda b: _planning(new_mixing(1_000, b)), "K = 1,000"),
+        swept(
+            "plan and observe, fixed weights", BATCH, _BATCHES, lambda b: _planning(new_mixing(1_000, b)), "K = 1,000"
+        ),
         swept(
             "plan and observe, fixed weights",
             SAMPLES,
@@ -172,7 +174,9 @@ def terms() -> list[Term]:
         swept("fingerprint of a plan", STREAMS, NUM_STREAMS, _fingerprint),
         swept("share of one rank", STREAMS, NUM_STREAMS, lambda k: _share(k, _BATCH, _WORLD_SIZE), f"{many}, {alone}"),
         swept("share of one rank", BATCH, _BATCHES, lambda b: _share(1_000, b, _WORLD_SIZE), f"K = 1,000, {alone}"),
-        swept("share of one rank", RANKS, NUM_RANKS, lambda w: _share(1_000, 4_096 * 64, w), "K = 1,000, 262,144 samples"),
+        swept(
+            "share of one rank", RANKS, NUM_RANKS, lambda w: _share(1_000, 4_096 * 64, w), "K = 1,000, 262,144 samples"
+        ),
         swept(
             "share of one rank",
             SAMPLES,
@@ -183,7 +187,13 @@ def terms() -> list[Term]:
         swept("4,096 positions of an order", SAMPLES, (1e7, 1e10, 1e13), _mapping),
         swept("start: streams and planner", STREAMS, NUM_STREAMS, lambda k: lambda: new_mixing(k)),
         counted("state in a checkpoint", STREAMS, NUM_STREAMS, _state_bytes, "fixed weights"),
-        counted("state in a checkpoint", STREAMS, NUM_STREAMS, lambda k: _state_bytes(k, LossChange(floor=0.1 / k)), "LossChange"),
+        counted(
+            "state in a checkpoint",
+            STREAMS,
+            NUM_STREAMS,
+            lambda k: _state_bytes(k, LossChange(floor=0.1 / k)),
+            "LossChange",
+        ),
         swept("state written as JSON", STREAMS, NUM_STREAMS, _saved),
         swept("state read and taken up", STREAMS, NUM_STREAMS, _loaded),
     ]

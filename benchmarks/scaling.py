@@ -7,9 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-STREAMS, BATCH, RANKS, STEPS, SAMPLES = "streams", "batch", "ranks", "updates", "samples"
+STREAMS, BATCH, RANKS, STEPS, SAMPLES, ENTRIES = "streams", "batch", "ranks", "updates", "samples", "entries"
 # What a page about scale has to say something of.
-TARGETS = {STREAMS: 10_000.0, BATCH: 4_194_304.0, RANKS: 4_096.0, STEPS: 1_000_000.0, SAMPLES: 1e13}
+TARGETS = {
+    STREAMS: 10_000.0,
+    BATCH: 4_194_304.0,
+    RANKS: 4_096.0,
+    STEPS: 1_000_000.0,
+    SAMPLES: 1e13,
+    ENTRIES: 1_000_000.0,
+}
 _MOST_SECONDS = 2.0
 _REPETITIONS = 5
 

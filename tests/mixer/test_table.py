@@ -189,7 +189,6 @@ class TestOtherProcess:
         append(table, 1)
         assert steps_of(make_table(tmp_path)) == [1]
 
-
     def test_rows_that_gather_in_memory_are_bounded_however_fast_they_come(self, tmp_path: Path) -> None:
         table, names = make_table(tmp_path, rows_per_part=10**9), tuple(str(number) for number in range(1_000))
         most_waiting = 0
