@@ -21,7 +21,7 @@ from mixer.gradient_statistics import GradientStatistics
 from mixer.ledger import Ledger
 
 _MEGABYTE = 1e6
-_EVALUATIONS, _MEASUREMENTS = 100, 200
+_EVALUATIONS = 100
 _BATCH_SIZE, _EPOCHS, _SKETCH = 256, 3.0, 16
 
 # The command line, and then what it took: what the system tells of a process that has ended counts its parent in.
@@ -40,10 +40,12 @@ class Length:
     Args:
         num_streams: Number of streams.
         num_updates: Number of updates.
+        num_measurements: How often the streams' gradients are measured.
     """
 
     num_streams: int
     num_updates: int
+    num_measurements: int = 200
 
 
 _FULL = (Length(4, 250_000), Length(100, 10_000), Length(300, 3_334))
@@ -62,7 +64,8 @@ def write_ledger(folder: Path, length: Length) -> None:
     names = tuple(f"stream-{number}" for number in range(length.num_streams))
     ledger.begin(None, {"streams": list(names)})
     seen, size = np.zeros(len(names), dtype=np.int64), length.num_updates * _BATCH_SIZE / len(names) / _EPOCHS
-    evaluate_every, measure_every = (max(1, length.num_updates // number) for number in (_EVALUATIONS, _MEASUREMENTS))
+    evaluate_every = max(1, length.num_updates // _EVALUATIONS)
+    measure_every = max(1, length.num_updates // max(1, length.num_measurements))
     weights, levels = np.full(len(names), 1 / len(names)), random.uniform(1.0, 3.0, len(names))
     for step in range(1, length.num_updates + 1):
         weights = np.exp(np.log(weights) + random.normal(0.0, 0.01, len(names)))
@@ -75,7 +78,7 @@ def write_ledger(folder: Path, length: Length) -> None:
         ledger.record_update(step=step, **_TIMINGS)
         if step % evaluate_every == 0:
             ledger.record_evaluation(step, dict(zip(names, losses, strict=True)))
-        if step % measure_every == 0:
+        if length.num_measurements and step % measure_every == 0:
             ledger.record_gradients(step, names, _measurement(random, count))
     ledger.finish()
 

@@ -13,12 +13,15 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from mixer.plan import Plan
+from mixer.shortened import shortened
 from mixer.signals import NUM_SIGNALS
 
 Int64Array = NDArray[np.int64]
 Result = TypeVar("Result")
 
 _HALF = 2**24  # fingerprints travel in halves of 24 bits, whose squares still add up in 64 bits over 2^15 ranks
+
+_MOST_CHARACTERS = 1_000  # of each list in what a rank says of its plan
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,25 @@ class Agreement:
             dist.all_gather(parts, own, group=self._group)
         return [part[:length].numpy().tobytes() for part, length in zip(parts, lengths.tolist(), strict=True)]
 
+    def from_first(self, content: bytes) -> bytes:
+        """Brings bytes of any length from the first rank to all, through the CPU.
+
+        Args:
+            content: This rank's; only the first one's counts.
+
+        Returns:
+            The first rank's.
+        """
+        if self._world_size == 1:
+            return content
+        is_first = dist.get_rank() == 0
+        room = int(self.total(np.array([len(content) if is_first else 0]))[0])
+        told = torch.frombuffer(bytearray(content), dtype=torch.uint8) if is_first and room else None
+        message = torch.zeros(room, dtype=torch.uint8) if told is None else told
+        if room:
+            dist.broadcast(message, src=0, group=self._group)
+        return message.numpy().tobytes()
+
     def _reduce(self, numbers: Int64Array, operation: Any) -> Int64Array:
         if self._world_size == 1:
             return numbers
@@ -241,8 +263,11 @@ class Agreement:
 
     def _raise_disagreement(self, plan: Plan | None) -> None:
         plans: list[str] = [""] * self._world_size
-        own = "nothing left" if plan is None else f"step {plan.step}, counts {plan.counts.tolist()}"
-        dist.all_gather_object(plans, own if plan is None else f"{own}, weights {plan.weights.tolist()}", self._group)
+        own = "nothing left"
+        if plan is not None:  # of thousands of streams not all: each rank gets what every rank says
+            counts, weights = (shortened(str(part.tolist()), _MOST_CHARACTERS) for part in (plan.counts, plan.weights))
+            own = f"step {plan.step}, counts {counts}, weights {weights}"
+        dist.all_gather_object(plans, own, self._group)
         described = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(plans))
         raise DisagreementError(
             f"The ranks planned different updates ({described}). Every rank must decide alike: call set_weights on "

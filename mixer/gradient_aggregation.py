@@ -154,7 +154,7 @@ class GradientAggregation(Method):
         """Finds the weights, the same on all ranks though their devices may multiply differently."""
         agreement, key = self._run.agreement, (_KEY, self._run.seed, self._step)
         weights = agreement.together(lambda: self._aggregator.weigh(gramian, stream_ids, key))
-        return np.frombuffer(agreement.gather_bytes(weights.tobytes())[0], dtype=np.float64)
+        return np.frombuffer(agreement.from_first(weights.tobytes()), dtype=np.float64)
 
     # ---- Logs and checkpoints ----
 

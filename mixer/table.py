@@ -21,12 +21,14 @@ _ROWS_PER_BATCH = 8192
 _MOST_VALUES_PER_PART = 2**28
 _MOST_TEXT_BYTES_PER_PART = 2**31
 _FILE = re.compile(r"(part|tail)-(\d{1,12})\.(parquet|arrow)")
+# Rows that may gather in memory: of many streams, or of steps without a model, seconds would bring millions.
+_ROWS_IN_MEMORY = 16_384
 
 
 class Table:
     """Rows in the order of a `step` column, appended by one process and read by any.
 
-    New rows gather in memory for some seconds, then go to the tail (an Arrow IPC stream). When the tail holds
+    New rows gather in memory for some seconds, or until they are many, then go to the tail (an Arrow IPC stream). When the tail holds
     enough of them it is sealed into a Parquet part.
 
     Args:
@@ -44,7 +46,7 @@ class Table:
         self._rows_per_part = rows_per_part
         self._flush_interval_seconds = flush_interval_seconds
         self._buffer: list[Mapping[str, Any]] = []
-        self._num_tail_rows = 0
+        self._num_buffered_rows = self._num_tail_rows = 0
         self._last_flush = time.monotonic()
         self._file: Any = None
         self._writer: Any = None
@@ -56,7 +58,9 @@ class Table:
             columns: One sequence a column, of equal lengths.
         """
         self._buffer.append(columns)
-        if time.monotonic() - self._last_flush >= self._flush_interval_seconds:
+        self._num_buffered_rows += len(columns["step"])
+        is_full = self._num_buffered_rows >= _ROWS_IN_MEMORY
+        if is_full or time.monotonic() - self._last_flush >= self._flush_interval_seconds:
             self.flush()
 
     def flush(self) -> None:
@@ -70,6 +74,7 @@ class Table:
         self._writer.write_batch(batch)
         self._file.flush()
         self._buffer.clear()
+        self._num_buffered_rows = 0
         self._num_tail_rows += batch.num_rows
         if self._num_tail_rows >= self._rows_per_part:
             self.seal()

@@ -56,6 +56,51 @@ def assert_within_varying_bound(behind: np.ndarray) -> None:
     assert behind.max() <= 1.0 + np.log(behind.shape[1]) + TOLERANCE
 
 
+def one_by_one(shares: np.ndarray, total: int, carry: np.ndarray) -> np.ndarray:
+    """Too many are due: samples are taken away singly, always from the stream furthest ahead."""
+    owed = carry + shares * total
+    slack = tijdeman(len(shares)) if len(shares) > 1 else 0.5
+    counts = np.maximum(np.ceil(owed - slack - 1e-9), 0.0)
+    while counts.sum() > total:
+        served = np.flatnonzero(counts)
+        counts[served[np.argmin((owed - counts)[served])]] -= 1.0
+    return counts.astype(np.int64)
+
+
+class TestTooManyDue:
+    @given(
+        seed=st.integers(0, 10**6),
+        num_streams=st.integers(2, 60),
+        share_due=st.floats(0.3, 1.0),
+        most_due=st.sampled_from([1.0, 3.5, 40.0]),
+        is_coarse=st.booleans(),
+    )
+    def test_as_many_wait_as_if_samples_were_taken_away_singly(
+        self, seed: int, num_streams: int, share_due: float, most_due: float, is_coarse: bool
+    ) -> None:
+        random = np.random.default_rng(seed)
+        carry = random.uniform(0.5, most_due, num_streams) * (random.random(num_streams) < share_due)
+        carry = np.round(carry * 4) / 4 if is_coarse else carry  # ties, too
+        carry -= carry.sum() / num_streams
+        shares = normalised(random.dirichlet(np.ones(num_streams)) + 1e-9)
+        for total in (1, 2, num_streams // 4 + 1):
+            counts, left = apportion(shares, total, carry)
+            if (expected := one_by_one(shares, total, carry)).sum() == total:
+                assert counts.tolist() == expected.tolist()
+            assert counts.sum() == total
+            np.testing.assert_allclose(left, carry + shares * total - counts, atol=1e-12)
+
+    def test_a_cup_game_of_thousands_of_streams_keeps_the_bound(self) -> None:
+        num_streams, total, carry, alive = 4_000, 100, np.zeros(4_000), np.arange(4_000)
+        for _ in range(60):
+            shares = np.full(num_streams, 1e-15)
+            shares[alive] = 1.0
+            counts, carry = apportion(normalised(shares), total, carry)
+            assert counts.sum() == total
+            alive = alive[counts[alive] == 0] if (counts[alive] == 0).sum() > total else np.arange(num_streams)
+            assert carry.max() <= 1.0 + np.log(num_streams)
+
+
 class TestCounts:
     @given(weights=weight_lists, batch_sizes=totals)
     def test_they_sum_to_the_batch_and_are_never_negative(self, weights: list[float], batch_sizes: list[int]) -> None:

@@ -2,7 +2,24 @@
 
 import pytest
 
-from mixer.same_run import difference, shared_options, written
+from mixer.same_run import check_same, difference, shared_options, written
+
+
+class ManyRanks:
+    """Ranks that all say what this one says, and how much that was."""
+
+    def __init__(self, world_size: int):
+        self.world_size, self.longest = world_size, 0
+
+    def gather_bytes(self, content: bytes) -> list[bytes]:
+        self.longest = max(self.longest, len(content))
+        return [content] * self.world_size
+
+
+def test_what_ranks_tell_each_other_of_a_run_does_not_grow_with_it() -> None:
+    ranks = ManyRanks(4_096)
+    check_same({"streams": {f"stream-{number}": {"position": number} for number in range(10_000)}}, ranks)
+    assert 0 < ranks.longest <= 64
 
 
 def test_what_differs_is_named_with_both_values() -> None:

@@ -189,6 +189,15 @@ class TestOtherProcess:
         append(table, 1)
         assert steps_of(make_table(tmp_path)) == [1]
 
+    def test_rows_that_gather_in_memory_are_bounded_however_fast_they_come(self, tmp_path: Path) -> None:
+        table, names = make_table(tmp_path, rows_per_part=10**9), tuple(str(number) for number in range(1_000))
+        most_waiting = 0
+        for step in range(1, 101):
+            append(table, step, names=names)
+            most_waiting = max(most_waiting, 1_000 * step - make_table(tmp_path).read(["step"]).num_rows)
+        assert most_waiting < 16_384
+        assert table.read(["step"]).column("step").to_pylist() == np.repeat(np.arange(1, 101), 1_000).tolist()
+
 
 class TestTornTail:
     def test_a_tail_cut_at_any_byte_gives_a_prefix_of_the_rows(self, tmp_path: Path) -> None:
