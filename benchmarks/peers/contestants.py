@@ -44,7 +44,10 @@ MIXING = (
     Contestant("mixer", "with_mixer:training", trials="with_mixer:trials"),
     Contestant("interleave, map", "with_interleave:map_training", "datasets", trials="with_interleave:map_trials"),
     Contestant(
-        "interleave, iterable", "with_interleave:iterable_training", "datasets", trials="with_interleave:iterable_trials"
+        "interleave, iterable",
+        "with_interleave:iterable_training",
+        "datasets",
+        trials="with_interleave:iterable_trials",
     ),
     Contestant("torchdata.nodes", "with_torchdata:training", "torchdata", trials="with_torchdata:trials"),
     Contestant("Grain", "with_grain:training", "grain", trials="with_grain:trials"),

@@ -1,7 +1,7 @@
 """The work of the Gramian contest: a step that gives the gradient of the mean loss and the Gramian of the streams' own.
 
 *mlp*: a perceptron 784-400-400-10, 256 rows of 8 streams. *llama*: a byte-level Llama of two layers of width 128, 24 rows
-of 64 tokens of 3 streams, random. Rows come by stream, as many of each. A stream's loss is the mean over its rows. Each
+of 64 tokens of 3 streams, random; *llama, tied*: the same, whose head is its embedding. Rows come by stream, as many of each. A stream's loss is the mean over its rows. Each
 contestant's step is timed in turns with a plain one (forward and backward) of the same model, so that the machine's
 drift cancels; no optimizer is in either.
 """
@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.domains import new_model
 from tasks.mlp import mlp
+
+MLP, LLAMA, TIED = "mlp", "llama", "llama, tied"
+CASES = (MLP, LLAMA, TIED)
 
 Step = Callable[[], Any]
 
@@ -60,7 +63,7 @@ def new_subject(options: dict[str, Any]) -> Subject:
     """
     generator = torch.Generator().manual_seed(options["seed"])
     torch.manual_seed(options["seed"])
-    if options["case"] == "mlp":
+    if options["case"] == MLP:
         model: nn.Module = mlp(hidden_sizes=(400, 400))
         inputs = torch.rand(256, 784, generator=generator)
         labels = torch.randint(10, (256,), generator=generator)
@@ -70,7 +73,7 @@ def new_subject(options: dict[str, Any]) -> Subject:
             return nn.functional.cross_entropy(logits, labels, reduction="none")
 
         return Subject(model, 8, torch.arange(256) // 32, losses)
-    model = new_model(128, 2, 64, options["seed"])
+    model = _llama(is_tied=options["case"] == TIED)
     ids = torch.randint(256, (24, 64), generator=generator)
 
     def token_losses() -> Tensor:
@@ -80,16 +83,31 @@ def new_subject(options: dict[str, Any]) -> Subject:
     return Subject(model, 3, torch.arange(24) // 8, token_losses)
 
 
-def measure(subject: Subject, step: Callable[[], Tensor], num_steps: int) -> dict[str, Any]:
+def _llama(is_tied: bool) -> nn.Module:
+    config = LlamaConfig(
+        vocab_size=256,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        tie_word_embeddings=is_tied,
+    )
+    return LlamaForCausalLM(config)
+
+
+def measure(subject: Subject, step: Callable[[], Tensor], num_steps: int, reference: np.ndarray) -> dict[str, Any]:
     """Times a step in turns with the plain one.
 
     Args:
         subject: The model and the batch.
         step: Does a step and gives the Gramian `[num_streams, num_streams]`.
         num_steps: Number of turns.
+        reference: What `autograd_gramian` gave.
 
     Returns:
-        `seconds` of the median step, `plain_seconds`, and the `gramian`.
+        `seconds` of the median step, `plain_seconds`, and `difference`: the largest one from torch's own Gramian over
+        that one's largest entry.
     """
     steps: dict[str, Step] = {"seconds": step, "plain_seconds": subject.plain}
     times: dict[str, list[float]] = {name: [] for name in steps}
@@ -99,8 +117,8 @@ def measure(subject: Subject, step: Callable[[], Tensor], num_steps: int) -> dic
             action()
             if number >= 2:
                 times[name].append(time.perf_counter() - started)
-    gramian = np.asarray(step().detach().double())
-    return {**{name: float(np.median(own)) for name, own in times.items()}, "gramian": gramian.tolist()}
+    difference = np.abs(np.asarray(step().detach().double()) - reference).max() / np.abs(reference).max()
+    return {**{name: float(np.median(own)) for name, own in times.items()}, "difference": float(difference)}
 
 
 def autograd_gramian(subject: Subject) -> np.ndarray:

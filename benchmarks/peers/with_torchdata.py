@@ -35,10 +35,14 @@ def _new_trainer(model: Any, request: Request, privately: bool) -> Trainer:
         for name, dataset in request.datasets.items()
     }
     weights = dict(zip(nodes, request.shares, strict=True))
-    sampler = MultiNodeWeightedSampler(nodes, weights, StopCriteria.CYCLE_FOREVER, rank=0, world_size=1, seed=request.seed)
+    sampler = MultiNodeWeightedSampler(
+        nodes, weights, StopCriteria.CYCLE_FOREVER, rank=0, world_size=1, seed=request.seed
+    )
     batcher = Batcher(sampler, request.batch_size)
     loader = Loader(Mapper(batcher, collate))
-    trainer = FedTrainer(model, training_arguments(request.options, **request.arguments, ignore_data_skip=True), collate)
+    trainer = FedTrainer(
+        model, training_arguments(request.options, **request.arguments, ignore_data_skip=True), collate
+    )
     trainer.loader = loader
     state_file = Path(request.folder) / _STATE_FILE
 

@@ -26,7 +26,7 @@ def by_streams(options: dict[str, Any]) -> dict[str, Any]:
 
 def _training(options: dict[str, Any], batch_dim: int | None) -> dict[str, Any]:
     torch.set_num_threads(options["threads"])
-    reference = autograd_gramian(new_subject(options)).tolist()
+    reference = autograd_gramian(new_subject(options))
     subject = new_subject(options)
     plain = new_subject(options)  # the engine's hooks would slow the plain step down
     engine, shares = Engine(subject.model, batch_dim=batch_dim), subject.shares
@@ -39,4 +39,4 @@ def _training(options: dict[str, Any], batch_dim: int | None) -> dict[str, Any]:
         losses.mean().backward()
         return shares @ gramian @ shares.T if batch_dim is not None else gramian
 
-    return {**measure(plain, step, options["steps"]), "reference": reference}
+    return measure(plain, step, options["steps"], reference)
