@@ -1,0 +1,93 @@
+"""Who takes part, what each needs, and how one is run in a process of its own."""
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_TIMEOUT_SECONDS = 900
+_NUM_ERROR_LINES = 3
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One side of a contest.
+
+    Args:
+        name: Its name, in tables too.
+        work: Where its work is: `"module:function"` of this package.
+        package: The distribution whose version is named; `None` for this toolkit.
+        folder: Folder of the environment where the distribution was installed apart; `""` for the usual place.
+        trials: Where its trials are; `None` for none.
+    """
+
+    name: str
+    work: str
+    package: str | None = None
+    folder: str = ""
+    trials: str | None = None
+
+    @property
+    def version(self) -> str | None:
+        """Version of its package; `None` if that is not installed."""
+        path = [*sys.path, str(Path(sys.prefix) / self.folder)]
+        found = list(importlib.metadata.distributions(name=self.package or "torch", path=path))
+        return found[0].version if found else None
+
+
+MIXING = (
+    Contestant("mixer", "with_mixer:training", trials="with_mixer:trials"),
+    Contestant("interleave, map", "with_interleave:map_training", "datasets", trials="with_interleave:map_trials"),
+    Contestant(
+        "interleave, iterable",
+        "with_interleave:iterable_training",
+        "datasets",
+        trials="with_interleave:iterable_trials",
+    ),
+    Contestant("torchdata.nodes", "with_torchdata:training", "torchdata", trials="with_torchdata:trials"),
+    Contestant("Grain", "with_grain:training", "grain", trials="with_grain:trials"),
+)
+CONTINUAL = (
+    Contestant("mixer", "with_continual_run:training"),
+    Contestant("Avalanche", "with_avalanche:training", "avalanche-lib", folder="avalanche"),
+)
+GRAMIAN = (
+    Contestant("mixer", "with_probe:training"),
+    Contestant("TorchJD, by rows", "with_torchjd:by_rows", "torchjd"),
+    Contestant("TorchJD, by streams", "with_torchjd:by_streams", "torchjd"),
+)
+
+
+def run_apart(contestant: Contestant, work: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Has a contestant do its work in a fresh process.
+
+    Args:
+        contestant: Who.
+        work: What: its `work` or its `trials`.
+        options: Of the contest.
+
+    Returns:
+        The figures; or `error`, the last lines that it printed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "figures.json"
+        extra = [str(Path(sys.prefix) / contestant.folder)] if contestant.folder else []
+        path = os.pathsep.join([os.environ.get("PYTHONPATH", os.getcwd()), *extra])
+        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(options["threads"])}
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.peers.child", work, str(result)],
+            input=json.dumps({**options, "folder": str(Path(folder) / "output")}),
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_SECONDS,
+        )
+        if not result.is_file():
+            lines = [line for line in done.stderr.splitlines() if line.strip()]
+            return {"error": " ".join(lines[-_NUM_ERROR_LINES:])[-500:]}
+        return dict(json.loads(result.read_text()))

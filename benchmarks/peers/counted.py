@@ -1,0 +1,109 @@
+"""Which samples a model was trained on, noted at the model itself, so that every loader is counted in the same way."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+SOURCE, ROW = "source", "row"  # columns of every sample: its stream, and which of the stream's samples it is
+
+IntArray = NDArray[np.int64]
+
+
+class Counter:
+    """Notes stream and row of every sample that a model is trained on, update by update."""
+
+    def __init__(self) -> None:
+        self.updates: list[IntArray] = []  # [num_samples, 2] each: stream, row
+
+    def attach(self, model: nn.Module) -> None:
+        """Counts what this model is given from now on, and takes the two columns out of its inputs.
+
+        Args:
+            model: The model.
+        """
+        model.register_forward_pre_hook(self._note, with_kwargs=True)
+
+    def _note(self, model: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        inputs = dict(kwargs)
+        source, row = inputs.pop(SOURCE, None), inputs.pop(ROW, None)
+        if source is not None and model.training and torch.is_grad_enabled():
+            self.note(source, row)
+        return args, inputs
+
+    def note(self, source: Tensor, row: Tensor) -> None:
+        """Adds an update.
+
+        Args:
+            source: int64 `[num_samples]`: the streams.
+            row: int64 `[num_samples]`: the rows.
+        """
+        self.updates.append(np.stack([source.numpy(), row.numpy()], axis=1).astype(np.int64))
+
+    def samples(self, start: int = 0, end: int | None = None) -> IntArray:
+        """Gives what some updates had.
+
+        Args:
+            start: The first of the updates.
+            end: The one after the last; `None` for all that follow.
+
+        Returns:
+            `[num_samples, 2]`: stream and row, in order.
+        """
+        chosen = self.updates[start:end]
+        return np.concatenate(chosen) if chosen else np.empty((0, 2), dtype=np.int64)
+
+
+def realised_shares(samples: IntArray, num_streams: int) -> list[float]:
+    """Gives the share of each stream.
+
+    Args:
+        samples: `[num_samples, 2]`, one at least.
+        num_streams: Number of streams.
+
+    Returns:
+        Shares that add up to 1.
+    """
+    counts = np.bincount(samples[:, 0], minlength=num_streams)
+    return [float(share) for share in counts / counts.sum()]
+
+
+def largest_deviation(updates: Sequence[IntArray], shares: Sequence[float]) -> float:
+    """Gives how far a stream's count was from its asked share at most, after any update.
+
+    Args:
+        updates: `[num_samples, 2]` each.
+        shares: What was asked for.
+
+    Returns:
+        Samples.
+    """
+    counts = np.stack([np.bincount(update[:, 0], minlength=len(shares)) for update in updates]).cumsum(axis=0)
+    asked = counts.sum(axis=1, keepdims=True) * np.asarray(shares)
+    return float(np.abs(counts - asked).max())
+
+
+def repeated_and_lost(seen: IntArray, uninterrupted: IntArray) -> tuple[int, int]:
+    """Compares a run that was interrupted with one that was not, stream by stream, whatever their mixture.
+
+    Of each stream as many of the uninterrupted run's samples are taken as were seen of it, so that another order of the
+    streams, or another batch size, is no fault by itself. No stream may have come to its end.
+
+    Args:
+        seen: `[num_samples, 2]`: what the interrupted run was trained on, before and after.
+        uninterrupted: `[num_samples, 2]`: what the other one was trained on; long enough.
+
+    Returns:
+        How many samples came again, and how many of those that were due never came.
+    """
+    repeated = lost = 0
+    for stream in np.unique(seen[:, 0]):
+        own = seen[seen[:, 0] == stream, 1]
+        due = uninterrupted[uninterrupted[:, 0] == stream, 1]
+        assert len(due) >= len(own), f"the uninterrupted run is too short: {len(due)} of {len(own)} samples of {stream}"
+        repeated += len(own) - len(np.unique(own))
+        lost += len(np.setdiff1d(due[: len(own)], own))
+    return repeated, lost

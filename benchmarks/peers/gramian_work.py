@@ -1,0 +1,137 @@
+"""The work of the Gramian contest: a step that gives the gradient of the mean loss and the Gramian of the streams' own.
+
+*mlp*: a perceptron 784-400-400-10, 256 rows of 8 streams. *llama*: a byte-level Llama of two layers of width 128, 24 rows
+of 64 tokens of 3 streams, random; *llama, tied*: the same, whose head is its embedding. Rows come by stream, as many of each. A stream's loss is the mean over its rows. Each
+contestant's step is timed in turns with a plain one (forward and backward) of the same model, so that the machine's
+drift cancels; no optimizer is in either.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tasks.mlp import mlp
+
+MLP, LLAMA, TIED = "mlp", "llama", "llama, tied"
+CASES = (MLP, LLAMA, TIED)
+
+Step = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model and its batch.
+
+    Args:
+        model: The model.
+        num_streams: Number of streams.
+        stream_ids: int64 `[num_rows]`.
+        losses: Gives the loss of each row, `[num_rows]`.
+    """
+
+    model: nn.Module
+    num_streams: int
+    stream_ids: Tensor
+    losses: Callable[[], Tensor]
+
+    @property
+    def shares(self) -> Tensor:
+        """`[num_streams, num_rows]`: what makes stream losses of row losses."""
+        members = nn.functional.one_hot(self.stream_ids, self.num_streams).T.float()
+        return members / members.sum(dim=1, keepdim=True)
+
+    def plain(self) -> None:
+        """Does a step that measures nothing."""
+        self.model.zero_grad()
+        self.losses().mean().backward()
+
+
+def new_subject(options: dict[str, Any]) -> Subject:
+    """Makes the model and the batch.
+
+    Args:
+        options: Of the contest: `case` and `seed`.
+
+    Returns:
+        Them.
+    """
+    generator = torch.Generator().manual_seed(options["seed"])
+    torch.manual_seed(options["seed"])
+    if options["case"] == MLP:
+        model: nn.Module = mlp(hidden_sizes=(400, 400))
+        inputs = torch.rand(256, 784, generator=generator)
+        labels = torch.randint(10, (256,), generator=generator)
+
+        def losses() -> Tensor:
+            logits = model(pixel_values=inputs).logits
+            return nn.functional.cross_entropy(logits, labels, reduction="none")
+
+        return Subject(model, 8, torch.arange(256) // 32, losses)
+    model = _llama(is_tied=options["case"] == TIED)
+    ids = torch.randint(256, (24, 64), generator=generator)
+
+    def token_losses() -> Tensor:
+        logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+        return nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none").mean(dim=1)
+
+    return Subject(model, 3, torch.arange(24) // 8, token_losses)
+
+
+def _llama(is_tied: bool) -> nn.Module:
+    config = LlamaConfig(
+        vocab_size=256,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        tie_word_embeddings=is_tied,
+    )
+    return LlamaForCausalLM(config)
+
+
+def measure(subject: Subject, step: Callable[[], Tensor], num_steps: int, reference: np.ndarray) -> dict[str, Any]:
+    """Times a step in turns with the plain one.
+
+    Args:
+        subject: The model and the batch.
+        step: Does a step and gives the Gramian `[num_streams, num_streams]`.
+        num_steps: Number of turns.
+        reference: What `autograd_gramian` gave.
+
+    Returns:
+        `seconds` of the median step, `plain_seconds`, and `difference`: the largest one from torch's own Gramian over
+        that one's largest entry.
+    """
+    steps: dict[str, Step] = {"seconds": step, "plain_seconds": subject.plain}
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(num_steps + 2):
+        for name, action in steps.items():
+            started = time.perf_counter()
+            action()
+            if number >= 2:
+                times[name].append(time.perf_counter() - started)
+    difference = np.abs(np.asarray(step().detach().double()) - reference).max() / np.abs(reference).max()
+    return {**{name: float(np.median(own)) for name, own in times.items()}, "difference": float(difference)}
+
+
+def autograd_gramian(subject: Subject) -> np.ndarray:
+    """Gives the Gramian as torch itself does, by one backward a stream: what the contestants' are compared with.
+
+    Args:
+        subject: The model and the batch.
+
+    Returns:
+        `[num_streams, num_streams]`.
+    """
+    parameters = [parameter for parameter in subject.model.parameters() if parameter.requires_grad]
+    stream_losses = subject.shares @ subject.losses()
+    rows = [torch.autograd.grad(loss, parameters, retain_graph=True) for loss in stream_losses]
+    flat = torch.stack([torch.cat([part.flatten() for part in row]) for row in rows]).double()
+    return np.asarray(flat @ flat.T)

@@ -1,0 +1,181 @@
+"""The work of the mixing contest: text of three domains, a byte-level Llama, and how its loss is taken in the end.
+
+Every contestant gets the same Arrow data sets of the package datasets, the same collator, the same training arguments
+and the same model. Samples carry their stream and row, which the model's counter takes out of the inputs again.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset, Features, List, Value
+from torch import Tensor
+from transformers import LlamaForCausalLM, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+
+from benchmarks.common import QUIET
+from benchmarks.domains import new_model, read_domains
+from benchmarks.peers.counted import ROW, SOURCE, Counter
+
+NAMES = ("python", "cpp", "english")
+SHARES = (0.5, 0.3, 0.2)
+NUM_THREADS = 1
+_INPUTS = "input_ids"
+
+
+def write_rows(path: Path, num_rows: Sequence[int], num_validation_rows: int, length: int) -> None:
+    """Reads the text and writes it where all contestants read it.
+
+    Args:
+        path: The archive.
+        num_rows: Rows of each domain to train on.
+        num_validation_rows: Rows that each is evaluated on.
+        length: Bytes of a row.
+    """
+    data = read_domains(num_rows, num_validation_rows, length)
+    arrays = {f"{name}_{split}": data[name][split].blocks.numpy() for name in NAMES for split in data[name]}
+    np.savez(path, **arrays)
+
+
+def read_datasets(path: str | Path) -> dict[str, Dataset]:
+    """Reads what is trained on.
+
+    Args:
+        path: The archive.
+
+    Returns:
+        An Arrow data set a domain, giving tensors.
+    """
+    with np.load(path) as archive:
+        return {name: _dataset(number, archive[f"{name}_train"]) for number, name in enumerate(NAMES)}
+
+
+def _dataset(number: int, rows: np.ndarray) -> Dataset:
+    features = Features({_INPUTS: List(Value("int64")), SOURCE: Value("int64"), ROW: Value("int64")})
+    columns = {_INPUTS: list(rows.astype(np.int64)), SOURCE: [number] * len(rows), ROW: list(range(len(rows)))}
+    return Dataset.from_dict(columns, features=features).with_format("torch")
+
+
+def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+    """Makes a batch of samples.
+
+    Args:
+        samples: What the data sets give.
+
+    Returns:
+        The columns, with labels.
+    """
+    batch = {name: torch.stack([torch.as_tensor(sample[name]) for sample in samples]) for name in samples[0]}
+    return {**batch, "labels": batch[_INPUTS].clone()}
+
+
+def build_model(options: dict[str, Any]) -> tuple[LlamaForCausalLM, Counter]:
+    """Builds the model, the same for the same seed, and counts what it is trained on.
+
+    Args:
+        options: Of the contest: `hidden`, `layers`, `length`, `seed`.
+
+    Returns:
+        The model and its counter.
+    """
+    model = new_model(options["hidden"], options["layers"], options["length"], options["seed"])
+    counter = Counter()
+    counter.attach(model)
+    return model, counter
+
+
+def training_arguments(options: dict[str, Any], **changes: Any) -> TrainingArguments:
+    """Gives the arguments of a run.
+
+    Args:
+        options: Of the contest: `folder`, `seed`, `batch_size`, `steps`.
+        **changes: Other arguments.
+
+    Returns:
+        The arguments.
+    """
+    arguments: dict[str, Any] = {
+        **QUIET,
+        "output_dir": options["folder"],
+        "seed": options["seed"],
+        "per_device_train_batch_size": options["batch_size"],
+        "max_steps": options["steps"],
+        "learning_rate": 2e-3,
+        "remove_unused_columns": False,
+    }
+    return TrainingArguments(**{**arguments, **changes})
+
+
+def evaluate(model: LlamaForCausalLM, path: str | Path) -> float:
+    """Gives the loss on held-out text, each domain by its asked share.
+
+    Args:
+        model: The trained model.
+        path: The archive.
+
+    Returns:
+        Nats a byte.
+    """
+    model.eval()
+    losses = []
+    with np.load(path) as archive, torch.inference_mode():
+        for name in NAMES:
+            ids = torch.from_numpy(archive[f"{name}_validation"].astype(np.int64))
+            losses.append(float(model(input_ids=ids, labels=ids).loss))
+    return float(np.dot(losses, SHARES))
+
+
+class Hooked(TrainerCallback):
+    """Does something after one update.
+
+    Args:
+        step: After how many.
+        action: What.
+    """
+
+    def __init__(self, step: int, action: Any):
+        self._step, self._action = step, action
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Does it, if it is time."""
+        if state.global_step == self._step:
+            self._action()
+
+
+class Ending(TrainerCallback):
+    """Ends a run before its time, as a user or a cluster does.
+
+    Args:
+        step: After how many updates.
+    """
+
+    def __init__(self, step: int):
+        self._step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Ends it, if it is time."""
+        control.should_training_stop = control.should_training_stop or state.global_step >= self._step
+
+
+class FedTrainer(Trainer):
+    """The plain Trainer, fed by a loader that is given, through the method that is there to be overridden."""
+
+    loader: Any = None
+
+    def get_train_dataloader(self) -> Any:
+        """Gives the loader."""
+        return self.loader
+
+
+def quieted(trainer: Trainer) -> Trainer:
+    """Has a trainer print nothing.
+
+    Args:
+        trainer: The trainer.
+
+    Returns:
+        It.
+    """
+    trainer.remove_callback(PrinterCallback)
+    return trainer
