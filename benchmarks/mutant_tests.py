@@ -1,7 +1,7 @@
 """Runs the tests of mutated modules: a plugin of pytest that collects them once and forks for every mutant.
 
-Functions are changed in place, so that whoever imported them has the mutant too. A test that takes long is left out, and
-Hypothesis tries fewer examples and shrinks none: a mutant that only those would kill counts as survived.
+Functions are changed in place, so that whoever imported them has the mutant too. A test that takes long is left out,
+and Hypothesis tries fewer examples and shrinks none: a mutant that only those would kill counts as survived.
 """
 
 import functools
@@ -110,9 +110,7 @@ class MutantTests:
             for item in items
             if any(path == file and first <= line <= last for path, line in self._calls[item.nodeid])
         ]
-        return sorted(
-            reached, key=lambda item: self._seconds[item.nodeid] / (1 + self._kills.get(item.nodeid, 0))
-        )
+        return sorted(reached, key=lambda item: self._seconds[item.nodeid] / (1 + self._kills.get(item.nodeid, 0)))
 
     def _start(self, number: int, mutant: Mutant, items: Sequence[pytest.Item]) -> int:
         process = os.fork()
@@ -209,5 +207,3 @@ def _functions_of(attribute: Any) -> Iterator[FunctionType]:
         yield from _functions_of(attribute.__func__)
     elif isinstance(attribute, functools.cached_property):
         yield from _functions_of(attribute.func)
-
-

@@ -78,7 +78,7 @@ def mutants_of(module: str, path: Path) -> list[Mutant]:
 class _Changes(libcst.CSTVisitor):
     """Collects what the operators make of each part of a module.
 
-    Left out are annotations, decorators, docstrings, type aliases, and strings that only say something: those of errors.
+    Left out are annotations, decorators, docstrings, type aliases, and strings that only say something, in errors.
     """
 
     METADATA_DEPENDENCIES = (PositionProvider,)
