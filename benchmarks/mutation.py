@@ -18,7 +18,8 @@ from typing import Any
 from benchmarks.mutants import mutants_of
 
 _PLANNER = ("tests/mixer/test_planner.py", "tests/mixer/test_planner_numbers.py")
-_PLANNING = (*_PLANNER, "tests/mixer/test_controller.py")
+_CONTROLLER = ("tests/mixer/test_controller.py", "tests/mixer/test_controller_numbers.py")
+_PLANNING = (*_PLANNER, *_CONTROLLER)
 _CLOCK = ("tests/mixer/test_clock.py", "tests/mixer/test_data_clock.py")
 _METRICS = ("tests/tasks/test_metrics.py", "tests/tasks/test_score_matrix.py")
 # What is mutated, and the tests that have to notice.
@@ -27,10 +28,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "mixer.order": ("tests/mixer/test_order.py",),
     "mixer.plan": ("tests/mixer/test_plan.py", *_PLANNING),
     "mixer.planner": _PLANNING,
-    "mixer.controller": (*_PLANNING, "tests/mixer/test_batch_size.py", *_CLOCK),
-    "mixer.weights": ("tests/mixer/test_controller.py",),
-    "mixer.batch_size": ("tests/mixer/test_batch_size.py", "tests/mixer/test_controller.py"),
-    "mixer.clock": (*_CLOCK, "tests/mixer/test_controller.py"),
+    "mixer.controller": (*_CONTROLLER, "tests/mixer/test_batch_size.py", *_CLOCK),
+    "mixer.weights": _CONTROLLER,
+    "mixer.batch_size": ("tests/mixer/test_batch_size.py", *_CONTROLLER),
+    "mixer.clock": (*_CLOCK, *_CONTROLLER),
     "tasks.formulas": _METRICS,
     "tasks.metrics": _METRICS,
     "tasks.score_matrix": _METRICS,
