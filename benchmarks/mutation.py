@@ -28,7 +28,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "mixer.order": ("tests/mixer/test_order.py",),
     "mixer.plan": ("tests/mixer/test_plan.py", *_PLANNING),
     "mixer.planner": _PLANNING,
-    "mixer.controller": (*_CONTROLLER, "tests/mixer/test_batch_size.py", *_CLOCK),
+    "mixer.controller": _CONTROLLER,
     "mixer.weights": _CONTROLLER,
     "mixer.batch_size": ("tests/mixer/test_batch_size.py", *_CONTROLLER),
     "mixer.clock": (*_CLOCK, *_CONTROLLER),
