@@ -74,28 +74,29 @@ def run_mutants(modules: Sequence[str], num_workers: int, every: int, most_secon
     """
     import pytest
 
-    start = time.monotonic()
-    results: dict[str, Counter[str]] = {}
-    alive = []
-    for name in modules:
-        from benchmarks.mutant_tests import KILLED, NO_PROGRAM, MutantTests
+    from benchmarks.mutant_tests import KILLED, NO_PROGRAM, MutantTests
 
-        file = Path(importlib.import_module(name).__file__ or "")
-        mutants = mutants_of(name, file)[::every]
-        print(f"{name}: {len(mutants)} mutants", flush=True)
-        with tempfile.TemporaryDirectory() as folder:
-            tests = MutantTests(mutants, Path(folder), num_workers, most_seconds)
-            code = pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *TESTS[name]], plugins=[tests])
-        if code != 0:
-            raise SystemExit(f"the tests of {name} could not be run")
-        results[name] = Counter(result for result in tests.results if result != NO_PROGRAM)
-        alive += [
-            {"module": name, "line": mutant.line, "change": mutant.change}
-            for mutant, result in zip(mutants, tests.results, strict=True)
-            if result not in (KILLED, NO_PROGRAM)
-        ]
+    start = time.monotonic()
+    mutants = [
+        mutant
+        for name in modules
+        for mutant in mutants_of(name, Path(importlib.import_module(name).__file__ or ""))[every // 2 :: every]
+    ]
+    files = sorted({file for name in modules for file in TESTS[name]})
+    with tempfile.TemporaryDirectory() as folder:
+        tests = MutantTests(mutants, TESTS, Path(folder), num_workers, most_seconds)
+        code = pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files], plugins=[tests])
+    if code != 0:
+        raise SystemExit("the tests could not be run")
+    results: dict[str, Counter[str]] = {name: Counter() for name in modules}
+    alive = []
+    for mutant, result in zip(mutants, tests.results, strict=True):
+        if result != NO_PROGRAM:
+            results[mutant.module][result] += 1
+        if result not in (KILLED, NO_PROGRAM):
+            alive.append({"module": mutant.module, "line": mutant.line, "change": mutant.change})
     results["all"] = sum(results.values(), Counter())
-    return {"modules": results, "alive": alive, "seconds": time.monotonic() - start}
+    return {"modules": results, "alive": alive, "every": every, "seconds": time.monotonic() - start}
 
 
 def _row(entry: tuple[str, Counter[str]]) -> tuple[Any, ...]:
