@@ -242,6 +242,41 @@ class TestVaryingWeights:
             assert_within_varying_bound(behind[None])
 
 
+class TestWhoComesFirst:
+    """Golden values of the rule, at the places where another comparison or another sign gives other counts."""
+
+    def test_a_stream_may_have_a_sample_as_soon_as_its_bound_allows_it(self) -> None:
+        # The first stream is behind by exactly 1/4 = 1/(2K - 2), and its deadline is the earliest.
+        counts, carry = apportion(np.array([0.625, 0.25, 0.125]), 1, np.array([-0.375, 0.25, 0.125]))
+        assert counts.tolist() == [1, 0, 0]
+        assert carry.tolist() == [-0.75, 0.5, 0.25]
+
+    def test_of_streams_that_are_due_at_once_the_one_least_behind_waits(self) -> None:
+        counts, _ = apportion(np.array([0.2, 0.2, 0.6]), 1, np.array([0.95, 0.85, -1.8]))
+        assert counts.tolist() == [1, 0, 0]
+
+    def test_how_far_a_stream_is_behind_is_told_with_what_it_gets_now(self) -> None:
+        # Owed 2.76, 1.6 and -1.36 samples, due are 3 and 1: the first would be ahead, the second is still behind.
+        counts, _ = apportion(np.array([0.5, 0.3, 0.2]), 3, np.array([1.26, 0.7, -1.96]))
+        assert counts.tolist() == [2, 1, 0]
+
+    @pytest.mark.parametrize("total", [1, 2, 3, 17, 39])
+    @pytest.mark.parametrize("seed", range(4))
+    def test_what_is_free_goes_to_the_earliest_deadlines(self, seed: int, total: int) -> None:
+        shares = normalised(np.random.default_rng(seed).uniform(0.5, 1.5, size=40))
+        counts, _ = apportion(shares, total, np.zeros(40))
+        slack = tijdeman(40)
+        owed = shares * total
+        due = np.maximum(np.ceil(owed - slack), 0.0)
+        deadlines = [
+            (slack - behind) / share if behind >= 1.0 - slack else np.inf
+            for behind, share in zip(owed - due, shares, strict=True)
+        ]
+        first = sorted(range(40), key=lambda stream: deadlines[stream])[: total - int(due.sum())]
+        due[first] += 1
+        assert counts.tolist() == due.tolist()
+
+
 class TestZeroWeights:
     @given(
         weights=st.lists(st.floats(0.0, 1.0).map(lambda w: w if w > 0.3 else 0.0), min_size=2, max_size=8).filter(any),

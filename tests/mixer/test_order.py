@@ -171,13 +171,57 @@ class TestArguments:
         assert Order(length=5, seed=7).indices(start=0, count=5).tolist() == [3, 1, 4, 2, 0]
         assert Order(length=10, seed=7).indices(start=0, count=10).tolist() == [0, 3, 2, 5, 1, 7, 4, 8, 6, 9]
 
+    @pytest.mark.parametrize(
+        ("length", "seed", "start", "expected"),
+        [
+            (2, 1, 10, [0, 1, 0, 1, 1, 0]),
+            (17, -5, 160, [15, 7, 14, 6, 13, 2]),
+            (4_095, 3, 4_090, [1014, 2594, 889, 2106, 461, 2655]),
+            (4_096, 3, 4_090, [3122, 2243, 1644, 791, 846, 49]),
+            (4_097, 3, 4_090, [529, 3818, 3363, 3257, 169, 2406]),
+            (10**6, -(2**63), 10**9, [331388, 593549, 650550, 440456, 551351, 138785]),
+            (2**40 + 1, 2**63 - 1, 7, [650998983640, 705165278696, 563226084315, 452687628972]),
+            (2**62 - 1, 0, 2**62, [2693044442005230019, 176567468628872221, 4191139786592404212]),
+        ],
+    )
+    def test_nor_do_those_of_other_lengths_in_later_epochs(
+        self, length: int, seed: int, start: int, expected: list[int]
+    ) -> None:
+        assert Order(length, seed).indices(start, len(expected)).tolist() == expected
+
     def test_the_example_of_the_documentation_holds(self) -> None:
         results = doctest.testmod(order)
         assert results.attempted > 0
         assert results.failed == 0
 
 
+class Counted(Order):
+    """Notes which positions it is asked for."""
+
+    def map_positions(self, stream_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        self.asked = [*getattr(self, "asked", []), (int(positions[0]), len(positions))]
+        return super().map_positions(stream_ids, positions)
+
+
 class TestOrderBlock:
+    @pytest.mark.parametrize("length", [32, None])
+    def test_a_block_is_mapped_once(self, length: int | None) -> None:
+        order = Counted(100_000, seed=1)
+        block = OrderBlock(order) if length is None else OrderBlock(order, length)
+        size = length or 4_096
+        for start in range(0, size, 8):
+            block.read(range(start, start + 8))
+        assert order.asked == [(0, size)]
+        block.read(range(size - 1, size + 1))
+        assert order.asked[1:] == [(size - 1, size)]
+
+    def test_more_than_a_block_is_mapped_by_itself(self) -> None:
+        block = OrderBlock(order := Counted(1_000, seed=1), 32)
+        block.read(range(10, 42))
+        block.read(range(100, 133))
+        block.read(range(10, 42))
+        assert order.asked == [(10, 32), (100, 33)]
+
     def block(self, length: int = 32) -> tuple[Order, OrderBlock]:
         whole = Order(1_000, seed=1)
         return whole, OrderBlock(whole, length)

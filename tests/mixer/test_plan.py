@@ -11,6 +11,12 @@ class TestTotal:
         assert make_plan([3, 0, 4]).total == 7
 
 
+class TestFirstStream:
+    @pytest.mark.parametrize(("counts", "expected"), [([3, 1], 0), ([0, 1, 5], 1), ([0, 0, 2], 2)])
+    def test_it_is_the_first_that_has_samples(self, counts: list[int], expected: int) -> None:
+        assert make_plan(counts).first_stream == expected
+
+
 class TestFingerprint:
     def test_it_fits_into_48_bits(self) -> None:
         assert all(0 <= make_plan([1, 2], step=step).fingerprint() < 2**48 for step in range(200))

@@ -117,6 +117,7 @@ class TestWhereLibrariesDisagree:
         assert metrics.forward_transfer(scores) == pytest.approx(0.0)
 
     @pytest.mark.parametrize("name", DIFFERENCES)
+    @pytest.mark.filterwarnings("error")
     def test_of_one_task_nothing_is_claimed(self, name: str) -> None:
         matrix = matrix_of(np.array([[0.1], [0.9]]))
         assert np.isnan(all_metrics(matrix)[name])

@@ -1,0 +1,109 @@
+"""Mutation testing: which small changes to what decides a run no test would notice.
+
+Run `python -m benchmarks.mutation`. Every module is changed by mutmut's operators, one place at a time, and its tests
+are run on each. The table says how many mutants were killed; the others are listed as they are found.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.mutants import mutants_of
+
+_PLANNER = ("tests/mixer/test_planner.py", "tests/mixer/test_planner_numbers.py")
+_CONTROLLER = ("tests/mixer/test_controller.py", "tests/mixer/test_controller_numbers.py")
+_PLANNING = (*_PLANNER, *_CONTROLLER)
+_CLOCK = ("tests/mixer/test_clock.py", "tests/mixer/test_data_clock.py")
+_METRICS = ("tests/tasks/test_metrics.py", "tests/tasks/test_score_matrix.py")
+# What is mutated, and the tests that have to notice.
+TESTS: dict[str, tuple[str, ...]] = {
+    "mixer.apportion": ("tests/mixer/test_apportion.py", *_PLANNER),
+    "mixer.order": ("tests/mixer/test_order.py",),
+    "mixer.plan": ("tests/mixer/test_plan.py", *_PLANNING),
+    "mixer.planner": _PLANNING,
+    "mixer.controller": _CONTROLLER,
+    "mixer.weights": _CONTROLLER,
+    "mixer.batch_size": ("tests/mixer/test_batch_size.py", *_CONTROLLER),
+    "mixer.clock": (*_CLOCK, *_CONTROLLER),
+    "tasks.formulas": _METRICS,
+    "tasks.metrics": _METRICS,
+    "tasks.score_matrix": _METRICS,
+}
+LEAST_KILLED = 0.85
+
+
+def main() -> None:
+    """Runs the mutants of the modules asked for, prints the table, and fails where too many survive."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--modules", nargs="+", default=list(TESTS), choices=list(TESTS), metavar="MODULE")
+    parser.add_argument("--num_workers", type=int, default=os.cpu_count() or 1, help="processes at once")
+    parser.add_argument("--every", type=int, default=1, help="runs each n-th mutant only")
+    parser.add_argument("--most_seconds", type=float, default=0.3, help="leaves out tests that take longer")
+    parser.add_argument("--output", default="runs/mutation.json", help="file of the figures")
+    options = parser.parse_args()
+    figures = run_mutants(options.modules, options.num_workers, options.every, options.most_seconds)
+
+    from benchmarks.common import show, write_json  # after the tests' own settings of the environment
+
+    columns = ["module", "mutants", "killed", "survived", "no test", "killed of all"]
+    rows = [[name, *map(str, counts), f"{share:.1%}"] for name, *counts, share in map(_row, figures["modules"].items())]
+    show(f"Mutants of mutmut's operators, {figures['seconds']:.0f} s", columns, rows)
+    write_json(options.output, figures)
+    total = _row(("all", figures["modules"]["all"]))
+    sys.exit(0 if total[-1] >= LEAST_KILLED else 1)
+
+
+def run_mutants(modules: Sequence[str], num_workers: int, every: int, most_seconds: float) -> dict[str, Any]:
+    """Runs the tests of every mutant.
+
+    Args:
+        modules: Names of the modules.
+        num_workers: How many mutants run at once.
+        every: Only each n-th mutant of a module is run.
+        most_seconds: Tests that take more processor time than this are left out.
+
+    Returns:
+        By module, how many mutants were killed, survived or have no test; and those that live.
+    """
+    import pytest
+
+    from benchmarks.mutant_tests import KILLED, NO_PROGRAM, MutantTests
+
+    start = time.monotonic()
+    mutants = [
+        mutant
+        for name in modules
+        for mutant in mutants_of(name, Path(importlib.import_module(name).__file__ or ""))[every // 2 :: every]
+    ]
+    files = sorted({file for name in modules for file in TESTS[name]})
+    with tempfile.TemporaryDirectory() as folder:
+        tests = MutantTests(mutants, TESTS, Path(folder), num_workers, most_seconds)
+        code = pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files], plugins=[tests])
+    if code != 0:
+        raise SystemExit("the tests could not be run")
+    results: dict[str, Counter[str]] = {name: Counter() for name in modules}
+    alive = []
+    for mutant, result in zip(mutants, tests.results, strict=True):
+        if result != NO_PROGRAM:
+            results[mutant.module][result] += 1
+        if result not in (KILLED, NO_PROGRAM):
+            alive.append({"module": mutant.module, "line": mutant.line, "change": mutant.change})
+    results["all"] = sum(results.values(), Counter())
+    return {"modules": results, "alive": alive, "every": every, "seconds": time.monotonic() - start}
+
+
+def _row(entry: tuple[str, Counter[str]]) -> tuple[Any, ...]:
+    name, counts = entry
+    killed, num = counts["killed"], sum(counts.values())
+    return name, num, killed, counts["survived"], counts["no test"], killed / max(1, num)
+
+
+if __name__ == "__main__":
+    main()
