@@ -1,4 +1,4 @@
-"""What recording, logging, showing and remembering cost as a function of streams and updates: for `benchmarks.scale`."""
+"""What recording, logging, showing and remembering cost by streams and updates: for `benchmarks.scale`."""
 
 import json
 import tempfile
