@@ -332,7 +332,6 @@ class TestRankShare:
         assert first.indices.tolist() == [order_of(streams[0]).indices(p, 1).tolist()[0] for p in first.positions]
         assert second.indices.tolist() == [100 - position for position in second.positions]
 
-
     def test_one_stream_of_another_kind_among_many_changes_nothing_for_the_others(self) -> None:
         class Reversed:
             available = None
