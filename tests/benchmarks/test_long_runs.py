@@ -1,4 +1,6 @@
+import gc
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +9,12 @@ import pytest
 from benchmarks.long_planned import LongPlannedRun
 from benchmarks.long_trained import Watching, build
 from benchmarks.process_state import ProcessState, broken_bounds, growth
+
+
+@pytest.fixture(autouse=True)
+def thaw() -> Iterator[None]:
+    yield
+    gc.unfreeze()
 
 
 def states(**series: list[float]) -> list[dict[str, float]]:
@@ -33,21 +41,21 @@ class TestBounds:
 
 
 def test_a_planned_run_resumed_nine_times_leaves_an_exact_ledger_and_no_objects_behind(tmp_path: Path) -> None:
-    found = LongPlannedRun(tmp_path, 1_000).run()
+    found = LongPlannedRun(tmp_path, 600, num_samples=20).run()
     assert found["ledger"]["is_exact"]
     assert found["num_resumes"] == 9
     objects = [state["objects"] for state in found["states"]]
-    assert max(objects[-20:]) < max(objects[20:40]) + 300  # a thing a step would be 500 more
+    assert max(objects[-5:]) < max(objects[4:9]) + 200  # a thing a step would be 300 more
     assert json.loads(json.dumps(found)) == found
 
 
 @pytest.mark.parametrize("policy", ["PiKE", "LossChange"])
 def test_training_leaves_no_objects_behind(tmp_path: Path, policy: str) -> None:
-    trainer = build(tmp_path, 120, 0, policy)
+    trainer = build(tmp_path, 100, 0, policy)
     watching = Watching(10)
     trainer.add_callback(watching)
     trainer.train()
     objects = [state.objects for state in watching.states]
     files = [state.files for state in watching.states]
-    assert objects[-1] - objects[5] < 60  # of 60 steps
+    assert objects[-1] - objects[4] < 50  # of 50 steps
     assert files[-1] <= max(files[:6])
