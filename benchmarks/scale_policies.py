@@ -45,7 +45,7 @@ def makers() -> dict[str, Callable[[int], Policy]]:
         **at_once,
         "Scheduled": lambda k: policies.Scheduled([(0.2, names(k)), (0.9, names(k))]),
         "LossChange": adaptive,
-        "ADO": lambda k: policies.ADO("paper", 5, 2, 0),
+        "ADO": lambda k: policies.ADO("paper", 5, 2, 0, floor=0.1 / k),
         "TargetLoss": lambda k: policies.TargetLoss(names(k)),
         "CoBa": lambda k: policies.CoBa(num_warmup_evaluations=2),
         "Aioli": lambda k: policies.Aioli(1.0, 2, 1, 2),
