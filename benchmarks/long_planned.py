@@ -31,7 +31,7 @@ from mixer.recorder import FinishedUpdate, Recorder
 from mixer.stream import Stream
 
 NUM_STREAMS, BATCH_SIZE, WORLD_SIZE = 10, 64, 16
-_NUM_TURNS, _NUM_LOST, _NUM_EVENTS, _NUM_SAMPLES = 10, 100, 200, 100
+_NUM_TURNS, _NUM_LOST, _NUM_EVENTS = 10, 100, 200
 _LOG_STEPS = 100
 
 FloatArray = NDArray[np.float64]
@@ -73,10 +73,11 @@ class LongPlannedRun:
     Args:
         folder: Where its ledger and its checkpoint are kept.
         num_steps: Number of updates.
+        num_samples: How often it is looked at.
     """
 
-    def __init__(self, folder: Path, num_steps: int):
-        self._folder, self._num_steps = folder, num_steps
+    def __init__(self, folder: Path, num_steps: int, num_samples: int = 100):
+        self._folder, self._num_steps, self._num_samples = folder, num_steps, num_samples
         self._policies, self._random = policies(), np.random.default_rng(0)
         self.states: list[ProcessState] = []
         self.seconds: list[float] = []
@@ -89,7 +90,7 @@ class LongPlannedRun:
             What `growth` gives of it; what it held (`states`) and the `seconds` of a step, sample by sample; the
             `ledger`; `num_resumes`; `num_events`.
         """
-        turn, block = self._num_steps // _NUM_TURNS, max(1, self._num_steps // _NUM_SAMPLES)
+        turn, block = self._num_steps // _NUM_TURNS, max(1, self._num_steps // self._num_samples)
         begin()
         done = 0
         while done < self._num_steps:

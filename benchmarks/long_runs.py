@@ -1,8 +1,8 @@
 """Long runs stay flat: a million updates planned and recorded, and thousands trained on two ranks.
 
-Run `python -m benchmarks.long_runs`. What each process holds is sampled over the run, after a collection of garbage. The
-first fifth is warm-up; the median of the last quarter of the rest may be at most 1 % above that of its first quarter in
-memory, and not above it in files, threads and child processes, or the command fails. Times are reported alone.
+Run `python -m benchmarks.long_runs`. What each process holds is sampled over the run, after a collection of garbage.
+The first fifth is warm-up. Of the rest, the last quarter's median may be at most 1 % above the first one's in memory,
+and its most not above in files, threads and child processes, or the command fails. Times are reported alone.
 """
 
 import argparse

@@ -110,13 +110,16 @@ def broken_bounds(figures: Mapping[str, Any], where: str) -> list[str]:
     Returns:
         A sentence for each bound that is broken.
     """
-    found = []
-    for name in MEMORY:
-        if figures[name]["growth"] > MOST_GROWTH:
-            found.append(f"{where}: {name} grew by {figures[name]['growth']:.2%}, more than {MOST_GROWTH:.0%}")
-    for name in COUNTS:
-        if figures[name]["last"] > figures[name]["first"]:
-            found.append(f"{where}: {name} grew from {figures[name]['first']:g} to {figures[name]['last']:g}")
+    found = [
+        f"{where}: {name} grew by {figures[name]['growth']:.2%}, more than {MOST_GROWTH:.0%}"
+        for name in MEMORY
+        if figures[name]["growth"] > MOST_GROWTH
+    ]
+    found += [
+        f"{where}: {name} grew from {figures[name]['first']:g} to {figures[name]['last']:g}"
+        for name in COUNTS
+        if figures[name]["last"] > figures[name]["first"]
+    ]
     return found
 
 

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +16,13 @@ from mixer.policies import LossChange, Mixture, Observation, Policy
 _BY_STREAM, _BY_PAIR = (100, 1_000, 10_000), (30, 100, 300)
 _MOST_SECONDS = 0.3  # of a decision: no larger size is tried after it
 _NUM_WARM_UPS = 4
+_BY_GRADIENT = ("PiKE", "BalancedPiKE", "DoGE", "GRAPE", "RegularizedBalance", "GradNorm", "ObjectiveDescent")
+_PLAIN = ("ODM", "GroupDRO", "DoReMi", "DWA", "FAMO", "SkillIt")
+
+
+def _of_class(name: str, num_streams: int, **arguments: Any) -> Policy:
+    made: Policy = getattr(policies, name)(**arguments)
+    return made
 
 
 def makers() -> dict[str, Callable[[int], Policy]]:
@@ -22,22 +31,21 @@ def makers() -> dict[str, Callable[[int], Policy]]:
     Returns:
         For each name the maker.
     """
-    names = lambda k: {f"stream-{number:05d}": 0.5 for number in range(k)}  # noqa: E731
-    adaptive = lambda k: LossChange(floor=0.1 / k, num_warmup_observations=1)  # noqa: E731
-    at_once = {
-        name: (lambda k, kind=getattr(policies, name): kind(interval_steps=1))
-        for name in ("PiKE", "BalancedPiKE", "DoGE", "GRAPE", "RegularizedBalance", "GradNorm", "ObjectiveDescent")
-    }
-    plain = {
-        name: (lambda k, kind=getattr(policies, name): kind())
-        for name in ("ODM", "GroupDRO", "DoReMi", "DWA", "FAMO", "SkillIt")
-    }
+
+    def names(k: int) -> dict[str, float]:
+        return {f"stream-{number:05d}": 0.5 for number in range(k)}
+
+    def adaptive(k: int) -> Policy:
+        return LossChange(floor=0.1 / k, num_warmup_observations=1)
+
+    at_once = {name: partial(_of_class, name, interval_steps=1) for name in _BY_GRADIENT}
+    plain = {name: partial(_of_class, name) for name in _PLAIN}
     return {
         **plain,
         **at_once,
         "Scheduled": lambda k: policies.Scheduled([(0.2, names(k)), (0.9, names(k))]),
         "LossChange": adaptive,
-        "ADO": lambda k: policies.ADO("paper", 5, 2, 0),
+        "ADO": lambda k: policies.ADO("paper", 5, 2, 0, floor=0.1 / k),
         "TargetLoss": lambda k: policies.TargetLoss(names(k)),
         "CoBa": lambda k: policies.CoBa(num_warmup_evaluations=2),
         "Aioli": lambda k: policies.Aioli(1.0, 2, 1, 2),

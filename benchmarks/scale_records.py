@@ -1,4 +1,4 @@
-"""What recording, logging, showing and remembering cost as a function of streams and updates: for `benchmarks.scale`."""
+"""What recording, logging, showing and remembering cost by streams and updates: for `benchmarks.scale`."""
 
 import json
 import tempfile
@@ -20,7 +20,8 @@ from mixer.watch.view import view
 from mixer.watch.watched_run import WatchedRun
 from replay import ReplayBuffer
 
-_NUM_UPDATES = (1_000, 10_000, 100_000)
+_SHOWN = (100, 1_000)  # on a page
+_NUM_UPDATES = (1_000, 5_000, 25_000)
 _ENTRIES = (10_000, 100_000, 1_000_000)
 _LOG_STEPS, _SAVE_STEPS = 10, 1_000
 _REPORT_UPDATES = 20
@@ -173,7 +174,7 @@ def terms() -> list[Term]:
 
 
 def _terms(folder: Path) -> list[Term]:
-    pages = {k: _report(folder, k) for k in NUM_STREAMS}
+    pages = {k: _report(folder, k) for k in _SHOWN}
     shown = f"{_REPORT_UPDATES} updates"
     return [
         swept("record an update", STREAMS, NUM_STREAMS, _recording(folder)),
@@ -195,9 +196,9 @@ def _terms(folder: Path) -> list[Term]:
         counted("ledger cut on resume", STEPS, _NUM_UPDATES, lambda t: _resuming(folder, t), "10 streams", "s"),
         swept("log entry made", STREAMS, NUM_STREAMS, _logging(folder)),
         counted("log entry in trainer_state.json", STREAMS, NUM_STREAMS, lambda k: _entry_bytes(folder, k)),
-        counted("report: time", STREAMS, NUM_STREAMS, lambda k: pages[k]["cpu_seconds"], shown, "s"),
-        counted("report: peak memory", STREAMS, NUM_STREAMS, lambda k: 1e6 * pages[k]["peak_megabytes"], shown),
-        counted("report: page", STREAMS, NUM_STREAMS, lambda k: 1e6 * pages[k]["page_megabytes"], shown),
+        counted("report: time", STREAMS, _SHOWN, lambda k: pages[k]["cpu_seconds"], shown, "s"),
+        counted("report: peak memory", STREAMS, _SHOWN, lambda k: 1e6 * pages[k]["peak_megabytes"], shown),
+        counted("report: page", STREAMS, _SHOWN, lambda k: 1e6 * pages[k]["page_megabytes"], shown),
         swept("watch: read and drawn", STREAMS, NUM_STREAMS, _watching(folder), shown),
         counted("replay buffer of references", ENTRIES, _ENTRIES, _buffer_bytes),
         swept("replay buffer: 32 drawn", ENTRIES, _ENTRIES, _drawing),

@@ -109,7 +109,10 @@ class DrawerLookup:
         ordered = [drawer for drawer in drawers if isinstance(drawer, OrderedDrawer)]
         self._has_rows = any(isinstance(drawer, IterableDrawer) for drawer in drawers)
         self._order: Order | None = None
-        if len(drawers) > _FEW_STREAMS and len(ordered) == len(drawers):
+        # Of each stream its number among those with an order; the others, buffers and rows, look up by themselves.
+        is_ordered = np.array([isinstance(drawer, OrderedDrawer) for drawer in drawers], dtype=bool)
+        self._numbers = np.where(is_ordered, np.cumsum(is_ordered) - 1, -1)
+        if len(ordered) > _FEW_STREAMS:
             self._order = Order([d.length for d in ordered], [d.key for d in ordered], [d.shuffle for d in ordered])
 
     def share(self, plan: Plan, rank: int, world_size: int, is_balanced: bool = True) -> list[StreamShare]:
@@ -138,5 +141,10 @@ class DrawerLookup:
         parts = list(zip(present.tolist(), np.split(positions, starts[1:]), strict=True))
         if self._order is None:
             return [StreamShare(k, own, self._drawers[k].references(own)) for k, own in parts]
-        indices = np.split(self._order.map_positions(stream_ids, positions), starts[1:])
-        return [StreamShare(k, own, found) for (k, own), found in zip(parts, indices, strict=True)]
+        numbers, indices = self._numbers[stream_ids], np.empty(len(positions), dtype=np.int64)
+        known = numbers >= 0
+        indices[known] = self._order.map_positions(numbers[known], positions[known])
+        return [
+            StreamShare(k, own, found if self._numbers[k] >= 0 else self._drawers[k].references(own))
+            for (k, own), found in zip(parts, np.split(indices, starts[1:]), strict=True)
+        ]

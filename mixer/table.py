@@ -28,8 +28,8 @@ _ROWS_IN_MEMORY = 16_384
 class Table:
     """Rows in the order of a `step` column, appended by one process and read by any.
 
-    New rows gather in memory for some seconds, or until they are many, then go to the tail (an Arrow IPC stream). When the tail holds
-    enough of them it is sealed into a Parquet part.
+    New rows gather in memory for some seconds, or until they are many, then go to the tail (an Arrow IPC stream). When
+    the tail holds enough of them it is sealed into a Parquet part.
 
     Args:
         folder: Where the table is kept; made when the first row is written.

@@ -60,6 +60,9 @@ from mixer.updates import NonFinite, UpdateMixin
 
 logger = logging.get_logger(__name__)
 
+# Of more streams the Trainer's history, which it writes anew into every checkpoint, keeps what is of the mixture alone.
+MOST_STREAMS_IN_HISTORY = 256
+
 
 class MixingMixin(
     PreparingMixin,
@@ -399,14 +402,23 @@ class MixingMixin(
     # ---- Logs, evaluation, checkpoints ----
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds what the streams did to a training log; see `Trainer.log`."""
+        """Adds what the streams did to a training log; see `Trainer.log`.
+
+        Callbacks and trackers get all of it. `state.log_history` leaves out the entries of single streams where there
+        are more than 256 of them: the ledger has those.
+        """
         entries: dict[str, float] = {}
         if self._mixing is not None and self.is_in_train and "loss" in logs:
             entries = self._recorder.log_entries() | self._method_entries()
             logs.update(entries)
         if self._mixing is not None:
             self._reporting.note(entries)
+        place = len(self.state.log_history)
         super().log(logs, start_time)
+        if len(self.streams) > MOST_STREAMS_IN_HISTORY:
+            names, history = frozenset(self.mixing.names), self.state.log_history
+            of_streams = {entry for entry in entries if entry.partition("/")[2] in names}
+            history[place] = {entry: value for entry, value in history[place].items() if entry not in of_streams}
 
     def evaluate(
         self,

@@ -332,6 +332,24 @@ class TestRankShare:
         assert first.indices.tolist() == [order_of(streams[0]).indices(p, 1).tolist()[0] for p in first.positions]
         assert second.indices.tolist() == [100 - position for position in second.positions]
 
+    def test_one_stream_of_another_kind_among_many_changes_nothing_for_the_others(self) -> None:
+        class Reversed:
+            available = None
+
+            def references(self, positions: range | np.ndarray) -> np.ndarray:
+                return 100 - np.array(positions)
+
+        streams = make_streams(*range(50, 91))
+        drawers = [Reversed() if k == 7 else OrderedDrawer(stream, run_seed=1) for k, stream in enumerate(streams)]
+        plan = make_plan([5] * len(streams), range(len(streams)))
+        planner, plain = Planner(streams, seed=1, drawers=drawers), Planner(streams, seed=1)
+        for rank in range(3):
+            shares = planner.rank_share(plan, rank, 3), plain.rank_share(plan, rank, 3)
+            for part, expected in zip(*shares, strict=True):
+                assert np.array_equal(part.positions, expected.positions)
+                wanted = 100 - np.array(part.positions) if part.stream_id == 7 else expected.indices
+                assert part.indices.tolist() == wanted.tolist()
+
 
 class TestAhead:
     def test_drawing_ahead_moves_nothing(self) -> None:
