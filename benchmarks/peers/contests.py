@@ -156,7 +156,7 @@ def continual_rows(figures: Figures) -> list[Row]:
     """
     named = titles(CONTINUAL)
     if "missing" in figures:
-        return [["replay on MNIST", title, figures["missing"], *[""] * 5] for title in list(named.values())[1:]]
+        return [["replay on MNIST", title, figures["missing"], *[""] * 6] for title in list(named.values())[1:]]
     return [
         compared(
             f"replay, {protocol} MNIST",

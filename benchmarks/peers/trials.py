@@ -1,7 +1,7 @@
 """What a contestant can do beyond a fixed mixture, tried and not asserted; every one is asked the same.
 
-A run has 100 updates of 16 samples of three streams, mixed .5/.3/.2, by a small model. Every trial counts what the model
-was trained on. What a contestant's own means are is told in its `HOW`.
+A run has 100 updates of 16 samples of three streams, mixed .5/.3/.2, by a small model. Every trial counts what the
+model was trained on. What a contestant's own means are is told in its `HOW`.
 
 *weights*: after update 50 the shares are to be .1/.1/.8. The last stream's share in the next 50 updates says whether
 they are. *batch_size*: after update 50 updates are to have 32 samples. *zero*: shares .5/.5/0. *resume*: the run ends
@@ -109,7 +109,8 @@ def _resume(new_trainer: NewTrainer, plain: Request, batch_size: int) -> Figures
     before = run(new_trainer, plain.but(stop_at=_HALF)).samples()
     # As many samples follow in smaller batches.
     steps = _HALF + (_STEPS - _HALF) * _BATCH_SIZE // batch_size
-    resumed = plain.but(resume=True, batch_size=batch_size, steps=steps, had_other_size=batch_size != _BATCH_SIZE)
+    saved = None if batch_size == _BATCH_SIZE else _BATCH_SIZE
+    resumed = plain.but(resume=True, batch_size=batch_size, steps=steps, saved_batch_size=saved)
     after = run(new_trainer, resumed).samples()
     repeated, lost = repeated_and_lost(np.concatenate([before, after]), whole)
     return {"samples": len(before) + len(after), "repeated": repeated, "lost": lost}

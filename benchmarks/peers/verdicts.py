@@ -1,4 +1,4 @@
-"""Whether a contestant can do what a trial asked of it, by the trial's figures alone, and those figures in few words."""
+"""Whether a contestant can do what a trial asked of it, by its figures alone, and those in few words."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,8 +1,8 @@
 """The plain Trainer, fed by Grain's `MapDataset.mix`.
 
-Settings: shuffled, repeated map data sets, mixed, as in Grain's documentation. The rows are in memory, where its sixteen
-reading threads only take turns on one core, so that it reads in the main thread (`num_threads=0`), which is the faster.
-The iterator's state is kept beside the Trainer's checkpoint, as a user has to do.
+Settings: shuffled, repeated map data sets, mixed, as in Grain's documentation. The rows are in memory, where its
+sixteen reading threads only take turns on one core, so that it reads in the main thread (`num_threads=0`). The state of
+the iterator is kept beside the Trainer's checkpoint, as a user has to do.
 """
 
 import json

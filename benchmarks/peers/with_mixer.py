@@ -14,7 +14,7 @@ HOW = {
     "weights": "`trainer.mixing.set_weights`, in a callback",
     "batch_size": "`trainer.mixing.set_batch_size`, in a callback",
     "resume": "`resume_from_checkpoint`",
-    "resume_batch_size": "`resume_from_checkpoint` and `allow_inexact=True`, without which it is refused",
+    "resume_batch_size": "`resume_from_checkpoint`, with `trainer.mixing.set_batch_size` before `train`",
 }
 
 
@@ -27,9 +27,10 @@ def new_trainer(model: Any, request: Request) -> Trainer:
         collate,
         request.datasets,
         mixing=Fixed(request.shares),
-        batch_size=request.batch_size,
-        allow_inexact=request.had_other_size,
+        batch_size=request.saved_batch_size or request.batch_size,
     )
+    if request.saved_batch_size is not None:
+        trainer.mixing.set_batch_size(request.batch_size)
 
     def change() -> None:
         if request.new_shares is not None:
