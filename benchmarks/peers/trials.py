@@ -7,12 +7,13 @@ model was trained on. What a contestant's own means are is told in its `HOW`.
 they are. *batch_size*: after update 50 updates are to have 32 samples. *zero*: shares .5/.5/0. *resume*: the run ends
 with a checkpoint at update 50, and another process's objects go on from it. *resume_batch_size*: the same, but the run
 goes on with batches of 8. *coverage*: 200, 200 and 100 rows, 1,000 samples in all: which share of a stream's rows is
-among the first so many draws from it. *losses*: whether the log has a loss of each stream.
+among the first so many draws from it. *losses*: whether the log has a loss of each stream. *order*: how many
+of 65,537 rows a shuffled pass leaves out, of those whose orders are computed; the others store theirs.
 """
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ _MODEL = {"hidden": 16, "layers": 1}
 _STEPS, _HALF, _BATCH_SIZE = 100, 50, 16
 _NEW_SHARES, _NEW_BATCH_SIZE, _RESUMED_BATCH_SIZE = (0.1, 0.1, 0.8), 32, 8
 _SMALL = (200, 200, 100)
+_ORDERED_ROWS = 65_537  # one more than a power of two, where ciphers are hardest put to it
 _PRIVATELY = "weights, privately"
 
 Figures = dict[str, Any]
@@ -68,6 +70,18 @@ def try_all(
         if new_private_trainer is not None:
             trials[_PRIVATELY] = lambda: _weights(new_private_trainer, plain)
         return {name: {**_tried(trial, folder), "how": how.get(name, "")} for name, trial in trials.items()}
+
+
+def order_trial(shuffled_pass: Callable[[int], Sequence[int]]) -> Figures:
+    """Looks for rows that a shuffled pass leaves out, where the order is computed and not stored.
+
+    Args:
+        shuffled_pass: Gives the rows of one, by their number.
+
+    Returns:
+        `rows` there are, and how many are `missing`.
+    """
+    return {"rows": _ORDERED_ROWS, "missing": _ORDERED_ROWS - len(set(shuffled_pass(_ORDERED_ROWS)))}
 
 
 def _tried(trial: Callable[[], Figures], folder: str) -> Figures:

@@ -5,9 +5,9 @@ from typing import Any
 from transformers import Trainer
 
 from benchmarks.peers.request import Request, train
-from benchmarks.peers.trials import try_all
+from benchmarks.peers.trials import order_trial, try_all
 from benchmarks.peers.work import Hooked, collate, training_arguments
-from mixer import MixingTrainer
+from mixer import MixingDataLoader, MixingTrainer
 from mixer.policies import Fixed
 
 HOW = {
@@ -50,4 +50,9 @@ def training(options: dict[str, Any]) -> dict[str, Any]:
 
 def trials(options: dict[str, Any]) -> dict[str, Any]:
     """Tries what can be done; see `benchmarks.peers.trials.try_all`."""
-    return try_all(new_trainer, options, HOW)
+    return {**try_all(new_trainer, options, HOW), "order": order_trial(_shuffled_pass)}
+
+
+def _shuffled_pass(num_rows: int) -> list[int]:
+    loader = MixingDataLoader(range(num_rows), batch_size=1_024)
+    return [int(row) for batch in loader for row in batch]
