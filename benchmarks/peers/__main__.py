@@ -1,21 +1,19 @@
-"""This toolkit beside others, on the same work: `python -m benchmarks.peers [PART ...] [--data-dir DIR] [--json FILE]`.
+"""This toolkit beside others, on the same work: `python -m benchmarks.peers [PART ...] [--data-dir DIR]`.
 
 `mixing`: the plain Trainer on `datasets.interleave_datasets`, torchdata's weighted sampler and Grain's mix, and what
 each can do beyond a fixed mixture, tried. `continual`: replay on MNIST with Avalanche. `gramian`: the streams' gradient
 Gramian with TorchJD. Each run is in a fresh process of the same interpreter with the same number of threads;
-contestants take turns, in another order in every round, which has a seed of its own. Ratios are taken round by round.
-Memory is the peak of the resident set over what was there after all imports. What is not installed is said so; the
-peers' environment is made as `benchmarks/peers/requirements.txt` says.
+contestants take turns, in another order in every round, which has a seed of its own. Ratios are taken round by round;
+beside the wall time stands that of the processor, which other work on the machine changes less. Memory is the peak of
+the resident set over what was there after all imports. What is not installed is said so; the peers' environment is made
+as `benchmarks/peers/requirements.txt` says.
 """
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from transformers.utils import logging
 

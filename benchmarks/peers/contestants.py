@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 _TIMEOUT_SECONDS = 900
-_NUM_ERROR_LINES = 3
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def run_apart(contestant: Contestant, work: str, options: dict[str, Any]) -> dic
         options: Of the contest.
 
     Returns:
-        The figures; or `error`, the last lines that it printed.
+        The figures; or `error`, the last line that it printed.
     """
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "figures.json"
@@ -89,5 +88,5 @@ def run_apart(contestant: Contestant, work: str, options: dict[str, Any]) -> dic
         )
         if not result.is_file():
             lines = [line for line in done.stderr.splitlines() if line.strip()]
-            return {"error": " ".join(lines[-_NUM_ERROR_LINES:])[-500:]}
+            return {"error": lines[-1][:300] if lines else f"ended with {done.returncode}"}
         return dict(json.loads(result.read_text()))

@@ -1,11 +1,14 @@
 """The work of the continual contest: two protocols on MNIST, the same for both sides.
 
 *split*: 5 tasks of 2 classes, class-incremental (Hsu et al. 2018): a perceptron of two hidden layers of 400, Adam 1e-3
-that goes on from task to task, batches of 128 new samples and as many of memory, 4 epochs, 1,100 entries. *permuted*: 20
-tasks (Buzzega et al. 2020), but of 10,000 training samples each, not 60,000: two hidden layers of 100, SGD 0.2, batches
-of 128 and 128 of memory, one epoch, 500 entries. In both a reservoir is filled at each task's end, which is when
-Avalanche fills it; in the second paper it is filled as samples come. The accuracy is that after the last task, over the
-whole test sets of all tasks. Seconds are those of training and of filling the memory, without evaluating.
+that goes on from task to task, batches of 128 new samples and as many of memory, 4 epochs, 1,100 entries.
+
+*permuted*: 20 tasks (Buzzega et al. 2020), but of 10,000 training samples each, not 60,000: two hidden layers of 100,
+SGD 0.2, batches of 128 and 128 of memory, one epoch, 500 entries.
+
+In both a reservoir is filled at each task's end, which is when Avalanche fills it; in the second paper it is filled as
+samples come. The accuracy is that after the last task, over the whole test sets of all tasks. Seconds are those of
+training and of filling the memory, without evaluating.
 """
 
 from dataclasses import dataclass

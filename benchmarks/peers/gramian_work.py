@@ -1,12 +1,12 @@
 """The work of the Gramian contest: a step that gives the gradient of the mean loss and the Gramian of the streams' own.
 
-*mlp*: a perceptron 784-400-400-10, 256 rows of 8 streams. *llama*: a byte-level Llama of two layers of width 128, 24 rows
-of 64 tokens of 3 streams, random; *llama, tied*: the same, whose head is its embedding. Rows come by stream, as many of each. A stream's loss is the mean over its rows. Each
-contestant's step is timed in turns with a plain one (forward and backward) of the same model, so that the machine's
-drift cancels; no optimizer is in either.
+*mlp*: a perceptron 784-400-400-10, 256 rows of 8 streams. *llama*: a byte-level Llama of two layers of width 128, 24
+rows of 64 tokens of 3 streams, random. *llama, tied*: the same, whose head is its embedding. Rows come by stream, as
+many of each; a stream's loss is the mean over its rows. Each contestant's step is timed in turns with a plain one
+(forward and backward) of an equal model, so that the machine's drift cancels; no optimizer is in either.
 """
 
-import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +16,13 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks.peers.clock import Clock
 from tasks.mlp import mlp
 
 MLP, LLAMA, TIED = "mlp", "llama", "llama, tied"
 CASES = (MLP, LLAMA, TIED)
+
+_WARM_UP_STEPS = 2
 
 Step = Callable[[], Any]
 
@@ -106,17 +109,18 @@ def measure(subject: Subject, step: Callable[[], Tensor], num_steps: int, refere
         reference: What `autograd_gramian` gave.
 
     Returns:
-        `seconds` of the median step, `plain_seconds`, and `difference`: the largest one from torch's own Gramian over
-        that one's largest entry.
+        `seconds` and `processor_seconds` of the median step, both of the plain one too (`plain_seconds`), and
+        `difference`: the largest one from torch's own Gramian over that one's largest entry.
     """
-    steps: dict[str, Step] = {"seconds": step, "plain_seconds": subject.plain}
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for number in range(num_steps + 2):
-        for name, action in steps.items():
-            started = time.perf_counter()
+    steps: dict[str, Step] = {"": step, "plain_": subject.plain}
+    times: dict[str, list[float]] = defaultdict(list)
+    for number in range(_WARM_UP_STEPS + num_steps):
+        for prefix, action in steps.items():
+            clock = Clock()
             action()
-            if number >= 2:
-                times[name].append(time.perf_counter() - started)
+            if number >= _WARM_UP_STEPS:
+                for name, seconds in clock.stop().items():
+                    times[prefix + name].append(seconds)
     difference = np.abs(np.asarray(step().detach().double()) - reference).max() / np.abs(reference).max()
     return {**{name: float(np.median(own)) for name, own in times.items()}, "difference": float(difference)}
 

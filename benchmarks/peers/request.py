@@ -1,6 +1,5 @@
 """One run of the mixing contest: what is asked of every contestant in the same words."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ import torch
 from datasets import Dataset
 from transformers import Trainer
 
+from benchmarks.peers.clock import Clock
 from benchmarks.peers.counted import Counter, largest_deviation, realised_shares
 from benchmarks.peers.work import SHARES, Ending, build_model, evaluate, quieted, read_datasets
 
@@ -30,7 +30,7 @@ class Request:
         model: `hidden`, `layers` and `length` of the model.
         stop_at: Number of updates after which a checkpoint is written and the run ends; `None` for none.
         resume: Whether to go on from that checkpoint.
-        had_other_size: Whether the run that is gone on with had another batch size.
+        saved_batch_size: Batch size of the run that is gone on with; `None` if it is the same.
         change_at: Number of updates after which weights or batch size change; `None` for none.
         new_shares: The shares from then on; `None` leaves them.
         new_batch_size: The batch size from then on; `None` leaves it.
@@ -48,7 +48,7 @@ class Request:
     model: dict[str, int]
     stop_at: int | None = None
     resume: bool = False
-    had_other_size: bool = False
+    saved_batch_size: int | None = None
     change_at: int | None = None
     new_shares: tuple[float, ...] | None = None
     new_batch_size: int | None = None
@@ -115,7 +115,8 @@ def train(new_trainer: NewTrainer, options: dict[str, Any]) -> dict[str, Any]:
         options: Of the contest.
 
     Returns:
-        `seconds`, `loss` on held-out text, realised `shares`, `deviation` in samples and number of `samples`.
+        `seconds`, `processor_seconds`, `loss` on held-out text, realised `shares`, `deviation` in samples and number of
+        `samples`.
     """
     torch.set_num_threads(options["threads"])
     shape = {name: options[name] for name in ("hidden", "layers", "length")}
@@ -123,11 +124,11 @@ def train(new_trainer: NewTrainer, options: dict[str, Any]) -> dict[str, Any]:
     model, counter = build_model(options)
     names = ("batch_size", "steps", "seed", "folder")
     request = Request(datasets, SHARES, **{name: options[name] for name in names}, model=shape)
-    started = time.perf_counter()
+    clock = Clock()
     trainer = quieted(new_trainer(model, request))
     trainer.train()
-    seconds = time.perf_counter() - started
-    return {"seconds": seconds, "loss": evaluate(model, options["data"]), **summary(counter, SHARES)}
+    times = clock.stop()
+    return {**times, "loss": evaluate(model, options["data"]), **summary(counter, SHARES)}
 
 
 def summary(counter: Counter, shares: Sequence[float]) -> dict[str, Any]:

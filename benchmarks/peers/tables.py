@@ -15,6 +15,7 @@ COLUMNS = (
     "peer",
     "seconds, ours / peer",
     "time, ours / peer",
+    "processor time",
     "memory, ours / peer",
     "ours",
     "peer's",
@@ -105,12 +106,13 @@ def compared(
         The cells.
     """
     if theirs is None:
-        return [work, peer, MISSING, "", "", result[0], "", ""]
+        return [work, peer, MISSING, "", "", "", result[0], "", ""]
     if (error := error_in(theirs) or error_in(ours)) is not None:
-        return [work, peer, f"failed: {error}".replace("|", "/"), "", "", "", "", lacks]
+        return [work, peer, f"failed: {error}".replace("|", "/"), "", "", "", "", "", lacks]
     seconds = " / ".join(f"{np.median([run['seconds'] for run in runs]):.3g}" for runs in (ours, theirs))
     memory = ratio_of(ours, theirs, "growth_bytes")
-    return [work, peer, seconds, ratio_of(ours, theirs, "seconds"), memory, *result, lacks]
+    times = [ratio_of(ours, theirs, "seconds"), ratio_of(ours, theirs, "processor_seconds")]
+    return [work, peer, seconds, *times, memory, *result, lacks]
 
 
 def mixing_result(runs: Runs | None) -> str:
@@ -151,7 +153,7 @@ def gramian_result(runs: Runs | None) -> str:
     """
     if runs is None or error_in(runs) is not None:
         return ""
-    over = np.median([run["seconds"] / run["plain_seconds"] for run in runs])
+    over = np.median([run["processor_seconds"] / run["plain_processor_seconds"] for run in runs])
     return f"{over:.2f} of a plain step; error {max(run['difference'] for run in runs):.0e}"
 
 

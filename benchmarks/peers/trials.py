@@ -1,18 +1,19 @@
 """What a contestant can do beyond a fixed mixture, tried and not asserted; every one is asked the same.
 
-A run has 100 updates of 16 samples of three streams, mixed .5/.3/.2, by a small model. Every trial counts what the model
-was trained on. What a contestant's own means are is told in its `HOW`.
+A run has 100 updates of 16 samples of three streams, mixed .5/.3/.2, by a small model. Every trial counts what the
+model was trained on. What a contestant's own means are is told in its `HOW`.
 
 *weights*: after update 50 the shares are to be .1/.1/.8. The last stream's share in the next 50 updates says whether
 they are. *batch_size*: after update 50 updates are to have 32 samples. *zero*: shares .5/.5/0. *resume*: the run ends
 with a checkpoint at update 50, and another process's objects go on from it. *resume_batch_size*: the same, but the run
 goes on with batches of 8. *coverage*: 200, 200 and 100 rows, 1,000 samples in all: which share of a stream's rows is
-among the first so many draws from it. *losses*: whether the log has a loss of each stream.
+among the first so many draws from it. *losses*: whether the log has a loss of each stream. *order*: how many
+of 65,537 rows a shuffled pass leaves out, of those whose orders are computed; the others store theirs.
 """
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ _MODEL = {"hidden": 16, "layers": 1}
 _STEPS, _HALF, _BATCH_SIZE = 100, 50, 16
 _NEW_SHARES, _NEW_BATCH_SIZE, _RESUMED_BATCH_SIZE = (0.1, 0.1, 0.8), 32, 8
 _SMALL = (200, 200, 100)
+_ORDERED_ROWS = 65_537  # one more than a power of two, where ciphers are hardest put to it
 _PRIVATELY = "weights, privately"
 
 Figures = dict[str, Any]
@@ -70,6 +72,18 @@ def try_all(
         return {name: {**_tried(trial, folder), "how": how.get(name, "")} for name, trial in trials.items()}
 
 
+def order_trial(shuffled_pass: Callable[[int], Sequence[int]]) -> Figures:
+    """Looks for rows that a shuffled pass leaves out, where the order is computed and not stored.
+
+    Args:
+        shuffled_pass: Gives the rows of one, by their number.
+
+    Returns:
+        `rows` there are, and how many are `missing`.
+    """
+    return {"rows": _ORDERED_ROWS, "missing": _ORDERED_ROWS - len(set(shuffled_pass(_ORDERED_ROWS)))}
+
+
 def _tried(trial: Callable[[], Figures], folder: str) -> Figures:
     """Does a trial in an empty folder; what it ends in is told."""
     (path := Path(folder) / "run").mkdir()
@@ -109,7 +123,8 @@ def _resume(new_trainer: NewTrainer, plain: Request, batch_size: int) -> Figures
     before = run(new_trainer, plain.but(stop_at=_HALF)).samples()
     # As many samples follow in smaller batches.
     steps = _HALF + (_STEPS - _HALF) * _BATCH_SIZE // batch_size
-    resumed = plain.but(resume=True, batch_size=batch_size, steps=steps, had_other_size=batch_size != _BATCH_SIZE)
+    saved = None if batch_size == _BATCH_SIZE else _BATCH_SIZE
+    resumed = plain.but(resume=True, batch_size=batch_size, steps=steps, saved_batch_size=saved)
     after = run(new_trainer, resumed).samples()
     repeated, lost = repeated_and_lost(np.concatenate([before, after]), whole)
     return {"samples": len(before) + len(after), "repeated": repeated, "lost": lost}

@@ -1,4 +1,4 @@
-"""Whether a contestant can do what a trial asked of it, by the trial's figures alone, and those figures in few words."""
+"""Whether a contestant can do what a trial asked of it, by its figures alone, and those in few words."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,13 +7,14 @@ Figures = Mapping[str, Any]
 Verdict = tuple[bool, str]
 
 QUESTIONS = {
-    "weights": "new weights rule the next update",
-    "batch_size": "so does a new batch size",
+    "weights": "new weights from the next update on",
+    "batch_size": "a new batch size from the next update on",
     "zero": "a weight of 0",
-    "resume": "resume exactly",
-    "resume_batch_size": "resume exactly with another batch size",
-    "coverage": "every row once before any comes again",
+    "resume": "resuming exactly",
+    "resume_batch_size": "resuming exactly with another batch size",
+    "coverage": "every row before any comes again",
     "losses": "a loss of each stream",
+    "order": "every row in a shuffled pass over 65,537",
 }
 _PRIVATELY = "weights, privately"
 
@@ -23,11 +24,13 @@ def judge(trial: str, figures: Figures) -> Verdict:
 
     Args:
         trial: Its name.
-        figures: What it found.
+        figures: What it found; empty where it was not tried.
 
     Returns:
         Whether it can be done, and what was found.
     """
+    if not figures:
+        return True, "not tried"
     if "error" in figures:
         return False, f"refused: {figures['error'].split(':')[0]}"
     return _JUDGES[trial](figures)
@@ -58,6 +61,10 @@ def _coverage(figures: Figures) -> Verdict:
     return min(figures["covered"]) == 1.0, " / ".join(f"{share:.0%}" for share in figures["covered"])
 
 
+def _order(figures: Figures) -> Verdict:
+    return figures["missing"] == 0, f"{figures['missing']} of {figures['rows']:,} never drawn"
+
+
 def _losses(figures: Figures) -> Verdict:
     return bool(figures["found"]), f"{len(figures['found'])} in the log"
 
@@ -71,6 +78,7 @@ _JUDGES: dict[str, Callable[[Figures], Verdict]] = {
     "resume_batch_size": _resume,
     "coverage": _coverage,
     "losses": _losses,
+    "order": _order,
 }
 
 
@@ -84,7 +92,7 @@ def found_in(trial: str, trials: Mapping[str, Figures]) -> str:
     Returns:
         What was found, bold where it cannot be done.
     """
-    can, text = judge(trial, trials[trial])
+    can, text = judge(trial, trials.get(trial, {}))
     cell = text if can else f"**{text}**"
     if trial == "weights" and _PRIVATELY in trials:
         cell += f"; through a private tensor {judge(_PRIVATELY, trials[_PRIVATELY])[1]}"
@@ -100,4 +108,4 @@ def cannot(trials: Mapping[str, Figures]) -> list[str]:
     Returns:
         In words.
     """
-    return [question for trial, question in QUESTIONS.items() if not judge(trial, trials[trial])[0]]
+    return [question for trial, question in QUESTIONS.items() if not judge(trial, trials.get(trial, {}))[0]]

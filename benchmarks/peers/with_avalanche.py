@@ -5,7 +5,6 @@ PermutedMNIST; loaders without workers, its default; an evaluator of accuracies 
 memory as new ones (`batch_size_mem`). The optimizer's state goes on from task to task, which is its default.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +27,7 @@ from avalanche.training.storage_policy import ReservoirSamplingBuffer  # noqa: E
 from avalanche.training.supervised import Naive  # noqa: E402
 from transformers import set_seed  # noqa: E402
 
+from benchmarks.peers.clock import Clock  # noqa: E402
 from benchmarks.peers.continual_work import (  # noqa: E402
     BATCH_SIZE,
     EVALUATION_BATCH_SIZE,
@@ -100,7 +100,7 @@ def training(options: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(options["threads"])
     protocol, data = PROTOCOLS[options["protocol"]], Data(options)
     set_seed(options["seed"])
-    started = time.perf_counter()
+    clock = Clock()
     benchmark = benchmark_from_datasets(train=data.train, test=data.test)
     model = Logits(protocol.model())
     buffer = ReservoirSamplingBuffer(max_size=protocol.capacity)
@@ -117,9 +117,10 @@ def training(options: dict[str, Any]) -> dict[str, Any]:
     seconds = []
     for experience in benchmark.train_stream:
         strategy.train(experience)
-        seconds.append(time.perf_counter() - started)
-        started = time.perf_counter()
+        times = clock.stop()
+        seconds.append(times["seconds"])
+        clock.go_on()
     found = strategy.eval(benchmark.test_stream)
     accuracies = [value for name, value in found.items() if name.startswith("Top1_Acc_Exp")]
     assert len(accuracies) == len(data.test), f"{len(accuracies)} accuracies of {len(data.test)} tasks"
-    return {"accuracy": 100 * float(np.mean(accuracies)), "seconds": sum(seconds), "task_seconds": seconds}
+    return {"accuracy": 100 * float(np.mean(accuracies)), **times, "task_seconds": seconds}

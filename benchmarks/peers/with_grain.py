@@ -1,8 +1,8 @@
 """The plain Trainer, fed by Grain's `MapDataset.mix`.
 
-Settings: shuffled, repeated map data sets, mixed, as in Grain's documentation. The rows are in memory, where its sixteen
-reading threads only take turns on one core, so that it reads in the main thread (`num_threads=0`), which is the faster.
-The iterator's state is kept beside the Trainer's checkpoint, as a user has to do.
+Settings: shuffled, repeated map data sets, mixed, as in Grain's documentation. The rows are in memory, where its
+sixteen reading threads only take turns on one core, so that it reads in the main thread (`num_threads=0`). The state of
+the iterator is kept beside the Trainer's checkpoint, as a user has to do.
 """
 
 import json
@@ -14,7 +14,7 @@ import grain
 from transformers import Trainer
 
 from benchmarks.peers.request import Request, train
-from benchmarks.peers.trials import try_all
+from benchmarks.peers.trials import order_trial, try_all
 from benchmarks.peers.work import FedTrainer, Hooked, collate, training_arguments
 
 HOW = {
@@ -87,4 +87,9 @@ def training(options: dict[str, Any]) -> dict[str, Any]:
 
 def trials(options: dict[str, Any]) -> dict[str, Any]:
     """Tries what can be done; see `benchmarks.peers.trials.try_all`."""
-    return try_all(new_trainer, options, HOW)
+    return {**try_all(new_trainer, options, HOW), "order": order_trial(_shuffled_pass)}
+
+
+def _shuffled_pass(num_rows: int) -> list[int]:
+    shuffled = grain.MapDataset.range(num_rows).seed(0).shuffle()
+    return [int(shuffled[position]) for position in range(num_rows)]

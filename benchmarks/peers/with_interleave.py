@@ -1,8 +1,8 @@
 """The plain Trainer on `datasets.interleave_datasets`, map-style and iterable.
 
-Settings: what the documentation of datasets shows. Map-style data sets are interleaved and shuffled by the Trainer's own
-sampler; iterable ones go through `shuffle(buffer_size=1000)`, the default size. Both stop where the first data set is
-exhausted, which no run here comes to, unless a trial says so.
+Settings: what the documentation of datasets shows. Map-style data sets are interleaved and shuffled by the Trainer's
+own sampler; iterable ones go through `shuffle(buffer_size=1000)`, the default size. Both end where the first data set
+does, which no run here comes to; where one may, they end when all have (`all_exhausted`).
 """
 
 from typing import Any

@@ -5,16 +5,16 @@ from typing import Any
 from transformers import Trainer
 
 from benchmarks.peers.request import Request, train
-from benchmarks.peers.trials import try_all
+from benchmarks.peers.trials import order_trial, try_all
 from benchmarks.peers.work import Hooked, collate, training_arguments
-from mixer import MixingTrainer
+from mixer import MixingDataLoader, MixingTrainer
 from mixer.policies import Fixed
 
 HOW = {
     "weights": "`trainer.mixing.set_weights`, in a callback",
     "batch_size": "`trainer.mixing.set_batch_size`, in a callback",
     "resume": "`resume_from_checkpoint`",
-    "resume_batch_size": "`resume_from_checkpoint` and `allow_inexact=True`, without which it is refused",
+    "resume_batch_size": "`resume_from_checkpoint`, with `trainer.mixing.set_batch_size` before `train`",
 }
 
 
@@ -27,9 +27,10 @@ def new_trainer(model: Any, request: Request) -> Trainer:
         collate,
         request.datasets,
         mixing=Fixed(request.shares),
-        batch_size=request.batch_size,
-        allow_inexact=request.had_other_size,
+        batch_size=request.saved_batch_size or request.batch_size,
     )
+    if request.saved_batch_size is not None:
+        trainer.mixing.set_batch_size(request.batch_size)
 
     def change() -> None:
         if request.new_shares is not None:
@@ -49,4 +50,9 @@ def training(options: dict[str, Any]) -> dict[str, Any]:
 
 def trials(options: dict[str, Any]) -> dict[str, Any]:
     """Tries what can be done; see `benchmarks.peers.trials.try_all`."""
-    return try_all(new_trainer, options, HOW)
+    return {**try_all(new_trainer, options, HOW), "order": order_trial(_shuffled_pass)}
+
+
+def _shuffled_pass(num_rows: int) -> list[int]:
+    loader = MixingDataLoader(range(num_rows), batch_size=1_024)
+    return [int(row) for batch in loader for row in batch]

@@ -1,8 +1,8 @@
 """The plain Trainer, fed by `torchdata.nodes.MultiNodeWeightedSampler`.
 
 Settings: the nodes that torchdata's documentation mixes data sets by, MapStyleWrapper over a shuffling sampler that
-knows its epoch (StatefulDistributedSampler, the one that can be resumed), and `CYCLE_FOREVER`. No ParallelMapper: worker
-processes slow rows down that are in memory. The state of the loader is kept beside the Trainer's checkpoint, as a user
+knows its epoch (StatefulDistributedSampler, the one that can be resumed), and `CYCLE_FOREVER`. No ParallelMapper:
+workers slow rows down that are in memory. The state of the loader is kept beside the Trainer's checkpoint, as a user
 has to do.
 """
 
