@@ -43,10 +43,10 @@ def main() -> None:
     """Runs the mutants of the modules asked for, prints the table, and fails where too many survive."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--modules", nargs="+", default=list(TESTS), choices=list(TESTS), metavar="MODULE")
-    parser.add_argument("--num_workers", type=int, default=os.cpu_count() or 1, help="processes at once")
+    parser.add_argument("--num-workers", type=int, default=os.cpu_count() or 1, help="processes at once")
     parser.add_argument("--every", type=int, default=1, help="runs each n-th mutant only")
-    parser.add_argument("--most_seconds", type=float, default=0.3, help="leaves out tests that take longer")
-    parser.add_argument("--output", default="runs/mutation.json", help="file of the figures")
+    parser.add_argument("--most-seconds", type=float, default=0.3, help="leaves out tests that take longer")
+    parser.add_argument("--json", help="file of the figures")
     options = parser.parse_args()
     figures = run_mutants(options.modules, options.num_workers, options.every, options.most_seconds)
 
@@ -55,7 +55,7 @@ def main() -> None:
     columns = ["module", "mutants", "killed", "survived", "no test", "killed of all"]
     rows = [[name, *map(str, counts), f"{share:.1%}"] for name, *counts, share in map(_row, figures["modules"].items())]
     show(f"Mutants of mutmut's operators, {figures['seconds']:.0f} s", columns, rows)
-    write_json(options.output, figures)
+    write_json(options.json, figures)
     total = _row(("all", figures["modules"]["all"]))
     sys.exit(0 if total[-1] >= LEAST_KILLED else 1)
 
