@@ -205,6 +205,11 @@ class TestTokensThatAreMissing:
         mixing = make_mixing(Fixed([1, 0, 1], unit="tokens"))
         mixing.check_tokens(mixing.next_plan(), np.array([5, 0, 5]))
 
+    def test_nor_is_it_named_beside_another_one(self) -> None:
+        mixing = make_mixing(Fixed([1, 1, 0], unit="tokens"))
+        with pytest.raises(ValueError, match=r"samples of \['b'\] have no tokens"):
+            mixing.check_tokens(mixing.next_plan(), np.array([5, 0, 0]))
+
     def test_nobody_needs_them(self) -> None:
         mixing = sized(Sizes(8))
         mixing.check_tokens(mixing.next_plan(), np.zeros(3, dtype=np.int64))
