@@ -110,7 +110,7 @@ class MutantTests:
                     os.kill(process, 9)
 
     def _tests_of(self, mutant: Mutant, items: Sequence[pytest.Item]) -> list[pytest.Item]:
-        """The tests that call its function, or all if it is in none; those that killed most for their time come first."""
+        """The tests that call its function, all if it is in none; first those that killed most for their time."""
         file, lines = sys.modules[mutant.module].__file__, mutant.lines
         reached = [
             item
