@@ -110,14 +110,15 @@ class MutantTests:
                     os.kill(process, 9)
 
     def _tests_of(self, mutant: Mutant, items: Sequence[pytest.Item]) -> list[pytest.Item]:
-        """The tests that call its function; those that killed most for their time come first."""
-        file = sys.modules[mutant.module].__file__
-        first, last = mutant.lines or (0, sys.maxsize)
+        """The tests that call its function, all if it is in none; first those that killed most for their time."""
+        file, lines = sys.modules[mutant.module].__file__, mutant.lines
         reached = [
             item
             for item in items
             if item.path in self._files[mutant.module]
-            and any(path == file and first <= line <= last for path, line in self._calls[item.nodeid])
+            and (
+                lines is None or any(f == file and lines[0] <= line <= lines[1] for f, line in self._calls[item.nodeid])
+            )
         ]
         return sorted(reached, key=lambda item: self._seconds[item.nodeid] / (1 + self._kills.get(item.nodeid, 0)))
 

@@ -6,6 +6,7 @@ are run on each. The table says how many mutants were killed; the others are lis
 
 import argparse
 import importlib
+import json
 import os
 import sys
 import tempfile
@@ -15,12 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.mutants import mutants_of
+from benchmarks.mutants import Mutant, mutants_of
 
 _PLANNER = ("tests/mixer/test_planner.py", "tests/mixer/test_planner_numbers.py")
 _CONTROLLER = ("tests/mixer/test_controller.py", "tests/mixer/test_controller_numbers.py")
 _PLANNING = (*_PLANNER, *_CONTROLLER)
-_CLOCK = ("tests/mixer/test_clock.py", "tests/mixer/test_data_clock.py")
+_CLOCK = ("tests/mixer/test_clock.py", "tests/mixer/test_data_clock.py", "tests/mixer/test_clock_numbers.py")
 _METRICS = ("tests/tasks/test_metrics.py", "tests/tasks/test_score_matrix.py")
 # What is mutated, and the tests that have to notice.
 TESTS: dict[str, tuple[str, ...]] = {
@@ -43,30 +44,34 @@ def main() -> None:
     """Runs the mutants of the modules asked for, prints the table, and fails where too many survive."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--modules", nargs="+", default=list(TESTS), choices=list(TESTS), metavar="MODULE")
-    parser.add_argument("--num_workers", type=int, default=os.cpu_count() or 1, help="processes at once")
+    parser.add_argument("--num-workers", type=int, default=os.cpu_count() or 1, help="processes at once")
     parser.add_argument("--every", type=int, default=1, help="runs each n-th mutant only")
-    parser.add_argument("--most_seconds", type=float, default=0.3, help="leaves out tests that take longer")
-    parser.add_argument("--output", default="runs/mutation.json", help="file of the figures")
+    parser.add_argument("--most-seconds", type=float, default=0.3, help="leaves out tests that take longer")
+    parser.add_argument("--again", metavar="FILE", help="runs only those that lived in this file of figures")
+    parser.add_argument("--json", metavar="FILE", help="file of the figures")
     options = parser.parse_args()
-    figures = run_mutants(options.modules, options.num_workers, options.every, options.most_seconds)
+    mutants = [mutant for name in options.modules for mutant in _mutants(name)[options.every // 2 :: options.every]]
+    if options.again:
+        lived = {tuple(one.values()) for one in json.loads(Path(options.again).read_text())["alive"]}
+        mutants = [mutant for mutant in mutants if tuple(_named(mutant).values()) in lived]
+    figures = run_mutants(mutants, options.num_workers, options.most_seconds)
 
     from benchmarks.common import show, write_json  # after the tests' own settings of the environment
 
     columns = ["module", "mutants", "killed", "survived", "no test", "killed of all"]
     rows = [[name, *map(str, counts), f"{share:.1%}"] for name, *counts, share in map(_row, figures["modules"].items())]
     show(f"Mutants of mutmut's operators, {figures['seconds']:.0f} s", columns, rows)
-    write_json(options.output, figures)
+    write_json(options.json, figures)
     total = _row(("all", figures["modules"]["all"]))
     sys.exit(0 if total[-1] >= LEAST_KILLED else 1)
 
 
-def run_mutants(modules: Sequence[str], num_workers: int, every: int, most_seconds: float) -> dict[str, Any]:
+def run_mutants(mutants: Sequence[Mutant], num_workers: int, most_seconds: float) -> dict[str, Any]:
     """Runs the tests of every mutant.
 
     Args:
-        modules: Names of the modules.
+        mutants: The mutants.
         num_workers: How many mutants run at once.
-        every: Only each n-th mutant of a module is run.
         most_seconds: Tests that take more processor time than this are left out.
 
     Returns:
@@ -77,11 +82,7 @@ def run_mutants(modules: Sequence[str], num_workers: int, every: int, most_secon
     from benchmarks.mutant_tests import KILLED, NO_PROGRAM, MutantTests
 
     start = time.monotonic()
-    mutants = [
-        mutant
-        for name in modules
-        for mutant in mutants_of(name, Path(importlib.import_module(name).__file__ or ""))[every // 2 :: every]
-    ]
+    modules = list(dict.fromkeys(mutant.module for mutant in mutants))
     files = sorted({file for name in modules for file in TESTS[name]})
     with tempfile.TemporaryDirectory() as folder:
         tests = MutantTests(mutants, TESTS, Path(folder), num_workers, most_seconds)
@@ -94,9 +95,17 @@ def run_mutants(modules: Sequence[str], num_workers: int, every: int, most_secon
         if result != NO_PROGRAM:
             results[mutant.module][result] += 1
         if result not in (KILLED, NO_PROGRAM):
-            alive.append({"module": mutant.module, "line": mutant.line, "change": mutant.change})
+            alive.append(_named(mutant))
     results["all"] = sum(results.values(), Counter())
-    return {"modules": results, "alive": alive, "every": every, "seconds": time.monotonic() - start}
+    return {"modules": results, "alive": alive, "seconds": time.monotonic() - start}
+
+
+def _mutants(name: str) -> list[Mutant]:
+    return mutants_of(name, Path(importlib.import_module(name).__file__ or ""))
+
+
+def _named(mutant: Mutant) -> dict[str, Any]:
+    return {"module": mutant.module, "line": mutant.line, "change": mutant.change}
 
 
 def _row(entry: tuple[str, Counter[str]]) -> tuple[Any, ...]:

@@ -129,3 +129,28 @@ def test_another_schedule_is_refused_or_begins() -> None:
         other.load_state_dict(state)
     other.load_state_dict(state, allow_inexact=True)
     assert other.value == 8
+
+
+def test_growth_is_bound_from_the_first_size_on() -> None:
+    size = BatchSize(Asking(BatchDecision(100), max_growth=1.5), 8)
+    assert size.value == 8
+    size.update(observation(1, 8))
+    assert size.value == 12
+
+
+def test_a_size_that_was_saved_has_to_do_for_the_ranks_of_now() -> None:
+    saved = BatchSize(Constant(), 8)
+    saved.set(2)
+    with pytest.raises(ValueError, match="the batch size that was saved: 2 samples in all are fewer than the 4 ranks"):
+        BatchSize(Constant(), 8, world_size=4).load_state_dict(saved.state_dict())
+
+
+@pytest.mark.parametrize(("is_exact", "world_size", "expected"), [(True, 1, 1), (False, 1, 1), (False, 4, 4)])
+def test_one_that_is_not_exact_is_raised_to_a_sample_a_rank(is_exact: bool, world_size: int, expected: int) -> None:
+    saved = BatchSize(Asking(BatchDecision(1)), 8)
+    saved.update(observation(1, 8))
+    schedule = Asking(BatchDecision(1))
+    schedule.is_exact = is_exact
+    resumed = BatchSize(schedule, 8, world_size)
+    resumed.load_state_dict(saved.state_dict())
+    assert resumed.value == expected

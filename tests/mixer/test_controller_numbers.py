@@ -165,22 +165,58 @@ class TestWhatThePolicySees:
         assert seen.shares == pytest.approx(np.array([10, 20, 60]) / 90)
 
 
+class OnTop(Policy):
+    """Has the first two streams share the batch, and samples of the third, or what it is told to, on top."""
+
+    def __init__(self, *additional: float, weights: tuple[float, ...] = (1.0, 1.0, 0.0)):
+        super().__init__()
+        self.decision = Decision(np.array(weights), additional=np.array(additional))
+
+    def start(self, mixture: Mixture) -> Decision:
+        return self.decision
+
+    def update(self, observation: Observation) -> Decision:
+        return self.decision
+
+
 class TestOnTop:
     def test_a_plan_says_which_samples_do_not_count_in_the_clock(self) -> None:
-        class OnTop(Policy):
-            def start(self, mixture: Mixture) -> Decision:
-                return Decision(np.array([1.0, 1.0, 0.0]), additional=np.array([0.0, 0.0, 0.5]))
-
-            def update(self, observation: Observation) -> Decision:
-                return self.start(None)
-
-        mixing = make_mixing(OnTop())
+        mixing = make_mixing(OnTop(0.0, 0.0, 0.5))
         plan = mixing.next_plan()
         assert (plan.counts.tolist(), plan.are_additional.tolist()) == ([4, 4, 4], [False, False, True])
         mixing.observe(plan, np.ones(3), np.array([40, 40, 1000]))
         assert (mixing.clock.num_samples, mixing.clock.num_tokens) == (8, 80)
         assert mixing.num_tokens.tolist() == [40, 40, 1000]
         assert make_mixing().next_plan().are_additional is None
+
+    def test_by_hand_there_is_nothing_on_top(self) -> None:
+        mixing = make_mixing(OnTop(0.0, 0.0, 0.5))
+        mixing.set_weights([1, 1, 2])
+        assert (mixing.next_plan().counts.tolist(), mixing.next_plan().are_additional) == ([2, 2, 4], None)
+
+    @pytest.mark.parametrize(
+        "additional", [(0.0, 0.0, math.nan), (0.0, 0.0, math.inf), (0.0, 0.0, -0.5), (0.0, 0.5), (0.0, 0.0, 0.5, 0.5)]
+    )
+    def test_what_is_no_multiple_is_refused(self, additional: tuple[float, ...]) -> None:
+        with pytest.raises(ValueError, match=r"OnTop at step 0: additional must be 3 finite numbers of 0 or more, got"):
+            make_mixing(OnTop(*additional))
+
+    def test_a_stream_has_a_share_or_samples_on_top(self) -> None:
+        with pytest.raises(
+            ValueError, match=r"not both; got additional \[0\.5, 0\.0, 0\.5\], weights \[1\.0, 1\.0, 0\.0\]"
+        ):
+            make_mixing(OnTop(0.5, 0.0, 0.5))
+
+
+class TestLastUpdate:
+    def test_the_clock_counts_what_the_streams_gave(self) -> None:
+        streams = [Stream("a", range(10), max_epochs=1.3), Stream("b", range(9), max_epochs=1)]
+        mixing = make_mixing(streams=streams)
+        totals = []
+        while (plan := mixing.next_plan()) is not None:
+            mixing.observe(plan, np.ones(2), np.ones(2, dtype=np.int64))
+            totals.append(plan.total)
+        assert (totals, mixing.clock.num_samples) == ([8, 8, 3, 3], 22)
 
 
 class TestTokensThatAreMissing:
@@ -204,6 +240,11 @@ class TestTokensThatAreMissing:
     def test_a_stream_without_samples_needs_none(self) -> None:
         mixing = make_mixing(Fixed([1, 0, 1], unit="tokens"))
         mixing.check_tokens(mixing.next_plan(), np.array([5, 0, 5]))
+
+    def test_nor_is_it_named_beside_another_one(self) -> None:
+        mixing = make_mixing(Fixed([1, 1, 0], unit="tokens"))
+        with pytest.raises(ValueError, match=r"samples of \['b'\] have no tokens"):
+            mixing.check_tokens(mixing.next_plan(), np.array([5, 0, 0]))
 
     def test_nobody_needs_them(self) -> None:
         mixing = sized(Sizes(8))
@@ -314,3 +355,13 @@ class TestState:
         resumed.load_state_dict(mixing.state_dict(), allow_inexact=True)
         assert resumed.weights == {"a": 0.0, "b": 0.5, "c": 0.5}
         assert (resumed.clock.step, resumed.next_plan().staleness) == (1, 0)
+
+    def test_other_weights_of_a_policy_that_never_changes_them_are_refused_or_rule(self) -> None:
+        state = make_mixing(Fixed([2, 1, 1])).state_dict()
+        resumed = make_mixing(Fixed([1, 2, 1]))
+        with pytest.raises(
+            ValueError, match=r"the weights were \[0\.5, 0\.25, 0\.25\] and are \[0\.25, 0\.5, 0\.25\] now"
+        ):
+            resumed.load_state_dict(state)
+        resumed.load_state_dict(state, allow_inexact=True)
+        assert resumed.weights == {"a": 0.25, "b": 0.5, "c": 0.25}

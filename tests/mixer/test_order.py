@@ -267,6 +267,9 @@ class TestOrderBlock:
         _, block = self.block()
         assert block.read(range(5, 5)).tolist() == []
         assert block.read(np.zeros(0, dtype=np.int64)).tolist() == []
+        block.read(range(3, 9))
+        assert block.read(range(5, 5)).tolist() == []
+        assert block.read(range(5, 5)).dtype == np.int64
 
     def test_what_was_read_stays_as_it_was(self) -> None:
         whole, block = self.block()

@@ -90,6 +90,15 @@ class TestNumbers:
         assert planner.draw(np.ones(1), np.array([np.inf]), 3, 0)[1].tolist() == [4]
         assert planner.seen.tolist() == [3]
 
+    def test_shares_of_ranks_are_balanced_unless_it_is_said_otherwise(self) -> None:
+        planner, plan = Planner(make_streams(9, 9), seed=0), make_plan([1, 1], [0, 1])
+        shares = [
+            planner.rank_share(plan, 0, 2),
+            *(planner.rank_share(plan, 0, 2, balance) for balance in (True, False)),
+        ]
+        found = [[(k, list(positions)) for k, positions, _ in share] for share in shares]
+        assert found[0] == found[1] != found[2]
+
     def test_an_example_is_the_first_sample_of_its_stream(self) -> None:
         planner = Planner(make_streams(9, 9), seed=0)
         stream_id, positions, indices = planner.example(make_plan([2, 3], [4, 7]), 1)

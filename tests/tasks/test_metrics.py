@@ -81,6 +81,29 @@ class TestByHand:
             assert metric.source
             assert metric.formula in str(metric.measure.__doc__)
 
+    def test_sources_are_named_to_the_equation(self) -> None:
+        gem, walk = "Lopez-Paz and Ranzato 2017 (1706.08840)", "Chaudhry et al. 2018 (1801.10112)"
+        assert {name: metric.source for name, metric in METRICS.items()} == {
+            "average_accuracy": f"{gem}, equation 2",
+            "learning_accuracy": "Riemer et al. 2019 (1810.11910)",
+            "backward_transfer": f"{gem}, equation 3",
+            "forward_transfer": f"{gem}, equation 4",
+            "forgetting": f"{walk}, equation 3",
+            "forgetting_first_minus_last": "Avalanche's Forgetting; -BWT",
+            "learning_curve_area": "Chaudhry et al. 2019 (1812.00420), section 3",
+        }
+
+    @pytest.mark.parametrize(
+        ("name", "metric", "expected"),
+        [
+            ("average_accuracy", "accuracy", "average accuracy"),
+            ("learning_accuracy", "loss", "learning loss"),
+            ("forgetting_first_minus_last", "loss", "forgetting first minus last"),
+        ],
+    )
+    def test_a_reader_is_told_what_a_score_is(self, name: str, metric: str, expected: str) -> None:
+        assert metrics.title_of(name, metric) == expected
+
 
 class TestWhereLibrariesDisagree:
     def test_a_task_that_is_best_at_the_end_counts_below_zero(self) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mixer import MixingTrainer
-from tasks.mlp import MLPConfig, MLPForImageClassification
+from tasks.mlp import MLPConfig, MLPForImageClassification, mlp
 from tests.helpers import arguments
 from tests.tasks.test_continual import data, new_model
 
@@ -74,3 +74,9 @@ def test_a_model_without_hidden_layers_is_linear() -> None:
 def test_there_are_ten_classes_unless_it_is_said_otherwise() -> None:
     assert MLPForImageClassification(MLPConfig()).head.out_features == 10
     assert MLPConfig(id2label={0: "no", 1: "yes"}).num_labels == 2
+
+
+def test_arguments_that_it_has_not_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"mlp has no arguments \['depth', 'width'\]; there are \['num_features', "):
+        mlp(num_labels=3, width=8, depth=2)
+    assert mlp(num_features=4, hidden_sizes=[5], num_labels=3).config.num_labels == 3

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.score_matrix import ScoreMatrix
+from tasks.score_matrix import SCORES_FILE, ScoreMatrix
 
 NAMES = ("a", "b", "c")
 SCORES = st.floats(allow_nan=True, allow_infinity=True)
@@ -28,6 +28,10 @@ def record_task(matrix: ScoreMatrix, task: int, from_batch: int = 0) -> None:
 
 
 class TestRecords:
+    def test_without_a_word_scores_are_accuracies(self) -> None:
+        matrix = ScoreMatrix(NAMES)
+        assert (matrix.metric, matrix.higher_is_better, matrix.beta, matrix.path) == ("accuracy", True, 10, None)
+
     def test_rows_are_numbered_from_before_the_first_task(self) -> None:
         matrix = ScoreMatrix(NAMES)
         matrix.record(0, {"a": 0.1, "b": 0.2, "c": 0.3})
@@ -144,6 +148,13 @@ class TestFile:
         record_task(ScoreMatrix(NAMES, path=path), 0)
         path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
         with pytest.raises(ValueError, match=r"scores\.json holds no score matrix"):
+            ScoreMatrix.from_file(path)
+
+    def test_the_format_is_named(self, tmp_path: Path) -> None:
+        path = tmp_path / SCORES_FILE
+        record_task(ScoreMatrix(NAMES, path=path), 0)
+        path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+        with pytest.raises(ValueError, match=r"scores\.json holds no score matrix .*format 2 instead of 1"):
             ScoreMatrix.from_file(path)
 
     @pytest.mark.parametrize("content", [None, "", "[]", '{"format": 1}', '{"format": 1, "tas'])

@@ -61,6 +61,11 @@ def test_learning_curves_are_a_line_a_task() -> None:
     assert [line.y.tolist() for line in plot.panels[0].figure.data] == CURVES.tolist()
     assert "In run it changes in 2 updates by between +0.00 (c) and +0.80 (a)." in plot.caption
     assert learning_curves({"run": matrix_of(R)}).panels == []
+    torn = CURVES.copy()
+    torn[:, -1] = np.nan
+    matrix = matrix_of(R, curves=torn)
+    matrix.beta = 2
+    assert "In run no curve is whole yet." in learning_curves({"run": matrix}).caption
 
 
 def test_many_tasks_are_named_here_and_there() -> None:

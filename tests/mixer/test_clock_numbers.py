@@ -1,0 +1,200 @@
+"""The clock's numbers, by hand: how many updates, epochs and samples there are, and where the learning rate stands."""
+
+import pytest
+
+from mixer.budget import Budget
+from mixer.clock import Clock
+
+
+def data_clock(batch_size: int = 4, epoch_size: int = 10, drop_unit: int = 0, **options: object) -> Clock:
+    budget = options.pop("budget", Budget(epochs=3))
+    return Clock(batch_size, epoch_size, budget, drop_unit, is_constant=False, **options)
+
+
+class TestLayout:
+    @pytest.mark.parametrize(
+        ("budget", "planned_steps", "planned_epochs"),
+        [
+            (Budget(epochs=2.5), 8, 3),
+            (Budget(epochs=2), 6, 2),
+            (Budget(steps=7), 7, 3),
+            (Budget(steps=6), 6, 2),
+            (Budget(steps=4, epochs=3), 4, 3),
+            (Budget(samples=21), 7, 3),
+        ],
+    )
+    def test_updates_and_epochs_of_a_run(self, budget: Budget, planned_steps: int, planned_epochs: int) -> None:
+        clock = Clock(batch_size=4, epoch_size=10, budget=budget)
+        assert (clock.planned_steps, clock.max_steps, clock.planned_epochs) == (
+            planned_steps,
+            planned_steps,
+            planned_epochs,
+        )
+        assert (clock.steps_per_epoch, clock.steps_left_in_epoch) == (3, 3)
+        assert clock.counts_steps == (budget.samples is None)
+
+    def test_a_pass_of_the_trainer_may_be_smaller_than_an_update(self) -> None:
+        clock = Clock(batch_size=8, epoch_size=20, budget=Budget(epochs=2), pass_size=3)
+        clock.tick()
+        assert (clock.epoch, clock.epoch_progress) == (3 / 7, 3 / 7)
+        clock.tick()
+        assert (clock.epoch, clock.steps_left_in_epoch) == (6 / 7, 1)
+        clock.tick()
+        assert (clock.epoch, clock.epoch_progress, clock.num_samples) == (1.0, 1.0, 20)
+
+    def test_the_streams_may_end_the_run_in_the_midst_of_an_epoch(self) -> None:
+        assert Clock(4, 10, Budget(epochs=9), max_samples=25).planned_steps == 8
+        assert Clock(4, 10, Budget(epochs=9), drop_unit=4, max_samples=25).planned_steps == 6
+        assert data_clock(budget=Budget(epochs=9), max_samples=25).planned_steps == 8
+
+
+class TestDropping:
+    def test_an_epoch_of_one_batch_is_not_dropped(self) -> None:
+        assert data_clock(batch_size=4, epoch_size=4, drop_unit=1).next_total() == 4
+
+    @pytest.mark.parametrize(
+        ("is_constant", "epoch_size", "drop_unit", "needed"), [(False, 3, 1, 4), (True, 3, 5, 5), (True, 5, 6, 6)]
+    )
+    def test_what_would_leave_nothing_is_refused_with_its_numbers(
+        self, is_constant: bool, epoch_size: int, drop_unit: int, needed: int
+    ) -> None:
+        with pytest.raises(
+            ValueError, match=r"dataloader_drop_last drops everything: an epoch has \d samples"
+        ) as error:
+            Clock(4, epoch_size, Budget(epochs=1), drop_unit, is_constant=is_constant)
+        assert f"fewer than the {needed} of a batch over all ranks" in str(error.value)
+
+    def test_a_rest_is_dropped_once_an_update_of_the_epoch_is_done(self) -> None:
+        clock = data_clock(drop_unit=1)
+        assert clock.drop_rest() == 0
+        clock.tick(4)
+        assert clock.drop_rest() == 0
+        clock.tick(4)
+        assert (clock.steps_left_in_epoch, clock.steps_per_epoch) == (0, 2)
+        assert (clock.drop_rest(), clock.dropped_samples) == (2, 2)
+        assert (clock.num_epochs_done, clock.step_in_epoch, clock.samples_in_epoch) == (1, 0, 0)
+        clock.resize(9)
+        clock.tick(9)
+        assert (clock.drop_rest(), clock.dropped_samples) == (1, 2)  # the largest rest, of all epochs
+
+    def test_a_rest_of_a_whole_batch_is_none(self) -> None:
+        clock = data_clock(batch_size=5, drop_unit=1)
+        clock.tick(5)
+        assert clock.drop_rest() == 0
+
+
+class TestNextTotal:
+    def test_it_ends_with_the_samples(self) -> None:
+        clock = data_clock(budget=Budget(samples=6))
+        clock.tick()
+        assert (clock.next_total(), clock.num_samples, clock.progress) == (2, 4, 4 / 6)
+
+    def test_it_ends_with_the_part_of_an_epoch(self) -> None:
+        clock = data_clock(budget=Budget(epochs=0.5, samples=100))
+        clock.tick()
+        assert clock.next_total() == 1
+        clock.tick()
+        assert (clock.progress, clock.next_total()) == (1.0, 1)
+
+
+class TestEstimate:
+    @pytest.mark.parametrize(
+        ("budget", "expected"),
+        [
+            (Budget(samples=100), 30),
+            (Budget(samples=8), 2),
+            (Budget(samples=9), 3),
+            (Budget(tokens=70), 3),
+            (Budget(tokens=71), 4),
+            (Budget(tokens=700), 30),
+            (Budget(samples=100, steps=11), 11),
+            (Budget(samples=50, tokens=140), 6),
+        ],
+    )
+    def test_updates_that_are_left_if_the_size_stays(self, budget: Budget, expected: int) -> None:
+        assert data_clock(budget=budget, tokens_per_sample=7.0).max_steps == expected
+
+    def test_tokens_are_guessed_until_they_were_counted(self) -> None:
+        clock = data_clock(budget=Budget(tokens=700), tokens_per_sample=7.0)
+        clock.tick(4, 4 * 10)
+        assert clock.max_steps == 1 + 20  # 66 samples of 10 tokens: 2 updates, 6 epochs of 3
+        assert clock.progress == 40 / 700
+
+    def test_the_end_is_the_step_it_ended_at(self) -> None:
+        clock = data_clock(budget=Budget(samples=8))
+        clock.tick()
+        clock.tick()
+        assert (clock.progress, clock.max_steps, clock.step) == (1.0, 2, 2)
+
+
+class TestLearningRate:
+    def test_after_a_warm_up_in_steps_it_goes_by_progress(self) -> None:
+        clock = data_clock(budget=Budget(samples=100), num_warmup_steps=2)
+        assert clock.planned_steps == 30
+        positions = []
+        for size in (4, 4, 2, 45, 45):
+            clock.resize(size)
+            clock.tick(size)
+            positions.append(clock.schedule_position)
+        assert positions[:2] == [1.0, 2.0]
+        # 8 % are done with the warm-up; 28 steps stand for the other 92 %.
+        assert positions[2:] == pytest.approx([2 + 28 * 2 / 92, 2 + 28 * 47 / 92, 30.0])
+
+    def test_a_warm_up_longer_than_the_run_still_has_an_end(self) -> None:
+        clock = data_clock(budget=Budget(samples=8), num_warmup_steps=5)
+        assert clock.planned_steps == 2 + 5
+        assert data_clock(budget=Budget(samples=8, steps=9), num_warmup_steps=5).planned_steps == 2
+        assert data_clock(budget=Budget(samples=8), num_warmup_steps=2).planned_steps == 4
+        assert data_clock(budget=Budget(samples=8), num_warmup_steps=1).planned_steps == 2
+
+    def test_a_warm_up_that_ends_with_the_run_ends_at_the_last_step(self) -> None:
+        clock = data_clock(budget=Budget(samples=8), num_warmup_steps=2)
+        clock.tick()
+        clock.tick()
+        assert clock.schedule_position == 2.0
+        clock.tick(1)
+        assert clock.schedule_position == 4.0
+
+    def test_while_it_counts_steps_they_are_the_position(self) -> None:
+        clock = Clock(4, 10, Budget(epochs=2), num_warmup_steps=1)
+        for step in range(1, 4):
+            clock.tick()
+            assert clock.schedule_position == float(step)
+
+
+class TestChangeOfMind:
+    def test_progress_does_not_fall_and_the_rest_of_the_epoch_comes_back(self) -> None:
+        clock = Clock(4, 10, Budget(steps=8), drop_unit=4)
+        assert (clock.epoch_size, clock.dropped_samples) == (8, 2)
+        clock.tick()
+        clock.resize(4)
+        assert clock.counts_steps
+        clock.resize(5)
+        assert (clock.counts_steps, clock.epoch_size, clock.progress) == (False, 10, 1 / 8)
+
+
+class TestState:
+    def test_other_epochs_are_counted_from_the_step(self) -> None:
+        saved = Clock(4, 10, Budget(epochs=9))
+        for _ in range(7):
+            saved.tick(num_tokens=3)
+        with pytest.raises(ValueError, match="epoch_size was 10 when the run was saved and is 20 now"):
+            Clock(4, 20, Budget(epochs=9)).load_state_dict(saved.state_dict())
+        clock = Clock(4, 20, Budget(epochs=9))
+        clock.load_state_dict(saved.state_dict(), allow_inexact=True)
+        assert (clock.step, clock.num_samples, clock.num_tokens) == (7, 24, 21)
+        assert (clock.num_epochs_done, clock.step_in_epoch, clock.samples_in_epoch) == (1, 2, 8)
+
+    def test_another_first_size_is_named(self) -> None:
+        with pytest.raises(ValueError, match="batch_size was 4 when the run was saved and is 5 now"):
+            Clock(5, 10, Budget(epochs=9)).load_state_dict(Clock(4, 10, Budget(epochs=9)).state_dict())
+
+    def test_a_clock_of_data_comes_back_as_one(self) -> None:
+        saved = Clock(4, 10, Budget(epochs=9), drop_unit=4, num_warmup_steps=1)
+        saved.tick()
+        saved.resize(5)
+        clock = Clock(4, 10, Budget(epochs=9), drop_unit=4, num_warmup_steps=1)
+        clock.load_state_dict(saved.state_dict())
+        assert (clock.counts_steps, clock.batch_size, clock.epoch_size) == (False, 5, 10)
+        assert clock.state_dict() == saved.state_dict()
+        assert clock.schedule_position == saved.schedule_position
