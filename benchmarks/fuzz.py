@@ -7,6 +7,7 @@ planner, controller and replay buffer check what has to hold at each step. Ends 
 
 import argparse
 import logging
+import signal
 import sys
 import tempfile
 import time
@@ -41,6 +42,16 @@ _SHARES = {
     "names": 0.03,
     "planner, controller and buffer": 0.02,
 }
+
+_MOST_SECONDS = 10.0  # of a case; they take some thousandths
+
+
+class Endless(Exception):
+    """A case did not come to an end."""
+
+
+def _stop(signal_number: int, frame: Any) -> None:
+    raise Endless(f"a case took longer than {_MOST_SECONDS} s")
 
 
 @dataclass
@@ -98,10 +109,12 @@ def run_cases(name: str, case: Case, numbers: range, seed: int) -> Outcome:
         What came of them.
     """
     outcome, began = Outcome(len(numbers)), time.perf_counter()
+    signal.signal(signal.SIGALRM, _stop)
     for number in numbers:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
+                signal.setitimer(signal.ITIMER_REAL, _MOST_SECONDS)
                 case(Random(f"{seed}/{name}/{number}"))
         except Exception as error:
             reason = why_undocumented(error)
@@ -112,6 +125,8 @@ def run_cases(name: str, case: Case, numbers: range, seed: int) -> Outcome:
             key = f"{reason[:160]} ({Path(place.filename).name}:{place.lineno})"
             outcome.broken.setdefault(key, number)
             outcome.counts[key] += 1
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
     outcome.seconds = time.perf_counter() - began
     return outcome
 
@@ -162,8 +177,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     total = [sum(getattr(one, name) for one in outcomes.values()) for name in ("num_cases", "num_refused")]
     seconds, broken = sum(one.seconds for one in outcomes.values()), sum(len(one.broken) for one in outcomes.values())
-    rows.append(["all", f"{total[0]:,}", f"{total[1]:,}", f"{sum(sum(o.counts.values()) for o in outcomes.values()):,}", ""])
-    show(f"Changed input, seed {asked.seed}, {seconds:.0f} s", ["target", "cases", "refused", "broken", "ms a case"], rows)
+    rows.append(
+        ["all", f"{total[0]:,}", f"{total[1]:,}", f"{sum(sum(o.counts.values()) for o in outcomes.values()):,}", ""]
+    )
+    show(
+        f"Changed input, seed {asked.seed}, {seconds:.0f} s",
+        ["target", "cases", "refused", "broken", "ms a case"],
+        rows,
+    )
     for name, one in outcomes.items():
         for key, number in one.broken.items():
             print(f"{name}, case {number} ({one.counts[key]} times): {key}")

@@ -30,6 +30,8 @@ def why_undocumented(error: BaseException) -> str | None:
         return f"{kind}: {message}"
     if not message.strip():
         return f"{kind} without a message"
-    told = re.sub(r"(damaged|torn|missing|missing or torn|read|read as YAML)[:,]? ?\(.*\)", "", message, flags=re.DOTALL)
+    told = re.sub(
+        r"(damaged|torn|missing|missing or torn|read|read as YAML)[:,]? ?\(.*\)", "", message, flags=re.DOTALL
+    )
     found = _INTERNAL.search(told)
     return f"{kind} of a library: {message}" if found else None

@@ -136,7 +136,9 @@ class Walk:
             start = int(plan.starts[number])
             assert positions == list(range(start, start + int(plan.counts[number]))), "ranks do not share out the plan"
             if name != "memory":
-                pairs = sorted((int(p), int(i)) for found, indices in whole for p, i in zip(found, indices, strict=True))
+                pairs = sorted(
+                    (int(p), int(i)) for found, indices in whole for p, i in zip(found, indices, strict=True)
+                )
                 self.drawn[name] += [index for _, index in pairs]
         sizes = [sum(len(part.indices) for part in share) for share in shares]
         assert max(sizes) - min(sizes) <= 1, "ranks have shares of other sizes"
