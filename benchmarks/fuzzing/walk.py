@@ -124,7 +124,7 @@ class Walk:
     def _check_plan(self, plan: Plan, before: Any) -> None:
         mixing, planner = self.mixing, self.mixing.planner
         assert (plan.counts >= 0).all()
-        assert 0 < plan.counts.sum(), "a plan without samples"
+        assert plan.counts.sum() > 0, "a plan without samples"
         assert plan.staleness == 0
         assert (mixing.seen - before == plan.counts).all()
         assert abs(plan.weights.sum() - 1.0) < 1e-9
