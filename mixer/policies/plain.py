@@ -7,7 +7,6 @@ import numpy as np
 
 from mixer.policies.base import FloatArray
 
-
 _LONGEST = 100
 
 
