@@ -424,6 +424,6 @@ def check_format(state: Mapping[str, Any]) -> None:
         raise ValueError(newer_version("it", version, FORMAT_VERSION))
     if version != FORMAT_VERSION:
         raise ValueError(
-            f"it has format {version!r}, this version reads format {FORMAT_VERSION}: load the model's weights and start "
-            "a new run, or go on with the version that wrote it"
+            f"it has format {version!r}, this version reads format {FORMAT_VERSION}: load the model's weights and "
+            "start a new run, or go on with the version that wrote it"
         )
