@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mixer.batch_size import BatchSize
 from mixer.bounded import MOST_COUNT, refusing_damage, whole_number
+from mixer.checkpoint import newer_version
 from mixer.clock import Clock
 from mixer.gradient_statistics import GradientStatistics
 from mixer.plan import Plan
@@ -431,5 +432,11 @@ def check_format(state: Mapping[str, Any]) -> None:
     Raises:
         ValueError: If it has another format.
     """
-    if state.get("format") != FORMAT_VERSION:
-        raise ValueError(f"it has format {state.get('format')}, this version reads format {FORMAT_VERSION}")
+    version = state.get("format")
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise ValueError(newer_version("it", version, FORMAT_VERSION))
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"it has format {version!r}, this version reads format {FORMAT_VERSION}: load the model's weights and "
+            "start a new run, or go on with the version that wrote it"
+        )

@@ -53,7 +53,7 @@ class OrderedDrawer:
     @property
     def available(self) -> int | None:
         """Number of samples left until `max_epochs`, or `None`."""
-        return None if self._end is None else self._end - self._position
+        return None if self._end is None else max(0, self._end - self._position)  # max_epochs may be less now
 
     def draw(self, count: int) -> int:
         """Reserves the next positions; see `Drawer.draw`."""

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mixer.arrow_messages import next_batch
+from mixer.ledger_schemas import LATER
 
 # Rows that are decoded at a time: lists take several times their size meanwhile.
 _ROWS_PER_BATCH = 8192
@@ -286,15 +287,17 @@ def find_misfit(rows: pa.Table, schema: pa.Schema) -> str | None:
     Returns:
         The column and what is wrong with it; `None` if nothing is.
     """
-    for field in rows.schema:
-        if field.name not in schema.names:
-            continue
+    try:
+        present = [field for field in rows.schema if field.name in schema.names]
+    except UnicodeDecodeError:
+        return "the name of a column is no text"
+    for field in present:
         expected = schema.field(field.name).type
         if field.type != expected:
             return f"its column {field.name!r} is of {field.type} instead of {expected}"
         if rows.column(field.name).null_count and not pa.types.is_list(expected):
             return f"its column {field.name!r} has rows without a value"
-    missing = {"step", "stream"} & set(schema.names) - set(rows.column_names)
+    missing = set(schema.names) - LATER - set(rows.column_names)
     return f"it has no column {min(missing)!r}" if missing else None
 
 

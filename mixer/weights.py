@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.bounded import DAMAGE, finite_numbers
 from mixer.policies.base import (
     Decision,
     Mixture,
@@ -207,15 +208,22 @@ class MixtureWeights:
             self.policy.load_state_dict(state["policy"]["state"])
             if not arrays.items() <= arrays_of(self.policy, len(self._names)).items():
                 raise ValueError(f"{self.policy.name} remembers {len(self._names)} streams, and others were saved")
-        except ValueError:
+        except (ValueError, *DAMAGE) as error:
             if not allow_inexact:
-                raise
-            return  # of the same name, but it remembers other things: it starts anew
+                found = f"the saved state of policy {self.policy.name} cannot be taken up ({error})"
+                raise ValueError(found) from error
+            self.start()  # of the same name, but it remembers other things: it starts anew
+            self.skip_to(step)
+            return
         manual = _array(state["manual"], self._names)
         if manual is not None:
             check_weights(manual, self._names, "the weights set by hand")
         self.manual = manual
-        self._evaluation_losses = _array(state["evaluation_losses"], self._names)
+        losses = state["evaluation_losses"]
+        gaps = None if losses is None else [0.0 if loss is None else loss for loss in losses]
+        self._evaluation_losses = _array(gaps, self._names)
+        if self._evaluation_losses is not None:
+            self._evaluation_losses[[loss is None for loss in losses]] = np.nan
         decision, own = Decision.from_state(state["decision"]), self._decision.weights
         if self.policy.is_static and not np.array_equal(decision.weights, own):
             if allow_inexact:
@@ -303,9 +311,5 @@ def mean_tokens(seen: Int64Array, num_tokens: Int64Array) -> FloatArray | None:
     return np.where(known, lengths, lengths[known].mean())
 
 
-def _array(values: Sequence[float | None] | None, names: Sequence[str]) -> FloatArray | None:
-    if values is None:
-        return None
-    if len(values) != len(names):
-        raise ValueError(f"{len(values)} values were saved for {len(names)} streams")
-    return np.array(values, dtype=np.float64)
+def _array(values: Any, names: Sequence[str]) -> FloatArray | None:
+    return None if values is None else finite_numbers(values, "the values of the streams", len(names))

@@ -274,7 +274,7 @@ class Memory:
         """Takes up what was read; all is as before if something of it is not what was written."""
         counters = {name: whole_number(state[name], name) for name in _COUNTERS}
         key = None if state["key"] is None else whole_number(state["key"], "key", least=-(2**63), most=2**64)
-        forgotten = np.array(state["forgotten"], dtype=np.int64)
+        forgotten = np.array([whole_number(one, "a forgotten sample") for one in state["forgotten"]], dtype=np.int64)
         sources, entries = self.sources.replaced({}), Entries(self.capacity, self.storage.working_folder)
         sources.load_state_dict(state["sources"], is_read=not self.storage.keeps_contents)
         entries.load_state_dict(arrays["entries"])

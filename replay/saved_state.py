@@ -11,7 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.bounded import DAMAGE, refusing_damage
-from mixer.checkpoint import read_json, write_json
+from mixer.checkpoint import newer_version, read_json, write_json
+
+# What the first versions did not write.
+_LATER = frozenset({"selection_options", "retrieval_options"})
 
 Parts = Mapping[str, Mapping[str, Any]]
 
@@ -106,7 +109,9 @@ def check_saved(state: Mapping[str, Any], buffer: Saved, format_version: int) ->
         ValueError: If something differs; what was saved and what is there are named.
     """
     if state.get("format") != format_version:
-        raise ValueError(f"the buffer was saved in format {state.get('format')}, this version reads {format_version}")
+        raise ValueError(newer_version("the buffer", state.get("format"), format_version))
     for name, own in buffer.description.items():
+        if name in _LATER and name not in state:
+            continue
         if state.get(name) != own:
             raise ValueError(f"the buffer was saved with {name}={state.get(name)!r} and has {name}={own!r} now")

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mixer.bounded import DAMAGE, load_json
-from mixer.checkpoint import write_json
+from mixer.checkpoint import newer_version, write_json
 
 FloatArray = NDArray[np.float64]
 
@@ -47,8 +47,12 @@ class ScoreMatrix:
         path: str | Path | None = None,
     ):
         self.task_names = tuple(task_names)
-        if isinstance(task_names, str) or not self.task_names or len(set(self.task_names)) < len(self.task_names):
-            raise ValueError(f"task_names must be at least one name, each another, but is {task_names!r}.")
+        are_names = all(isinstance(name, str) and name.isprintable() for name in self.task_names)
+        is_list = not isinstance(task_names, str) and self.task_names and are_names
+        if not is_list or len(set(self.task_names)) < len(self.task_names):
+            raise ValueError(
+                f"task_names must be at least one name, each another and printable, but is {task_names!r}."
+            )
         self.higher_is_better = higher_is_better
         self.metric, self.beta = metric, beta
         self.path = None if path is None else Path(path)
@@ -72,7 +76,7 @@ class ScoreMatrix:
         try:
             content = load_json(Path(path))
             if content["format"] != FORMAT_VERSION:
-                raise ValueError(f"format {content['format']} instead of {FORMAT_VERSION}")
+                raise ValueError(newer_version("it", content["format"], FORMAT_VERSION))
             matrix = cls(content["tasks"], content["higher_is_better"], content["metric"], content["beta"])
             for after, row in content["scores"].items():
                 scores = dict(zip(matrix.task_names, map(float, row), strict=True))

@@ -11,7 +11,7 @@ _INTERNAL = re.compile(
     r"|object is not (subscriptable|iterable|callable)|unsupported operand|not supported between|unhashable type"
     r"|has no attribute|unexpected keyword|positional argument|dimensions? (must|except)|cannot convert float"
     r"|invalid literal for int|could not convert string|truth value|matmul|out of bounds|index out of|buffer size must"
-    r"|expected an indented|not enough values|too many values|negative dimensions|Python int too large|maximum recursion"
+    r"|not enough values|too many values|negative dimensions|Python int too large|maximum recursion"
     r"|cannot be interpreted as an integer|must be real number|list indices|string indices|argument of type"
 )
 
@@ -30,6 +30,8 @@ def why_undocumented(error: BaseException) -> str | None:
         return f"{kind}: {message}"
     if not message.strip():
         return f"{kind} without a message"
-    told = re.sub(r"(damaged|torn|missing|missing or torn|read|read as YAML)[:,]? ?\(.*\)", "", message, flags=re.DOTALL)
+    told = re.sub(
+        r"(damaged|torn|missing|missing or torn|taken up|read|read as YAML)[:,]? ?\(.*\)", "", message, flags=re.DOTALL
+    )
     found = _INTERNAL.search(told)
     return f"{kind} of a library: {message}" if found else None

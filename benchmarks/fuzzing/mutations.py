@@ -6,8 +6,29 @@ from random import Random
 from typing import Any
 
 AWFUL_NAMES = (
-    *("..", ".", "../../x", "/etc/x", "a/b", "a\\b", "\x00", "CON", "nul.txt", "x" * 5000, "\u202eabc", "a\nb", "\x1b[31m"),
-    *("</script><script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "[red]a[/red]", "=1+1", "{{7*7}}", "${x}"),
+    *(
+        "..",
+        ".",
+        "../../x",
+        "/etc/x",
+        "a/b",
+        "a\\b",
+        "\x00",
+        "CON",
+        "nul.txt",
+        "x" * 5000,
+        "\u202eabc",
+        "a\nb",
+        "\x1b[31m",
+    ),
+    *(
+        "</script><script>alert(1)</script>",
+        '"><img src=x onerror=alert(1)>',
+        "[red]a[/red]",
+        "=1+1",
+        "{{7*7}}",
+        "${x}",
+    ),
     *("%s%n", "a|b", "\ud800", "", " ", "数学", "__class__", "class_path", "`id`", "$(id)", "';--", "\t", "NaN"),
 )
 AWFUL_VALUES: tuple[Any, ...] = (
@@ -55,7 +76,7 @@ def _change(whole: Any, key: Any, random: Random) -> None:
     elif kind == 2 and isinstance(whole, list):
         whole.insert(key, random.choice([*whole, *AWFUL_VALUES]))
     elif kind <= 4 and isinstance(value, int | float) and not isinstance(value, bool):
-        whole[key] = random.choice([value + 1, value - 1, -value, value * 2, value + 0.5, 0, value + 2**40])
+        whole[key] = random.choice([value + 1, value - 1, -value, value * 2, 0.5, 0, value + 2**40])
     elif kind == 5:
         whole[key] = random.choice(AWFUL_NAMES)
     elif kind == 6:
@@ -85,7 +106,9 @@ def changed_bytes(content: bytes, random: Random, most: int = 4) -> bytes:
         elif kind == 2:
             changed[place:place] = changed[place : place + random.randint(1, 64)]
         elif kind == 3:
-            changed[place : place + 8] = random.choice((b"\xff" * 8, b"\x00" * 8, b"\xff" * 7 + b"\x7f", b"\x01" + b"\0" * 7))
+            changed[place : place + 8] = random.choice(
+                (b"\xff" * 8, b"\x00" * 8, b"\xff" * 7 + b"\x7f", b"\x01" + b"\0" * 7)
+            )
         elif place < len(changed):
             changed[place] ^= 1 << random.randrange(8)
     return bytes(changed)
@@ -138,7 +161,9 @@ def changed_text(text: str, random: Random) -> str:
             name, _, _ = lines[place].partition(":")
             lines[place] = f"{name}: {json.dumps(random.choice(AWFUL_VALUES))}"
         elif kind == 4:
-            lines[place] = lines[place].replace(": ", random.choice([": &a ", ": *a ", ": !!python/name:os.system ", ":"]))
+            lines[place] = lines[place].replace(
+                ": ", random.choice([": &a ", ": *a ", ": !!python/name:os.system ", ":"])
+            )
         elif kind == 5:
             name, _, value = lines[place].partition(":")
             lines[place] = f"{name[: len(name) - len(name.lstrip())]}{json.dumps(random.choice(AWFUL_NAMES))}:{value}"

@@ -124,7 +124,7 @@ class Walk:
     def _check_plan(self, plan: Plan, before: Any) -> None:
         mixing, planner = self.mixing, self.mixing.planner
         assert (plan.counts >= 0).all()
-        assert 0 < plan.counts.sum(), "a plan without samples"
+        assert plan.counts.sum() > 0, "a plan without samples"
         assert plan.staleness == 0
         assert (mixing.seen - before == plan.counts).all()
         assert abs(plan.weights.sum() - 1.0) < 1e-9
@@ -136,7 +136,9 @@ class Walk:
             start = int(plan.starts[number])
             assert positions == list(range(start, start + int(plan.counts[number]))), "ranks do not share out the plan"
             if name != "memory":
-                pairs = sorted((int(p), int(i)) for found, indices in whole for p, i in zip(found, indices, strict=True))
+                pairs = sorted(
+                    (int(p), int(i)) for found, indices in whole for p, i in zip(found, indices, strict=True)
+                )
                 self.drawn[name] += [index for _, index in pairs]
         sizes = [sum(len(part.indices) for part in share) for share in shares]
         assert max(sizes) - min(sizes) <= 1, "ranks have shares of other sizes"

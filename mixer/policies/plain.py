@@ -7,6 +7,8 @@ import numpy as np
 
 from mixer.policies.base import FloatArray
 
+_LONGEST = 100
+
 
 def to_plain(values: FloatArray) -> Any:
     """Gives an array as lists that JSON can hold.
@@ -32,4 +34,8 @@ def from_plain(values: Sequence[Any], *shape: int) -> FloatArray:
     Returns:
         float64 of that shape, NaN for a gap.
     """
-    return np.array(values, dtype=np.float64).reshape(shape)
+    try:
+        return np.array(values, dtype=np.float64).reshape(shape)
+    except (ValueError, TypeError, OverflowError):
+        text = repr(values)[:_LONGEST]
+        raise ValueError(f"lists of numbers of the shape {list(shape)} must be saved, but {text} was") from None

@@ -55,6 +55,8 @@ class NodeReader:
         return self._view[self._at - num_bytes : self._at]
 
     def _read_dict(self, node: Any) -> dict[Any, Any]:
+        if len(node) % 2 == 0:
+            raise ValueError("a key without a value")
         items = iter(node[1:])
         return {self.read(key): self.read(next(items)) for key in items}
 

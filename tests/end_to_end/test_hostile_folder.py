@@ -1,0 +1,239 @@
+"""A run's folder that somebody else wrote: nothing in it runs code, leaves the folder or breaks what shows it."""
+
+import csv
+import io
+import json
+import pickle
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from mixer import Stream
+from mixer.compare import comparison_table, summarise
+from mixer.explaining.explanation import explain
+from mixer.fit.recipes import check_recipes
+from mixer.ledger import Ledger
+from mixer.printing import console
+from mixer.rebuilding import policy_from
+from mixer.report import write_report
+from mixer.report.tables import write_tables
+from mixer.trackers.run_text import markdown_table
+from mixer.watch.view import view
+from mixer.watch.watched_run import WatchedRun
+from tasks.task_folders import folder_of_task
+from tests.fixtures.runs import SAVED_STEP, make_trainer
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "0.1.0"
+AWFUL = [
+    *(
+        "..",
+        "../../x",
+        "/etc/x",
+        "\x1b[31mred\x1b[0m",
+        "[red]a[/red]",
+        "\u202eabc",
+        "a\nb",
+        "</script><script>alert(1)</script>",
+    ),
+    *('"><img src=x onerror=alert(1)>', "=HYPERLINK(1)", "{{7*7}}", "a|b", "![x](javascript:1)", "y" * 3_000, "CON"),
+]
+
+
+class _Marks:
+    """Writes a file where it is unpickled."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return Path.write_text, (self.path, "code was run")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    shutil.copytree(FIXTURE / "run", tmp_path / "run")
+    return tmp_path / "run"
+
+
+def _checkpoint(run: Path) -> Path:
+    """The checkpoint, with a marker that says nothing of what its files hold, as one who changes them would write it."""
+    checkpoint = run / f"checkpoint-{SAVED_STEP}"
+    marker = json.loads((checkpoint / "complete.json").read_text())
+    files = {
+        path.relative_to(checkpoint).as_posix(): path.stat().st_size for path in checkpoint.rglob("*") if path.is_file()
+    }
+    files.pop("complete.json")
+    (checkpoint / "complete.json").write_text(json.dumps({"format": marker["format"], "files": files}))
+    return checkpoint
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        *((name, "torch") for name in ("rng_state.pth", "optimizer.pt", "scheduler.pt", "training_args.bin")),
+        *((name, "pickle") for name in ("rng_state.pth", "mixing.json", "trainer_state.json", "rows-0.json")),
+        *((f"methods/memory/{name}", "pickle") for name in ("buffer.json", "buffer.npz", "rows/rows.arrow")),
+    ],
+)
+def test_a_malicious_file_of_a_checkpoint_runs_nothing(name: str, form: str, run: Path, tmp_path: Path) -> None:
+    mark, path = tmp_path / "mark", run / f"checkpoint-{SAVED_STEP}" / name
+    if form == "pickle":
+        path.write_bytes(pickle.dumps(_Marks(mark)))
+    else:
+        torch.save({"state": _Marks(mark), "param_groups": []}, path)
+    try:
+        make_trainer(run).train(resume_from_checkpoint=str(_checkpoint(run)))
+    except Exception as error:  # whatever the Trainer says of its own files
+        assert not isinstance(error, KeyboardInterrupt)
+    assert not mark.exists()
+
+
+def test_the_payload_would_run(tmp_path: Path) -> None:
+    pickle.loads(pickle.dumps(_Marks(tmp_path / "mark")))  # noqa: S301
+    assert (tmp_path / "mark").exists()
+
+
+def test_arrays_of_objects_are_refused(run: Path, tmp_path: Path) -> None:
+    path = run / f"checkpoint-{SAVED_STEP}" / "methods" / "memory" / "buffer.npz"
+    state = path.with_suffix(".json")
+    content = json.loads(state.read_text())
+    state.write_text(json.dumps({key: value for key, value in content.items() if key not in ("crc32", "digests")}))
+    objects = np.array([_Marks(tmp_path / "mark")], dtype=object)
+    np.savez(path, **{"entries/address": objects})
+    with pytest.raises(ValueError, match=re.escape(str(path))):
+        make_trainer(run).train(resume_from_checkpoint=str(_checkpoint(run)))
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("path", ["os.system", "subprocess.Popen", "mark_when_imported.Policy", "builtins.eval"])
+def test_a_described_policy_imports_nothing(
+    path: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(_module(tmp_path)))
+    note = run / "ledger" / "ledger.json"
+    content = json.loads(note.read_text())
+    content["run"]["mixing"] = content["run"]["batch_size"] = {"class_path": path, "init_args": {}}
+    note.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="mixer policies"):
+        policy_from(content["run"]["mixing"])
+    explain(run, SAVED_STEP)
+    write_report([run], tmp_path / "report.html")
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("where", [("mixing",), ("streams", "a", "arguments", "x"), ("methods",)])
+def test_a_recipe_in_a_run_folder_imports_nothing(
+    where: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(_module(tmp_path)))
+    written: dict[str, Any] = {"class_path": "mark_when_imported.Policy", "init_args": {}}
+    recipe: dict[str, Any] = {
+        "model": {"config": {}},
+        "streams": {"a": {"factory": "x.y"}},
+        "training": {"output_dir": "o"},
+    }
+    inner = recipe
+    for name in where[:-1]:
+        inner = inner.setdefault(name, {})
+    inner[where[-1]] = [written] if where == ("methods",) else written
+    folders = {}
+    for name in ("one", "two"):
+        folders[name] = tmp_path / name
+        folders[name].mkdir()
+        (folders[name] / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    assert check_recipes(folders, allow_different=False) == []
+    assert not (tmp_path / "mark").exists()
+
+
+def _module(folder: Path) -> Path:
+    """Writes a module that leaves a mark where it is imported."""
+    (folder / "modules").mkdir()
+    text = f"from pathlib import Path\nPath({str(folder / 'mark')!r}).write_text('code was run')\nclass Policy: ...\n"
+    (folder / "modules" / "mark_when_imported.py").write_text(text)
+    return folder / "modules"
+
+
+# ---- Names ----
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Path:
+    """The folder of a run whose ledger has awful names, as no trainer would write it."""
+    run = tmp_path / "named"
+    ledger = Ledger(run / "ledger", is_writer=True)
+    ledger.begin(None, {"streams": AWFUL, "policy": "\x1b[31m[bold]evil[/bold]", "batch_size": "Constant"})
+    ones, n = np.ones(len(AWFUL)), np.ones(len(AWFUL), dtype=np.int64)
+    for step in (1, 2, 3):
+        columns: dict[str, Any] = dict.fromkeys(
+            ("weight", "loss", "coverage", "epoch", "policy_weight", "loss_weight", "owed"), ones
+        )
+        columns |= dict.fromkeys(("count", "items", "tokens", "seen", "unique", "staleness", "undelivered"), n)
+        ledger.record_streams(step, tuple(AWFUL), {**columns, "there": n.astype(bool)})
+        clock = dict.fromkeys(("samples", "tokens", "batch_size", "total"), step)
+        rates = dict.fromkeys(
+            ("epoch", "progress", "learning_rate", "learning_rate_factor", "loss", "gradient_norm", "update_norm"), 0.5
+        )
+        ledger.record_clock(step=step, **clock, **rates)
+        ledger.record_evaluation(step, dict.fromkeys(AWFUL, 0.5))
+        ledger.record_memory(step, AWFUL[0], {name: 1 for name in AWFUL})
+    ledger.finish()
+    return run
+
+
+def _no_controls(text: str) -> bool:
+    return all(character.isprintable() or character == "\n" for character in text)
+
+
+def test_the_terminal_shows_no_escapes_and_no_markup(named: Path) -> None:
+    screen, watched = console(), WatchedRun(named)
+    screen.file, screen.width = io.StringIO(), 200
+    watched.read()
+    screen.print(comparison_table([summarise(named)]))
+    screen.print(view(watched, 200, 60))
+    screen.print("[red]x[/red] :smile:")
+    text = screen.file.getvalue()
+    assert _no_controls(text)
+    assert "[red]x[/red] :smile:" in text
+    assert "[bold]evil[/bold]" in text
+
+
+def test_the_page_holds_names_as_text(named: Path, tmp_path: Path) -> None:
+    page = write_report([named], tmp_path / "report.html").read_text()
+    assert "<script>alert" not in page
+    assert "<img src=x" not in page
+    assert page.count("</script>") == page.count("<script")
+
+
+def test_tables_lie_in_their_folder_and_compute_nothing(named: Path, tmp_path: Path) -> None:
+    paths = write_tables({name: Ledger(named / "ledger") for name in ("../../x", "a/b")}, {}, tmp_path / "tables")
+    assert {path.parent for path in paths} == {tmp_path / "tables"}
+    with next(path for path in paths if path.stem.endswith("streams")).open(newline="") as file:
+        cells = {row["stream"] for row in csv.DictReader(file)}
+    assert "'=HYPERLINK(1)" in cells
+    assert not any(cell.startswith(("=", "+", "-", "@")) for cell in cells)
+
+
+def test_markdown_cells_stay_cells() -> None:
+    lines = markdown_table([{"name": name} for name in AWFUL]).split("\n")
+    assert len(lines) == len(AWFUL) + 2
+    assert not any(re.search(r"(?<!\\)[\[\]`]|<(img|script)", line) for line in lines[2:])
+
+
+@pytest.mark.parametrize("name", AWFUL)
+def test_tasks_have_folders_in_the_run(name: str, tmp_path: Path) -> None:
+    folder = folder_of_task(tmp_path, 0, name)
+    folder.mkdir()
+    assert folder.resolve().parent == tmp_path.resolve()
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[31m", "\u202eabc", "\x00", "\ud800", "a/b"])
+def test_streams_are_not_called_so(name: str) -> None:
+    with pytest.raises(ValueError, match="name"):
+        Stream(name, range(3))

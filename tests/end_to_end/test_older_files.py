@@ -1,0 +1,136 @@
+"""What earlier versions left on disk is read as it was written, or refused with the way out (tests/fixtures/write.py)."""
+
+import json
+import shutil
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mixer.compare import summarise
+from mixer.explaining.explanation import explain
+from mixer.ledger import Ledger
+from mixer.recorded_run import RecordedRun
+from mixer.report.run import read_run
+from tasks.score_matrix import ScoreMatrix
+from tests.fixtures.runs import LIVE_STEP, NUM_STEPS, SAVED_STEP, make_trainer
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+VERSIONS = sorted(path.name for path in FIXTURES.iterdir() if (path / "expected.json").is_file())
+# Development states whose checkpoints are refused: what the error has to say.
+REFUSED = {"development-1": "format"}
+
+
+def _expected(version: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((FIXTURES / version / "expected.json").read_text())
+    return content
+
+
+def _read(rows: Any, num_rows: int, names: Sequence[str]) -> dict[str, str]:
+    """The first rows as text, in which NaN is equal to NaN."""
+    return {name: repr(list(rows[name])[:num_rows]) for name in names}
+
+
+def test_the_present_version_has_files() -> None:
+    project = tomllib.loads((FIXTURES.parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["version"] in VERSIONS, "run python -m tests.fixtures.write VERSION and commit what it makes"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_they_are_small(version: str) -> None:
+    assert sum(path.stat().st_size for path in (FIXTURES / version).rglob("*") if path.is_file()) <= 300_000
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_ledger_is_read_to_the_bit(version: str) -> None:
+    written, folder = _expected(version)["streams"], FIXTURES / version / "run"
+    rows = Ledger(folder / "ledger").to_pandas()
+    assert _read(rows, len(rows), list(written)) == _read(written, len(rows), list(written))
+    assert summarise(folder).updates == NUM_STEPS
+    if (folder / "ledger" / "clock").is_dir():
+        assert RecordedRun(folder).steps.tolist() == list(range(1, NUM_STEPS + 1))
+        assert read_run(folder, "a run").name == "a run"
+    else:  # there was no such table
+        with pytest.raises(ValueError, match="streams and clock"):
+            RecordedRun(folder)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_sealed_parts_and_the_tail_of_a_run_that_goes_on(version: str, tmp_path: Path) -> None:
+    live = tmp_path / "live"
+    shutil.copytree(FIXTURES / version / "live", live)
+    assert list(live.rglob("tail-*.arrow")), "nothing was going on"
+    assert list(live.rglob("part-*.parquet"))
+    rows = Ledger(live / "ledger").to_pandas()
+    written = _expected(version)["streams"]
+    num_rows = sum(step <= LIVE_STEP for step in written["step"])
+    assert len(rows) == num_rows
+    assert _read(rows, num_rows, list(written)) == _read(written, num_rows, list(written))
+
+
+@pytest.mark.parametrize(
+    "version", [name for name in VERSIONS if "run" in (FIXTURES / name / "run/ledger/ledger.json").read_text()]
+)
+def test_decisions_are_explained(version: str) -> None:
+    explanation = explain(FIXTURES / version / "run", SAVED_STEP)
+    assert explanation is not None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_run_goes_on_as_it_would_have_then(version: str, tmp_path: Path) -> None:
+    expected = _expected(version)
+    shutil.copytree(FIXTURES / version / "run", tmp_path / "run")
+    trainer = make_trainer(tmp_path / "run", expected["has_memory"])
+    checkpoint = str(tmp_path / "run" / f"checkpoint-{SAVED_STEP}")
+    if version in REFUSED:
+        with pytest.raises(ValueError, match=REFUSED[version]):
+            trainer.train(resume_from_checkpoint=checkpoint)
+        return
+    trainer.train(resume_from_checkpoint=checkpoint)
+    rows, written = trainer.ledger.to_pandas(), expected["streams"]
+    assert {name: rows[name].tolist() for name in ("step", "stream", "count", "seen")} == {
+        name: written[name] for name in ("step", "stream", "count", "seen")
+    }
+    assert rows["loss"].tolist() == pytest.approx(written["loss"], rel=1e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize("version", [name for name in VERSIONS if "scores" in _expected(name)])
+def test_scores_of_continual_runs(version: str) -> None:
+    matrix = ScoreMatrix.from_file(FIXTURES / version / "continual" / "scores.json")
+    assert matrix.scores.tolist() == _expected(version)["scores"]
+
+
+class TestNewer:
+    """Files of versions that are yet to come."""
+
+    def test_a_ledger(self, tmp_path: Path) -> None:
+        shutil.copytree(FIXTURES / "0.1.0" / "run", tmp_path / "run")
+        note = tmp_path / "run" / "ledger" / "ledger.json"
+        note.write_text(json.dumps({**json.loads(note.read_text()), "format": 99}))
+        with pytest.raises(ValueError, match="Update adaptive-mixer"):
+            summarise(tmp_path / "run")
+
+    @pytest.mark.parametrize("name", ["mixing.json", "complete.json", "methods/memory/buffer.json"])
+    def test_a_checkpoint(self, name: str, tmp_path: Path) -> None:
+        shutil.copytree(FIXTURES / "0.1.0" / "run", tmp_path / "run")
+        checkpoint = tmp_path / "run" / f"checkpoint-{SAVED_STEP}"
+        path = checkpoint / name
+        content = {key: value for key, value in json.loads(path.read_text()).items() if key != "crc32"}
+        path.write_text(json.dumps({**content, "format": 99}))
+        if name != "complete.json":
+            marker = checkpoint / "complete.json"
+            listed = {
+                key: value for key, value in json.loads(marker.read_text()).items() if key not in ("crc32", "digests")
+            }
+            listed["files"][name] = path.stat().st_size
+            marker.write_text(json.dumps(listed))
+        with pytest.raises(ValueError, match="update adaptive-mixer"):
+            make_trainer(tmp_path / "run").train(resume_from_checkpoint=str(checkpoint))
+
+    def test_scores(self, tmp_path: Path) -> None:
+        content = json.loads((FIXTURES / "0.1.0" / "continual" / "scores.json").read_text())
+        (tmp_path / "scores.json").write_text(json.dumps({**content, "format": 99}))
+        with pytest.raises(ValueError, match="update adaptive-mixer"):
+            ScoreMatrix.from_file(tmp_path / "scores.json")

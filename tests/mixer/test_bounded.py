@@ -1,0 +1,179 @@
+"""What is read of a run's folder: limits, and one kind of error."""
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from mixer.arrow_messages import next_batch
+from mixer.bounded import load_json, parse_json, refusing_damage, whole_number
+from mixer.checkpoint import MARKER_FILE, STATE_FILE, complete, find_problem
+from mixer.folder_names import folder_name
+from mixer.ledger_schemas import STREAMS
+from mixer.plain_yaml import load_yaml
+from mixer.table import Table, read_part
+
+
+class TestJson:
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("[" * 100_000, "levels"),
+            ("[" * 200 + "]" * 200, "levels"),
+            ('{"a": NaN}', "NaN"),
+            ("[-Infinity]", "Infinity"),
+            ('{"a": 1, "a": 2}', "stands twice"),
+            ("9" * 5_000, "digits"),
+            ("{", "Expecting"),
+        ],
+    )
+    def test_what_is_refused(self, text: str, said: str) -> None:
+        with pytest.raises(ValueError, match=said):
+            parse_json(text)
+
+    def test_too_large_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "a.json").write_text(json.dumps("x" * 100))
+        with pytest.raises(ValueError, match="50 bytes"):
+            load_json(tmp_path / "a.json", most_bytes=50)
+
+    def test_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(ValueError, match="plain file"):
+            load_json(tmp_path / "pipe")
+
+    @pytest.mark.parametrize(
+        "error", [KeyError("a"), IndexError(), RecursionError(), MemoryError(), ZeroDivisionError()]
+    )
+    def test_damage_is_one_error(self, error: Exception) -> None:
+        with pytest.raises(ValueError, match=r"the state is damaged \("), refusing_damage("the state"):
+            raise error
+
+    @pytest.mark.parametrize("value", [True, 1.0, "1", None, -1, 2**70])
+    def test_what_is_no_count(self, value: object) -> None:
+        with pytest.raises(ValueError, match="position must be a whole number"):
+            whole_number(value, "position")
+
+
+class TestYaml:
+    def test_few_lines_that_stand_for_billions(self) -> None:
+        lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+        lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+        with pytest.raises(ValueError, match="aliases stand for more"):
+            load_yaml("\n".join(lines))
+
+    def test_what_is_part_of_itself(self) -> None:
+        with pytest.raises(ValueError, match="part of"):
+            load_yaml("a: &a [*a]")
+
+    def test_levels(self) -> None:
+        with pytest.raises(ValueError, match="too deep"):
+            load_yaml("[" * 5_000)
+
+    @pytest.mark.parametrize("tag", ["!!python/object/apply:os.system ['true']", "!!python/name:os.system x"])
+    def test_tags_make_nothing(self, tag: str) -> None:
+        with pytest.raises(yaml.YAMLError):
+            load_yaml(tag)
+
+    def test_aliases_are_read(self) -> None:
+        assert load_yaml("a: &a {x: 1}\nb: {<<: *a, y: 2}") == {"a": {"x": 1}, "b": {"x": 1, "y": 2}}
+
+
+class TestArrow:
+    def _stream(self, compression: str | None) -> pa.BufferReader:
+        sink, schema = pa.BufferOutputStream(), pa.schema({"a": pa.int64()})
+        with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+            writer.write_batch(pa.record_batch([pa.array([1] * 1_000)], schema=schema))
+        return pa.BufferReader(sink.getvalue())
+
+    def test_plain_batches_are_read(self) -> None:
+        file = self._stream(None)
+        schema = pa.ipc.read_schema(file)
+        batch = next_batch(file, schema)
+        assert batch is not None
+        assert batch.num_rows == 1_000
+        assert next_batch(file, schema) is None
+
+    @pytest.mark.parametrize("compression", ["zstd", "lz4"])
+    def test_compressed_ones_are_not(self, compression: str) -> None:
+        file = self._stream(compression)
+        with pytest.raises(pa.ArrowInvalid, match="plain batch"):
+            next_batch(file, pa.ipc.read_schema(file))
+
+    def test_a_part_whose_texts_take_more_than_there_is(self, tmp_path: Path) -> None:
+        schema = pa.schema({"step": pa.int64(), "stream": pa.string()})
+        path = tmp_path / "part-000000.parquet"
+        texts = pa.DictionaryArray.from_arrays(pa.array([0] * 40_000, pa.int32()), pa.array(["x" * 100_000]))
+        pq.write_table(
+            pa.table({"step": pa.array(range(40_000)), "stream": texts}, metadata=None), path, store_schema=False
+        )
+        assert path.stat().st_size < 1_000_000
+        with pytest.raises(ValueError, match="bytes of text"):
+            read_part(path, schema)
+
+    def test_columns_of_another_type(self, tmp_path: Path) -> None:
+        path = tmp_path / "part-000000.parquet"
+        pq.write_table(pa.table({"step": ["1"], "stream": ["a"]}), path)
+        with pytest.raises(ValueError, match="its column 'step' is of string instead of int64"):
+            read_part(path, STREAMS)
+
+    def test_files_of_other_names_are_left_alone(self, tmp_path: Path) -> None:
+        (tmp_path / "part-x.parquet").write_bytes(b"")
+        (tmp_path / "tail-.arrow").write_bytes(b"")
+        assert Table(tmp_path, STREAMS).read().num_rows == 0
+
+
+class TestFolders:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "..",
+            ".",
+            "../../x",
+            "/etc/x",
+            "a/b",
+            "a\\b",
+            "\x00",
+            "CON",
+            "nul.txt",
+            "x" * 5_000,
+            "\u202ea",
+            "a\n",
+            "\ud800",
+        ],
+    )
+    def test_a_name_is_one_step_down(self, name: str, tmp_path: Path) -> None:
+        folder = tmp_path / folder_name(name)
+        folder.mkdir()
+        assert folder.resolve().parent == tmp_path.resolve()
+        assert folder_name(name) != name
+
+    @pytest.mark.parametrize("name", ["math", "01-math", "数学", "a b", "v1.5", "..."[:1] + "hidden"])
+    def test_usual_names_stay(self, name: str) -> None:
+        assert folder_name(name) == name
+
+    def test_two_names_never_share_one(self) -> None:
+        names = ["a/b", "a%2Fb", "a%2fb", "A" * 300, "A" * 301, ".", "%2E", "con", "%63on"]
+        assert len({folder_name(name) for name in names}) == len(names)
+
+
+class TestMarker:
+    def _checkpoint(self, folder: Path) -> Path:
+        checkpoint = folder / "checkpoint-1"
+        checkpoint.mkdir()
+        (checkpoint / STATE_FILE).write_text("{}")
+        complete(checkpoint)
+        return checkpoint
+
+    @pytest.mark.parametrize("entry", ["files", "digests"])
+    @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../b"])
+    def test_it_lists_nothing_outside(self, entry: str, name: str, tmp_path: Path) -> None:
+        checkpoint = self._checkpoint(tmp_path)
+        marker = json.loads((checkpoint / MARKER_FILE).read_text())
+        marker.pop("crc32", None)
+        marker[entry][name] = 1
+        (checkpoint / MARKER_FILE).write_text(json.dumps(marker))
+        assert "not in the checkpoint" in (find_problem(checkpoint) or "")
