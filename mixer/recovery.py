@@ -7,6 +7,7 @@ that went through; the others are synchronised as ever, and it shows in the coll
 """
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -58,13 +59,14 @@ class RecoveryMixin(MethodsMixin):
         except MicroBatchMemoryError:
             raise
         except Exception as error:
-            note = read_note() if _may_be_a_broken_connection(error) else None
-            if note is None:
-                leave_note(f"rank {self.args.process_index} failed: {in_words(error)}")
-                raise
-            if note.startswith(_MEMORY):
+            note = read_note() or ""
+            if isinstance(error, RuntimeError) and note.startswith(_MEMORY):
                 raise MicroBatchMemoryError(note.removeprefix(_MEMORY)) from error
-            raise RemoteError(note) from error
+            if note and _is_of_a_connection(error):
+                raise RemoteError(note) from error
+            if not note:
+                leave_note(f"rank {self.args.process_index} failed: {in_words(error)}")
+            raise
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         self._window, self._num_trained = Window(), 0
@@ -220,6 +222,7 @@ class RecoveryMixin(MethodsMixin):
         return explain(step, rank, self._present_loader.cap, largest, sizes, why)
 
 
-def _may_be_a_broken_connection(error: Exception) -> bool:
-    """Whether an error may be that of a collective in which another rank is missing; none of this package is."""
-    return type(error) is RuntimeError or isinstance(error, dist.DistError)
+def _is_of_a_connection(error: Exception) -> bool:
+    """Whether an error is that of a collective in which another rank is missing, as far as its text says so."""
+    of_torch = type(error) is RuntimeError or isinstance(error, dist.DistError)
+    return of_torch and re.search("gloo|nccl|connection|socket|timed out", str(error), re.IGNORECASE) is not None
