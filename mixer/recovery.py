@@ -7,6 +7,7 @@ that went through; the others are synchronised as ever, and it shows in the coll
 """
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
