@@ -39,6 +39,11 @@ def in_a_step(generator: random.Random, known: Known) -> dict[str, Any]:
     return {**step(generator, known), "delay": 0.3}
 
 
+def second_run(generator: random.Random, known: Known) -> dict[str, Any]:
+    """A `step` at which a second run is started, anew or to `resume`."""
+    return {**step(generator, known), "resume": generator.choice([None, "newest"])}
+
+
 def step_of_rank(generator: random.Random, known: Known) -> dict[str, Any]:
     """A step, and a `rank`."""
     return {**step(generator, known), **rank(generator, known)}

@@ -23,9 +23,11 @@ from replay import ReplayBuffer
 STREAM = "a"  # the one that is disturbed
 READ = "read.txt"  # which samples of it were read
 FILLER = "filler"
+GO_ON = "go-on.txt"
 SLOWNESS = 10.0
 _LONG = 10
 _LONG_SECONDS = 4.0
+_MOST_HELD_SECONDS = 45.0
 
 
 class _Steps(TrainerCallback):
@@ -65,6 +67,7 @@ def skipped_sample(parts: Parts, start: Start, rank: int) -> None:
     """One sample cannot be read, and the run is told to leave such samples out."""
     failing_sample(parts, start, rank)
     parts.options["on_sample_error"] = "skip"
+    parts.streams["memory"] = ReplayBuffer(16)  # one that keeps something of each sample cannot do without any
 
 
 def empty_sample(parts: Parts, start: Start, rank: int) -> None:
@@ -188,6 +191,23 @@ def long_update(parts: Parts, start: Start, rank: int) -> None:
     parts.callbacks.append(_Long(start.fault["step"]))
 
 
+class _Held(TrainerCallback):
+    """Holds one update until a file is there."""
+
+    def __init__(self, step: int, file: Path):
+        self._step, self._file = step, file
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        end = time.monotonic() + _MOST_HELD_SECONDS
+        while state.global_step == self._step and not self._file.exists() and time.monotonic() < end:
+            time.sleep(0.01)
+
+
+def held_update(parts: Parts, start: Start, rank: int) -> None:
+    """One update of the run in a folder lasts until what happens beside it is over."""
+    parts.callbacks.append(_Held(start.fault["step"], Path(start.case) / GO_ON))
+
+
 class _Slow(TrainerCallback):
     """Takes as long again as ten updates have taken, after each update."""
 
@@ -276,6 +296,7 @@ INSIDE: dict[str, Callable[[Parts, Start, int], None]] = {
         nonsense_schedule,
         early_meeting,
         long_update,
+        held_update,
         slow_rank,
         leaping_clock,
         full_disk,

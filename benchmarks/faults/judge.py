@@ -94,7 +94,7 @@ def judge(case: Case, undisturbed: Path, end: End) -> Outcome:
         outcome.broken.append(f"hung: ranks {end.hung} had to be killed")
     _ENDINGS[kind.promise](case, end, outcome)
     if kind.promise is Promise.LEAVES_OUT:
-        _judge_left_out(case, undisturbed, outcome, end)
+        _judge_left_out(case, outcome, end)
         return outcome
     if kind.promise in (Promise.SKIPS, Promise.WARNS):
         _judge_losses(case, undisturbed, outcome, end)
@@ -213,7 +213,7 @@ def _judge_losses(case: Case, undisturbed: Path, outcome: Outcome, end: End) -> 
         outcome.lost = "nothing"
 
 
-def _judge_left_out(case: Case, undisturbed: Path, outcome: Outcome, end: End) -> None:
+def _judge_left_out(case: Case, outcome: Outcome, end: End) -> None:
     """Judges a run that left a sample out: it is named and counted, and what each stream gave stays the same."""
     outcome.has_survived = end.is_well
     if not end.is_well:
@@ -223,12 +223,12 @@ def _judge_left_out(case: Case, undisturbed: Path, outcome: Outcome, end: End) -
     missing = [name for name in (one.format(**case.fault) for one in case.kind.names) if name not in consoles]
     if missing:
         outcome.broken.append(f"no rank names {missing}")
-    frames = [Ledger(folder / "disk" / "run" / "ledger").to_pandas() for folder in (case.folder, undisturbed)]
-    skipped = int(frames[0][frames[0]["stream"] == STREAM]["skipped"].max())
-    if skipped != 1:
+    rows = Ledger(case.folder / "disk" / "run" / "ledger").to_pandas()
+    skipped = int(rows[rows["stream"] == STREAM]["skipped"].max())
+    if skipped != 1 or int(rows["skipped"].max()) != 1:
         outcome.broken.append(f"{skipped} samples were counted as left out")
-    if not frames[0][["step", "stream", "seen"]].equals(frames[1][["step", "stream", "seen"]]):
-        outcome.broken.append("the streams went on from other places than without the fault")
+    if len(rows["step"].unique()) != NUM_STEPS or not (rows.groupby("stream")["count"].cumsum() == rows["seen"]).all():
+        outcome.broken.append("the streams did not go on as planned")
     outcome.lost = f"{skipped} sample"
 
 

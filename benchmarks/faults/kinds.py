@@ -64,7 +64,7 @@ class Kind:
     what: str
     promise: Promise
     how: str = "train"
-    counts: Mapping[int, int] = field(default_factory=lambda: {2: 4, 4: 2})
+    counts: Mapping[int, int] = field(default_factory=lambda: {2: 3, 4: 1})
     draw: Draw = lambda generator, known: {}
     names: tuple[str, ...] = ()
     inside: str = ""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.crash import Instant
-from benchmarks.faults.inside import FILLER
+from benchmarks.faults.inside import FILLER, GO_ON
 from benchmarks.faults.kinds import Kind
 from benchmarks.faults.ranks import End, Ranks
 from benchmarks.faults.run import NUM_STEPS, SAVE_STEPS, Start
@@ -195,6 +195,7 @@ def on_small_disk(case: Case) -> End:
 def read_only(case: Case) -> End:
     """Trains in a folder that cannot be written to, until after the end."""
     disk = case.folder / "disk"
+    case.start.output.mkdir()
     make_read_only(disk)
     end = train(case)
     _run("umount", str(disk))
@@ -214,11 +215,12 @@ def read_only_later(case: Case) -> End:
 
 
 def two_runs(case: Case) -> End:
-    """Starts a second run in the folder of one that goes on."""
+    """Starts a second run, in the folder of one that is in the midst of an update."""
     first = Ranks(case.start, case.num_ranks)
     is_there = first.wait_until(case.instant)
-    second = Ranks(case.start, case.num_ranks)
+    second = Ranks(replace(case.start, inside="", resume=case.fault["resume"]), case.num_ranks)
     end = second.wait(case.limit_seconds)
+    (case.folder / GO_ON).touch()
     of_first = first.wait(case.limit_seconds)
     if not is_there:
         raise MissedError

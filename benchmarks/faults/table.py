@@ -114,8 +114,9 @@ _DISKS = (
         Promise.SECOND_REFUSED,
         "two_runs",
         {2: 4, 4: 2},
-        draws.instant,
-        names=("disk/run",),
+        draws.second_run,
+        names=("disk/run is in use by another run",),
+        inside="held_update",
     ),
 )
 
