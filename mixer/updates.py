@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ from mixer.losses import tokens_per_row
 from mixer.plan import Plan
 from mixer.recorder import FinishedUpdate
 from mixer.stream_losses import LossesMixin
+from mixer.unsaved import NotSavedError, not_saved
 
 logger = logging.get_logger(__name__)
 
@@ -97,7 +99,8 @@ class UpdateMixin(LossesMixin):
 
     def _load_and_confirm(self, load: Callable[[], Update | None]) -> Update | None:
         """Loads an update, or finds an error, and tells the other ranks before anything else happens."""
-        update, contents, error = None, None, self._method_error or self._policy_error
+        update, contents = None, None
+        error = self._explained(self._method_error or self._policy_error or self.ledger.error)
         try:
             if self._can_load(error):
                 update = load()
@@ -111,6 +114,11 @@ class UpdateMixin(LossesMixin):
         if plan is not None:
             self.mixing.check_tokens(plan, self._contents_of_update.tokens)
         return update
+
+    def _explained(self, error: Exception | None) -> Exception | None:
+        """Says of a file that could not be written between updates what is safe."""
+        is_unsaved = isinstance(error, OSError) and not isinstance(error, NotSavedError)
+        return not_saved("A file of the run", error, Path(str(self.args.output_dir))) if is_unsaved else error
 
     def _can_load(self, error: Exception | None) -> bool:
         """Whether to load; ranks that talk to each other meanwhile do so only if all of them can."""
