@@ -39,6 +39,7 @@ class Table:
         self._last_flush = time.monotonic()
         self._file: Any = None
         self._writer: Any = None
+        self._failure: OSError | None = None  # a tail that could not be written ends there: nothing comes after it
 
     def append(self, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> None:
         """Adds rows.
@@ -51,9 +52,22 @@ class Table:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what is in memory to the tail, so that readers see it."""
+        """Writes what is in memory to the tail, so that readers see it.
+
+        Raises:
+            OSError: If it cannot be written, or could not be before; the folder is named.
+        """
+        try:
+            self._flush()
+        except OSError as error:
+            self._buffer.clear()
+            self._failure = self._failure or OSError(error.errno, error.strerror or str(error), str(self.folder))
+        if self._failure is not None:
+            raise self._failure
+
+    def _flush(self) -> None:
         self._last_flush = time.monotonic()
-        if not self._buffer:
+        if not self._buffer or self._failure is not None:
             return
         if self._writer is None:
             self._open_tail()
@@ -92,6 +106,12 @@ class Table:
             self._writer.close()
             self._file.close()
             self._writer = self._file = None
+
+    def recover(self) -> None:
+        """Lets go of a tail that could not be written; what is whole of it stays."""
+        if self._failure is not None:
+            self._failure = self._file = self._writer = None
+            self._buffer.clear()
 
     def truncate(self, step: int, num_rows_of_step: int | None = None) -> None:
         """Drops the rows after a step, to go on from there.
@@ -134,7 +154,8 @@ class Table:
         Raises:
             ValueError: If a part is damaged; its file is named.
         """
-        self.flush()
+        if self._failure is None:
+            self.flush()
         names = list(self.schema.names if columns is None else columns)
         tails = {_number(tail): self._read_tail(tail) for tail in self._tails()}
         paths = self._parts()  # after the tails: one of them may have been sealed meanwhile
