@@ -207,7 +207,7 @@ class BufferFeeding(Method):
                 f"Stream {self.name!r}: samples of {skipped} are skipped where they cannot be loaded "
                 "(on_sample_error='skip'), and this buffer keeps something of each sample, or goes by its label, loss "
                 "or gradient. Give those streams on_sample_error='raise', or the buffer references alone and a "
-                "selection that asks nothing of them, such as Reservoir()."
+                "selection that asks nothing of them, such as 'Reservoir'."
             )
 
     def _check_iterable(self, name: str, is_iterable: bool) -> None:

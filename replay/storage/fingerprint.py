@@ -16,7 +16,7 @@ _NUM_SAMPLES = 8
 def fingerprint(dataset: Any) -> str:
     """Makes a fingerprint of a data set's length, type and some evenly spread samples.
 
-    Where samples cannot be encoded, or differ from one reading to the next, the length has to do.
+    Where samples cannot be read or encoded, or differ from one reading to the next, the length has to do.
 
     Args:
         dataset: A map-style data set.
@@ -34,8 +34,11 @@ def fingerprint(dataset: Any) -> str:
 
 def _read(dataset: Any, length: int) -> list[str] | None:
     indices = np.unique(np.linspace(0, length - 1, _NUM_SAMPLES).astype(np.int64)).tolist() if length else []
-    with seeded(0):
-        samples = [dataset[index] for index in indices]
+    try:
+        with seeded(0):
+            samples = [dataset[index] for index in indices]
+    except Exception:  # whether a broken sample ends a run is said where it is trained on
+        return None
     try:
         return [hashlib.blake2b(encode(Row(sample)), digest_size=16).hexdigest() for sample in samples]
     except TypeError:

@@ -51,6 +51,7 @@ def write_run(
         "loss_weight": np.ones(len(place)),
         "owed": np.zeros(len(place)),
         "there": np.ones(len(place), dtype=bool),
+        "skipped": zeros,
     }
     ledger._streams.append(columns)
     samples = num_streams * seen
