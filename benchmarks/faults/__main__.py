@@ -17,8 +17,8 @@ from typing import Any
 
 from benchmarks.common import show, write_json
 from benchmarks.faults.bench import Bench
-from benchmarks.faults.judge import Outcome
 from benchmarks.faults.kinds import Kind
+from benchmarks.faults.outcome import Outcome
 from benchmarks.faults.table import KINDS
 
 _MEMORY = Path("/dev/shm")  # noqa: S108  # a disk that answers at once
@@ -45,11 +45,11 @@ def rows_of(outcomes: Sequence[Outcome], kinds: Sequence[Kind]) -> list[list[str
                 sum(one.has_survived for one in own),
                 sum(one.is_equal is True for one in own),
             ]
-            rows.append(
-                [kind.name, str(num_ranks), *map(str, numbers), "; ".join(lost)]
-                + [str(max((one.updates_again for one in own), default=0))]
-                + [f"{max((one.seconds for one in own), default=0.0):.1f}", str(sum(bool(one.broken) for one in own))]
-            )
+            most_again = max((one.updates_again for one in own), default=0)
+            most_seconds = max((one.seconds for one in own), default=0.0)
+            num_broken = sum(bool(one.broken) for one in own)
+            figures = [*map(str, numbers), "; ".join(lost), str(most_again), f"{most_seconds:.1f}", str(num_broken)]
+            rows.append([kind.name, str(num_ranks), *figures])
     return rows
 
 

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.crash import Event, draw_instants, read_events
-from benchmarks.faults.inside import READ, STREAM
-from benchmarks.faults.judge import Outcome, judge
+from benchmarks.faults.case import LIMIT_SECONDS, Case, MissedError
+from benchmarks.faults.data import READ, STREAM
+from benchmarks.faults.disks import ON_DISK, small_disk
+from benchmarks.faults.judge import judge
 from benchmarks.faults.kinds import Kind, Known
-from benchmarks.faults.outside import LIMIT_SECONDS, ON_DISK, OUTSIDE, Case, MissedError, small_disk
+from benchmarks.faults.outcome import Outcome
+from benchmarks.faults.outside import OUTSIDE
 from benchmarks.faults.ranks import Ranks
 from benchmarks.faults.run import LENGTHS, NUM_STEPS, SAVE_STEPS, Start
 

@@ -174,7 +174,14 @@ _DATA = (
         names=("'a'", "{index}", "the disk under this sample is gone"),
         inside="skipped_sample",
     ),
-    Kind("empty-sample", "one sample is empty", Promise.NAMED, draw=draws.unknown_sample, names=("'a'",), inside="empty_sample"),
+    Kind(
+        "empty-sample",
+        "one sample is empty",
+        Promise.NAMED,
+        draw=draws.unknown_sample,
+        names=("'a'",),
+        inside="empty_sample",
+    ),
     Kind(
         "long-sample",
         "one sample is ten times as long as all others",
