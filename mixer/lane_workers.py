@@ -12,6 +12,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 from mixer.lanes import Chunk, LanePoint, LaneReader
 from mixer.packing import Packed, pack
+from mixer.worker_watch import Patience
 from mixer.workers import keep_errors_out_of_training
 
 
@@ -73,6 +74,7 @@ class LaneWorkers:
         worker_init_fn: What a worker does first, as in a DataLoader.
         seed: Seed of the workers' own generators.
         multiprocessing_context: How they are started, as in a DataLoader.
+        limit_seconds: How long rows are waited for; `None` waits for ever.
     """
 
     def __init__(
@@ -83,8 +85,9 @@ class LaneWorkers:
         worker_init_fn: Callable[[int], None] | None,
         seed: int,
         multiprocessing_context: Any = None,
+        limit_seconds: float | None = None,
     ):
-        self._reader = reader
+        self._reader, self._patience = reader, Patience(limit_seconds)
         self._options: dict[str, Any] = {
             "num_workers": num_workers,
             "prefetch_factor": prefetch_factor,
@@ -118,7 +121,13 @@ class LaneWorkers:
         self._lanes.pass_number.fill_(pass_number)
         self._results = iter(self._loader)  # type: ignore[arg-type]
         keep_errors_out_of_training()
-        for chunk in self._results:
+        results = self._results
+        self._patience.watch(results)
+        while True:
+            self._patience.begin()
+            chunk = next(results, None)
+            if chunk is None:
+                return
             samples = chunk.rows.unpack()
             yield replace(chunk, rows=[samples[number] for number in range(chunk.num_rows)])
 

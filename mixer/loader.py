@@ -87,6 +87,7 @@ class WorkerOptions:
         worker_init_fn: What each of them does first.
         multiprocessing_context: How they are started; `None` takes Python's own way.
         job_size: Most samples that one of them loads in one go; `None` takes those of a micro-batch.
+        limit_seconds: How long they are waited for; `None` waits for ever.
     """
 
     num_workers: int = 0
@@ -95,6 +96,7 @@ class WorkerOptions:
     worker_init_fn: Callable[[int], None] | None = None
     multiprocessing_context: Any = None
     job_size: int | None = None
+    limit_seconds: float | None = None
 
 
 class MixingLoader:
@@ -399,6 +401,7 @@ class MixingLoader:
             options.worker_init_fn,
             self._seed,
             options.multiprocessing_context,
+            options.limit_seconds,
         )
         job_size = options.job_size or self._cutter.options.max_samples
         return Prefetcher(workers, self, job_size, has_others=self._world_size > 1)

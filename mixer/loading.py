@@ -21,6 +21,9 @@ from mixer.stream import Stream
 from mixer.streams import read_from
 from mixer.updates import UpdateMixin
 
+# Workers are waited for a little less long than ranks are, so that the rank whose workers hang can say so.
+_SHARE_OF_TIMEOUT = 0.9
+
 
 class LoadingMixin(UpdateMixin):
     """A Trainer whose training data are streams."""
@@ -112,6 +115,7 @@ class LoadingMixin(UpdateMixin):
             persistent_workers=args.dataloader_persistent_workers,
             worker_init_fn=partial(seed_worker, num_workers=workers, rank=args.process_index),
             multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None),
+            limit_seconds=_SHARE_OF_TIMEOUT * args.ddp_timeout,
         )
 
     def _new_feed(self) -> Feed | None:
@@ -131,6 +135,7 @@ class LoadingMixin(UpdateMixin):
                 multiprocessing_context=options.multiprocessing_context,
                 skips=stream_id in skipped,
                 preprocess=stream.preprocess if stream_id in skipped else None,
+                limit_seconds=options.limit_seconds,
             )
             for stream_id, stream in enumerate(self.streams)
             if stream.is_iterable

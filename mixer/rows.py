@@ -13,6 +13,7 @@ from mixer.lanes import Chunk, LanePoint, LaneReader, has_shuffle_buffer, is_sta
 from mixer.random_state import RandomState
 from mixer.reader import SampleError
 from mixer.skipping import first_whole
+from mixer.worker_watch import WorkerTimeoutError, likely_cause
 
 logger = logging.get_logger(__name__)
 
@@ -50,6 +51,7 @@ class RowSource:
         multiprocessing_context: How they are started, as in a DataLoader.
         skips: See `LaneReader`.
         preprocess: See `LaneReader`.
+        limit_seconds: How long rows of workers are waited for; `None` waits for ever.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class RowSource:
         multiprocessing_context: Any = None,
         skips: bool = False,
         preprocess: Callable[[Any], Any] | None = None,
+        limit_seconds: float | None = None,
     ):
         self.pass_number, self.num_taken = 0, 0
         self._name, self._rank, self._world_size, self._chunk_size = name, rank, world_size, chunk_size
@@ -74,7 +77,13 @@ class RowSource:
         self._workers: LaneWorkers | None = None
         if num_workers:
             self._workers = LaneWorkers(
-                self._reader, num_workers, prefetch_factor, worker_init_fn, key, multiprocessing_context
+                self._reader,
+                num_workers,
+                prefetch_factor,
+                worker_init_fn,
+                key,
+                multiprocessing_context,
+                limit_seconds,
             )
         self._has_buffer, self._is_inexact = has_shuffle_buffer(dataset), False
         self._last_row: Any = None
@@ -246,7 +255,9 @@ class RowSource:
             chunk = next(self._chunks)
         except Exception as error:
             self.stop()
-            raise SampleError(f"Stream {self._name!r}: a worker process failed or died: {error}") from error
+            what = "does not answer" if isinstance(error, WorkerTimeoutError) else "failed or died"
+            text = f"Stream {self._name!r}: a worker process {what}: {error}. {likely_cause(error)}"
+            raise SampleError(text.rstrip()) from error
         self._warn_of(chunk)
         self._failure = chunk if chunk.failure else None
         self._next_lane = chunk.lane if chunk.failure else (chunk.lane + 1) % self._num_lanes

@@ -19,6 +19,7 @@ from mixer.drawers import StreamShare
 from mixer.packing import Packed, Samples, pack, pack_columns
 from mixer.reader import SampleError, StreamReader
 from mixer.skipping import BrokenSample
+from mixer.worker_watch import Patience, WorkerTimeoutError, likely_cause
 
 Share = tuple[StreamShare, ...]
 
@@ -111,6 +112,7 @@ class Workers:
         worker_init_fn: What a worker does first, as in a DataLoader.
         seed: Seed of the workers' own generators.
         multiprocessing_context: How they are started, as in a DataLoader.
+        limit_seconds: How long samples are waited for; `None` waits for ever.
     """
 
     def __init__(
@@ -122,7 +124,9 @@ class Workers:
         worker_init_fn: Callable[[int], None] | None = None,
         seed: int = 0,
         multiprocessing_context: Any = None,
+        limit_seconds: float | None = None,
     ):
+        self._patience = Patience(limit_seconds)
         self.num_jobs = num_workers * prefetch_factor
         self._reader, self._line = reader, _Line()
         self._places = torch.zeros(num_workers, 3, dtype=torch.int64)
@@ -157,6 +161,7 @@ class Workers:
         if self._results is None:
             self._results = iter(self._loader)
             _widen(self._results)
+            self._patience.watch(self._results)
             keep_errors_out_of_training()
 
     def receive(self, step: int) -> Iterator[tuple[Job, Samples | BrokenSample]]:
@@ -170,11 +175,12 @@ class Workers:
             job of its own, with the sample or what went wrong.
 
         Raises:
-            SampleError: If a worker died.
+            SampleError: If a worker died, or gave nothing for too long.
         """
         while any(job.due <= step for job in itertools.chain(self._line.in_flight, self._line.waiting)):
             assert self._results is not None, "workers are started before they are waited for"  # noqa: S101
             job = self._line.in_flight[0]
+            self._patience.begin()
             try:
                 result = next(self._results)
             except RuntimeError as error:
@@ -195,12 +201,14 @@ class Workers:
         self._line.waiting.clear()
 
     def _describe_death(self, error: RuntimeError, job: Job) -> str:
+        is_late = isinstance(error, WorkerTimeoutError)
         died = {int(number) for number in re.findall(r"\d+", str(error))}
-        places = [place[1:] for place in self._places.tolist() if place[0] in died]
+        places = [place[1:] for place in self._places.tolist() if place[0] in died or (is_late and place[0])]
         where = " and ".join(self._reader.describe_place(*place) for place in places) or "no sample yet"
         return (
-            f"A worker process died; what it was at, or had just done: {where}. What was waited for: "
-            f"{self._reader.describe(job.share) or 'nothing'}. ({error})"
+            f"{'Worker processes do not answer' if is_late else 'A worker process died'}; what "
+            f"{'they are' if is_late else 'it was'} at, or had just done: {where}. What was waited for: "
+            f"{self._reader.describe(job.share) or 'nothing'}. ({error}) {likely_cause(error)}".rstrip()
         )
 
 

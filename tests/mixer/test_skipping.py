@@ -103,9 +103,7 @@ def test_a_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
 
 class TestRaising:
     def test_without_the_option_the_first_one_ends_the_run(self, tmp_path: Path) -> None:
-        with pytest.raises(
-            SampleError, match=r"Stream 'b': sample [379] (could not be loaded|is None)"
-        ):
+        with pytest.raises(SampleError, match=r"Stream 'b': sample [379] (could not be loaded|is None)"):
             train(tmp_path, {"a": Tokens(20, 1), "b": Broken(12, 2)}, on_sample_error="raise")
 
     def test_a_sample_that_is_none_is_broken(self, tmp_path: Path) -> None:
