@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -66,9 +66,9 @@ def _how_to_repeat(outcome: Outcome, seed: int) -> str:
     return f"python -m benchmarks.faults --kinds {outcome.kind} --ranks {ranks} --only {outcome.number} --seed {seed}"
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+def _arguments(argv: Sequence[str] | None, kinds: Sequence[Kind]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
-    names = [kind.name for kind in KINDS]
+    names = [kind.name for kind in kinds]
     parser.add_argument("--json", metavar="FILE", help="where all figures are written")
     parser.add_argument("--quick", action="store_true", help="one fault of each kind, on two ranks")
     parser.add_argument("--kinds", nargs="+", choices=names, default=names, metavar="KIND", help=", ".join(names))
@@ -107,6 +107,7 @@ def inject(folder: Path, args: argparse.Namespace, kinds: Sequence[Kind]) -> lis
         for num_ranks in args.ranks
         for number in _numbers(kind, num_ranks, args)
     ]
+    cases.sort(key=lambda case: case[2])  # one of each kind, then the second ones: what is cut short has seen all
 
     def one(case: tuple[Bench, Kind, int]) -> Outcome:
         bench, kind, number = case
@@ -118,7 +119,13 @@ def inject(folder: Path, args: argparse.Namespace, kinds: Sequence[Kind]) -> lis
         return outcome
 
     with ThreadPoolExecutor(args.jobs) as pool:
-        return list(pool.map(one, cases))
+        ended = [pool.submit(one, case) for case in cases]
+        try:
+            wait(ended)
+        except KeyboardInterrupt:
+            print("interrupted: what has begun is ended, and the rest left out", flush=True)
+            pool.shutdown(cancel_futures=True)
+    return [future.result() for future in ended if not future.cancelled()]
 
 
 def main(argv: Sequence[str] | None = None, kinds: Sequence[Kind] = KINDS) -> None:
@@ -128,7 +135,7 @@ def main(argv: Sequence[str] | None = None, kinds: Sequence[Kind] = KINDS) -> No
         argv: Command line; `None` takes the process's own.
         kinds: The kinds of faults.
     """
-    args = _arguments(argv)
+    args = _arguments(argv, kinds)
     began = time.monotonic()
     folder = args.folder or Path(tempfile.mkdtemp(prefix="faults-", dir=_MEMORY if _MEMORY.is_dir() else None))
     try:

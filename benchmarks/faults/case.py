@@ -9,8 +9,6 @@ from benchmarks.faults.kinds import Kind
 from benchmarks.faults.ranks import End, Ranks
 from benchmarks.faults.run import Start
 
-LIMIT_SECONDS = 90.0
-
 
 class MissedError(RuntimeError):
     """The fault was not injected: the run had ended before."""
@@ -27,7 +25,6 @@ class Case:
         fault: What was drawn for it; what shows later is added.
         folder: Where it takes place.
         cut_short: The folder of an undisturbed run that was cut short, to resume.
-        limit_seconds: When the watchdog ends a start of the run.
     """
 
     kind: Kind
@@ -36,7 +33,6 @@ class Case:
     fault: dict[str, Any]
     folder: Path
     cut_short: Path
-    limit_seconds: float = LIMIT_SECONDS
 
     @property
     def start(self) -> Start:
@@ -52,4 +48,4 @@ class Case:
     def resume(self) -> End:
         """Goes on without the fault, from the newest checkpoint or anew."""
         with_workers = Start(str(self.folder), resume="newest", num_workers=self.kind.num_workers)
-        return Ranks(with_workers, self.num_ranks).wait(self.limit_seconds)
+        return Ranks(with_workers, self.num_ranks).wait(self.kind.limit_seconds)

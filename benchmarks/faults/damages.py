@@ -12,7 +12,7 @@ from benchmarks.faults.run import NUM_STEPS, SAVE_STEPS
 def resumed(case: Case) -> End:
     """Resumes a run that was cut short, with a fault inside of the ranks."""
     shutil.copytree(case.cut_short / "disk", case.folder / "disk")
-    return Ranks(replace(case.start, resume="newest"), case.num_ranks).wait(case.limit_seconds)
+    return Ranks(replace(case.start, resume="newest"), case.num_ranks).wait(case.kind.limit_seconds)
 
 
 def damaged(case: Case) -> End:
@@ -27,7 +27,7 @@ def damaged(case: Case) -> End:
     fault["damaged"] = file.name
     named = str(case.start.output / f"checkpoint-{NUM_STEPS - SAVE_STEPS}")
     resume = "newest" if fault["resume"] == "newest" else named
-    return Ranks(replace(case.start, resume=resume), case.num_ranks).wait(case.limit_seconds)
+    return Ranks(replace(case.start, resume=resume), case.num_ranks).wait(case.kind.limit_seconds)
 
 
 def _flipped(content: bytes, place: int, bit: int) -> bytes:

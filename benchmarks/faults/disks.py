@@ -45,7 +45,7 @@ def make_read_only(folder: Path) -> None:
 
 def on_small_disk(case: Case) -> End:
     """Trains on a small disk, which is filled inside of a rank; room is made afterwards."""
-    end = Ranks(case.start, case.num_ranks).wait(case.limit_seconds)
+    end = Ranks(case.start, case.num_ranks).wait(case.kind.limit_seconds)
     filler = case.folder / "disk" / FILLER
     if not filler.exists():
         raise MissedError
@@ -58,7 +58,7 @@ def read_only(case: Case) -> End:
     disk = case.folder / "disk"
     case.start.output.mkdir()
     make_read_only(disk)
-    end = Ranks(case.start, case.num_ranks).wait(case.limit_seconds)
+    end = Ranks(case.start, case.num_ranks).wait(case.kind.limit_seconds)
     _run("umount", str(disk))
     return end
 
@@ -68,7 +68,7 @@ def read_only_later(case: Case) -> End:
     ranks = Ranks(case.start, case.num_ranks)
     is_there = ranks.wait_until(case.instant)
     make_read_only(case.folder / "disk")
-    end = ranks.wait(case.limit_seconds)
+    end = ranks.wait(case.kind.limit_seconds)
     _run("umount", "--lazy", str(case.folder / "disk"))
     if not is_there:
         raise MissedError
@@ -80,9 +80,9 @@ def two_runs(case: Case) -> End:
     first = Ranks(case.start, case.num_ranks)
     is_there = first.wait_until(case.instant)
     second = Ranks(replace(case.start, inside="", resume=case.fault["resume"]), case.num_ranks)
-    end = second.wait(case.limit_seconds)
+    end = second.wait(case.kind.limit_seconds)
     (case.folder / GO_ON).touch()
-    of_first = first.wait(case.limit_seconds)
+    of_first = first.wait(case.kind.limit_seconds)
     if not is_there:
         raise MissedError
     case.fault["first"] = of_first.codes

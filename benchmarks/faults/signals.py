@@ -13,7 +13,7 @@ def _signalled(case: Case, number: int, to_all: bool) -> End:
     ranks = Ranks(case.start, case.num_ranks)
     is_there = ranks.wait_until(case.instant)
     ranks.send(number, None if to_all else [case.fault["rank"]])
-    end = ranks.wait(case.limit_seconds)
+    end = ranks.wait(case.kind.limit_seconds)
     if not is_there:
         raise MissedError
     return end
@@ -56,7 +56,7 @@ def sigint_twice(case: Case) -> End:
     ranks.send(signal.SIGINT)
     time.sleep(_SECONDS_TO_SECOND)
     ranks.send(signal.SIGINT)
-    end = ranks.wait(case.limit_seconds)
+    end = ranks.wait(case.kind.limit_seconds)
     if not is_there:
         raise MissedError
     return end
@@ -67,7 +67,7 @@ def stop_one(case: Case) -> End:
     ranks = Ranks(case.start, case.num_ranks)
     is_there = ranks.wait_until(case.instant)
     ranks.send(signal.SIGSTOP, [case.fault["rank"]])
-    end = ranks.wait(case.limit_seconds, apart_from=case.fault["rank"])
+    end = ranks.wait(case.kind.limit_seconds, apart_from=case.fault["rank"])
     if not is_there:
         raise MissedError
     return end
@@ -80,7 +80,7 @@ def kill_worker(case: Case) -> End:
     workers = ranks.loader_workers(case.fault["rank"])
     for worker in workers:
         worker.kill()
-    end = ranks.wait(case.limit_seconds)
+    end = ranks.wait(case.kind.limit_seconds)
     if not (is_there and workers):
         raise MissedError
     return end
@@ -88,4 +88,4 @@ def kill_worker(case: Case) -> End:
 
 def absent(case: Case) -> End:
     """Starts all ranks but one."""
-    return Ranks(case.start, case.num_ranks, absent=case.fault["rank"]).wait(case.limit_seconds)
+    return Ranks(case.start, case.num_ranks, absent=case.fault["rank"]).wait(case.kind.limit_seconds)
