@@ -248,9 +248,12 @@ def read_part(path: Path, names: Sequence[str]) -> pa.Table:
         _check_columns(part.schema_arrow, path, part.metadata.num_rows)
         fields = [field for field in part.schema_arrow if field.name in names]
         batches = part.iter_batches(_ROWS_PER_BATCH, columns=[field.name for field in fields])
-        return pa.Table.from_batches(batches, pa.schema(fields))
+        rows = pa.Table.from_batches(batches, pa.schema(fields))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _damaged(path, str(error).splitlines()[0]) from None
+    if rows.num_rows != part.metadata.num_rows and fields:
+        raise _damaged(path, f"{rows.num_rows} of its {part.metadata.num_rows} rows are there")
+    return rows
 
 
 def _signed(schema: pa.Schema, num_rows: int | None = None) -> pa.Schema:
@@ -259,7 +262,9 @@ def _signed(schema: pa.Schema, num_rows: int | None = None) -> pa.Schema:
 
 
 def _digest_of(schema: pa.Schema, num_rows: int | None) -> bytes:
-    columns = ";".join(f"{field.name}:{field.type}" for field in schema)
+    # Parquet calls what a list holds by a name of its own.
+    kinds = [f"list of {kind.value_type}" if pa.types.is_list(kind) else kind for kind in schema.types]
+    columns = ";".join(f"{name}:{kind}" for name, kind in zip(schema.names, kinds, strict=True))
     return str(zlib.crc32(f"{columns};{num_rows}".encode())).encode()
 
 
