@@ -93,8 +93,8 @@ def _run(parser: ArgumentParser, config: Namespace) -> None:
     folder = Path(str(config.training.output_dir or "trainer_output"))
     path = folder / WEIGHTS_FILE
     make = partial(_make, parser, config, folder)
-    shared = Namespace(**{name: value for name, value in vars(config).items() if name != "json"})
-    build_together(parser, shared, None, partial(make, "reference", {}))  # all ranks came, for the same, and can begin
+    # All ranks have come, for the same run, and can begin.
+    build_together(parser, config, None, partial(make, "reference", {}))
     with only_json(config.json):  # training prints what it likes
         found = find_weights(make)
         mixing = mixing_of(found.weights, found.unit)

@@ -86,6 +86,10 @@ class Ledger:
         self._note = {"format": FORMAT_VERSION, **description}
         write_json(self.folder / "ledger.json", self._note)
 
+    def last_step(self) -> int:
+        """Gives the last update that is in sealed parts, 0 if there is none."""
+        return max(self._clock.last_step(), 0)
+
     def record_streams(self, step: int, names: tuple[str, ...], columns: Mapping[str, NDArray[Any]]) -> None:
         """Adds an update's rows, one a stream.
 

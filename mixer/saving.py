@@ -38,9 +38,9 @@ class SavingMixin(UpdateMixin):
         with put_off, self._arguments_held(**self._user_arguments):
             super().save_model(*args, **kwargs)
 
-    def _save_optimizer_and_scheduler(self, output_dir: str | None) -> None:
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         with self._putting_errors_off("its optimizer"):
-            super()._save_optimizer_and_scheduler(output_dir)  # type: ignore[no-untyped-call]
+            super()._save_optimizer_and_scheduler(output_dir)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         if not self.args.save_on_each_node:

@@ -2,6 +2,7 @@
 
 import os
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 
 # Rows that are decoded at a time: lists take several times their size meanwhile.
 _ROWS_PER_BATCH = 8192
+_DIGEST = "crc32"
 
 
 class Table:
@@ -72,7 +74,7 @@ class Table:
         if self._writer is None:
             self._open_tail()
         batch = pa.record_batch([self._gathered(field.name, field.type) for field in self.schema], schema=self.schema)
-        self._writer.write_batch(batch)
+        self._writer.write_batch(batch, custom_metadata={_DIGEST: str(zlib.crc32(batch.serialize()))})
         self._file.flush()
         self._buffer.clear()
         self._num_tail_rows += batch.num_rows
@@ -123,7 +125,7 @@ class Table:
         self.seal()
         mixed: list[tuple[Path, pa.Table]] = []
         for path in reversed(self._parts()):
-            part = pq.read_table(path)
+            part = read_part(path, self.schema.names)
             steps = part.column("step").to_numpy()
             if steps[-1] < step:
                 break
@@ -141,6 +143,11 @@ class Table:
                 path.unlink()
             elif not stays.all():
                 self._write_part(_number(path), part.filter(stays))
+
+    def last_step(self) -> int:
+        """Gives the last step that a sealed row is of; -1 if there is none."""
+        parts = self._parts()
+        return int(read_part(parts[-1], ["step"]).column("step")[-1].as_py()) if parts else -1
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Reads all rows, those in memory too.
@@ -190,7 +197,7 @@ class Table:
         path = self.folder / f"part-{number:06d}.parquet"
         temporary = path.with_suffix(".tmp")
         with temporary.open("wb") as file:
-            pq.write_table(rows, file)
+            pq.write_table(rows.cast(_signed(rows.schema, rows.num_rows)), file, write_page_checksum=True)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -200,10 +207,14 @@ class Table:
         schema, batches = self.schema, []
         try:
             with path.open("rb") as file, pa.ipc.open_stream(file) as reader:
+                _check_columns(reader.schema, path)
                 schema = reader.schema
-                for batch in reader:
-                    batches.append(batch)  # noqa: PERF402  # what was read before a torn end is kept
-        except (pa.ArrowInvalid, OSError):
+                for batch, notes in reader.iter_batches_with_custom_metadata():
+                    _check(batch, notes, path)
+                    batches.append(batch)  # what was read before a torn end is kept
+        except UnicodeDecodeError:
+            raise _damaged(path, "its columns are not what was written") from None
+        except (pa.ArrowException, OSError, EOFError, MemoryError):
             pass
         return pa.Table.from_batches(batches, schema=schema)
 
@@ -216,7 +227,7 @@ class Table:
         parts = self._parts()
         number = _number(parts[-1]) + 1 if parts else 0
         self._file = (self.folder / f"tail-{number:06d}.arrow").open("wb")
-        self._writer = pa.ipc.new_stream(self._file, self.schema)
+        self._writer = pa.ipc.new_stream(self._file, _signed(self.schema))
 
 
 def read_part(path: Path, names: Sequence[str]) -> pa.Table:
@@ -233,15 +244,48 @@ def read_part(path: Path, names: Sequence[str]) -> pa.Table:
         ValueError: If it is damaged; its file is named.
     """
     try:
-        part = pq.ParquetFile(path)
+        part = pq.ParquetFile(path, page_checksum_verification=True)  # older versions wrote no checksums
+        _check_columns(part.schema_arrow, path, part.metadata.num_rows)
         fields = [field for field in part.schema_arrow if field.name in names]
         batches = part.iter_batches(_ROWS_PER_BATCH, columns=[field.name for field in fields])
-        return pa.Table.from_batches(batches, pa.schema(fields))
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(
-            f"{path} is damaged ({str(error).splitlines()[0]}): what a ledger recorded in that part is lost. Move the "
-            "file away to read the rest."
-        ) from None
+        rows = pa.Table.from_batches(batches, pa.schema(fields))
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _damaged(path, str(error).splitlines()[0]) from None
+    if rows.num_rows != part.metadata.num_rows and fields:
+        raise _damaged(path, f"{rows.num_rows} of its {part.metadata.num_rows} rows are there")
+    return rows
+
+
+def _signed(schema: pa.Schema, num_rows: int | None = None) -> pa.Schema:
+    """Notes a digest of the columns, without which one whose name was damaged would count as not written."""
+    return schema.with_metadata({_DIGEST: _digest_of(schema, num_rows)})
+
+
+def _digest_of(schema: pa.Schema, num_rows: int | None) -> bytes:
+    # Parquet calls what a list holds by a name of its own.
+    kinds = [f"list of {kind.value_type}" if pa.types.is_list(kind) else kind for kind in schema.types]
+    columns = ";".join(f"{name}:{kind}" for name, kind in zip(schema.names, kinds, strict=True))
+    return str(zlib.crc32(f"{columns};{num_rows}".encode())).encode()
+
+
+def _check_columns(schema: pa.Schema, path: Path, num_rows: int | None = None) -> None:
+    """Refuses a file whose columns are not those that were written; older versions noted no digest."""
+    digest = _digest_of(schema, num_rows)
+    if (schema.metadata or {}).get(_DIGEST.encode(), digest) != digest:
+        raise _damaged(path, "its columns are not what was written")
+
+
+def _check(batch: pa.RecordBatch, notes: Mapping[bytes, bytes] | None, path: Path) -> None:
+    """Refuses rows of a tail that are not what was written; older versions noted no digest."""
+    digest = (notes or {}).get(_DIGEST.encode())
+    if digest is not None and digest != str(zlib.crc32(batch.serialize())).encode():
+        raise _damaged(path, "its rows are not what was written")
+
+
+def _damaged(path: Path, why: str) -> ValueError:
+    return ValueError(
+        f"{path} is damaged ({why}): what a ledger recorded in that part is lost. Move the file away to read the rest."
+    )
 
 
 def _number(path: Path) -> int:

@@ -138,8 +138,9 @@ class UpdateMixin(LossesMixin):
 
     def _explained(self, error: Exception | None) -> Exception | None:
         """Says of a file that could not be written between updates what is safe."""
-        is_unsaved = isinstance(error, OSError) and not isinstance(error, NotSavedError)
-        return not_saved("A file of the run", error, Path(str(self.args.output_dir))) if is_unsaved else error
+        if not isinstance(error, OSError) or isinstance(error, NotSavedError):
+            return error
+        return not_saved("A file of the run", error, Path(str(self.args.output_dir)))
 
     def _can_load(self, error: Exception | None) -> bool:
         """Whether to load; ranks that talk to each other meanwhile do so only if all of them can."""

@@ -99,18 +99,26 @@ def _train(parser: ArgumentParser, config: Namespace) -> None:
 
     with only_json(prints_json):
         run = build_together(parser, config, resume, build)
-        folder, args = run.folder, run.args
         run.hold_output()
-        with args.main_process_first(local=False):  # no rank looks at what is there before it is settled
-            if args.should_save:
-                _settle(folder, resume)
-        run.begin(resume in ("auto", "must"))
-        if args.should_save:
-            write_text(folder / "recipe.yaml", parser.dump(config, skip_validation=True))
-        matrix = run.run()
+        try:
+            matrix = _train_run(run, resume, parser.dump(config, skip_validation=True))
+        finally:
+            run.release_output()
+    folder, args = run.folder, run.args
     if args.should_save:
         page = folder / PAGE_FILE if (folder / PAGE_FILE).exists() else None
         _show({folder.name: matrix}, page, prints_json, [_scores_table(matrix, read_pace(folder, matrix.task_names))])
+
+
+def _train_run(run: ContinualRun, resume: str | None, recipe: str) -> ScoreMatrix:
+    folder, args = run.folder, run.args
+    with args.main_process_first(local=False):  # no rank looks at what is there before it is settled
+        if args.should_save:
+            _settle(folder, resume)
+    run.begin(resume in ("auto", "must"))
+    if args.should_save:
+        write_text(folder / "recipe.yaml", recipe)
+    return run.run()
 
 
 def _settle(folder: Path, resume: str | None) -> None:

@@ -118,7 +118,7 @@ class ContinualRun:
         self._first_trainer = self._new_trainer(0)
 
     def hold_output(self) -> None:
-        """Keeps other runs out of the output folder, until `run` or the process ends; all ranks have to call it.
+        """Keeps other runs out of the output folder, until `run` ends or an error does; all ranks have to call it.
 
         Raises:
             ValueError: If another run is at work there; it is named.
@@ -128,6 +128,11 @@ class ContinualRun:
             writes = self.args.process_index == 0
             self._new_agreement().together(lambda: self._lock.acquire() if writes else None)
             self._is_held = True
+
+    def release_output(self) -> None:
+        """Lets other runs into the output folder again."""
+        self._lock.release()
+        self._is_held = False
 
     def begin(self, resume: bool = False) -> int:
         """Takes up the run in the output folder, or begins one; `run` does so by itself.
@@ -144,6 +149,13 @@ class ContinualRun:
         if self._first_trainer is None:
             self.check()
         self.hold_output()
+        try:
+            return self._begin(resume)
+        except BaseException:
+            self.release_output()
+            raise
+
+    def _begin(self, resume: bool) -> int:
         agreement, writes = self._new_agreement(), self.args.process_index == 0
         check_shared(self.folder, writes, agreement, _UNSEEN)
         found = agreement.most(agreement.together(lambda: self._ends.find(resume) if writes else -1))
@@ -181,8 +193,7 @@ class ContinualRun:
             agreement.together(self._show)
             self._num_done = None
         finally:
-            self._lock.release()
-            self._is_held = False
+            self.release_output()
         return self.scores
 
     def _new_agreement(self) -> Agreement:

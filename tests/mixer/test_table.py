@@ -347,3 +347,31 @@ class TestTruncate:
         resumed = make_table(tmp_path)
         resumed.truncate(2)
         assert steps_of(resumed) == [1, 2]
+
+
+class TestDamage:
+    """A bit that has flipped: told with the file, or it changes nothing; a tail may also look cut off there."""
+
+    @pytest.mark.parametrize("kind", ["tail", "part"])
+    def test_a_flipped_bit_never_gives_other_rows(self, tmp_path: Path, kind: str) -> None:
+        table = make_table(tmp_path)
+        for step in range(3):
+            append(table, step)
+            table.flush()
+        if kind == "part":
+            table.seal()
+        (path,) = tmp_path.iterdir()
+        whole, expected, num_told = path.read_bytes(), make_table(tmp_path).read(), 0
+        for place in range(0, len(whole), 3):
+            changed = bytearray(whole)
+            changed[place] ^= 1 << place % 8
+            path.write_bytes(changed)
+            told, found = "", expected
+            try:
+                found = make_table(tmp_path).read()
+            except ValueError as error:
+                told = str(error)
+            num_told += bool(told)
+            assert not told or told.startswith(f"{path} is damaged")
+            assert found.equals(expected.slice(0, found.num_rows) if kind == "tail" else expected)
+        assert num_told > len(whole) / 3 / 10
