@@ -1,5 +1,6 @@
 """What an error means that a rank meets while others are with it: whose it is, and who did not come."""
 
+import re
 import time
 
 import torch.distributed as dist
@@ -34,15 +35,15 @@ def explained(error: Exception, where: str, rank: int, world_size: int, timeout_
     if world_size == 1 or isinstance(error, _TOLD):
         return None
     note = read_note()
-    if type(error) is not RuntimeError and not isinstance(error, dist.DistError):
+    if note is not None and note.startswith(OUT_OF_MEMORY) and isinstance(error, RuntimeError):
+        return MicroBatchMemoryError(note.removeprefix(OUT_OF_MEMORY))
+    if not _is_of_a_connection(error):
         if note is None:
             leave_note(f"rank {rank} failed {where}: {in_words(error)}")
         return None
     if note is not None:
-        is_memory = note.startswith(OUT_OF_MEMORY)
-        return MicroBatchMemoryError(note.removeprefix(OUT_OF_MEMORY)) if is_memory else RemoteError(note)
+        return RemoteError(note)
     if "timed out" not in str(error).lower():
-        leave_note(f"rank {rank} failed {where}: {in_words(error)}")
         return None
     late = _late(rank, world_size)
     message = (
@@ -52,6 +53,12 @@ def explained(error: Exception, where: str, rank: int, world_size: int, timeout_
     )
     leave_note(message)
     return TimeoutError(message)
+
+
+def _is_of_a_connection(error: Exception) -> bool:
+    """Whether an error is that of a collective in which another rank is missing, as far as its text says so."""
+    of_torch = type(error) is RuntimeError or isinstance(error, dist.DistError)
+    return of_torch and re.search("gloo|nccl|connection|socket|timed out", str(error), re.IGNORECASE) is not None
 
 
 def _late(rank: int, world_size: int) -> str:

@@ -1,5 +1,6 @@
 """What is known of a worker that died or hangs, and how long it is waited for."""
 
+import signal
 import time
 from typing import Any
 
@@ -49,15 +50,17 @@ class Patience:
         results._try_get_data = look_in_time
 
 
-def likely_cause(error: Exception) -> str:
+def likely_cause(error: Exception, results: Any = None) -> str:
     """Says why a worker may have died or not answered.
 
     Args:
         error: What torch, or `Patience`, raised.
+        results: The iterator of a DataLoader, which knows how its workers ended.
 
     Returns:
         A sentence, or nothing.
     """
     if isinstance(error, WorkerTimeoutError):
         return "If reading takes so long, raise ddp_timeout; else something that it waits for does not answer."
-    return _MEMORY if "signal: Killed" in str(error) else ""
+    was_killed = any(worker.exitcode == -signal.SIGKILL for worker in getattr(results, "_workers", ()))
+    return _MEMORY if was_killed or "signal: Killed" in str(error) else ""

@@ -208,7 +208,7 @@ class Workers:
         return (
             f"{'Worker processes do not answer' if is_late else 'A worker process died'}; what "
             f"{'they are' if is_late else 'it was'} at, or had just done: {where}. What was waited for: "
-            f"{self._reader.describe(job.share) or 'nothing'}. ({error}) {likely_cause(error)}".rstrip()
+            f"{self._reader.describe(job.share) or 'nothing'}. ({error}) {likely_cause(error, self._results)}".rstrip()
         )
 
 

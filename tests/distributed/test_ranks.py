@@ -107,7 +107,8 @@ def test_ranks_that_disagree_end_in_an_error_on_all(results: list[dict[str, Any]
 
 
 def test_a_policy_that_fails_on_one_rank_ends_in_an_error_on_all(results: list[dict[str, Any]]) -> None:
-    assert results[0]["failing_policy"] == "RemoteError: rank 1 failed: ValueError: no idea"
+    told = "ValueError: no idea. Raised by the policy Function at step 2."
+    assert results[0]["failing_policy"] == f"RemoteError: rank 1 failed: {told}"
     assert results[1]["failing_policy"] == "ValueError: no idea"
 
 

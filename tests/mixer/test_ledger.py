@@ -20,7 +20,7 @@ COLUMNS = ["step", "stream", "weight", "count", "items", "loss", "tokens", "seen
 
 def columns_of(step: int) -> dict[str, np.ndarray]:
     floats = {name: np.array([step / 3, np.nan]) for name in ("weight", "loss", "coverage", "epoch")}
-    names = ("count", "items", "tokens", "seen", "unique", "staleness", "undelivered")
+    names = ("count", "items", "tokens", "seen", "unique", "staleness", "undelivered", "skipped")
     whole = {name: np.array([step, 2 * step]) for name in names}
     decided = {name: np.array([step / 4, 1.0]) for name in ("policy_weight", "loss_weight", "owed")}
     return {**floats, **whole, **decided, "there": np.array([True, False])}
@@ -56,6 +56,7 @@ class TestRecords:
             "loss_weight",
             "owed",
             "there",
+            "skipped",
         ]
         assert frame["step"].tolist() == [1, 1, 2, 2]
         assert frame["stream"].tolist() == [*NAMES, *NAMES]
@@ -118,6 +119,7 @@ class TestRecords:
             "loss_weight",
             "owed",
             "there",
+            "skipped",
         ]
         assert frame.empty
 

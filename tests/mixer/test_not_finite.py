@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
-from mixer import Decision, MixingTrainer, Observation
+from mixer import Decision, Ledger, MixingTrainer, Observation, Uniform
 from mixer.policies.registry import built_in_policies
+from mixer.schedules import LossChange
+from mixer.updates import NonFiniteLossError
 from tests.helpers import weights_of
 from tests.mixer.comparing import Tagger, build, streams
-from tests.mixer.test_every_policy_trains import MAKERS, STAY
+from tests.mixer.test_every_policy_trains import MAKERS
 
 SICK = (2, 3)  # updates
 
@@ -41,7 +43,7 @@ class MakesSick(TrainerCallback):
         getattr(model, "module", model).is_sick = state.global_step + 1 in SICK
 
 
-def train(folder: Path, name: str, nonfinite: str, **changes: Any) -> tuple[MixingTrainer, list[Decision]]:
+def train(folder: Path, name: str, nonfinite: str) -> tuple[MixingTrainer, list[Decision]]:
     policy = MAKERS[name]() if name in MAKERS else built_in_policies()[name]()
     decisions: list[Decision] = []
     update = policy.update
@@ -53,7 +55,7 @@ def train(folder: Path, name: str, nonfinite: str, **changes: Any) -> tuple[Mixi
     policy.update = noted  # type: ignore[method-assign]
     args = {"max_steps": 7, "eval_strategy": "steps", "eval_steps": 1, "learning_rate": 0.05}
     sets = {"eval_dataset": streams(), "callbacks": [MakesSick()], "nonfinite": nonfinite}
-    trainer = build(folder, policy, model=Sick(), args=args, **sets, **changes)
+    trainer = build(folder, policy, model=Sick(), args=args, **sets)
     trainer.train()
     return trainer, decisions
 
@@ -63,14 +65,50 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc.collect", lambda *_: 0)
 
 
-@pytest.mark.parametrize("name", sorted(built_in_policies()))
+# Of those that remember losses, gradients, losses after the step, evaluations; what each policy makes of single numbers
+# that are none, its own tests say.
+@pytest.mark.parametrize("name", ["LossChange", "GradNorm", "FAMO", "DoReMi", "SkillIt", "ODM"])
 def test_a_policy_gets_over_them(tmp_path: Path, name: str) -> None:
     trainer, decisions = train(tmp_path, name, "skip")
     assert torch.isfinite(weights_of(trainer.model)).all()
     json.dumps(trainer.mixing.state_dict(), allow_nan=False)
     rows = trainer.ledger.to_pandas()
     assert set(rows[rows["loss"].isna() & (rows["items"] > 0)]["step"]) == set(SICK)
-    if name not in STAY:
-        assert len(decisions) == 7
-        values = [getattr(decision, kind) for decision in decisions for kind in ("weights", "loss_weights")]
+    assert len(decisions) == 7
+    for kind in ("weights", "loss_weights"):
+        values = [getattr(decision, kind) for decision in decisions]
         assert all(np.isfinite(value).all() for value in values if value is not None)
+    after = [
+        np.append(decision.weights, [] if decision.loss_weights is None else decision.loss_weights)
+        for decision in decisions[SICK[-1] :]
+    ]
+    assert np.ptp(after, axis=0).max() > 1e-9  # it goes on learning
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_where_the_model_is_lost_the_policy_is_not(
+    value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Sick, "value", value)
+    trainer, decisions = train(tmp_path, "FAMO", "warn")
+    assert not torch.isfinite(weights_of(trainer.model)).all()
+    json.dumps(trainer.mixing.state_dict(), allow_nan=False)
+    assert all(np.isfinite(decision.weights).all() for decision in decisions)
+
+
+def test_raising_ends_the_run_before_the_step(tmp_path: Path) -> None:
+    with pytest.raises(NonFiniteLossError, match=r"Update 2: the loss of \[.*'b'.*\] is not finite"):
+        train(tmp_path, "LossChange", "raise")
+    assert Ledger(tmp_path / "ledger").to_pandas()["step"].max() == 1
+
+
+def test_a_schedule_gets_over_them(tmp_path: Path) -> None:
+    schedule = LossChange(initial=9, minimum=4, maximum=20)
+    args = {"max_steps": 6}
+    trainer = build(
+        tmp_path, Uniform(), Sick(), args=args, callbacks=[MakesSick()], batch_size=schedule, nonfinite="skip"
+    )
+    trainer.train()
+    json.dumps(trainer.mixing.state_dict(), allow_nan=False)
+    sizes = trainer.ledger.clock()["batch_size"]
+    assert sizes.between(4, 20).all()

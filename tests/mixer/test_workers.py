@@ -175,6 +175,15 @@ class Deadly(Noisy):
         return super().__getitem__(index)
 
 
+class Hanging(Noisy):
+    """Never gives sample 3, in a worker."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 3:
+            time.sleep(600)
+        return super().__getitem__(index)
+
+
 def run_into_an_error(loader: Any) -> SampleError:
     with pytest.raises(SampleError) as caught:
         list(updates_of(loader))
@@ -196,8 +205,17 @@ class TestBrokenSamples:
         loader = make_loader(num_workers, datasets=[Noisy(0, 20), Deadly(1, 11)], persistent_workers=True)
         error = run_into_an_error(loader)
         assert "A worker process died; what it was at, or had just done: stream 's1', sample 3." in str(error)
+        assert "most often because memory ran out: take fewer workers (dataloader_num_workers)" in str(error)
         loader.stop()
         assert children() == []  # although the error is still there, and with it where it was raised
+
+    def test_a_worker_that_hangs_is_told_with_the_sample_it_is_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)  # until it is ended by force
+        error = run_into_an_error(make_loader(1, datasets=[Noisy(0, 20), Hanging(1, 11)], limit_seconds=1.0))
+        assert "Worker processes do not answer; what they are at, or had just done: stream 's1', sample 3." in str(
+            error
+        )
+        assert "(nothing came for 1 seconds, nine tenths of ddp_timeout)" in str(error)
 
     def test_a_worker_that_dies_while_nobody_loads_disturbs_nobody(self) -> None:
         loader = make_loader(1, policy=Uniform(), persistent_workers=True)

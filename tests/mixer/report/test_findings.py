@@ -36,6 +36,22 @@ def test_runs_come_one_after_the_other(run: Run) -> None:
     assert [one.run for one in findings_of([run, calm_run(), other])] == ["run", "other"]
 
 
+class TestSkipped:
+    def test_samples_that_were_left_out_are_told_with_their_share(self, run: Run) -> None:
+        for name, rows in run.streams.items():
+            rows["skipped"] = 0 if name != "code" else np.arange(len(rows)) // 10
+        found = only(run)
+        last = run.streams["code"].iloc[-1]
+        assert (found.kind, found.streams) == ("skipped", ("code",))
+        share = f"{last['skipped'] / last['seen']:.2%}"
+        told = f"{int(last['skipped'])} of the {int(last['seen']):,} samples drawn from code ({share})"
+        assert found.text == f"Samples could not be loaded and were left out: {told}."
+
+    def test_a_run_of_an_older_version_has_none(self, run: Run) -> None:
+        run.streams["code"]["skipped"] = np.nan
+        assert findings_of([run]) == []
+
+
 class TestNotFinite:
     @pytest.mark.parametrize("loss", [np.nan, np.inf])
     def test_a_loss_with_items(self, run: Run, loss: float) -> None:

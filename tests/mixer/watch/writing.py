@@ -37,6 +37,7 @@ def write(ledger: Ledger, step: int, num_streams: int, steps: int = 200, broken:
         "epoch": step * parts / 200,
         "staleness": zeros,
         "undelivered": zeros,
+        "skipped": zeros,
         "policy_weight": parts / parts.sum(),
         "loss_weight": np.ones(num_streams),
         "owed": np.zeros(num_streams),
