@@ -61,6 +61,28 @@ def _show(outcomes: Sequence[Outcome], kinds: Sequence[Kind], seconds: float) ->
     show(title, columns, rows_of(outcomes, kinds))
 
 
+def markdown_of(outcomes: Sequence[Outcome], kinds: Sequence[Kind]) -> str:
+    """Writes outcomes down for a page.
+
+    Args:
+        outcomes: The outcomes.
+        kinds: The kinds, in order.
+
+    Returns:
+        A table: what was injected, what is promised, and what became of it.
+    """
+    by_name = {kind.name: kind for kind in kinds}
+    lines = [
+        "| fault | what | promise | ranks | injected | survived | equal | lost | s |",
+        "|---|---|---|" + "---:|" * 6,
+    ]
+    for name, ranks, injected, survived, equal, lost, _, seconds, _ in rows_of(outcomes, kinds):
+        kind = by_name[name]
+        cells = (f"`{name}`", kind.what, kind.promise.value, ranks, injected, survived, equal, lost, seconds)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def _how_to_repeat(outcome: Outcome, seed: int) -> str:
     ranks = outcome.num_ranks
     return f"python -m benchmarks.faults --kinds {outcome.kind} --ranks {ranks} --only {outcome.number} --seed {seed}"
@@ -70,6 +92,7 @@ def _arguments(argv: Sequence[str] | None, kinds: Sequence[Kind]) -> argparse.Na
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
     names = [kind.name for kind in kinds]
     parser.add_argument("--json", metavar="FILE", help="where all figures are written")
+    parser.add_argument("--markdown", metavar="FILE", help="where the table is written for a page")
     parser.add_argument("--quick", action="store_true", help="one fault of each kind, on two ranks")
     parser.add_argument("--kinds", nargs="+", choices=names, default=names, metavar="KIND", help=", ".join(names))
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
@@ -151,6 +174,8 @@ def main(argv: Sequence[str] | None = None, kinds: Sequence[Kind] = KINDS) -> No
         print(f"BROKEN {outcome.kind}: {'; '.join(outcome.broken)}\n  repeat it: {_how_to_repeat(outcome, args.seed)}")
     figures: dict[str, Any] = {"seed": args.seed, "seconds": seconds, "outcomes": [asdict(one) for one in outcomes]}
     write_json(args.json, figures)
+    if args.markdown is not None:
+        Path(args.markdown).write_text(markdown_of(outcomes, chosen))
     if broken:
         sys.exit(1)
 

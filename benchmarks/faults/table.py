@@ -68,7 +68,7 @@ _DISKS = (
         "on_small_disk",
         {2: 6, 4: 2},
         draws.full_disk("checkpoint", NUM_STEPS // SAVE_STEPS, 150_000),
-        names=("No space left on device",),
+        names=("checkpoint", " MiB are free on its disk"),
         inside="full_disk",
     ),
     Kind(
