@@ -194,7 +194,10 @@ def compare_ends(first: dict[str, Any], second: dict[str, Any]) -> dict[str, boo
         [{key: value for key, value in entry.items() if not key.endswith(_TIMINGS)} for entry in end["logs"]]
         for end in (first, second)
     ]
-    return {**{part: _are_equal(first[part], second[part]) for part in ("weights", "optimizer")}, "logs": logs[0] == logs[1]}
+    return {
+        **{part: _are_equal(first[part], second[part]) for part in ("weights", "optimizer")},
+        "logs": logs[0] == logs[1],
+    }
 
 
 def _are_equal(first: Any, second: Any) -> bool:

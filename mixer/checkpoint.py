@@ -163,6 +163,17 @@ def complete(checkpoint: Path) -> None:
     _remove(_aside(checkpoint))
 
 
+def abandon(checkpoint: Path) -> None:
+    """Removes what was written of a checkpoint that cannot be completed; a complete one of the same step comes back.
+
+    Args:
+        checkpoint: The checkpoint's folder.
+    """
+    _remove(checkpoint)
+    if (_aside(checkpoint) / MARKER_FILE).is_file():
+        _aside(checkpoint).rename(checkpoint)
+
+
 def annotate(checkpoint: Path, **notes: bool) -> None:
     """Notes on the marker what became of a checkpoint later.
 

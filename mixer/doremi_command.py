@@ -13,6 +13,7 @@ from mixer.checkpoint import write_json
 from mixer.commands import Command, build_recipe
 from mixer.doremi import POLICY, FoundWeights, find_weights
 from mixer.doremi_steps import Step, finish, on_main
+from mixer.launching import build_together
 from mixer.model_recipe import Task
 from mixer.policies import Policy
 from mixer.printing import add_json, console, only_json, print_json
@@ -92,6 +93,8 @@ def _run(parser: ArgumentParser, config: Namespace) -> None:
     folder = Path(str(config.training.output_dir or "trainer_output"))
     path = folder / WEIGHTS_FILE
     make = partial(_make, parser, config, folder)
+    # All ranks have come, for the same run, and can begin.
+    build_together(parser, config, None, partial(make, "reference", {}))
     with only_json(config.json):  # training prints what it likes
         found = find_weights(make)
         mixing = mixing_of(found.weights, found.unit)

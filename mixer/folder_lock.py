@@ -11,11 +11,6 @@ from typing import Any, ClassVar
 
 from transformers.utils import logging
 
-try:
-    import fcntl
-except ImportError:  # no such locks on this system
-    fcntl = None  # type: ignore[assignment]
-
 logger = logging.get_logger(__name__)
 
 LOCK_FILE = "_run.lock"  # pushes to the hub leave out what begins with a line
@@ -90,7 +85,9 @@ class FolderLock:
             os.close(descriptor)
 
     def _lock(self, descriptor: int) -> None:
-        if fcntl is None:
+        try:
+            import fcntl
+        except ImportError:  # no such locks on this system
             return
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
 """The ledger: what every stream gave and got in every update."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -59,6 +59,7 @@ class Ledger:
         self._memory_classes = Table(self.folder / "memory_classes", MEMORY_CLASSES)
         self._evaluated = (-1, 0)  # step of the last evaluation, and its rows
         self._note: dict[str, Any] = {}
+        self.error: OSError | None = None  # why a row could not be written: no more are
 
     def begin(self, resume_step: int | None, description: dict[str, Any], num_evaluations: int | None = None) -> None:
         """Makes ready for a run: goes on after a step, or starts anew and keeps an earlier run's ledger beside.
@@ -72,6 +73,9 @@ class Ledger:
         self._evaluated = (-1, 0) if resume_step is None else (resume_step, num_evaluations or 0)
         if not self.is_writer:
             return
+        self.error = None
+        for table in self._tables():
+            table.recover()
         if resume_step is None:
             self._close()
             if self.folder.exists():
@@ -82,6 +86,10 @@ class Ledger:
         self._note = {"format": FORMAT_VERSION, **description}
         write_json(self.folder / "ledger.json", self._note)
 
+    def last_step(self) -> int:
+        """Gives the last update that is in sealed parts, 0 if there is none."""
+        return max(self._clock.last_step(), 0)
+
     def record_streams(self, step: int, names: tuple[str, ...], columns: Mapping[str, NDArray[Any]]) -> None:
         """Adds an update's rows, one a stream.
 
@@ -91,7 +99,7 @@ class Ledger:
             columns: `[num_streams]` each: the other columns.
         """
         if self.is_writer:
-            self._streams.append({"step": np.full(len(names), step), "stream": list(names), **columns})
+            self._append(self._streams, {"step": np.full(len(names), step), "stream": list(names), **columns})
 
     def record_clock(self, **columns: float) -> None:
         """Adds where the run stands after an update.
@@ -100,7 +108,7 @@ class Ledger:
             **columns: One number a column of the table `clock`.
         """
         if self.is_writer:
-            self._clock.append({name: [value] for name, value in columns.items()})
+            self._append(self._clock, {name: [value] for name, value in columns.items()})
 
     def record_update(self, **columns: float) -> None:
         """Adds an update's timings.
@@ -109,7 +117,7 @@ class Ledger:
             **columns: One number a column of the table `updates`.
         """
         if self.is_writer:
-            self._updates.append({name: [value] for name, value in columns.items()})
+            self._append(self._updates, {name: [value] for name, value in columns.items()})
 
     def record_evaluation(self, step: int, losses: dict[str, float]) -> None:
         """Adds an evaluation.
@@ -127,7 +135,7 @@ class Ledger:
                 "stream": list(losses),
                 "loss": list(losses.values()),
             }
-            self._evaluations.append(columns)
+            self._append(self._evaluations, columns)
 
     def record_comparisons(self, step: int, names: tuple[str, ...], columns: Mapping[str, FloatArray]) -> None:
         """Adds what the losses of an update were compared with, one row a stream.
@@ -140,7 +148,7 @@ class Ledger:
         if self.is_writer:
             unknown = np.full(len(names), np.nan)
             measured = {name: columns.get(name, unknown) for name in COMPARISONS.names[2:]}
-            self._comparisons.append({"step": np.full(len(names), step), "stream": list(names), **measured})
+            self._append(self._comparisons, {"step": np.full(len(names), step), "stream": list(names), **measured})
 
     def record_gradients(self, step: int, names: tuple[str, ...], statistics: GradientStatistics) -> None:
         """Adds a measurement of the streams' gradients, one row a stream.
@@ -151,7 +159,7 @@ class Ledger:
             statistics: What was measured.
         """
         if self.is_writer:
-            self._gradients.append(rows_of(step, names, statistics))
+            self._append(self._gradients, rows_of(step, names, statistics))
 
     def record_memory(
         self, step: int, name: str, counts: Mapping[str, int], classes: Mapping[int, int] = MappingProxyType({})
@@ -169,7 +177,7 @@ class Ledger:
         for table, column, entries in ((self._memories, "source", counts), (self._memory_classes, "label", classes)):
             if entries:
                 of_all: dict[str, Any] = {"step": [step] * len(entries), "stream": [name] * len(entries)}
-                table.append({**of_all, column: list(entries), "entries": list(entries.values())})
+                self._append(table, {**of_all, column: list(entries), "entries": list(entries.values())})
 
     def num_evaluations(self, step: int) -> int:
         """Counts rows on evaluations at the present step of the run.
@@ -188,9 +196,9 @@ class Ledger:
             table.sync()
 
     def flush(self) -> None:
-        """Writes everything out, so that other processes see it."""
+        """Writes everything out, so that other processes see it; `error` says why it could not."""
         for table in self._tables() if self.is_writer else ():
-            table.flush()
+            self._trying(table.flush)
 
     def finish(self) -> None:
         """Seals the tables, at the end of a run or before their files are copied: what is there changes no more."""
@@ -334,6 +342,16 @@ class Ledger:
     def has_updates(self) -> bool:
         """Says whether an update was recorded, without reading the tables."""
         return not self._streams.is_empty()
+
+    def _append(self, table: Table, columns: Mapping[str, Any]) -> None:
+        self._trying(lambda: table.append(columns))
+
+    def _trying(self, write: Callable[[], None]) -> None:
+        """Keeps an error for `error`: raised on the rank that writes, it would leave the others waiting."""
+        try:
+            write()
+        except OSError as error:
+            self.error = self.error or error
 
     def _tables(self) -> tuple[Table, ...]:
         measured = self._comparisons, self._gradients, self._memories, self._memory_classes

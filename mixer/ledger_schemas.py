@@ -5,7 +5,7 @@ import pyarrow as pa
 # Columns that came later than the first version: its ledgers lack them.
 LATER = frozenset(
     {"undelivered", "policy_weight", "loss_weight", "owed", "there", "hits", "misses", "probe_seconds"}
-    | {"loss", "gradient_norm", "update_norm", "excess_loss", "loss_after", "gram_error"}
+    | {"loss", "gradient_norm", "update_norm", "excess_loss", "loss_after", "gram_error", "skipped"}
 )
 STREAMS = pa.schema(
     {

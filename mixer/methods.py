@@ -90,8 +90,8 @@ class MethodsMixin(SavingMixin):
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
-        if self.args.should_save:
-            for method in self._methods:
+        for method in self._methods if self.args.should_save else ():
+            with self._putting_errors_off(f"{method.name}, a part of its methods"):
                 method.save(Path(output_dir) / _FOLDER / folder_name(method.name))
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
@@ -204,13 +204,13 @@ class MethodsMixin(SavingMixin):
             try:
                 method.close(update)
             except Exception as error:  # the other ranks are told before they wait for this one
-                if self.args.world_size == 1:
+                if self.args.world_size == 1 and not isinstance(error, OSError):
                     raise
                 self._method_error = self._method_error or error
 
     def _raise_method_error(self) -> None:
         """Ends all ranks if a method failed on one of them after the last update."""
-        error = self._method_error
+        error = self._explained(self._method_error)
         if self._methods and self._agreement.most(int(error is not None)):
             self._agreement.raise_on_all(error)
 

@@ -35,15 +35,15 @@ def explained(error: Exception, where: str, rank: int, world_size: int, timeout_
     if world_size == 1 or isinstance(error, _TOLD):
         return None
     note = read_note()
+    if note is not None and note.startswith(OUT_OF_MEMORY) and isinstance(error, RuntimeError):
+        return MicroBatchMemoryError(note.removeprefix(OUT_OF_MEMORY))
     if not _is_of_a_connection(error):
         if note is None:
             leave_note(f"rank {rank} failed {where}: {in_words(error)}")
         return None
     if note is not None:
-        is_memory = note.startswith(OUT_OF_MEMORY)
-        return MicroBatchMemoryError(note.removeprefix(OUT_OF_MEMORY)) if is_memory else RemoteError(note)
+        return RemoteError(note)
     if "timed out" not in str(error).lower():
-        leave_note(f"rank {rank} failed {where}: {in_words(error)}")
         return None
     late = _late(rank, world_size)
     message = (

@@ -50,14 +50,16 @@ def share_files(folder: Path, names: Sequence[str], writes: bool, agreement: Agr
         writes: Whether this rank writes those of the others.
         agreement: Brings the ranks together.
     """
+    found: dict[Path, bytes] = {}
     for name in names:
         own = folder / name
         contents = agreement.gather_bytes(own.read_bytes() if own.is_file() else b"")
         places = agreement.gather_bytes(name.encode())
-        for place, content in zip(places, contents, strict=True):
-            path = folder / place.decode()
-            if writes and content and path != own:
-                path.write_bytes(content)
+        found |= {folder / place.decode(): content for place, content in zip(places, contents, strict=True)}
+        found.pop(own)
+    for path, content in found.items() if writes else ():
+        if content:
+            path.write_bytes(content)
 
 
 def _put(mark: Path) -> None:

@@ -7,7 +7,6 @@ that went through; the others are synchronised as ever, and it shows in the coll
 """
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial

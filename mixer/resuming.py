@@ -144,13 +144,26 @@ class ResumingMixin(StoppingMixin):
         self._last_checkpoint = None if self._choice is None else Path(str(self._choice.checkpoint))
         self._last_update, self._ended_at = (None, None, None), None
         self._ends_saved_epoch = self._stops_epoch = False
-        if progress is not None and self.ledger.is_writer and not self.ledger.folder.exists():
+        if self.args.should_save:
+            supersede(Path(str(self._get_output_dir(self._trial))), self._last_checkpoint)
+
+    def _begin_ledger(self, resume_step: int | None, description: dict[str, Any], num_evaluations: int | None) -> None:
+        was_there = self.ledger.folder.exists()
+        self.ledger.begin(resume_step, description, num_evaluations)
+        if resume_step is None or not self.ledger.is_writer:
+            return
+        last = self.ledger.last_step()
+        if not was_there:
             logger.warning(
                 "%s is not there: the ledger begins after the checkpoint. What was before is where rank 0 was then.",
                 self.ledger.folder,
             )
-        if self.args.should_save:
-            supersede(Path(str(self._get_output_dir(self._trial))), self._last_checkpoint)
+        elif last < resume_step:
+            logger.warning(
+                "%s lacks updates %d to %d, which the checkpoint has: the file that held them is gone, or its end was "
+                "torn. The run goes on without; to record them once more, resume from a checkpoint before them.",
+                *(self.ledger.folder, last + 1, resume_step),
+            )
 
     def _take_up_progress(self) -> None:
         """Restores what the Trainer has just set back, at the beginning of its loop."""

@@ -2,18 +2,19 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 
-from mixer.checkpoint import CAP_ENTRY, METHODS_ENTRY, STATE_FILE, begin_writing, complete, rotate, write_json
+from mixer.checkpoint import CAP_ENTRY, METHODS_ENTRY, STATE_FILE, abandon, begin_writing, complete, rotate, write_json
 from mixer.feed import rows_file
 from mixer.output_folder import share_files
 from mixer.progress import Progress
 from mixer.recorder import Recorder
+from mixer.unsaved import not_saved
 from mixer.updates import UpdateMixin
 
 
@@ -27,11 +28,19 @@ class SavingMixin(UpdateMixin):
     # Of the last update: its number, its gradient's norm and its learning rate.
     _last_update: tuple[int | None, Tensor | float | None, float | None] = (None, None, None)
     _epoch_end_is_left: bool = False
+    _num_parts: int = 0  # of a checkpoint that are being written, one within the other
+    _unsaved: tuple[str, Exception] | None = None  # what of it could not be written, and why
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """Saves the model, and the arguments as the user gave them; see `Trainer.save_model`."""
-        with self._arguments_held(**self._user_arguments):
+        is_part = self._num_parts > 0
+        put_off = self._putting_errors_off("its model") if is_part else contextlib.nullcontext()
+        with put_off, self._arguments_held(**self._user_arguments):
             super().save_model(*args, **kwargs)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        with self._putting_errors_off("its optimizer"):
+            super()._save_optimizer_and_scheduler(output_dir)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         if not self.args.save_on_each_node:
@@ -65,24 +74,61 @@ class SavingMixin(UpdateMixin):
         """Writes a checkpoint, marks it once all ranks have written theirs, and only then removes older ones."""
         name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         checkpoint = Path(self._get_output_dir(trial=trial)) / name
-        if self.args.should_save:
-            begin_writing(checkpoint)
+        with self._putting_errors_off("its folder"):
+            if self.args.should_save:
+                begin_writing(checkpoint)
+        self._end_if_not_saved(checkpoint)
         self.accelerator.wait_for_everyone()
-        with self._arguments_held(save_total_limit=None, push_to_hub=False):
+        with self._putting_errors_off("it"), self._arguments_held(save_total_limit=None, push_to_hub=False):
             super()._save_checkpoint(model, trial)
         if self.args.save_on_each_node and self._mixing is not None:
             # A rank may come up on another node when the run goes on.
             names = (f"rng_state_{self.args.process_index}.pth", rows_file(self.args.process_index))
             share_files(checkpoint, names, self.args.should_save, self._agreement)
+        self._end_if_not_saved(checkpoint)
         self.accelerator.wait_for_everyone()
-        if self.args.should_save:
-            complete(checkpoint)
+        with self._putting_errors_off("the list of its files"):
+            if self.args.should_save:
+                complete(checkpoint)
+        self._end_if_not_saved(checkpoint)
         self._last_checkpoint = checkpoint
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
         if self.args.should_save:
             rotate(checkpoint, self.args.save_total_limit, self.state.best_model_checkpoint)
         self.accelerator.wait_for_everyone()  # callbacks may read it, or copy it, on any rank
+
+    @contextlib.contextmanager
+    def _putting_errors_off(self, what: str) -> Iterator[None]:
+        """Has a rank that cannot write its part of a checkpoint go on to where all ranks are told."""
+        self._num_parts += 1
+        try:
+            yield
+        except Exception as error:  # a full disk has libraries raise errors of their own
+            self._unsaved = self._unsaved or (what, error)
+        finally:
+            self._num_parts -= 1
+
+    def _end_if_not_saved(self, checkpoint: Path) -> None:
+        unsaved, self._unsaved = self._unsaved, None
+        try:
+            self._together(lambda: self._raise_unsaved(unsaved, checkpoint))
+        except Exception:
+            with contextlib.suppress(OSError):
+                if self.args.should_save:
+                    abandon(checkpoint)
+            raise
+
+    def _raise_unsaved(self, unsaved: tuple[str, Exception] | None, checkpoint: Path) -> None:
+        if unsaved is not None:
+            what, error = unsaved
+            raise not_saved(f"{checkpoint}, {what},", error, checkpoint.parent) from error
+
+    def _together(self, work: Callable[[], None]) -> None:
+        if self._mixing is None:
+            work()
+        else:
+            self._agreement.together(work)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Seals the ledger: the push goes on beside the run, and a file that grows meanwhile would come out torn."""
@@ -91,20 +137,23 @@ class SavingMixin(UpdateMixin):
         super()._push_from_checkpoint(checkpoint_folder)
 
     def _save_rng_state(self, output_dir: str) -> None:
-        super()._save_rng_state(output_dir)
+        with self._putting_errors_off("its random state"):
+            super()._save_rng_state(output_dir)
         if self._mixing is None:
             return
-        self._recorder.settle()
-        self.ledger.sync()  # what a checkpoint counts on must not be lost before it
+        with self._putting_errors_off("the ledger that it counts on"):
+            self._recorder.settle()
+            self.ledger.sync()
         progress = self._progress_now()
-        if self.args.should_save:
-            loader = self._present_loader
-            cap = loader.cap.state_dict(loader.configured_cap)
-            state = {**self._mixing.state_dict(), "progress": progress.state_dict(), CAP_ENTRY: cap}
-            state[METHODS_ENTRY] = self._method_settings()
-            write_json(Path(output_dir) / STATE_FILE, state)
-        if self._feed is not None:
-            self._feed.save(Path(output_dir), self.args.process_index)
+        with self._putting_errors_off("the state of its mixture"):
+            if self.args.should_save:
+                loader = self._present_loader
+                cap = loader.cap.state_dict(loader.configured_cap)
+                state = {**self._mixing.state_dict(), "progress": progress.state_dict(), CAP_ENTRY: cap}
+                state[METHODS_ENTRY] = self._method_settings()
+                write_json(Path(output_dir) / STATE_FILE, state)
+            if self._feed is not None:
+                self._feed.save(Path(output_dir), self.args.process_index)
 
     def _progress_now(self) -> Progress:
         state, control = self.state, self.control

@@ -96,7 +96,7 @@ class StoppingMixin(PacingMixin):
             self.control.should_training_stop = True
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        metrics = super()._evaluate(*args, **kwargs)  # type: ignore[no-untyped-call]
+        metrics = super()._evaluate(*args, **kwargs)
         self._agree_on_control()
         return metrics
 

@@ -1,8 +1,6 @@
 """An append-only table on disk: a tail that can be read while it is written, sealed into Parquet parts."""
 
-import contextlib
 import os
-import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,18 +8,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from mixer.arrow_messages import next_batch
-from mixer.ledger_schemas import LATER
+from mixer.table_files import files_of, number_of, open_tail, read_part, read_tail, write_part, write_rows
 
-# Rows that are decoded at a time: lists take several times their size meanwhile.
-_ROWS_PER_BATCH = 8192
-# A part is sealed long before; a few bytes of Parquet can stand for more than there is memory.
-_MOST_VALUES_PER_PART = 2**28
-_MOST_TEXT_BYTES_PER_PART = 2**31
-_FILE = re.compile(r"(part|tail)-(\d{1,12})\.(parquet|arrow)")
 # Rows that may gather in memory: of many streams, or of steps without a model, seconds would bring millions.
 _ROWS_IN_MEMORY = 16_384
 
@@ -51,6 +40,7 @@ class Table:
         self._last_flush = time.monotonic()
         self._file: Any = None
         self._writer: Any = None
+        self._failure: OSError | None = None  # a tail that could not be written ends there: nothing comes after it
 
     def append(self, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> None:
         """Adds rows.
@@ -65,14 +55,27 @@ class Table:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what is in memory to the tail, so that readers see it."""
+        """Writes what is in memory to the tail, so that readers see it.
+
+        Raises:
+            OSError: If it cannot be written, or could not be before; the folder is named.
+        """
+        try:
+            self._flush()
+        except OSError as error:
+            self._buffer.clear()
+            self._failure = self._failure or OSError(error.errno, error.strerror or str(error), str(self.folder))
+        if self._failure is not None:
+            raise self._failure
+
+    def _flush(self) -> None:
         self._last_flush = time.monotonic()
-        if not self._buffer:
+        if not self._buffer or self._failure is not None:
             return
         if self._writer is None:
             self._open_tail()
         batch = pa.record_batch([self._gathered(field.name, field.type) for field in self.schema], schema=self.schema)
-        self._writer.write_batch(batch)
+        write_rows(self._writer, batch)
         self._file.flush()
         self._buffer.clear()
         self._num_buffered_rows = 0
@@ -91,10 +94,10 @@ class Table:
         self.close()
         self._num_tail_rows = 0
         for tail in self._tails():
-            number = _number(tail)
-            rows = self._read_tail(tail)
+            number = number_of(tail)
+            rows = read_tail(tail, self.schema)
             if rows.num_rows:
-                self._write_part(number, rows)
+                write_part(self.folder / f"part-{number:06d}.parquet", rows)
             tail.unlink()
         for sealed in files_of(self.folder, "tail-*.arrow"):  # what a crash left between sealing and removing
             sealed.unlink()
@@ -107,6 +110,12 @@ class Table:
             self._writer.close()
             self._file.close()
             self._writer = self._file = None
+
+    def recover(self) -> None:
+        """Lets go of a tail that could not be written; what is whole of it stays."""
+        if self._failure is not None:
+            self._failure = self._file = self._writer = None
+            self._buffer.clear()
 
     def truncate(self, step: int, num_rows_of_step: int | None = None) -> None:
         """Drops the rows after a step, to go on from there.
@@ -135,7 +144,13 @@ class Table:
             if not stays.any():
                 path.unlink()
             elif not stays.all():
-                self._write_part(_number(path), part.filter(stays))
+                write_part(path, part.filter(stays))
+
+    def last_step(self) -> int:
+        """Gives the last step that a sealed row is of; -1 if there is none."""
+        parts = self._parts()
+        steps = pa.schema([self.schema.field("step")])
+        return int(read_part(parts[-1], steps).column("step")[-1].as_py()) if parts else -1
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Reads all rows, those in memory too.
@@ -149,12 +164,13 @@ class Table:
         Raises:
             ValueError: If a part is damaged; its file is named.
         """
-        self.flush()
+        if self._failure is None:
+            self.flush()
         names = list(self.schema.names if columns is None else columns)
-        tails = {_number(tail): self._read_tail(tail) for tail in self._tails()}
+        tails = {number_of(tail): read_tail(tail, self.schema) for tail in self._tails()}
         paths = self._parts()  # after the tails: one of them may have been sealed meanwhile
         for path in paths:
-            tails.pop(_number(path), None)
+            tails.pop(number_of(path), None)
         kept = [tail.select([name for name in names if name in tail.column_names]) for tail in tails.values()]
         wanted = pa.schema([self.schema.field(name) for name in names])
         files = [*(read_part(path, wanted) for path in paths), *kept]
@@ -164,7 +180,8 @@ class Table:
 
     def is_empty(self) -> bool:
         """Says whether there is no row, without reading more than the tail."""
-        return not (self._buffer or self._parts() or any(self._read_tail(tail).num_rows for tail in self._tails()))
+        sizes = (read_tail(tail, self.schema).num_rows for tail in self._tails())
+        return not (self._buffer or self._parts() or any(sizes))
 
     def _gathered(self, name: str, type_: pa.DataType) -> pa.Array | np.ndarray:
         """Joins a column of the rows in memory."""
@@ -178,30 +195,8 @@ class Table:
 
     def _tails(self) -> list[Path]:
         """Lists the tails that are not sealed: a tail becomes the part of its number."""
-        sealed = {_number(path) for path in self._parts()}
-        return [path for path in files_of(self.folder, "tail-*.arrow") if _number(path) not in sealed]
-
-    def _write_part(self, number: int, rows: pa.Table) -> None:
-        path = self.folder / f"part-{number:06d}.parquet"
-        temporary = path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
-            pq.write_table(rows, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-
-    def _read_tail(self, path: Path) -> pa.Table:
-        """Reads a tail up to where it is whole."""
-        schema, batches = self.schema, []
-        with contextlib.suppress(pa.ArrowException, OSError, EOFError), pa.OSFile(str(path)) as file:
-            schema = pa.ipc.read_schema(file)
-            while (batch := next_batch(file, schema)) is not None:
-                batches.append(batch)  # what was read before a torn end is kept
-        tail = pa.Table.from_batches(batches, schema=schema)
-        problem = find_misfit(tail, self.schema)
-        if problem is not None:
-            raise ValueError(f"{path} is damaged ({problem}). Move the file away to read the rest.")
-        return tail
+        sealed = {number_of(path) for path in self._parts()}
+        return [path for path in files_of(self.folder, "tail-*.arrow") if number_of(path) not in sealed]
 
     def _open_tail(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -210,109 +205,6 @@ class Table:
             self.seal()
             self._buffer = buffer
         parts = self._parts()
-        number = _number(parts[-1]) + 1 if parts else 0
+        number = number_of(parts[-1]) + 1 if parts else 0
         self._file = (self.folder / f"tail-{number:06d}.arrow").open("wb")
-        self._writer = pa.ipc.new_stream(self._file, self.schema)
-
-
-def read_part(path: Path, schema: pa.Schema) -> pa.Table:
-    """Reads a sealed part of a table.
-
-    Args:
-        path: The part.
-        schema: Columns and types to read; columns that it lacks are left out.
-
-    Returns:
-        Its rows.
-
-    Raises:
-        ValueError: If it is damaged; its file is named.
-    """
-    try:
-        rows = _read_parquet(path, schema.names)
-        problem = find_misfit(rows, schema)
-    except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
-        problem = str(error).splitlines()[0]
-    if problem is not None:
-        raise ValueError(
-            f"{path} is damaged ({problem}): what a ledger recorded in that part is lost. Move the file away to read "
-            "the rest."
-        )
-    return rows
-
-
-def _read_parquet(path: Path, names: Sequence[str]) -> pa.Table:
-    """Reads columns; texts by their different values, which may be few and long."""
-    texts = [field.name for field in pq.read_schema(path) if field.type == pa.string() and field.name in names]
-    with pq.ParquetFile(path, read_dictionary=texts) as part:
-        fields = [field for field in part.schema_arrow if field.name in names]
-        num_values = sum(
-            part.metadata.row_group(group).column(column).num_values
-            for group in range(part.num_row_groups)
-            for column in range(part.metadata.num_columns)
-        )
-        if max(num_values, part.metadata.num_rows) > _MOST_VALUES_PER_PART:
-            raise ValueError(f"it stands for {num_values:,} values, more than are ever sealed into a part")
-        columns = [field.name for field in fields]
-        batches, num_bytes = [], 0
-        for batch in part.iter_batches(_ROWS_PER_BATCH, columns=columns):
-            num_bytes += sum(_text_bytes(batch.column(name)) for name in texts)
-            if num_bytes > _MOST_TEXT_BYTES_PER_PART:
-                raise ValueError(f"it stands for {num_bytes:,} bytes of text, more than are ever sealed into a part")
-            batches.append(_written_out(batch, texts))
-    types = [pa.field(field.name, pa.string()) if field.name in texts else field for field in fields]
-    return pa.Table.from_batches(batches, pa.schema(types))
-
-
-def _text_bytes(column: pa.DictionaryArray) -> int:
-    """Counts the bytes that a column takes when it is written out; its different values are checked."""
-    column.dictionary.validate(full=True)
-    return int(pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0)
-
-
-def _written_out(batch: pa.RecordBatch, texts: Sequence[str]) -> pa.RecordBatch:
-    for name in texts:
-        place = batch.schema.get_field_index(name)
-        batch = batch.set_column(place, name, batch.column(place).dictionary_decode())
-    return batch
-
-
-def find_misfit(rows: pa.Table, schema: pa.Schema) -> str | None:
-    """Says why rows cannot be those of a table.
-
-    Args:
-        rows: The rows; they may lack columns.
-        schema: The table's columns and types.
-
-    Returns:
-        The column and what is wrong with it; `None` if nothing is.
-    """
-    try:
-        present = [field for field in rows.schema if field.name in schema.names]
-    except UnicodeDecodeError:
-        return "the name of a column is no text"
-    for field in present:
-        expected = schema.field(field.name).type
-        if field.type != expected:
-            return f"its column {field.name!r} is of {field.type} instead of {expected}"
-        if rows.column(field.name).null_count and not pa.types.is_list(expected):
-            return f"its column {field.name!r} has rows without a value"
-    missing = set(schema.names) - LATER - set(rows.column_names)
-    return f"it has no column {min(missing)!r}" if missing else None
-
-
-def files_of(folder: Path, pattern: str) -> list[Path]:
-    """Lists files of a table.
-
-    Args:
-        folder: The table's folder.
-        pattern: Which ones.
-
-    Returns:
-        Their paths, in order; without those whose names were never given.
-    """
-    return sorted(path for path in folder.glob(pattern) if _FILE.fullmatch(path.name))
-
-
-def _number(path: Path) -> int:
-    return int(path.stem.split("-")[1])
+        self._writer = open_tail(self._file, self.schema)

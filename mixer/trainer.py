@@ -4,6 +4,7 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ from mixer.streams import as_streams, describe, skipping_of
 from mixer.trackers.reporting import Reporting
 from mixer.training_checks import check_arguments
 from mixer.trl_steps import TRLStepsMixin
+from mixer.unsaved import not_saved
 from mixer.updates import NonFinite, UpdateMixin
 
 logger = logging.get_logger(__name__)
@@ -269,8 +271,9 @@ class MixingMixin(
             "batch_size": self._mixture.schedule.name,
             "run": self.describe_run(),
         }
-        self._begin_progress(progress)
-        self.ledger.begin(resume_step, description, None if progress is None else progress.num_evaluations)
+        num_evaluations = None if progress is None else progress.num_evaluations
+        self._agreement.together(partial(self._begin_progress, progress))
+        self._agreement.together(partial(self._begin_ledger, resume_step, description, num_evaluations))
         self._recorder = self._new_recorder(mixing)
         self._load_log_state({} if progress is None else progress.methods)
         self._conventions, self._finished, self._policy_error, self._method_error = {}, None, None, None
@@ -350,13 +353,19 @@ class MixingMixin(
         self._recorder.settle()
         if self._stopped_by is None:  # else the run that goes on would have rows that none of its own logs gave
             self.note_memories()
-        self.ledger.finish()
+        self._agreement.together(self._seal_ledger)
+        return result
+
+    def _seal_ledger(self) -> None:
+        try:
+            self.ledger.finish()
+        except OSError as error:
+            raise not_saved("The end of the ledger", error, Path(str(self.args.output_dir))) from error
         if self._stopped_by is None:
             self.ledger.end("finished")
             self._note_end()
         else:
             self.ledger.end("stopped", self._stopped_by.name)
-        return result
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         """Saves no state that lacks a decision: ends all ranks if a policy failed on one of them before."""

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +25,7 @@ from mixer.plan import Plan
 from mixer.recorder import FinishedUpdate
 from mixer.skipping import Int64Array, Skipping
 from mixer.stream_losses import LossesMixin
+from mixer.unsaved import NotSavedError, not_saved
 
 logger = logging.get_logger(__name__)
 
@@ -103,7 +105,8 @@ class UpdateMixin(LossesMixin):
 
     def _load_and_confirm(self, load: Callable[[], Update | None]) -> Update | None:
         """Loads an update, or finds an error, and tells the other ranks before anything else happens."""
-        update, contents, error = None, None, self._method_error or self._policy_error
+        update, contents = None, None
+        error = self._explained(self._method_error or self._policy_error or self.ledger.error)
         try:
             if self._can_load(error):
                 update = load()
@@ -132,6 +135,12 @@ class UpdateMixin(LossesMixin):
                 logger.warning("Further samples that are skipped are counted in the ledger (skipped), but not logged.")
         if skipped is not None:
             self._skipping.check(self.mixing.names, self.mixing.skipped + skipped, self.mixing.seen, messages)
+
+    def _explained(self, error: Exception | None) -> Exception | None:
+        """Says of a file that could not be written between updates what is safe."""
+        if not isinstance(error, OSError) or isinstance(error, NotSavedError):
+            return error
+        return not_saved("A file of the run", error, Path(str(self.args.output_dir)))
 
     def _can_load(self, error: Exception | None) -> bool:
         """Whether to load; ranks that talk to each other meanwhile do so only if all of them can."""

@@ -11,9 +11,12 @@ import pandas as pd
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
+from mixer.checkpoint import write_text
 from mixer.commands import Command, build_recipe
+from mixer.launching import build_together
 from mixer.printing import add_json, console, only_json, print_json
 from tasks.compared import read_matrices
+from tasks.continual import ContinualRun
 from tasks.continual_recipe import ContinualRecipe
 from tasks.ends import RUN_STATE_FILE
 from tasks.metrics import all_metrics, title_of
@@ -88,22 +91,34 @@ def continual_compare() -> Command:
 def _train(parser: ArgumentParser, config: Namespace) -> None:
     # How it was launched, and what is printed, are no part of what is trained.
     resume, prints_json = config.pop("resume"), config.pop("json")
-    recipe = build_recipe(ContinualRecipe, parser, config, _FIELDS, otherwise="training")
-    folder, args = Path(str(recipe.training.output_dir)), recipe.training
-    with only_json(prints_json):
-        run = recipe.build()
+
+    def build() -> ContinualRun:
+        run = build_recipe(ContinualRecipe, parser, config, _FIELDS, otherwise="training").build()
         run.check()  # before anything that is there is touched
-        with args.main_process_first(local=False):  # no rank looks at what is there before it is settled
-            if args.should_save:
-                _settle(folder, resume)
-        run.begin(resume in ("auto", "must"))
-        if args.should_save:
-            folder.mkdir(parents=True, exist_ok=True)
-            parser.save(config, str(folder / "recipe.yaml"), overwrite=True, skip_validation=True)
-        matrix = run.run()
+        return run
+
+    with only_json(prints_json):
+        run = build_together(parser, config, resume, build)
+        run.hold_output()
+        try:
+            matrix = _train_run(run, resume, parser.dump(config, skip_validation=True))
+        finally:
+            run.release_output()
+    folder, args = run.folder, run.args
     if args.should_save:
         page = folder / PAGE_FILE if (folder / PAGE_FILE).exists() else None
         _show({folder.name: matrix}, page, prints_json, [_scores_table(matrix, read_pace(folder, matrix.task_names))])
+
+
+def _train_run(run: ContinualRun, resume: str | None, recipe: str) -> ScoreMatrix:
+    folder, args = run.folder, run.args
+    with args.main_process_first(local=False):  # no rank looks at what is there before it is settled
+        if args.should_save:
+            _settle(folder, resume)
+    run.begin(resume in ("auto", "must"))
+    if args.should_save:
+        write_text(folder / "recipe.yaml", recipe)
+    return run.run()
 
 
 def _settle(folder: Path, resume: str | None) -> None:

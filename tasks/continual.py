@@ -14,6 +14,7 @@ from transformers import TrainingArguments, set_seed
 from mixer import MixingTrainer, Stream
 from mixer.agreement import Agreement
 from mixer.checkpoint import step_of
+from mixer.folder_lock import FolderLock
 from mixer.method import Method
 from mixer.output_folder import check_shared
 from mixer.policies import Policy
@@ -100,6 +101,7 @@ class ContinualRun:
         self.scores, self._optimizer = self._new_scores(), KeptOptimizer(self.head)
         self._ends = Ends(self.folder, sequence.names, self._description, self._settings)
         self._num_done: int | None = None  # until it has begun
+        self._lock, self._is_held = FolderLock(self.folder), False
         self._goes_on = False
         self._first_trainer: MixingTrainer | None = None
         self._pace = read_pace(self.folder, ())
@@ -115,6 +117,23 @@ class ContinualRun:
         self.head.begin(self.model, 0)
         self._first_trainer = self._new_trainer(0)
 
+    def hold_output(self) -> None:
+        """Keeps other runs out of the output folder, until `run` ends or an error does; all ranks have to call it.
+
+        Raises:
+            ValueError: If another run is at work there; it is named.
+            OSError: If it cannot be written; the other ranks raise a `RemoteError`.
+        """
+        if not self._is_held:
+            writes = self.args.process_index == 0
+            self._new_agreement().together(lambda: self._lock.acquire() if writes else None)
+            self._is_held = True
+
+    def release_output(self) -> None:
+        """Lets other runs into the output folder again."""
+        self._lock.release()
+        self._is_held = False
+
     def begin(self, resume: bool = False) -> int:
         """Takes up the run in the output folder, or begins one; `run` does so by itself.
 
@@ -129,6 +148,14 @@ class ContinualRun:
         """
         if self._first_trainer is None:
             self.check()
+        self.hold_output()
+        try:
+            return self._begin(resume)
+        except BaseException:
+            self.release_output()
+            raise
+
+    def _begin(self, resume: bool) -> int:
         agreement, writes = self._new_agreement(), self.args.process_index == 0
         check_shared(self.folder, writes, agreement, _UNSEEN)
         found = agreement.most(agreement.together(lambda: self._ends.find(resume) if writes else -1))
@@ -158,12 +185,15 @@ class ContinualRun:
             ValueError: As `begin`; or if no task at all can be scored before the first.
         """
         agreement = self._new_agreement()
-        begun = self.begin(resume) if self._num_done is None else self._num_done
-        for number in range(begun, len(self.sequence)):
-            self._train_task(number, self._goes_on and number == begun)
-            agreement.together(partial(self._save_end, number + 1))
-        agreement.together(self._show)
-        self._num_done = None
+        try:
+            begun = self.begin(resume) if self._num_done is None else self._num_done
+            for number in range(begun, len(self.sequence)):
+                self._train_task(number, self._goes_on and number == begun)
+                agreement.together(partial(self._save_end, number + 1))
+            agreement.together(self._show)
+            self._num_done = None
+        finally:
+            self.release_output()
         return self.scores
 
     def _new_agreement(self) -> Agreement:

@@ -10,15 +10,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import show, write_json
 from benchmarks.faults.bench import Bench
-from benchmarks.faults.judge import Outcome
 from benchmarks.faults.kinds import Kind
+from benchmarks.faults.outcome import Outcome
 from benchmarks.faults.table import KINDS
 
 _MEMORY = Path("/dev/shm")  # noqa: S108  # a disk that answers at once
@@ -45,11 +45,11 @@ def rows_of(outcomes: Sequence[Outcome], kinds: Sequence[Kind]) -> list[list[str
                 sum(one.has_survived for one in own),
                 sum(one.is_equal is True for one in own),
             ]
-            rows.append(
-                [kind.name, str(num_ranks), *map(str, numbers), "; ".join(lost)]
-                + [str(max((one.updates_again for one in own), default=0))]
-                + [f"{max((one.seconds for one in own), default=0.0):.1f}", str(sum(bool(one.broken) for one in own))]
-            )
+            most_again = max((one.updates_again for one in own), default=0)
+            most_seconds = max((one.seconds for one in own), default=0.0)
+            num_broken = sum(bool(one.broken) for one in own)
+            figures = [*map(str, numbers), "; ".join(lost), str(most_again), f"{most_seconds:.1f}", str(num_broken)]
+            rows.append([kind.name, str(num_ranks), *figures])
     return rows
 
 
@@ -61,15 +61,38 @@ def _show(outcomes: Sequence[Outcome], kinds: Sequence[Kind], seconds: float) ->
     show(title, columns, rows_of(outcomes, kinds))
 
 
+def markdown_of(outcomes: Sequence[Outcome], kinds: Sequence[Kind]) -> str:
+    """Writes outcomes down for a page.
+
+    Args:
+        outcomes: The outcomes.
+        kinds: The kinds, in order.
+
+    Returns:
+        A table: what was injected, what is promised, and what became of it.
+    """
+    by_name = {kind.name: kind for kind in kinds}
+    lines = [
+        "| fault | what | promise | ranks | injected | survived | equal | lost | s |",
+        "|---|---|---|" + "---:|" * 6,
+    ]
+    for name, ranks, injected, survived, equal, lost, _, seconds, _ in rows_of(outcomes, kinds):
+        kind = by_name[name]
+        cells = (f"`{name}`", kind.what, kind.promise.value, ranks, injected, survived, equal, lost, seconds)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def _how_to_repeat(outcome: Outcome, seed: int) -> str:
     ranks = outcome.num_ranks
     return f"python -m benchmarks.faults --kinds {outcome.kind} --ranks {ranks} --only {outcome.number} --seed {seed}"
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+def _arguments(argv: Sequence[str] | None, kinds: Sequence[Kind]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
-    names = [kind.name for kind in KINDS]
+    names = [kind.name for kind in kinds]
     parser.add_argument("--json", metavar="FILE", help="where all figures are written")
+    parser.add_argument("--markdown", metavar="FILE", help="where the table is written for a page")
     parser.add_argument("--quick", action="store_true", help="one fault of each kind, on two ranks")
     parser.add_argument("--kinds", nargs="+", choices=names, default=names, metavar="KIND", help=", ".join(names))
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
@@ -107,6 +130,7 @@ def inject(folder: Path, args: argparse.Namespace, kinds: Sequence[Kind]) -> lis
         for num_ranks in args.ranks
         for number in _numbers(kind, num_ranks, args)
     ]
+    cases.sort(key=lambda case: case[2])  # one of each kind, then the second ones: what is cut short has seen all
 
     def one(case: tuple[Bench, Kind, int]) -> Outcome:
         bench, kind, number = case
@@ -118,7 +142,13 @@ def inject(folder: Path, args: argparse.Namespace, kinds: Sequence[Kind]) -> lis
         return outcome
 
     with ThreadPoolExecutor(args.jobs) as pool:
-        return list(pool.map(one, cases))
+        ended = [pool.submit(one, case) for case in cases]
+        try:
+            wait(ended)
+        except KeyboardInterrupt:
+            print("interrupted: what has begun is ended, and the rest left out", flush=True)
+            pool.shutdown(cancel_futures=True)
+    return [future.result() for future in ended if not future.cancelled()]
 
 
 def main(argv: Sequence[str] | None = None, kinds: Sequence[Kind] = KINDS) -> None:
@@ -128,7 +158,7 @@ def main(argv: Sequence[str] | None = None, kinds: Sequence[Kind] = KINDS) -> No
         argv: Command line; `None` takes the process's own.
         kinds: The kinds of faults.
     """
-    args = _arguments(argv)
+    args = _arguments(argv, kinds)
     began = time.monotonic()
     folder = args.folder or Path(tempfile.mkdtemp(prefix="faults-", dir=_MEMORY if _MEMORY.is_dir() else None))
     try:
@@ -144,6 +174,8 @@ def main(argv: Sequence[str] | None = None, kinds: Sequence[Kind] = KINDS) -> No
         print(f"BROKEN {outcome.kind}: {'; '.join(outcome.broken)}\n  repeat it: {_how_to_repeat(outcome, args.seed)}")
     figures: dict[str, Any] = {"seed": args.seed, "seconds": seconds, "outcomes": [asdict(one) for one in outcomes]}
     write_json(args.json, figures)
+    if args.markdown is not None:
+        Path(args.markdown).write_text(markdown_of(outcomes, chosen))
     if broken:
         sys.exit(1)
 

@@ -39,6 +39,11 @@ def in_a_step(generator: random.Random, known: Known) -> dict[str, Any]:
     return {**step(generator, known), "delay": 0.3}
 
 
+def second_run(generator: random.Random, known: Known) -> dict[str, Any]:
+    """A `step` at which a second run is started, anew or to `resume`."""
+    return {**step(generator, known), "resume": generator.choice([None, "newest"])}
+
+
 def step_of_rank(generator: random.Random, known: Known) -> dict[str, Any]:
     """A step, and a `rank`."""
     return {**step(generator, known), **rank(generator, known)}
@@ -46,13 +51,13 @@ def step_of_rank(generator: random.Random, known: Known) -> dict[str, Any]:
 
 def sample(generator: random.Random, known: Known) -> dict[str, Any]:
     """The `index` of a sample that the run reads."""
-    return {"index": generator.choice(known.read)}
+    return {"index": generator.choice(known.read())}
 
 
 def unknown_sample(generator: random.Random, known: Known) -> dict[str, Any]:
     """The `index` of one by which a replay buffer does not know the data set again: else it is another one to it."""
     first = set(np.linspace(0, known.num_samples - 1, 8).astype(int).tolist())
-    return {"index": generator.choice([index for index in known.read if index not in first])}
+    return {"index": generator.choice([index for index in known.read() if index not in first])}
 
 
 def nonsense(*choices: str) -> Draw:

@@ -2,57 +2,22 @@
 
 import re
 import signal
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 
 from benchmarks.crash import compare_ends, read_events
 from benchmarks.crash_run import END
-from benchmarks.faults.inside import STREAM
+from benchmarks.faults.case import Case
 from benchmarks.faults.kinds import Promise
-from benchmarks.faults.outside import Case
+from benchmarks.faults.left_out import judge_left_out, judge_losses
+from benchmarks.faults.outcome import Outcome
 from benchmarks.faults.ranks import End
 from benchmarks.faults.run import NUM_STEPS
 from mixer import Ledger
 
 _RESUMED = {Promise.RESUMES, Promise.NAMED, Promise.NAMED_OR_GOES_ON, Promise.SAVES, Promise.REFUSED}
 _MACHINE = "updates"  # the ledger's table of timings
-_SKIPPED = re.compile(r"Update (\d+) is skipped: the loss of \['(\w+)")
-_NAMED = re.compile(r"Update (\d+): the loss of stream '(\w+)' is not finite")
-
-
-@dataclass
-class Outcome:
-    """What became of a fault.
-
-    Args:
-        kind: The kind of fault.
-        num_ranks: Number of ranks.
-        number: Which one of its kind.
-        fault: What was drawn.
-        broken: What of the promise was not kept; empty if it was.
-        has_survived: Whether the run came to its end, resumed where that is promised.
-        is_equal: Whether it ended as the undisturbed one to the bit; `None` if it did not come to its end.
-        lost: What was lost.
-        updates_again: Updates that were done again after resuming.
-        seconds: From the fault until all ranks had ended.
-        was_injected: Whether there was a fault at all.
-    """
-
-    kind: str
-    num_ranks: int
-    number: int
-    fault: dict[str, Any]
-    broken: list[str] = field(default_factory=list)
-    has_survived: bool = False
-    is_equal: bool | None = None
-    lost: str = ""
-    updates_again: int = 0
-    seconds: float = 0.0
-    was_injected: bool = True
 
 
 def differences(case: Path, undisturbed: Path) -> list[str]:
@@ -94,10 +59,10 @@ def judge(case: Case, undisturbed: Path, end: End) -> Outcome:
         outcome.broken.append(f"hung: ranks {end.hung} had to be killed")
     _ENDINGS[kind.promise](case, end, outcome)
     if kind.promise is Promise.LEAVES_OUT:
-        _judge_left_out(case, undisturbed, outcome, end)
+        judge_left_out(case, outcome, end)
         return outcome
     if kind.promise in (Promise.SKIPS, Promise.WARNS):
-        _judge_losses(case, undisturbed, outcome, end)
+        judge_losses(case, undisturbed, outcome, end)
         return outcome
     if kind.promise in _RESUMED and not (kind.promise is Promise.NAMED_OR_GOES_ON and end.is_well):
         done = _updates(case)
@@ -183,53 +148,6 @@ _ENDINGS = {
     Promise.SKIPS: _ends_well,
     Promise.WARNS: _ends_well,
 }
-
-
-def _judge_losses(case: Case, undisturbed: Path, outcome: Outcome, end: End) -> None:
-    """Judges a run with losses that are not finite: which updates they were in, and what became of the others."""
-    outcome.has_survived = end.is_well
-    if not end.is_well:
-        outcome.lost = "the run"
-        return
-    frames = [Ledger(folder / "disk" / "run" / "ledger").to_pandas() for folder in (case.folder, undisturbed)]
-    bad = frames[0][(frames[0]["items"] > 0) & frames[0]["loss"].isna()]
-    first = int(bad["step"].min()) if len(bad) else NUM_STEPS + 1
-    befores = [frame[frame["step"] < first].reset_index(drop=True) for frame in frames]
-    if not befores[0].equals(befores[1]):
-        outcome.broken.append("the updates before the first such loss differ")
-    weights = torch.load(case.folder / END, weights_only=False)["weights"].values()
-    are_finite = all(bool(torch.isfinite(weight).all()) for weight in weights)
-    named = {int(step) for step, _ in _NAMED.findall(end.consoles[0])}
-    skipped = {int(step) for step, _ in _SKIPPED.findall(end.consoles[0])}
-    steps = set(np.unique(bad["step"]).tolist())
-    if not steps:
-        outcome.was_injected = False
-    if named != steps:
-        outcome.broken.append(f"updates {sorted(steps)} had such losses, and {sorted(named)} were named")
-    if case.kind.promise is Promise.SKIPS and not (skipped == steps and are_finite):
-        outcome.broken.append(f"updates {sorted(skipped)} were skipped, weights are finite: {are_finite}")
-    outcome.lost = f"{len(skipped)} updates" if case.kind.promise is Promise.SKIPS else "the weights"
-    if case.kind.promise is Promise.WARNS and are_finite:
-        outcome.lost = "nothing"
-
-
-def _judge_left_out(case: Case, undisturbed: Path, outcome: Outcome, end: End) -> None:
-    """Judges a run that left a sample out: it is named and counted, and what each stream gave stays the same."""
-    outcome.has_survived = end.is_well
-    if not end.is_well:
-        outcome.lost = "the run"
-        return
-    consoles = "\n".join(end.consoles)
-    missing = [name for name in (one.format(**case.fault) for one in case.kind.names) if name not in consoles]
-    if missing:
-        outcome.broken.append(f"no rank names {missing}")
-    frames = [Ledger(folder / "disk" / "run" / "ledger").to_pandas() for folder in (case.folder, undisturbed)]
-    skipped = int(frames[0][frames[0]["stream"] == STREAM]["skipped"].max())
-    if skipped != 1:
-        outcome.broken.append(f"{skipped} samples were counted as left out")
-    if not frames[0][["step", "stream", "seen"]].equals(frames[1][["step", "stream", "seen"]]):
-        outcome.broken.append("the streams went on from other places than without the fault")
-    outcome.lost = f"{skipped} sample"
 
 
 def _updates(case: Case) -> int:

@@ -30,13 +30,13 @@ class Known:
     Args:
         num_ranks: Its ranks.
         instant: Draws an instant of its time: after which update, and how many seconds later.
-        read: Which samples of the disturbed stream it reads,
+        read: Gives which samples of the disturbed stream it reads,
         num_samples: and how many that stream has.
     """
 
     num_ranks: int
     instant: Callable[[random.Random], dict[str, Any]]
-    read: list[int]
+    read: Callable[[], list[int]]
     num_samples: int
 
 
@@ -58,15 +58,17 @@ class Kind:
         inside: What each rank does to itself, a name in `inside.INSIDE`.
         num_workers: Worker processes a rank.
         timeout_seconds: How long ranks wait for each other.
+        limit_seconds: When the watchdog takes a start of the run for hung.
     """
 
     name: str
     what: str
     promise: Promise
     how: str = "train"
-    counts: Mapping[int, int] = field(default_factory=lambda: {2: 4, 4: 2})
+    counts: Mapping[int, int] = field(default_factory=lambda: {2: 3, 4: 1})
     draw: Draw = lambda generator, known: {}
     names: tuple[str, ...] = ()
     inside: str = ""
     num_workers: int = 0
     timeout_seconds: int = 60
+    limit_seconds: float = 90.0

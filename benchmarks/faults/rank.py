@@ -56,5 +56,3 @@ def be_a_rank(start: Start, console: str, environment: dict[str, str]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-

@@ -163,7 +163,9 @@ def parts_of(start: Start) -> Parts:
             "save_steps": SAVE_STEPS,
             "save_total_limit": 2,
             "dataloader_num_workers": start.num_workers,
-            "ddp_find_unused_parameters": False,
+            # Else the first update of a process has its gradients in another order than those after it, and adds them
+            # up over more than two ranks with another rounding: a run that is resumed would differ in the last digits.
+            "ddp_find_unused_parameters": True,
             "ddp_timeout": start.timeout_seconds,
             "report_to": "none",
             "disable_tqdm": True,
@@ -209,4 +211,3 @@ def train(start: Start, parts: Parts) -> None:
         }
         torch.save(end, Path(start.case) / END)
     trainer.accelerator.wait_for_everyone()
-

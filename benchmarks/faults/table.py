@@ -68,7 +68,7 @@ _DISKS = (
         "on_small_disk",
         {2: 6, 4: 2},
         draws.full_disk("checkpoint", NUM_STEPS // SAVE_STEPS, 150_000),
-        names=("No space left on device",),
+        names=("checkpoint", " MiB are free on its disk"),
         inside="full_disk",
     ),
     Kind(
@@ -114,8 +114,9 @@ _DISKS = (
         Promise.SECOND_REFUSED,
         "two_runs",
         {2: 4, 4: 2},
-        draws.instant,
-        names=("disk/run",),
+        draws.second_run,
+        names=("disk/run is in use by another run",),
+        inside="held_update",
     ),
 )
 
@@ -173,7 +174,14 @@ _DATA = (
         names=("'a'", "{index}", "the disk under this sample is gone"),
         inside="skipped_sample",
     ),
-    Kind("empty-sample", "one sample is empty", Promise.NAMED, draw=draws.unknown_sample, names=("'a'",), inside="empty_sample"),
+    Kind(
+        "empty-sample",
+        "one sample is empty",
+        Promise.NAMED,
+        draw=draws.unknown_sample,
+        names=("'a'",),
+        inside="empty_sample",
+    ),
     Kind(
         "long-sample",
         "one sample is ten times as long as all others",

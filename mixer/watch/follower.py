@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from mixer.arrow_messages import next_batch
-from mixer.table import files_of, find_misfit, read_part
+from mixer.table_files import files_of, find_misfit, read_part
 
 
 class Follower:

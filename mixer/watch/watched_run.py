@@ -11,7 +11,7 @@ import pyarrow as pa
 from mixer.bounded import load_json
 from mixer.ledger_schemas import CLOCK, EVALUATIONS, STREAMS, UPDATES
 from mixer.remaining_time import RemainingTime
-from mixer.table import files_of, read_part
+from mixer.table_files import files_of, read_part
 from mixer.watch.follower import Follower
 from mixer.watch.gathered import Gathered
 

@@ -15,7 +15,8 @@ from mixer.checkpoint import MARKER_FILE, STATE_FILE, complete, find_problem
 from mixer.folder_names import folder_name
 from mixer.ledger_schemas import STREAMS
 from mixer.plain_yaml import load_yaml
-from mixer.table import Table, read_part
+from mixer.table import Table
+from mixer.table_files import read_part
 
 
 class TestJson:

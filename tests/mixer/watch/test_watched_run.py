@@ -52,11 +52,11 @@ def test_columns_of_a_newer_version_are_null(tmp_path: Path) -> None:
     table = Table(tmp_path, SCHEMA)
     _append(table, 1)
     table.flush()
-    newer = pa.schema([*SCHEMA, pa.field("more", pa.float64())])
-    rows = Follower(tmp_path, newer, ["step", "more"]).new_rows()
-    assert rows.column("more").to_pylist() == [None, None]
+    newer = pa.schema([*SCHEMA, pa.field("owed", pa.float64())])
+    rows = Follower(tmp_path, newer, ["step", "owed"]).new_rows()
+    assert rows.column("owed").to_pylist() == [None, None]
     table.seal()
-    assert Follower(tmp_path, newer, ["more", "step"]).new_rows().column("more").null_count == 2
+    assert Follower(tmp_path, newer, ["owed", "step"]).new_rows().column("owed").null_count == 2
 
 
 def test_a_damaged_part_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,51 @@
+"""One fault: where it takes place, and what was drawn for it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.crash import Instant
+from benchmarks.faults.kinds import Kind
+from benchmarks.faults.ranks import End, Ranks
+from benchmarks.faults.run import Start
+
+
+class MissedError(RuntimeError):
+    """The fault was not injected: the run had ended before."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fault.
+
+    Args:
+        kind: Its kind.
+        num_ranks: Number of ranks.
+        number: Which one of its kind.
+        fault: What was drawn for it; what shows later is added.
+        folder: Where it takes place.
+        cut_short: The folder of an undisturbed run that was cut short, to resume.
+    """
+
+    kind: Kind
+    num_ranks: int
+    number: int
+    fault: dict[str, Any]
+    folder: Path
+    cut_short: Path
+
+    @property
+    def start(self) -> Start:
+        """The start that is disturbed."""
+        kind = self.kind
+        return Start(str(self.folder), kind.inside, self.fault, None, kind.num_workers, kind.timeout_seconds)
+
+    @property
+    def instant(self) -> Instant:
+        """The instant of the fault."""
+        return Instant(self.fault["step"], self.fault.get("delay", 0.0))
+
+    def resume(self) -> End:
+        """Goes on without the fault, from the newest checkpoint or anew."""
+        with_workers = Start(str(self.folder), resume="newest", num_workers=self.kind.num_workers)
+        return Ranks(with_workers, self.num_ranks).wait(self.kind.limit_seconds)

@@ -1,0 +1,66 @@
+"""Whether a run left out just what it was told to leave out: samples, or updates whose loss is not finite."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.crash_run import END
+from benchmarks.faults.case import Case
+from benchmarks.faults.data import STREAM
+from benchmarks.faults.kinds import Promise
+from benchmarks.faults.outcome import Outcome
+from benchmarks.faults.ranks import End
+from benchmarks.faults.run import NUM_STEPS
+from mixer import Ledger
+
+_SKIPPED = re.compile(r"Update (\d+) is skipped: the loss of \['(\w+)")
+_NAMED = re.compile(r"Update (\d+): the loss of stream '(\w+)' is not finite")
+
+
+def judge_losses(case: Case, undisturbed: Path, outcome: Outcome, end: End) -> None:
+    """Judges a run with losses that are not finite: which updates they were in, and what became of the others."""
+    outcome.has_survived = end.is_well
+    if not end.is_well:
+        outcome.lost = "the run"
+        return
+    frames = [Ledger(folder / "disk" / "run" / "ledger").to_pandas() for folder in (case.folder, undisturbed)]
+    bad = frames[0][(frames[0]["items"] > 0) & frames[0]["loss"].isna()]
+    first = int(bad["step"].min()) if len(bad) else NUM_STEPS + 1
+    befores = [frame[frame["step"] < first].reset_index(drop=True) for frame in frames]
+    if not befores[0].equals(befores[1]):
+        outcome.broken.append("the updates before the first such loss differ")
+    weights = torch.load(case.folder / END, weights_only=False)["weights"].values()
+    are_finite = all(bool(torch.isfinite(weight).all()) for weight in weights)
+    named = {int(step) for step, _ in _NAMED.findall(end.consoles[0])}
+    skipped = {int(step) for step, _ in _SKIPPED.findall(end.consoles[0])}
+    steps = set(np.unique(bad["step"]).tolist())
+    if not steps:
+        outcome.was_injected = False
+    if named != steps:
+        outcome.broken.append(f"updates {sorted(steps)} had such losses, and {sorted(named)} were named")
+    if case.kind.promise is Promise.SKIPS and not (skipped == steps and are_finite):
+        outcome.broken.append(f"updates {sorted(skipped)} were skipped, weights are finite: {are_finite}")
+    outcome.lost = f"{len(skipped)} updates" if case.kind.promise is Promise.SKIPS else "the weights"
+    if case.kind.promise is Promise.WARNS and are_finite:
+        outcome.lost = "nothing"
+
+
+def judge_left_out(case: Case, outcome: Outcome, end: End) -> None:
+    """Judges a run that left a sample out: it is named and counted, and what each stream gave stays the same."""
+    outcome.has_survived = end.is_well
+    if not end.is_well:
+        outcome.lost = "the run"
+        return
+    consoles = "\n".join(end.consoles)
+    missing = [name for name in (one.format(**case.fault) for one in case.kind.names) if name not in consoles]
+    if missing:
+        outcome.broken.append(f"no rank names {missing}")
+    rows = Ledger(case.folder / "disk" / "run" / "ledger").to_pandas()
+    skipped = int(rows[rows["stream"] == STREAM]["skipped"].max())
+    if skipped != 1 or int(rows["skipped"].max()) != 1:
+        outcome.broken.append(f"{skipped} samples were counted as left out")
+    if len(rows["step"].unique()) != NUM_STEPS or not (rows.groupby("stream")["count"].cumsum() == rows["seen"]).all():
+        outcome.broken.append("the streams did not go on as planned")
+    outcome.lost = f"{skipped} sample"

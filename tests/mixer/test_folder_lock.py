@@ -1,0 +1,125 @@
+"""One run at a time in an output folder."""
+
+import errno
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from transformers import TrainerCallback
+
+from mixer import MixingTrainer
+from mixer.folder_lock import LOCK_FILE, FolderLock
+from tests.helpers import Tokens, arguments, build_model
+
+
+@contextmanager
+def held_elsewhere(folder: Path) -> Iterator[int]:
+    """Has another process hold the folder; gives its number, and kills it as suddenly as can be."""
+    reading, writing = os.pipe()
+    process = os.fork()
+    if not process:
+        FolderLock(folder).acquire()
+        os.write(writing, b"x")
+        signal.pause()
+    os.read(reading, 1)
+    try:
+        yield process
+    finally:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+
+
+def new_trainer(folder: Path, callbacks: list[TrainerCallback] | None = None) -> MixingTrainer:
+    options = arguments(folder, max_steps=2, save_strategy="steps", save_steps=1)
+    streams = {"a": Tokens(8, 1), "b": Tokens(8, 2)}
+    return MixingTrainer(build_model("gpt2"), options, train_dataset=streams, callbacks=callbacks)
+
+
+def test_a_second_run_is_refused_by_name_and_spoils_nothing(tmp_path: Path) -> None:
+    first = new_trainer(tmp_path)
+    first.train()
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    with held_elsewhere(tmp_path) as process:
+        owner = rf"in use by another run \(process {process} on {socket.gethostname()}, since 20"
+        for attempt in (first.train, lambda: first.train(resume_from_checkpoint=True), first.newest_checkpoint):
+            with pytest.raises(ValueError, match=owner):
+                attempt()
+        changed = {path for path in tmp_path.rglob("*") if path.stat().st_mtime_ns != before.get(path)}
+        assert changed <= {tmp_path / LOCK_FILE}
+    first.train(resume_from_checkpoint=True)  # the other one was killed, and left nothing that is in the way
+    assert not (tmp_path / LOCK_FILE).exists()
+
+
+def test_the_lock_is_there_while_a_run_lasts_and_gone_after_an_error_too(tmp_path: Path) -> None:
+    owners = []
+
+    class Look(TrainerCallback):
+        def on_step_end(self, *_: object, **__: object) -> None:
+            owners.append(json.loads((tmp_path / LOCK_FILE).read_text())["pid"])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        new_trainer(tmp_path, [Look()]).train()
+    assert owners == [os.getpid()]
+    assert not (tmp_path / LOCK_FILE).exists()
+
+
+def test_two_runs_of_one_process_are_kept_apart_too(tmp_path: Path) -> None:
+    first, second = FolderLock(tmp_path), FolderLock(tmp_path / ".")
+    first.acquire()
+    with pytest.raises(ValueError, match="this one"):
+        second.acquire()
+    second.release()  # it has nothing to let go of
+    assert (tmp_path / LOCK_FILE).exists()
+    first.release()
+    second.acquire()
+    second.release()
+
+
+def test_a_lock_whose_file_says_nothing_is_one_all_the_same(tmp_path: Path) -> None:
+    with held_elsewhere(tmp_path):
+        (tmp_path / LOCK_FILE).write_text("")
+        with pytest.raises(ValueError, match="a process that has just begun"):
+            FolderLock(tmp_path).acquire()
+
+
+def test_a_folder_that_cannot_be_written_is_refused_when_training_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, folder = new_trainer(tmp_path / "run"), tmp_path / "run"
+    opened = os.open
+
+    def read_only(path: object, flags: int, *args: int, **options: int) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return opened(path, flags, *args, **options)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.open", read_only)
+        with pytest.raises(OSError, match=r"output_dir: the run cannot write.*Read-only file system.*another") as error:
+            trainer.train()
+    assert error.value.filename == str(folder)
+    assert os.listdir(folder) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="output_dir: the run cannot write"):
+        FolderLock(tmp_path / "file" / "run").acquire()
+
+
+def test_a_file_system_without_locks_is_said_and_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.lockf", unsupported)
+    monkeypatch.setattr("mixer.folder_lock.logger.warning", lambda text, *values: told.append(text % values))
+    told: list[str] = []
+    lock = FolderLock(tmp_path)
+    lock.acquire()
+    lock.release()
+    assert "has no locks" in told[0]
