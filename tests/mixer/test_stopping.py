@@ -195,8 +195,8 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     trainer = build(tmp_path / "jumping", callbacks=[Jump()], **options)
     trainer.train()
     timed = [value for entry in trainer.state.log_history for name, value in entry.items() if name == "train_runtime"]
-    assert len(timed) == 1
-    assert 0 <= timed[0] < day / 2
+    assert len(timed) > 1
+    assert all(0 <= seconds < day / 2 for seconds in timed)
     monkeypatch.undo()
     expected = {name: part for name, part in end_of(whole).items() if name != "logs"}
     assert_same(end_of(trainer), expected)
