@@ -423,7 +423,7 @@ class MixingMixin(
         if self._mixing is not None:
             self._reporting.note(entries)
         place = len(self.state.log_history)
-        super().log(logs, start_time)
+        super().log(logs, start_time if start_time is None or self._mixing is None else self._start_time)
         if len(self.streams) > MOST_STREAMS_IN_HISTORY:
             names, history = frozenset(self.mixing.names), self.state.log_history
             of_streams = {entry for entry in entries if entry.partition("/")[2] in names}
