@@ -8,6 +8,7 @@ import numpy as np
 
 from mixer.agreement import in_words
 from mixer.bounded import MOST_SAMPLES_OF_AN_UPDATE, finite_number, whole_number
+from mixer.saved_form import check_form
 from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
 from mixer.schedules.limits import check_whole
 
@@ -119,7 +120,9 @@ class BatchSize:
             if allow_inexact:
                 return
             raise ValueError(f"the batch-size schedule was {state['name']} and is {self.schedule.name} now")
+        before = self.schedule.state_dict()
         self.schedule.load_state_dict(state["state"])
+        check_form(state["state"], before, self.schedule.name)
         least = 1 if self.schedule.is_exact else self._world_size
         manual, factor, most = state["manual"], state["own_factor"], MOST_SAMPLES_OF_AN_UPDATE
         self._scheduled = max(whole_number(state["scheduled"], "the batch size", 1, most), least)

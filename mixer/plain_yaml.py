@@ -31,11 +31,11 @@ def load_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any
             return None
         if _size(node, {}) > MOST_PARTS:
             raise ValueError(f"its aliases stand for more than {MOST_PARTS:,} parts")
-        return reader.construct_document(node)  # type: ignore[no-untyped-call]
+        return reader.construct_document(node)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     finally:
-        reader.dispose()  # type: ignore[no-untyped-call]
+        reader.dispose()
 
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:

@@ -10,7 +10,6 @@ import numpy as np
 from mixer.kept_arguments import KeepsArguments
 from mixer.policies.contract import BoolArray, Decision, FloatArray, Int64Array, Mixture, Observation
 from mixer.policies.terms import Terms, terms_of
-from mixer.saved_form import check_form
 
 __all__ = [
     "BoolArray",
@@ -131,7 +130,6 @@ class Policy(KeepsArguments, ABC):
         own = sorted(self.state_dict())
         if sorted(state) != own:
             raise ValueError(f"{type(self).__name__} remembers {own}, but the saved policy state has {sorted(state)}.")
-        check_form(state, self.state_dict(), type(self).__name__)
 
 
 def evaluation_mixture(policy: Policy, mixture: Mixture, first: Decision) -> FloatArray:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from mixer.kept_arguments import KeepsArguments
-from mixer.saved_form import check_form
 from mixer.schedules.limits import Limits
 
 LearningRateRule = Literal["none", "linear", "sqrt"]
@@ -195,5 +194,4 @@ class Schedule(KeepsArguments, ABC):
         own = sorted(self.state_dict())
         if sorted(state) != own:
             raise ValueError(f"{self.name} remembers {own}, but the saved schedule state has {sorted(state)}.")
-        check_form(state, self.state_dict(), self.name)
         self._initial = state["initial"]

@@ -1,5 +1,6 @@
 """A run's folder that somebody else wrote: nothing in it runs code, leaves the folder or breaks what shows it."""
 
+import contextlib
 import csv
 import io
 import json
@@ -63,7 +64,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def _checkpoint(run: Path) -> Path:
-    """The checkpoint, with a marker that says nothing of what its files hold, as one who changes them would write it."""
+    """The checkpoint, its marker as whoever changes its files would write it: with their sizes and no digests."""
     checkpoint = run / f"checkpoint-{SAVED_STEP}"
     marker = json.loads((checkpoint / "complete.json").read_text())
     files = {
@@ -88,10 +89,8 @@ def test_a_malicious_file_of_a_checkpoint_runs_nothing(name: str, form: str, run
         path.write_bytes(pickle.dumps(_Marks(mark)))
     else:
         torch.save({"state": _Marks(mark), "param_groups": []}, path)
-    try:
+    with contextlib.suppress(Exception):  # whatever the Trainer says of its own files
         make_trainer(run).train(resume_from_checkpoint=str(_checkpoint(run)))
-    except Exception as error:  # whatever the Trainer says of its own files
-        assert not isinstance(error, KeyboardInterrupt)
     assert not mark.exists()
 
 
@@ -182,7 +181,7 @@ def named(tmp_path: Path) -> Path:
         )
         ledger.record_clock(step=step, **clock, **rates)
         ledger.record_evaluation(step, dict.fromkeys(AWFUL, 0.5))
-        ledger.record_memory(step, AWFUL[0], {name: 1 for name in AWFUL})
+        ledger.record_memory(step, AWFUL[0], dict.fromkeys(AWFUL, 1))
     ledger.finish()
     return run
 

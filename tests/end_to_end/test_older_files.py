@@ -1,4 +1,4 @@
-"""What earlier versions left on disk is read as it was written, or refused with the way out (tests/fixtures/write.py)."""
+"""What earlier versions left on disk is read as it was written, or refused with the way out."""
 
 import json
 import shutil

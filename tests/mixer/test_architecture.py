@@ -63,6 +63,7 @@ CONTRACT = {
     "mixer.policies.contract",
     "mixer.policies.terms",
     "mixer.gradient_statistics",
+    "mixer.bounded",
 }
 # What many rules share, each of a single idea: read once as well.
 SHARED = {

@@ -531,7 +531,9 @@ class TestResume:
     @pytest.mark.parametrize("version", [None, 0, FORMAT_VERSION + 1])
     def test_another_format_is_refused(self, version: int | None) -> None:
         state = {**make_mixing().state_dict(), "format": version}
-        with pytest.raises(ValueError, match=f"it has format {version}, this version reads format {FORMAT_VERSION}"):
+        with pytest.raises(
+            ValueError, match=f"it has format {version}, .*this version reads (format|up to) {FORMAT_VERSION}"
+        ):
             make_mixing().load_state_dict(state)
 
 
