@@ -20,6 +20,7 @@ from benchmarks.faults.run import Start
 # What a rank has to end by itself after another one ended badly; a launcher would end it then.
 GRACE_SECONDS = 20.0
 _POLL_SECONDS = 0.002
+_LOST_CODE = 255  # of a process whose status the fork server could not tell
 
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["benchmarks.faults.rank"])
@@ -158,7 +159,12 @@ class Ranks:
         return [process for process in others if process is not None and process.exitcode is None]
 
     def _codes(self) -> list[int | None]:
-        return [None if process is None else process.exitcode for process in self.processes]
+        found = [None if process is None else process.exitcode for process in self.processes]
+        written = [path.with_suffix(".code") for path in self._consoles]
+        return [
+            int(path.read_text()) if code == _LOST_CODE and path.is_file() else code
+            for code, path in zip(found, written, strict=True)
+        ]
 
 
 def _pid(process: BaseProcess) -> int:
