@@ -164,7 +164,7 @@ class ResumingMixin(StoppingMixin):
 
     def _take_up_progress(self) -> None:
         """Restores what the Trainer has just set back, at the beginning of its loop."""
-        self._started = time.time()
+        self._started = time.monotonic()
         self._show_length()
         progress = self._progress
         if progress is None:
@@ -208,7 +208,7 @@ class ResumingMixin(StoppingMixin):
         return progress.training_stops and not ended
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        kwargs["start_time"] = self._started
+        kwargs["start_time"] = self._start_time
         if not self._ends_saved_epoch:
             super()._run_epoch(*args, **kwargs)
             return
@@ -237,13 +237,13 @@ class ResumingMixin(StoppingMixin):
             trial,
             epoch,
             ignore_keys_for_eval,
-            self._started,
+            self._start_time,
             learning_rate=progress.learning_rate,
         )
 
     def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> Any:
         """Sums the whole run up, the part before the checkpoint too; see `Trainer._finalize_training`."""
-        return super()._finalize_training(trial, num_train_samples, self._started)
+        return super()._finalize_training(trial, num_train_samples, self._start_time)
 
     def _note_end(self) -> None:
         """Notes on the last checkpoint that the run came to its end."""

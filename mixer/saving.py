@@ -23,7 +23,7 @@ class SavingMixin(UpdateMixin):
 
     _recorder: Recorder
     _user_arguments: Mapping[str, Any] = {}
-    _started: float = 0.0
+    _started: float = 0.0  # when the run would have begun had it never stopped, by a clock that never jumps
     _last_checkpoint: Path | None = None
     # Of the last update: its number, its gradient's norm and its learning rate.
     _last_update: tuple[int | None, Tensor | float | None, float | None] = (None, None, None)
@@ -155,11 +155,16 @@ class SavingMixin(UpdateMixin):
             if self._feed is not None:
                 self._feed.save(Path(output_dir), self.args.process_index)
 
+    @property
+    def _start_time(self) -> float:
+        """When the run began, by the wall clock as it is now: the Trainer takes its own reading of that from it."""
+        return time.time() - (time.monotonic() - self._started)
+
     def _progress_now(self) -> Progress:
         state, control = self.state, self.control
         _, gradient_norm, learning_rate = self._last_update
         return Progress(
-            seconds=time.time() - self._started,
+            seconds=time.monotonic() - self._started,
             running_losses=self.accelerator.gather(self._tr_loss.reshape(1)).tolist(),
             logged_loss=self._total_loss_scalar,
             last_logged_step=self._globalstep_last_logged,

@@ -415,7 +415,7 @@ class MixingMixin(
             logs.update(entries)
         if self._mixing is not None:
             self._reporting.note(entries)
-        super().log(logs, start_time)
+        super().log(logs, start_time if start_time is None or self._mixing is None else self._start_time)
 
     def evaluate(
         self,

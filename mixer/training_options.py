@@ -101,8 +101,8 @@ REFUSED = {
     "average_tokens_across_devices": "average_tokens_across_devices=False weighs the ranks' losses by rank instead "
     "of by item: with unequal counts on the ranks the gradient would not be that of the mixture. Leave it at True.",
     "enable_jit_checkpoint": "enable_jit_checkpoint=True writes checkpoints in the middle of an update, whose "
-    "samples would be lost when the run goes on. Leave it off and save every few minutes (save_steps): a run that is "
-    "killed at any instant goes on exactly from its newest checkpoint.",
+    "samples would be lost when the run goes on. Leave it off: at a SIGTERM train() saves by itself, after the update "
+    "in progress, and a run that is killed at any instant goes on exactly from its newest checkpoint (save_steps).",
     "ignore_data_skip": "ignore_data_skip=True would have rows of iterable streams that were trained on come again. "
     "Leave it off: a stream with a state goes on at once, and of one without, rows are read again and passed over. To "
     "begin the data anew, load the weights and start a new run.",

@@ -1,5 +1,6 @@
 """What each of two ranks does in the tests of stopping: `torchrun ... stopping_worker.py FOLDER [backward|late]`."""
 
+import errno
 import os
 import signal
 import sys
@@ -8,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
+from mixer.checkpoint import step_of
 from mixer.signals import RunInterrupted, RunTerminated
 from tests.distributed.launch import end_with, message_of
 from tests.mixer.test_resume import build, end_of, go_on
@@ -73,6 +76,25 @@ def controls(folder: Path) -> dict[str, Any]:
     }
 
 
+def full(folder: Path) -> dict[str, Any]:
+    """A disk that is full for the one rank that writes, at its second checkpoint, and has room again later."""
+    whole = Trainer._save_optimizer_and_scheduler
+
+    def save(trainer: Any, output_dir: str) -> None:
+        if trainer.args.process_index == 0 and output_dir.endswith("checkpoint-4"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{output_dir}/optimizer.pt")
+        whole(trainer, output_dir)
+
+    trainer = build(folder, save_steps=2, max_steps=6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_save_optimizer_and_scheduler", save)
+        message = message_of(trainer.train)
+    resumed = build(folder, save_steps=2, max_steps=6)
+    from_step = step_of(Path(str(resumed.newest_checkpoint())))
+    go_on(resumed)
+    return {"full": message, "goes on from": from_step, "ends": resumed.state.global_step}
+
+
 def failing(folder: Path, kind: str) -> None:
     """An error in the midst of a backward, or a rank that stays away, on rank 1 alone."""
 
@@ -96,4 +118,4 @@ if __name__ == "__main__":
     place = Path(sys.argv[1])
     if len(sys.argv) > 2:
         failing(place, sys.argv[2])
-    end_with({**signals(place), **controls(place)}, place, "results")
+    end_with({**signals(place), **controls(place), **full(place / "full")}, place, "results")

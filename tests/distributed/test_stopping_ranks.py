@@ -33,6 +33,16 @@ def test_what_a_callback_asks_for_on_one_rank_all_ranks_do(results: list[dict[st
         assert result["late"] == 2
 
 
+def test_a_full_disk_ends_both_ranks_with_what_is_safe_and_both_go_on(results: list[dict[str, Any]]) -> None:
+    first, second = (result["full"] for result in results)
+    assert first.startswith("NotSavedError: [Errno 28] ")
+    assert second.startswith("RemoteError: rank 0 failed: NotSavedError: [Errno 28] ")
+    for told in (first, second):
+        assert "checkpoint-4, its optimizer, could not be written (No space left on device: " in told
+        assert "full/checkpoint-2, by --resume auto" in told
+    assert [(result["goes on from"], result["ends"]) for result in results] == [(2, 6), (2, 6)]
+
+
 def test_the_error_of_one_rank_is_told_by_the_one_that_waits_for_it(tmp_path: Path) -> None:
     codes, output = run_warm("stopping_worker.py", tmp_path, "backward")
     assert codes == [0, 1], output[-4000:]

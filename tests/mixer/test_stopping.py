@@ -178,3 +178,28 @@ def test_a_worker_that_was_forked_outlives_the_update_and_not_much_more() -> Non
     _, status = os.waitpid(worker, 0)
     assert is_left, "it still serves the run"
     assert os.WTERMSIG(status) == signal.SIGTERM
+
+
+def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    day, read = 86_400.0, time.time
+    jumps: list[float] = []
+
+    class Jump(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+            jumps.append(-day if state.global_step % 2 else 2 * day)
+
+    monkeypatch.setattr(time, "time", lambda: read() + sum(jumps))
+    options = {"include_num_input_tokens_seen": True}
+    whole = build(tmp_path / "still", **options)
+    whole.train()
+    trainer = build(tmp_path / "jumping", callbacks=[Jump()], **options)
+    trainer.train()
+    timed = [value for entry in trainer.state.log_history for name, value in entry.items() if name == "train_runtime"]
+    assert len(timed) > 1
+    assert all(0 <= seconds < day / 2 for seconds in timed)
+    monkeypatch.undo()
+    expected = {name: part for name, part in end_of(whole).items() if name != "logs"}
+    assert_same(end_of(trainer), expected)
+    resumed = build(tmp_path / "jumping", **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "jumping" / "checkpoint-8"))
+    assert 0 <= resumed._progress_now().seconds < day / 2
