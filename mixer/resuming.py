@@ -101,7 +101,9 @@ class ResumingMixin(StoppingMixin):
             return
         check_same({"streams": list(self.mixing.names)}, self._agreement)  # in their order, by which ranks share them
         training = shared_options(self.args.to_dict())  # type: ignore[no-untyped-call]
-        check_same({"train()": does, "training": training, "mixture": self.mixing.state_dict()}, self._agreement)
+        skipping = {"streams": sorted(self._skipping.stream_ids), "max_skipped_share": self._skipping.max_share}
+        run = {"train()": does, "training": training, "mixture": self.mixing.state_dict(), "on_sample_error": skipping}
+        check_same(run, self._agreement)
         if uses_folder:
             folder = Path(str(self.args.output_dir))
             check_shared(folder, self.args.should_save, self._agreement, _UNSEEN, _CROWDED)

@@ -1,5 +1,6 @@
 """What each rank does in the tests of faults in data and decisions: `bad_data_worker.py FOLDER SCENARIO...`."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -121,7 +122,7 @@ def main() -> None:
     if names[0] == "alone":  # no collective after it
         message = alone(folder, names[1])
         (folder / f"{names[1]}-{torch.distributed.get_rank()}.txt").write_text(message)
-        return
+        os._exit(0)  # with its connections, which the other rank waits for
     end_with({name: globals()[name](folder) for name in names}, folder, "results")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mixer import Ledger
 from tests.distributed.launch import results_of
 from tests.distributed.warm import launch_warm, run_warm
 from tests.helpers import Tokens, weights_of
@@ -79,5 +80,6 @@ def test_an_error_in_the_midst_of_an_update_is_told_on_both(name: str, told: lis
     run_warm("bad_data_worker.py", tmp_path, "alone", name)
     messages = sorted((tmp_path / f"{name}-{rank}.txt").read_text() for rank in range(2))
     assert [message.startswith("RemoteError: rank") for message in messages].count(True) == 1
+    assert Ledger(tmp_path / "ledger").to_pandas()["step"].max() >= 2  # what was trained until then is kept
     remote = next(message for message in messages if message.startswith("RemoteError"))
     assert all(part in remote for part in told)
