@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import sys
 import traceback
+from pathlib import Path
 
 import torch
 import torch.distributed
@@ -53,6 +54,7 @@ def be_a_rank(start: Start, console: str, environment: dict[str, str]) -> None:
     except BaseException:  # as an interpreter would end
         traceback.print_exc()
         code = 1
+    Path(console).with_suffix(".code").write_text(str(code))  # what forked it loses the status now and then
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

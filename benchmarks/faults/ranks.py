@@ -1,5 +1,6 @@
 """Ranks that are forked from a process that has imported everything, and a watchdog that lets none of them hang."""
 
+import contextlib
 import multiprocessing
 import os
 import time
@@ -20,6 +21,7 @@ from benchmarks.faults.run import Start
 # What a rank has to end by itself after another one ended badly; a launcher would end it then.
 GRACE_SECONDS = 20.0
 _POLL_SECONDS = 0.002
+_LOST_CODE = 255  # of a process whose status the fork server could not tell
 
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["benchmarks.faults.rank"])
@@ -108,7 +110,8 @@ class Ranks:
         """
         for rank, process in enumerate(self.processes):
             if process is not None and process.is_alive() and (ranks is None or rank in ranks):
-                os.kill(_pid(process), number)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(_pid(process), number)
 
     def loader_workers(self, rank: int) -> list[psutil.Process]:
         """Lists the worker processes of a rank.
@@ -120,7 +123,11 @@ class Ranks:
             The processes.
         """
         process = self.processes[rank]
-        return [] if process is None or not process.is_alive() else psutil.Process(_pid(process)).children()
+        if process is None or not process.is_alive():
+            return []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(_pid(process)).children()
+        return []
 
     def wait(self, limit_seconds: float, apart_from: int | None = None) -> End:
         """Waits until all ranks have ended, and kills those that do not.
@@ -148,9 +155,10 @@ class Ranks:
         """Kills all ranks and their workers."""
         for process in self.processes:
             if process is not None and process.is_alive():
-                found = psutil.Process(_pid(process))
-                for one in [*found.children(recursive=True), found]:
-                    one.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                    found = psutil.Process(_pid(process))
+                    for one in [*found.children(recursive=True), found]:
+                        one.kill()
                 process.join()
 
     def _running(self, apart_from: int | None) -> list[BaseProcess]:
@@ -158,7 +166,12 @@ class Ranks:
         return [process for process in others if process is not None and process.exitcode is None]
 
     def _codes(self) -> list[int | None]:
-        return [None if process is None else process.exitcode for process in self.processes]
+        found = [None if process is None else process.exitcode for process in self.processes]
+        written = [path.with_suffix(".code") for path in self._consoles]
+        return [
+            int(path.read_text()) if code == _LOST_CODE and path.is_file() else code
+            for code, path in zip(found, written, strict=True)
+        ]
 
 
 def _pid(process: BaseProcess) -> int:
