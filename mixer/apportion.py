@@ -63,7 +63,8 @@ def _first_to_wait(owed: FloatArray, counts: FloatArray) -> Int64Array:
     served = np.flatnonzero(counts)
     behind = (owed - counts)[served]
     order = np.argsort(behind, kind="stable")
-    return served[order[behind[order] < behind.min() + 1.0]]
+    first: Int64Array = served[order[behind[order] < behind.min() + 1.0]]
+    return first
 
 
 def _apportion_nonzero(shares: FloatArray, total: int, carry: FloatArray) -> tuple[Int64Array, FloatArray]:

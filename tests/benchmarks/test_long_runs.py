@@ -70,5 +70,6 @@ def test_training_leaves_no_objects_behind(tmp_path: Path) -> None:
     trainer.train()
     objects = [state.objects - 2 * number for number, state in enumerate(watching.states)]  # but for what watches
     entries = len(trainer.state.log_history) // 2  # of half of the run
-    assert max(objects[-3:]) - max(objects[2:5]) < entries + 25, objects  # an object an update would be 50 more
+    # Ten evaluations and twenty checkpoints leave about 50 more in half of the run; two objects an update would be 100.
+    assert max(objects[-3:]) - max(objects[2:5]) < entries + 100, objects
     assert max(state.files for state in watching.states[5:]) <= max(state.files for state in watching.states[:5])
