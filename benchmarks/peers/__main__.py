@@ -88,6 +88,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="of `mixing`")
     parser.add_argument("--steps", type=int, default=300, help="updates of a run of `mixing`")
     parser.add_argument("--seeds", type=int, default=3, help="rounds of `continual` and `gramian`")
+    parser.add_argument("--protocols", nargs="+", choices=["split", "permuted"], default=["split", "permuted"])
     parser.add_argument("--tasks", type=int, default=20, help="of permuted MNIST")
     parser.add_argument("--samples-per-task", type=int, default=10_000, help="of permuted MNIST")
     parser.add_argument("--gramian-steps", type=int, default=15, help="turns in each round of `gramian`")
@@ -95,6 +96,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     args.parts, args.divisor = args.parts or list(_PARTS), 1
     if args.quick:
         args.rounds = args.seeds = 1
+        args.protocols = ["permuted"]
         args.steps, args.tasks, args.samples_per_task, args.gramian_steps, args.divisor = 10, 2, 500, 2, 10
     return args
 

@@ -25,7 +25,6 @@ _ROWS = (4_000, 2_400, 1_600)  # of each domain: as its share, so that all loade
 _VALIDATION_ROWS, _LENGTH = 200, 64
 _TIED = "llama, tied"
 _CASES = ("mlp", "llama", _TIED)
-_PROTOCOLS = ("split", "permuted")
 # Not tried here; said by a maintainer.
 _AVALANCHE_LACKS = "accelerate, DeepSpeed, fp16, gradient accumulation (not tried: ContinualAI/avalanche#1477)"
 
@@ -134,7 +133,7 @@ def continual(args: argparse.Namespace) -> Figures:
     if args.data_dir is None or not (args.data_dir / "mnist.npz").is_file():
         return {"missing": "not run: it needs --data-dir with mnist.npz"}
     found = {}
-    for protocol in _PROTOCOLS:
+    for protocol in args.protocols:
         options = {"protocol": protocol, "data_dir": str(args.data_dir.resolve()), "threads": args.threads}
         sizes = {"tasks": args.tasks, "samples_per_task": args.samples_per_task}
         found[protocol] = take_part(
