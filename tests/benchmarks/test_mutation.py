@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("mutmut", reason="the package `mutmut` is not installed")
 
-from benchmarks.mutant_tests import put_in
 from benchmarks.mutants import Mutant, mutants_of
+from benchmarks.source_in_place import put_in
 
 SOURCE = '''"""A module."""
 
