@@ -7,6 +7,12 @@ VENV_PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.installed
+PEERS_VENV := .venv-peers
+PEERS_STAMP := $(PEERS_VENV)/.installed
+# Where mnist.npz is, for the part of `make peers` that needs it.
+DATA_DIR := data
+# Of `make test-random`.
+SEED := 1
 TWO_RANKS := $(VENV)/bin/torchrun --standalone --nproc_per_node 2 -m mixer
 LAUNCH := $(TWO_RANKS) train recipes/demo.yaml
 CONTINUAL := $(TWO_RANKS) continual recipes/continual.yaml --resume never
@@ -15,7 +21,7 @@ CONTINUAL := $(TWO_RANKS) continual recipes/continual.yaml --resume never
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo demo-continual pictures docs test test-lowest test-python lint format clean
+.PHONY: demo demo-continual pictures docs test test-lowest test-python test-random coverage mutation peers lint format clean
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	test -x $(VENV_PYTHON) || $(PYTHON) -m venv $(VENV)
@@ -30,6 +36,14 @@ $(DOCS_STAMP): pyproject.toml constraints.txt
 	$(DOCS_VENV)/bin/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'], sep='\n')" > $(DOCS_VENV)/requirements.txt
 	$(DOCS_VENV)/bin/python -m pip install --quiet --constraint constraints.txt --requirement $(DOCS_VENV)/requirements.txt
 	touch $(DOCS_STAMP)
+
+$(PEERS_STAMP): pyproject.toml $(CONSTRAINTS) benchmarks/peers/requirements.txt benchmarks/peers/requirements-avalanche.txt
+	test -x $(PEERS_VENV)/bin/python || $(PYTHON) -m venv $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) torch
+	$(PEERS_VENV)/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable . --requirement benchmarks/peers/requirements.txt
+	@# Apart: torchvision's wheels cannot be imported beside a torch for CPUs, and transformers would try to.
+	$(PEERS_VENV)/bin/python -m pip install --quiet --no-deps --upgrade --target $(PEERS_VENV)/avalanche --requirement benchmarks/peers/requirements-avalanche.txt
+	touch $(PEERS_STAMP)
 
 demo: $(STAMP)
 	$(LAUNCH) --training.output_dir runs/demo/adaptive
@@ -64,6 +78,25 @@ test-lowest:
 test-python:
 	$(MAKE) test VENV=.venv-$(notdir $(PYTHON))
 
+# All tests in another order, of files and of tests in each: make test-random SEED=7
+test-random: $(STAMP)
+	$(VENV_PYTHON) -m pytest -n 2 --dist loadfile --random-order --random-order-seed=$(SEED)
+
+# Which branches the tests take, in ranks and commands too. Fails below 90 %.
+coverage: $(STAMP)
+	$(VENV_PYTHON) -m coverage erase
+	$(VENV_PYTHON) -m coverage run -m pytest -n 2 --dist loadfile
+	$(VENV_PYTHON) -m coverage combine --quiet
+	$(VENV_PYTHON) -m coverage report
+
+# Small changes to what decides a run, and which of them no test notices. Fails where fewer than 85 % are noticed.
+mutation: $(STAMP)
+	$(VENV_PYTHON) -m benchmarks.mutation
+
+# This toolkit beside others, on the same work, in an environment of its own: docs/peers.md.
+peers: $(PEERS_STAMP)
+	$(PEERS_VENV)/bin/python -m benchmarks.peers --data-dir $(DATA_DIR) --json runs/peers.json --markdown runs/peers.md
+
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -74,4 +107,4 @@ format: $(STAMP)
 	$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf .venv* build site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv* build site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

@@ -75,12 +75,7 @@ class Stream:
     on_sample_error: OnSampleError | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name.strip():
-            raise ValueError(f"A stream needs a name that is not empty, got {self.name!r}.")
-        if not self.name.isprintable():
-            raise ValueError(f"Stream name {self.name!r}: it is shown on terminals, use printable characters.")
-        if "/" in self.name:
-            raise ValueError(f"Stream name {self.name!r}: '/' separates the parts of a log key, use another character.")
+        self._check_name()
         if self.on_sample_error is not None:
             check_choice(self.on_sample_error, f"Stream {self.name!r}: on_sample_error")
         _check_dataset(self)
@@ -88,6 +83,22 @@ class Stream:
         self._check_own_form()
         if self.weight is not None and not (math.isfinite(self.weight) and self.weight >= 0):
             raise ValueError(f"Stream {self.name!r}: weight must be a finite number of 0 or more, got {self.weight}.")
+        self._check_epochs()
+        if not 0.0 <= self.enters_at < self.leaves_at <= 1.0:
+            raise ValueError(
+                f"Stream {self.name!r}: 0 <= enters_at < leaves_at <= 1 must hold (shares of the run), "
+                f"got {self.enters_at} and {self.leaves_at}."
+            )
+
+    def _check_name(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise ValueError(f"A stream needs a name that is not empty, got {self.name!r}.")
+        if not self.name.isprintable():
+            raise ValueError(f"Stream name {self.name!r}: it is shown on terminals, use printable characters.")
+        if "/" in self.name:
+            raise ValueError(f"Stream name {self.name!r}: '/' separates the parts of a log key, use another character.")
+
+    def _check_epochs(self) -> None:
         if self.is_memory and self.max_epochs is not None:
             raise ValueError(
                 f"Stream {self.name!r}: a memory has no epochs, so max_epochs={self.max_epochs} has no meaning. Say by "
@@ -103,11 +114,6 @@ class Stream:
             raise ValueError(
                 f"Stream {self.name!r}: max_epochs must leave at least one of its {len(self.dataset)} samples, "
                 f"got {self.max_epochs}. Use None for a stream that is repeated without end."
-            )
-        if not 0.0 <= self.enters_at < self.leaves_at <= 1.0:
-            raise ValueError(
-                f"Stream {self.name!r}: 0 <= enters_at < leaves_at <= 1 must hold (shares of the run), "
-                f"got {self.enters_at} and {self.leaves_at}."
             )
 
     def _check_numbers(self) -> None:

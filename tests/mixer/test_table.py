@@ -351,7 +351,10 @@ class TestTruncate:
         table = make_table(tmp_path)
         append(table, 1, 2, 3, 4)
         table.seal()
-        with patch("mixer.table_files.pq.write_table", side_effect=OSError("full")), pytest.raises(OSError, match="full"):
+        with (
+            patch("mixer.table_files.pq.write_table", side_effect=OSError("full")),
+            pytest.raises(OSError, match="full"),
+        ):
             table.truncate(2)
         resumed = make_table(tmp_path)
         resumed.truncate(2)
