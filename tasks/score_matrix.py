@@ -47,12 +47,10 @@ class ScoreMatrix:
         path: str | Path | None = None,
     ):
         self.task_names = tuple(task_names)
-        are_names = all(isinstance(name, str) and name.isprintable() for name in self.task_names)
+        are_names = all(isinstance(name, str) and _is_text(name) for name in self.task_names)
         is_list = not isinstance(task_names, str) and self.task_names and are_names
         if not is_list or len(set(self.task_names)) < len(self.task_names):
-            raise ValueError(
-                f"task_names must be at least one name, each another and printable, but is {task_names!r}."
-            )
+            raise ValueError(f"task_names must be at least one name, each another, but is {task_names!r}.")
         self.higher_is_better = higher_is_better
         self.metric, self.beta = metric, beta
         self.path = None if path is None else Path(path)
@@ -217,6 +215,11 @@ class ScoreMatrix:
             },
         }
         write_json(self.path, content)
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be written: half of a character, as JSON may have it, cannot."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _check_within(name: str, number: int, least: int, most: int | None) -> None:

@@ -12,8 +12,8 @@ import yaml
 from mixer.plain_yaml import load_yaml
 from mixer.trackers.redacting import redacted
 
-# What Markdown reads as links, pictures, code and ends of cells.
-_MARKDOWN = re.compile(r"[\\`|\[\]!]")
+# What Markdown reads as code, ends of cells, and links and pictures.
+_MARKDOWN = re.compile(r"[\\`|]|\](?=[(\[:])")
 
 
 @dataclass(frozen=True)
