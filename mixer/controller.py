@@ -387,7 +387,8 @@ class Mixing:
         Args:
             state: What `state_dict` gave.
             allow_inexact: Goes on as near as can be where something is not what it was: streams are known by name, new
-                ones begin, those that are gone are forgotten; a policy of another kind or of other streams starts anew.
+                ones begin, those that are gone are forgotten; a policy of another kind or of other streams starts
+                anew, and so does a batch size that began as another one.
 
         Raises:
             ValueError: If it is of another format, other streams, another policy or another batch size; the
@@ -403,14 +404,14 @@ class Mixing:
             self._weights.check_policy(weights)
         self.planner.load_state_dict(state["planner"], allow_inexact)
         self.clock.load_state_dict(state["clock"], allow_inexact)
-        self._size.load_state_dict(state["batch_size"], allow_inexact)
+        if state["clock"]["initial_batch_size"] == self._size.initial:  # else the size that is asked for now begins
+            self._size.load_state_dict(state["batch_size"], allow_inexact)
         self.clock.resize(self._size.value)
         counts = [whole_number(count, "the tokens of a stream", most=MOST_COUNT) for count in state["num_tokens"]]
         tokens = dict(zip(streams, counts, strict=True))
         self.num_tokens = np.array([tokens.get(name, 0) for name in self.names], dtype=np.int64)
-        skipped = dict(
-            zip(streams, state.get("skipped", [0] * len(streams)), strict=True)
-        )  # older versions skipped none
+        of_older = [0] * len(streams)  # versions that skipped none
+        skipped = dict(zip(streams, state.get("skipped", of_older), strict=True))
         self.skipped = np.array([skipped.get(name, 0) for name in self.names], dtype=np.int64)
         self._weights.skip_to(self.clock.step)
         if weights["policy"]["name"] == self.policy.name and streams == list(self.names):

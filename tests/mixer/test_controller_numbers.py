@@ -323,7 +323,7 @@ class TestState:
         update(mixing)
         state = through_json(mixing.state_dict())
         assert (state["format"], state["num_tokens"]) == (FORMAT_VERSION, [40, 40, 60])
-        assert set(state) == {"format", "clock", "batch_size", "planner", "weights", "num_tokens"}
+        assert set(state) == {"format", "clock", "batch_size", "planner", "weights", "num_tokens", "skipped"}
 
     def test_everything_comes_back(self) -> None:
         mixing = sized(Sizes(20, 30), Recording([2, 1, 1]))

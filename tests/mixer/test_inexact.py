@@ -101,11 +101,12 @@ def test_another_seed_is_another_order() -> None:
     assert after.seen.tolist() == [12]
 
 
-def _trainer(folder: Path, streams: dict[str, Any], max_steps: int, **options: Any) -> MixingTrainer:
+def _trainer(
+    folder: Path, streams: dict[str, Any], max_steps: int, batch_size: Any = 6, **options: Any
+) -> MixingTrainer:
     args = arguments(folder, max_steps=max_steps, save_strategy="steps", save_steps=3, logging_steps=2)
-    return MixingTrainer(
-        build_model("llama"), args, train_dataset=streams, mixing="Uniform", batch_size=6, epoch_size=60, **options
-    )
+    options = {"batch_size": batch_size, "epoch_size": 60, **options}
+    return MixingTrainer(build_model("llama"), args, train_dataset=streams, mixing="Uniform", **options)
 
 
 def test_a_run_takes_up_one_stream_more(tmp_path: Path) -> None:
@@ -131,3 +132,15 @@ def test_a_run_that_fits_is_resumed_exactly_even_if_it_need_not_be(tmp_path: Pat
     resumed = _trainer(tmp_path / "parts", streams, max_steps=6, allow_inexact=True)
     resumed.train(resume_from_checkpoint=str(tmp_path / "parts" / "checkpoint-3"))
     assert resumed.ledger.to_pandas().equals(whole.ledger.to_pandas())
+
+
+def test_the_batch_size_that_is_asked_for_now_rules(tmp_path: Path) -> None:
+    streams = {"a": Tokens(40, 1), "b": Tokens(30, 2)}
+    _trainer(tmp_path, streams, max_steps=3).train()
+    with pytest.raises(ValueError, match=r"batch_size was 6 .* is 4 now.* set allow_inexact=True"):
+        _trainer(tmp_path, streams, max_steps=6, batch_size=4).train(resume_from_checkpoint=True)
+    trainer = _trainer(tmp_path, streams, max_steps=6, batch_size=4, allow_inexact=True)
+    trainer.train(resume_from_checkpoint=True)
+    rows = trainer.ledger.to_pandas()
+    assert rows.groupby("step")["count"].sum().tolist() == [6, 6, 6, 4, 4, 4]
+    assert rows[rows["step"] == 6]["seen"].tolist() == [15, 15]
