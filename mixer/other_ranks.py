@@ -12,6 +12,7 @@ from mixer.notes import has_waited, leave_note, note_waiting, read_note
 # These are raised on all ranks together, and say everything.
 _TOLD = (RemoteError, DisagreementError, MicroBatchMemoryError)
 _SECONDS_TO_BE_TOLD = 1.0
+_LATE = "timed out|timeout"  # gloo says the one of a rank that it waits for, the other once it has given one up
 OUT_OF_MEMORY = "Out of memory: "
 
 
@@ -43,7 +44,7 @@ def explained(error: Exception, where: str, rank: int, world_size: int, timeout_
         return None
     if note is not None:
         return RemoteError(note)
-    if "timed out" not in str(error).lower():
+    if not re.search(_LATE, str(error), re.IGNORECASE):
         return None
     late = _late(rank, world_size)
     message = (
@@ -58,7 +59,7 @@ def explained(error: Exception, where: str, rank: int, world_size: int, timeout_
 def _is_of_a_connection(error: Exception) -> bool:
     """Whether an error is that of a collective in which another rank is missing, as far as its text says so."""
     of_torch = type(error) is RuntimeError or isinstance(error, dist.DistError)
-    return of_torch and re.search("gloo|nccl|connection|socket|timed out", str(error), re.IGNORECASE) is not None
+    return of_torch and re.search(f"gloo|nccl|connection|socket|{_LATE}", str(error), re.IGNORECASE) is not None
 
 
 def _late(rank: int, world_size: int) -> str:

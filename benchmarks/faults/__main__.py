@@ -76,9 +76,9 @@ def markdown_of(outcomes: Sequence[Outcome], kinds: Sequence[Kind]) -> str:
         "| fault | what | promise | ranks | injected | survived | equal | lost | s |",
         "|---|---|---|" + "---:|" * 6,
     ]
-    for name, ranks, injected, survived, equal, lost, _, seconds, _ in rows_of(outcomes, kinds):
+    for name, ranks, injected, survived, equal, lost, _, seconds, broken in rows_of(outcomes, kinds):
         kind = by_name[name]
-        cells = (f"`{name}`", kind.what, kind.promise.value, ranks, injected, survived, equal, lost, seconds)
+        cells = (f"`{name}`", kind.what, kind.promise.value, ranks, injected, survived, equal, lost, seconds, broken)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

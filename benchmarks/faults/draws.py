@@ -49,11 +49,6 @@ def step_of_rank(generator: random.Random, known: Known) -> dict[str, Any]:
     return {**step(generator, known), **rank(generator, known)}
 
 
-def sample(generator: random.Random, known: Known) -> dict[str, Any]:
-    """The `index` of a sample that the run reads."""
-    return {"index": generator.choice(known.read())}
-
-
 def unknown_sample(generator: random.Random, known: Known) -> dict[str, Any]:
     """The `index` of one by which a replay buffer does not know the data set again: else it is another one to it."""
     first = set(np.linspace(0, known.num_samples - 1, 8).astype(int).tolist())
