@@ -80,15 +80,21 @@ class Ledger:
             self._close()
             if self.folder.exists():
                 self.folder.rename(next(path for path in self._archives() if not path.exists()))
+            for table in self._tables():
+                table.reset()
         else:
             for table in self._tables():
                 table.truncate(resume_step, num_evaluations if table is self._evaluations else None)
         self._note = {"format": FORMAT_VERSION, **description}
         write_json(self.folder / "ledger.json", self._note)
 
-    def last_step(self) -> int:
-        """Gives the last update that is in sealed parts, 0 if there is none."""
-        return max(self._clock.last_step(), 0)
+    def num_rows(self) -> dict[str, int]:
+        """Counts the rows of each table, for a checkpoint to know what was there.
+
+        Returns:
+            How many there are by table; nothing where this process does not write.
+        """
+        return {table.folder.name: table.num_rows() for table in self._tables()} if self.is_writer else {}
 
     def record_streams(self, step: int, names: tuple[str, ...], columns: Mapping[str, NDArray[Any]]) -> None:
         """Adds an update's rows, one a stream.

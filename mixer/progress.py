@@ -27,6 +27,7 @@ class Progress:
         num_evaluations: Rows of the ledger on evaluations at this very step.
         recorder: What the next log entry will say of the streams; see `Recorder.state_dict`.
         methods: What it will say of methods; older versions had none.
+        ledger_rows: Rows of each of the ledger's tables, on the rank that writes it; older versions did not say.
     """
 
     seconds: float
@@ -42,6 +43,7 @@ class Progress:
     num_evaluations: int
     recorder: dict[str, Any]
     methods: dict[str, Any] = field(default_factory=dict)
+    ledger_rows: dict[str, int] = field(default_factory=dict)
 
     def running_loss(self, rank: int, world_size: int) -> float:
         """Gives a rank its sum of losses.
@@ -74,7 +76,7 @@ class Progress:
             ValueError: If a field is missing, unknown or of another kind.
         """
         own = {one.name for one in fields(cls)}
-        missing, unknown = own - state.keys() - {"methods"}, state.keys() - own
+        missing, unknown = own - state.keys() - {"methods", "ledger_rows"}, state.keys() - own
         if missing or unknown:
             raise ValueError(f"the saved progress lacks {sorted(missing)} and has {sorted(unknown)} too many")
         read = {name: _READERS[name](value, name) for name, value in state.items()}
@@ -104,6 +106,10 @@ def _flag(value: Any, name: str) -> bool:
     return value
 
 
+def _counts(value: Any, name: str) -> dict[str, int]:
+    return {key: whole_number(count, f"{name}, {key}") for key, count in _mapping(value, name).items()}
+
+
 def _mapping(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{name} must be a mapping, but {value!r} was saved")
@@ -117,6 +123,7 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     **dict.fromkeys(("epoch_end_is_left", "epoch_stops", "training_stops"), _flag),
     **dict.fromkeys(("recorder", "methods"), _mapping),
     "running_losses": _numbers,
+    "ledger_rows": _counts,
 }
 
 

@@ -147,23 +147,32 @@ class ResumingMixin(StoppingMixin):
         if self.args.should_save:
             supersede(Path(str(self._get_output_dir(self._trial))), self._last_checkpoint)
 
-    def _begin_ledger(self, resume_step: int | None, description: dict[str, Any], num_evaluations: int | None) -> None:
-        was_there = self.ledger.folder.exists()
-        self.ledger.begin(resume_step, description, num_evaluations)
-        if resume_step is None or not self.ledger.is_writer:
+    def _begin_ledger(self, resume_step: int | None, description: dict[str, Any]) -> None:
+        was_there, progress = self.ledger.folder.exists(), self._progress
+        self.ledger.begin(resume_step, description, None if progress is None else progress.num_evaluations)
+        if progress is None or not self.ledger.is_writer:
             return
-        last = self.ledger.last_step()
         if not was_there:
             logger.warning(
                 "%s is not there: the ledger begins after the checkpoint. What was before is where rank 0 was then.",
                 self.ledger.folder,
             )
-        elif last < resume_step:
-            logger.warning(
-                "%s lacks updates %d to %d, which the checkpoint has: the file that held them is gone, or its end was "
-                "torn. The run goes on without; to record them once more, resume from a checkpoint before them.",
-                *(self.ledger.folder, last + 1, resume_step),
+            return
+        there, asked = self.ledger.num_rows(), progress.ledger_rows
+        lacking = {table: num for table in there if (num := asked.get(table, 0) - there[table]) > 0}
+        if not lacking:
+            return
+        missing = ", ".join(f"{self.ledger.folder / table} lacks {num} rows" for table, num in lacking.items())
+        message = (
+            f"{missing} that were there when the checkpoint of update {resume_step} was written: a file of it is gone, "
+            "or the end of one was damaged."
+        )
+        if not self._allow_inexact:
+            raise ValueError(
+                f"{message} Resume from a checkpoint before them, which records them once more, or go on without them "
+                "by allow_inexact=True."
             )
+        logger.warning("%s The run goes on without them.", message)
 
     def _take_up_progress(self) -> None:
         """Restores what the Trainer has just set back, at the beginning of its loop."""

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,10 +142,12 @@ class SavingMixin(UpdateMixin):
             super()._save_rng_state(output_dir)
         if self._mixing is None:
             return
+        ledger_rows: dict[str, int] = {}
         with self._putting_errors_off("the ledger that it counts on"):
             self._recorder.settle()
             self.ledger.sync()
-        progress = self._progress_now()
+            ledger_rows = self.ledger.num_rows()
+        progress = replace(self._progress_now(), ledger_rows=ledger_rows)
         with self._putting_errors_off("the state of its mixture"):
             if self.args.should_save:
                 loader = self._present_loader

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mixer.table_files import files_of, number_of, open_tail, read_part, read_tail, write_part, write_rows
+from mixer.table_files import files_of, num_rows_of, number_of, open_tail, read_part, read_tail, write_part, write_rows
 
 # Rows that may gather in memory: of many streams, or of steps without a model, seconds would bring millions.
 _ROWS_IN_MEMORY = 16_384
@@ -37,6 +37,7 @@ class Table:
         self._flush_interval_seconds = flush_interval_seconds
         self._buffer: list[Mapping[str, Any]] = []
         self._num_buffered_rows = self._num_tail_rows = 0
+        self._sizes: dict[Path, int] = {}  # rows of the parts that were counted
         self._last_flush = time.monotonic()
         self._file: Any = None
         self._writer: Any = None
@@ -117,6 +118,12 @@ class Table:
             self._failure = self._file = self._writer = None
             self._buffer.clear()
 
+    def reset(self) -> None:
+        """Forgets the files that were there: their folder was put aside."""
+        self._buffer.clear()
+        self._sizes.clear()
+        self._num_buffered_rows = self._num_tail_rows = 0
+
     def truncate(self, step: int, num_rows_of_step: int | None = None) -> None:
         """Drops the rows after a step, to go on from there.
 
@@ -125,6 +132,7 @@ class Table:
             num_rows_of_step: How many rows of that step stay, the first ones; `None` for all.
         """
         self.seal()
+        self._sizes.clear()
         mixed: list[tuple[Path, pa.Table]] = []
         for path in reversed(self._parts()):
             part = read_part(path, self.schema)
@@ -146,11 +154,12 @@ class Table:
             elif not stays.all():
                 write_part(path, part.filter(stays))
 
-    def last_step(self) -> int:
-        """Gives the last step that a sealed row is of; -1 if there is none."""
-        parts = self._parts()
-        steps = pa.schema([self.schema.field("step")])
-        return int(read_part(parts[-1], steps).column("step")[-1].as_py()) if parts else -1
+    def num_rows(self) -> int:
+        """Counts the rows that this process goes on from and has added."""
+        for path in self._parts():
+            if path not in self._sizes:
+                self._sizes[path] = num_rows_of(path)
+        return sum(self._sizes.values()) + self._num_tail_rows + self._num_buffered_rows
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Reads all rows, those in memory too.

@@ -271,9 +271,8 @@ class MixingMixin(
             "batch_size": self._mixture.schedule.name,
             "run": self.describe_run(),
         }
-        num_evaluations = None if progress is None else progress.num_evaluations
         self._agreement.together(partial(self._begin_progress, progress))
-        self._agreement.together(partial(self._begin_ledger, resume_step, description, num_evaluations))
+        self._agreement.together(partial(self._begin_ledger, resume_step, description))
         self._recorder = self._new_recorder(mixing)
         self._load_log_state({} if progress is None else progress.methods)
         self._conventions, self._finished, self._policy_error, self._method_error = {}, None, None, None
