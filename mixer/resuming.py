@@ -31,6 +31,7 @@ _CROWDED = "Set save_on_each_node=False, since they share a file system, or give
 class ResumingMixin(StoppingMixin):
     """A Trainer that chooses a whole checkpoint, on all ranks alike, and does just what was left to do after it."""
 
+    _allow_inexact: bool
     _choice: Choice | None = None
     _progress: Progress | None = None  # that of the checkpoint from which the run goes on
     _ends_saved_epoch: bool = False
