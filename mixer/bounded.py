@@ -179,11 +179,11 @@ def finite_numbers(values: Any, name: str, length: int | None = None) -> NDArray
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} stands twice")
+    content: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in content:
+            raise ValueError(f"the key {name!r} stands twice")
+        content[name] = value
     return content
 
 
