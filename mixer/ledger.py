@@ -88,7 +88,8 @@ class Ledger:
 
     def last_step(self) -> int:
         """Gives the last update that is in sealed parts, 0 if there is none."""
-        return max(self._clock.last_step(), 0)
+        tables = (self._clock, self._streams)  # the first versions wrote no clock
+        return next((step for table in tables if (step := table.last_step()) >= 0), 0)
 
     def record_streams(self, step: int, names: tuple[str, ...], columns: Mapping[str, NDArray[Any]]) -> None:
         """Adds an update's rows, one a stream.

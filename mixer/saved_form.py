@@ -7,8 +7,9 @@ import numpy as np
 
 from mixer.policies.base import Policy
 from mixer.schedules.base import Schedule
+from mixer.shortened import shortened
 
-_MOST_LEVELS = 8
+_MOST_LEVELS, _LONGEST = 8, 80
 _OWN = ("mixer", "replay", "tasks")
 
 
@@ -88,4 +89,4 @@ def _collect(rule: Any, length: int, place: str, found: dict[str, tuple[int, ...
 
 
 def _kind(value: Any) -> str:
-    return "nothing" if value is None else f"{type(value).__name__} {value!r}"[:80]
+    return "nothing" if value is None else f"{type(value).__name__} {shortened(repr(value), _LONGEST)}"

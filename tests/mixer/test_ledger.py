@@ -265,6 +265,14 @@ class TestOlderVersions:
         assert updates["train_seconds"].tolist() == [1.0, 2.0, 1.5]
         assert updates["probe_seconds"].tolist() == [0.0, 0.0, 0.25]
 
+    def test_the_last_step_of_one_without_a_clock_is_that_of_its_streams(self, tmp_path: Path) -> None:
+        ledger = started(tmp_path)
+        assert ledger.last_step() == 0
+        record(ledger, 1, 2, 3)
+        ledger.finish()
+        assert not (tmp_path / "clock").exists()
+        assert ledger.last_step() == 3
+
 
 class TestProcesses:
     def test_another_process_reads_while_the_run_goes_on(self, tmp_path: Path) -> None:
