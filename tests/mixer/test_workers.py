@@ -29,7 +29,6 @@ from tests.mixer.loading import (
     updates_of,
 )
 
-
 # What ran before a test began: ranks that are kept for other tests, say.
 OTHERS: set[int] = set()
 
