@@ -8,12 +8,9 @@ import numpy as np
 
 from mixer.agreement import in_words
 from mixer.bounded import MOST_SAMPLES_OF_AN_UPDATE, finite_number, whole_number
-from mixer.saved_form import check_form
+from mixer.saved_form import check_form, is_known
 from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
 from mixer.schedules.limits import check_whole
-
-# No list of samples is longer; a function of the user's that asks for more has gone astray.
-MOST_SAMPLES = 2**31 - 1
 
 
 class BatchSize:
@@ -122,7 +119,8 @@ class BatchSize:
             raise ValueError(f"the batch-size schedule was {state['name']} and is {self.schedule.name} now")
         before = self.schedule.state_dict()
         self.schedule.load_state_dict(state["state"])
-        check_form(state["state"], before, self.schedule.name)
+        if is_known(self.schedule):
+            check_form(state["state"], before, self.schedule.name)
         least = 1 if self.schedule.is_exact else self._world_size
         manual, factor, most = state["manual"], state["own_factor"], MOST_SAMPLES_OF_AN_UPDATE
         self._scheduled = max(whole_number(state["scheduled"], "the batch size", 1, most), least)
@@ -135,8 +133,11 @@ class BatchSize:
         if not isinstance(decision, BatchDecision) or not _is_number(decision.batch_size):
             raise TypeError(f"{where}: a schedule decides by a BatchDecision of a number of samples, got {decision!r}.")
         asked, factor = decision.batch_size, decision.learning_rate_factor
-        if self.schedule.is_exact and asked > MOST_SAMPLES and self._limits.maximum is None:
-            raise ValueError(f"{where} asks for {asked:.3g} samples; an update has at most {MOST_SAMPLES}.")
+        if self.schedule.is_exact and asked > MOST_SAMPLES_OF_AN_UPDATE and self._limits.maximum is None:
+            # No list of samples is longer; a function of the user's that asks for more has gone astray.
+            raise ValueError(
+                f"{where} asks for {asked:.3g} samples; an update has at most {MOST_SAMPLES_OF_AN_UPDATE}."
+            )
         if not (math.isfinite(asked) and asked > 0):
             raise ValueError(f"{where} asks for {asked} samples; it must be finite and above 0.")
         if factor is not None and not (math.isfinite(factor) and factor >= 0):

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.shortened import shortened
+
 MOST_JSON_BYTES = 512 * 2**20
 MOST_LEVELS = 100
 MOST_FLOAT = sys.float_info.max
@@ -111,8 +113,7 @@ def refusing_damage(what: str) -> Iterator[None]:
         yield
     except DAMAGE as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        short = reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}..."
-        raise ValueError(f"{what} is damaged ({short})") from error
+        raise ValueError(f"{what} is damaged ({shortened(reason, _LONGEST_REASON)})") from error
 
 
 def whole_number(value: Any, name: str, least: int = 0, most: int = 2**63 - 1) -> int:
@@ -131,9 +132,8 @@ def whole_number(value: Any, name: str, least: int = 0, most: int = 2**63 - 1) -
         ValueError: If it is no whole number, or out of these limits.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        found = repr(value)
-        shown = found if len(found) <= _LONGEST_REASON else f"{found[:_LONGEST_REASON]}..."
-        raise ValueError(f"{name} must be a whole number from {least} to {most}, but {shown} was saved")
+        found = shortened(repr(value), _LONGEST_REASON)
+        raise ValueError(f"{name} must be a whole number from {least} to {most}, but {found} was saved")
     return value
 
 
@@ -154,7 +154,8 @@ def finite_number(value: Any, name: str, least: float = -math.inf, most: float =
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not -MOST_FLOAT <= value <= MOST_FLOAT or not least <= value <= most:
-        raise ValueError(f"{name} must be a number from {least} to {most}, but {value!r} was saved"[:_LONGEST_REASON])
+        found = shortened(repr(value), _LONGEST_REASON)
+        raise ValueError(f"{name} must be a number from {least} to {most}, but {found} was saved")
     return float(value)
 
 
@@ -174,16 +175,17 @@ def finite_numbers(values: Any, name: str, length: int | None = None) -> NDArray
     """
     if not isinstance(values, list | tuple) or (length is not None and len(values) != length):
         number = "" if length is None else f"{length} "
-        raise ValueError(f"{name} must be a list of {number}numbers, but {values!r} was saved"[:_LONGEST_REASON])
+        found = shortened(repr(values), _LONGEST_REASON)
+        raise ValueError(f"{name} must be a list of {number}numbers, but {found} was saved")
     return np.array([finite_number(value, name) for value in values], dtype=np.float64)
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} stands twice")
+    content: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in content:
+            raise ValueError(f"the key {name!r} stands twice")
+        content[name] = value
     return content
 
 

@@ -410,8 +410,9 @@ class Mixing:
         counts = [whole_number(count, "the tokens of a stream", most=MOST_COUNT) for count in state["num_tokens"]]
         tokens = dict(zip(streams, counts, strict=True))
         self.num_tokens = np.array([tokens.get(name, 0) for name in self.names], dtype=np.int64)
-        of_older = [0] * len(streams)  # versions that skipped none
-        skipped = dict(zip(streams, state.get("skipped", of_older), strict=True))
+        counts = state.get("skipped", [0] * len(streams))  # older versions skipped none
+        counts = [whole_number(count, "the skipped samples of a stream", most=MOST_COUNT) for count in counts]
+        skipped = dict(zip(streams, counts, strict=True))
         self.skipped = np.array([skipped.get(name, 0) for name in self.names], dtype=np.int64)
         self._weights.skip_to(self.clock.step)
         if weights["policy"]["name"] == self.policy.name and streams == list(self.names):

@@ -3,6 +3,7 @@
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import fsspec.asyn  # type: ignore[import-untyped]
@@ -12,6 +13,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 from mixer.lanes import Chunk, LanePoint, LaneReader
 from mixer.packing import Packed, pack
+from mixer.signals import begin_worker
 from mixer.worker_watch import Patience
 from mixer.workers import keep_errors_out_of_training
 
@@ -91,7 +93,7 @@ class LaneWorkers:
         self._options: dict[str, Any] = {
             "num_workers": num_workers,
             "prefetch_factor": prefetch_factor,
-            "worker_init_fn": worker_init_fn,
+            "worker_init_fn": partial(begin_worker, worker_init_fn),
             "multiprocessing_context": multiprocessing_context,
             "generator": torch.Generator().manual_seed(seed % 2**63),
         }

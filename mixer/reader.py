@@ -284,7 +284,7 @@ class StreamReader:
 def _length(dataset: Any) -> int | None:
     try:
         return len(dataset)
-    except TypeError:  # of rows, or what a memory gives
+    except Exception:  # of rows, or what a memory gives; and it is asked once more where the data set has just failed
         return None
 
 

@@ -79,9 +79,9 @@ class ResumingMixin(StoppingMixin):
             yield
             return
         lock = FolderLock(Path(str(self._get_output_dir(trial))))
-        self._agreement.together(lambda: lock.acquire() if self.is_world_process_zero() else None)
-        self._is_held = True
         try:
+            self._agreement.together(lambda: lock.acquire() if self.is_world_process_zero() else None)
+            self._is_held = True
             yield
         finally:
             self._is_held = False

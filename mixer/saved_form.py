@@ -5,7 +5,27 @@ from typing import Any
 
 import numpy as np
 
-_MOST_LEVELS = 8
+from mixer.policies.base import Policy
+from mixer.schedules.base import Schedule
+from mixer.shortened import shortened
+
+_MOST_LEVELS, _LONGEST = 8, 80
+_OWN = ("mixer", "replay", "tasks")
+
+
+def is_known(rule: Any) -> bool:
+    """Whether it is known here what a rule remembers: of a user's own, and what wraps one, it is not.
+
+    A user's rule may begin with a number that becomes a list with the first update, and takes up itself what it saved.
+
+    Args:
+        rule: The rule.
+
+    Returns:
+        Whether all that it is made of is of this toolkit.
+    """
+    parts = (part for part in vars(rule).values() if isinstance(part, Policy | Schedule))
+    return type(rule).__module__.split(".")[0] in _OWN and all(map(is_known, parts))
 
 
 def check_form(saved: Any, own: Any, name: str) -> None:
@@ -64,9 +84,9 @@ def _collect(rule: Any, length: int, place: str, found: dict[str, tuple[int, ...
         if isinstance(value, np.ndarray):
             if value.ndim and value.shape[0] == length:
                 found[place + name] = value.shape[:1]
-        elif levels and hasattr(value, "__dict__") and type(value).__module__.split(".")[0] in ("mixer", "replay"):
+        elif levels and hasattr(value, "__dict__") and type(value).__module__.split(".")[0] in _OWN:
             _collect(value, length, f"{place}{name}.", found, levels - 1)
 
 
 def _kind(value: Any) -> str:
-    return "nothing" if value is None else f"{type(value).__name__} {value!r}"[:80]
+    return "nothing" if value is None else f"{type(value).__name__} {shortened(repr(value), _LONGEST)}"

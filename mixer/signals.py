@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -98,6 +99,24 @@ def ending(message: str, number: signal.Signals) -> BaseException:
         What Python raises at a SIGINT; for other signals what ends the process with the status of that signal.
     """
     return RunInterrupted(message) if number == signal.SIGINT else RunTerminated(message, number)
+
+
+def begin_worker(then: Callable[[int], None] | None, worker_id: int) -> None:
+    """Is what a worker does first: where it was forked from a run that notes signals, it outlives the update, too.
+
+    In its workers torch puts a handler of its own in the place of the one for SIGTERM, which schedulers send to all
+    processes: they would end in the midst of the update that the run still has to do.
+
+    Args:
+        then: What else it does first.
+        worker_id: Its number.
+    """
+    for number in _NUMBERS:
+        handler = signal.getsignal(number)
+        if getattr(handler, "__func__", None) is StopSignals._note:
+            signal.signal(number, handler)
+    if then is not None:
+        then(worker_id)
 
 
 def _outlive_the_update(number: int) -> None:

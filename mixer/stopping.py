@@ -87,8 +87,10 @@ class StoppingMixin(PacingMixin):
         self._agree_on_control()
         if self._came is not None and not self.control.should_training_stop:
             self._stopped_by, self.control.should_save = self._came, self._saves
+        calls_back = self.control.should_log or self.control.should_evaluate or self.control.should_save
         super()._maybe_log_save_evaluate(tr_loss, grad_norm, model, trial, *args, **kwargs)
-        self._agree_on_control()
+        if calls_back:
+            self._agree_on_control()
         if self._stopped_by is not None:
             if self._saves and not self._holds_step(self._last_checkpoint):  # an evaluation has said not to
                 self._save_checkpoint(model, trial)

@@ -71,7 +71,10 @@ class LossesMixin(Trainer):
     def _unfit_rows(self, micro: MicroBatch) -> list[str]:
         """Says of which rows the model cannot take the tokens; for errors, which seldom say so themselves."""
         model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
-        return unfit_rows(model, self.streams, micro)
+        try:
+            return unfit_rows(model, self.streams, micro)
+        except RuntimeError:  # a GPU on which an assertion has failed gives nothing back any more
+            return []
 
     def _computes_own_loss(self, stream_id: int) -> bool:
         """Whether the user computes the loss of a stream, and not the model."""

@@ -171,6 +171,9 @@ def find_misfit(rows: pa.Table, schema: pa.Schema) -> str | None:
         present = [field for field in rows.schema if field.name in schema.names]
     except UnicodeDecodeError:
         return "the name of a column is no text"
+    twice = [field.name for field in present if rows.schema.names.count(field.name) > 1]
+    if twice:
+        return f"it has the column {twice[0]!r} more than once"
     for field in present:
         expected = schema.field(field.name).type
         if field.type != expected:

@@ -34,7 +34,8 @@ def not_saved(what: str, error: Exception, folder: Path) -> NotSavedError:
         "train(resume_from_checkpoint=True), and trains what came after it once more."
     )
     number = getattr(error, "errno", None) or errno.EIO
-    return NotSavedError(number, f"{what} could not be written ({_described(error)}; {free}). {safe} Make room first")
+    failed = f"{what} could not be written ({_described(error)}; {free})"
+    return NotSavedError(number, f"{failed}. {safe} Make room, or see to what else it was, first")
 
 
 def _described(error: Exception) -> str:

@@ -10,6 +10,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from mixer.drawers import StreamShare
 from mixer.packing import Packed, Samples, pack, pack_columns
 from mixer.reader import SampleError, StreamReader
+from mixer.signals import begin_worker
 from mixer.skipping import BrokenSample
 from mixer.worker_watch import Patience, WorkerTimeoutError, likely_cause
 
@@ -138,7 +140,7 @@ class Workers:
             num_workers=num_workers,
             prefetch_factor=prefetch_factor,
             collate_fn=_as_it_is,
-            worker_init_fn=worker_init_fn,
+            worker_init_fn=partial(begin_worker, worker_init_fn),
             multiprocessing_context=multiprocessing_context,
             generator=torch.Generator().manual_seed(seed % 2**63),
         )

@@ -187,6 +187,7 @@ class ContinualRun:
         agreement = self._new_agreement()
         try:
             begun = self.begin(resume) if self._num_done is None else self._num_done
+            self.hold_output()  # where an error ended it before, others were let in
             for number in range(begun, len(self.sequence)):
                 self._train_task(number, self._goes_on and number == begun)
                 agreement.together(partial(self._save_end, number + 1))

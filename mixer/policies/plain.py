@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from mixer.policies.base import FloatArray
+from mixer.shortened import shortened
 
 _LONGEST = 100
 
@@ -37,5 +38,5 @@ def from_plain(values: Sequence[Any], *shape: int) -> FloatArray:
     try:
         return np.array(values, dtype=np.float64).reshape(shape)
     except (ValueError, TypeError, OverflowError):
-        text = repr(values)[:_LONGEST]
+        text = shortened(repr(values), _LONGEST)
         raise ValueError(f"lists of numbers of the shape {list(shape)} must be saved, but {text} was") from None

@@ -173,7 +173,9 @@ def named(tmp_path: Path) -> Path:
         columns: dict[str, Any] = dict.fromkeys(
             ("weight", "loss", "coverage", "epoch", "policy_weight", "loss_weight", "owed"), ones
         )
-        columns |= dict.fromkeys(("count", "items", "tokens", "seen", "unique", "staleness", "undelivered"), n)
+        columns |= dict.fromkeys(
+            ("count", "items", "tokens", "seen", "unique", "staleness", "undelivered", "skipped"), n
+        )
         ledger.record_streams(step, tuple(AWFUL), {**columns, "there": n.astype(bool)})
         clock = dict.fromkeys(("samples", "tokens", "batch_size", "total"), step)
         rates = dict.fromkeys(

@@ -16,7 +16,7 @@ from mixer.folder_names import folder_name
 from mixer.ledger_schemas import STREAMS
 from mixer.plain_yaml import load_yaml
 from mixer.table import Table
-from mixer.table_files import read_part
+from mixer.table_files import read_part, read_tail
 
 
 class TestJson:
@@ -120,6 +120,18 @@ class TestArrow:
         pq.write_table(pa.table({"step": ["1"], "stream": ["a"]}), path)
         with pytest.raises(ValueError, match="its column 'step' is of string instead of int64"):
             read_part(path, STREAMS)
+
+    @pytest.mark.parametrize("kind", ["part", "tail"])
+    def test_a_column_that_is_there_twice(self, tmp_path: Path, kind: str) -> None:
+        rows = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["step", "step"])
+        path = tmp_path / f"{kind}-000000"
+        if kind == "part":
+            pq.write_table(rows, path)
+        else:
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, rows.schema) as writer:
+                writer.write_table(rows)
+        with pytest.raises(ValueError, match="'step' more than once"):
+            read_part(path, STREAMS) if kind == "part" else read_tail(path, STREAMS)
 
     def test_files_of_other_names_are_left_alone(self, tmp_path: Path) -> None:
         (tmp_path / "part-x.parquet").write_bytes(b"")

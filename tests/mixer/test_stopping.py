@@ -1,5 +1,6 @@
 """Runs that a signal ends: saved after the update in progress, and gone on with as if it had never come."""
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -178,6 +179,19 @@ def test_a_worker_that_was_forked_outlives_the_update_and_not_much_more() -> Non
     _, status = os.waitpid(worker, 0)
     assert is_left, "it still serves the run"
     assert os.WTERMSIG(status) == signal.SIGTERM
+
+
+def test_workers_that_get_the_signal_too_serve_the_run_to_its_end(tmp_path: Path) -> None:
+    class SignalAll(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+            for process in multiprocessing.active_children() if state.global_step == 2 else ():
+                os.kill(process.pid or 0, signal.SIGTERM)  # as a scheduler does, to all processes of a job
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    trainer = build(tmp_path, callbacks=[SignalAll()], dataloader_num_workers=1)
+    with pytest.raises(RunTerminated, match="SIGTERM ended the run"):
+        trainer.train()
+    assert find_problem(list_checkpoints(tmp_path)[-1]) is None
 
 
 def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mixer.checkpoint import write_json
 from mixer.reader import SampleError
 from replay import MIR, InMemory, OnDisk, ReplayBuffer
 from replay.random_numbers import RandomNumbers
@@ -321,7 +322,7 @@ def test_a_file_of_another_version_or_make_is_refused(tmp_path: Path) -> None:
     buffer = ReplayBuffer(8)
     buffer.save(tmp_path)
     state = json.loads((tmp_path / "buffer.json").read_text())
-    (tmp_path / "buffer.json").write_text(json.dumps({**state, "format": 99}))
+    write_json(tmp_path / "buffer.json", {**state, "format": 99}, sealed=True)
     with pytest.raises(ValueError, match="saved in format 99, this version reads 1"):
         buffer.load(tmp_path)
     (tmp_path / "buffer.json").write_text("{}")

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
+from mixer.folder_lock import LOCK_FILE
 from mixer.ledger import Ledger
 from replay import DERPlusPlus, ReplayBuffer, ReplayRatio
 from replay.storage import OnDisk
@@ -188,6 +189,20 @@ def test_a_run_killed_many_times_ends_as_one_that_was_not(folder: Path, tmp_path
     run = build(tmp_path, "herding, kept")
     run.run(resume=True)
     assert_same(end_of(run), end)
+
+
+def test_a_run_that_an_error_ended_keeps_others_out_when_it_goes_on(tmp_path: Path, monkeypatch: Any) -> None:
+    run = build(tmp_path, "herding, kept", Instants(3))
+    with pytest.raises(Killed):
+        run.run()
+    path, are_kept_out = run.folder / LOCK_FILE, []
+    assert not path.exists()
+    monkeypatch.setattr(run, "_train_task", lambda *_: are_kept_out.append(path.exists()))
+    monkeypatch.setattr(run, "_save_end", lambda _: None)
+    run.run()
+    assert are_kept_out
+    assert all(are_kept_out)
+    assert not path.exists()
 
 
 def test_a_finished_run_has_nothing_left_to_do(folder: Path) -> None:

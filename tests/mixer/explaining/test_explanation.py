@@ -20,6 +20,7 @@ from mixer.cli import main
 from mixer.explaining.explanation import Explanation, explain
 from mixer.explaining.screen import as_json, screen
 from mixer.printing import print_json
+from mixer.table_files import write_part
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, arguments, build_model
 
@@ -165,7 +166,7 @@ def test_a_ledger_without_its_beginning_is_explained_as_recorded(tmp_path: Path,
     shutil.copytree(plain, tmp_path / "run")
     for part in (tmp_path / "run" / "ledger").glob("*/*.parquet"):
         rows = pq.read_table(part)
-        pq.write_table(rows.filter(pc.greater(rows["step"], 5)), part)
+        write_part(part, rows.filter(pc.greater(rows["step"], 5)))
     found, whole = explain(tmp_path / "run", 8), explain(plain, 8)
     assert "it begins with update 6" in found.notes[0]
     assert found.counts.equals(whole.counts)
@@ -313,7 +314,7 @@ def test_a_ledger_with_gaps_says_which_updates_it_holds(tmp_path: Path, plain: P
     shutil.copytree(plain, tmp_path / "run")
     for part in (tmp_path / "run" / "ledger").glob("*/*.parquet"):
         rows = pq.read_table(part)
-        pq.write_table(rows.filter(pc.is_in(rows["step"], pa.array([1, 2, 3, 6, 8, 9]))), part)
+        write_part(part, rows.filter(pc.is_in(rows["step"], pa.array([1, 2, 3, 6, 8, 9]))))
     with pytest.raises(ValueError, match="1 to 3, 6, 8 to 9, got 5"):
         explain(tmp_path / "run", 5)
 
@@ -344,7 +345,7 @@ def test_a_ledger_of_an_older_version_is_explained_as_far_as_it_goes(tmp_path: P
     for table, kept in (("streams", -4), ("clock", -3)):
         for part in (tmp_path / "run" / "ledger" / table).glob("*.parquet"):
             rows = pq.read_table(part)
-            pq.write_table(rows.select(rows.column_names[:kept]), part)
+            write_part(part, rows.select(rows.column_names[:kept]))
     found = explain(tmp_path / "run", 6)
     assert "an older version wrote the ledger" in found.notes[0]
     assert found.weights["weight"].tolist() == explain(plain, 6).weights["weight"].tolist()
