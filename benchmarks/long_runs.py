@@ -1,9 +1,9 @@
 """Long runs stay flat: a million updates planned and recorded, and thousands trained on two ranks.
 
 Run `python -m benchmarks.long_runs`. What each process holds is sampled over the run, after a collection of garbage.
-The first fifth is warm-up. Of the rest, the last quarter may be at most 1 % above the first one in memory (the process's
-own RSS, medians; what it and its workers hold that is of no file, the most), and its most not above in files, threads
-and child processes, or the command fails. Times are reported alone.
+The first fifth is warm-up. Of the rest, the last quarter may be at most 1 % above the first one in memory (the median
+of the process's own RSS, and the most that it and its workers hold and no file does), and not above it in files,
+threads and child processes (the most), or the command fails. Times are reported alone.
 """
 
 import argparse

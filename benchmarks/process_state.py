@@ -14,13 +14,13 @@ WARM_UP = 0.2
 MOST_GROWTH = 0.01
 _NUM_QUARTERS = 4
 _MEBIBYTE, _KIBIBYTES = 2.0**20, 2.0**10  # bytes in a mebibyte, and kibibytes in one
-# These may grow by so much between the first quarter after the warm-up and the last.
+# These may grow by MOST_GROWTH and by nothing between the first quarter after the warm-up and the last.
 MEMORY, COUNTS = ("rss_mib", "anonymous_mib"), ("files", "threads", "children")
 # Of these the most in a quarter is compared: they come and go, and forked workers share all pages with their parent at
 # first, fewer and fewer while either writes, and all again with those that are forked for the next pass over the data.
 _PEAKS = ("anonymous_mib", "children_mib", *COUNTS)
-# Memory that no file holds, pages that processes share counted in parts. PSS and USS as a whole have those of files too,
-# such as torch's libraries, whose parts change as soon as another program on the machine loads them or ends.
+# Memory that no file holds, pages that processes share counted in parts. PSS and USS hold pages of files too, such as
+# torch's libraries, and change as soon as another program on the machine loads these or ends.
 _ANONYMOUS = ("Pss_Anon", "Pss_Shmem", "SwapPss")
 
 
