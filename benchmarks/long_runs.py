@@ -134,8 +134,9 @@ def _show_states(run: Mapping[str, Any], as_markdown: bool) -> None:
     steps, bytes_ = np.array(sizes)[:, 0], np.array(sizes)[:, 1]
     written = float(bytes_.sum())
     print(
-        f"trainer_state.json grows by {np.polyfit(steps, bytes_, 1)[0]:.0f} bytes an update (an entry every 10) and is "
-        f"written anew in each of {len(sizes)} checkpoints: {written / 1e6:.2f} MB in all.\n"
+        f"trainer_state.json grows by {np.polyfit(steps, bytes_, 1)[0]:.0f} bytes an update "
+        f"({run['ranks'][0]['log_entries']} entries) and is written anew in each of {len(sizes)} checkpoints: "
+        f"{written / 1e6:.2f} MB in all.\n"
     )
 
 

@@ -58,7 +58,7 @@ def begin() -> None:
 
 
 def sample(step: int) -> ProcessState:
-    """Samples this process, after a collection of what is not reachable any more.
+    """Samples this process, after a collection of what is not reachable any more and of what Arrow keeps for later.
 
     Args:
         step: Number of updates done.
@@ -67,6 +67,7 @@ def sample(step: int) -> ProcessState:
         What it holds.
     """
     gc.collect()
+    pa.default_memory_pool().release_unused()
     process = psutil.Process()
     children = process.children(recursive=True)
     own, *others = (_memory(one.pid) for one in (process, *children))
