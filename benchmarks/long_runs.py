@@ -1,8 +1,9 @@
 """Long runs stay flat: a million updates planned and recorded, and thousands trained on two ranks.
 
 Run `python -m benchmarks.long_runs`. What each process holds is sampled over the run, after a collection of garbage.
-The first fifth is warm-up. Of the rest, the last quarter's median may be at most 1 % above the first one's in memory,
-and its most not above in files, threads and child processes, or the command fails. Times are reported alone.
+The first fifth is warm-up. Of the rest, the last quarter may be at most 1 % above the first one in memory (the median
+of the process's own RSS, and the most that it and its workers hold and no file does), and not above it in files,
+threads and child processes (the most), or the command fails. Times are reported alone.
 """
 
 import argparse
@@ -90,11 +91,13 @@ def show_figures(figures: Mapping[str, Any], as_markdown: bool) -> None:
     """
     rows = []
     for name, own in _processes(figures).items():
-        memory = [f"{own[key]['last']:.0f} ({own[key]['growth']:+.2%})" for key in ("rss_mib", "pss_mib", "uss_mib")]
+        memory = [f"{own[key]['last']:.0f} ({own[key]['growth']:+.2%})" for key in ("rss_mib", "anonymous_mib")]
+        memory.append(f"{own['children_mib']['first']:.1f} to {own['children_mib']['last']:.1f}")
         objects = f"{own['objects']['last']:,.0f} ({own['objects']['growth']:+.1%})"
         counts = [f"{own[key]['first']:g} to {own[key]['last']:g}" for key in ("files", "threads", "children")]
         rows.append([name, *memory, objects, *counts, f"{own['seconds']['ratio']:.2f}"])
-    columns = ["run", "RSS, MiB", "PSS, MiB", "USS, MiB", "objects", "files", "threads", "children", "time"]
+    columns = ["run", "RSS, MiB", "anonymous, MiB", "of children, MiB", "objects"]
+    columns += ["files", "threads", "children", "time"]
     present(
         "Last quarter after the warm-up (growth over the first); time of a step, last quarter over the second",
         columns,
@@ -131,8 +134,9 @@ def _show_states(run: Mapping[str, Any], as_markdown: bool) -> None:
     steps, bytes_ = np.array(sizes)[:, 0], np.array(sizes)[:, 1]
     written = float(bytes_.sum())
     print(
-        f"trainer_state.json grows by {np.polyfit(steps, bytes_, 1)[0]:.0f} bytes an update (an entry every 10) and is "
-        f"written anew in each of {len(sizes)} checkpoints: {written / 1e6:.2f} MB in all.\n"
+        f"trainer_state.json grows by {np.polyfit(steps, bytes_, 1)[0]:.0f} bytes an update "
+        f"({run['ranks'][0]['log_entries']} entries) and is written anew in each of {len(sizes)} checkpoints: "
+        f"{written / 1e6:.2f} MB in all.\n"
     )
 
 

@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,15 @@ import pyarrow as pa
 WARM_UP = 0.2
 MOST_GROWTH = 0.01
 _NUM_QUARTERS = 4
-_MEBIBYTE = 2.0**20
-# These may grow by so much between the first quarter after the warm-up and the last.
-MEMORY, COUNTS = ("rss_mib", "pss_mib", "uss_mib"), ("files", "threads", "children")
+_MEBIBYTE, _KIBIBYTES = 2.0**20, 2.0**10  # bytes in a mebibyte, and kibibytes in one
+# These may grow by MOST_GROWTH and by nothing between the first quarter after the warm-up and the last.
+MEMORY, COUNTS = ("rss_mib", "anonymous_mib"), ("files", "threads", "children")
+# Of these the most in a quarter is compared: they come and go, and forked workers share all pages with their parent at
+# first, fewer and fewer while either writes, and all again with those that are forked for the next pass over the data.
+_PEAKS = ("anonymous_mib", "children_mib", *COUNTS)
+# Memory that no file holds, pages that processes share counted in parts. PSS and USS hold pages of files too, such as
+# torch's libraries, and change as soon as another program on the machine loads these or ends.
+_ANONYMOUS = ("Pss_Anon", "Pss_Shmem", "SwapPss")
 
 
 @dataclass(frozen=True)
@@ -23,9 +30,9 @@ class ProcessState:
 
     Args:
         step: Number of updates done.
-        rss_mib: Resident memory, in mebibytes.
-        pss_mib: Resident memory, pages that are shared counted in parts.
-        uss_mib: Memory that would be free if the process ended.
+        rss_mib: Resident memory of the process alone, in mebibytes. That of a forked child is its parent's at the fork.
+        anonymous_mib: Memory of the process and its children that no file holds, pages that they share counted once.
+        children_mib: Memory that the children have written, each for itself.
         arrow_mib: Memory that Arrow has taken for tables.
         objects: Objects that Python's garbage collector follows, those of before `begin` left out.
         files: Open file descriptors.
@@ -35,8 +42,8 @@ class ProcessState:
 
     step: int
     rss_mib: float
-    pss_mib: float
-    uss_mib: float
+    anonymous_mib: float
+    children_mib: float
     arrow_mib: float
     objects: int
     files: int
@@ -51,29 +58,39 @@ def begin() -> None:
 
 
 def sample(step: int) -> ProcessState:
-    """Samples this process, after a collection of what is not reachable any more.
+    """Samples this process, after a collection of what is not reachable any more and of what Arrow keeps for later.
 
     Args:
         step: Number of updates done.
 
     Returns:
-        What it holds, the memory of its children added.
+        What it holds.
     """
     gc.collect()
+    pa.default_memory_pool().release_unused()
     process = psutil.Process()
     children = process.children(recursive=True)
-    memory = [one.memory_full_info() for one in (process, *children)]
+    own, *others = (_memory(one.pid) for one in (process, *children))
     return ProcessState(
         step=step,
-        rss_mib=sum(one.rss for one in memory) / _MEBIBYTE,
-        pss_mib=sum(one.pss for one in memory) / _MEBIBYTE,
-        uss_mib=sum(one.uss for one in memory) / _MEBIBYTE,
+        rss_mib=own["Rss"],
+        anonymous_mib=sum(one.get(key, 0.0) for one in (own, *others) for key in _ANONYMOUS),
+        children_mib=sum(one.get("Private_Dirty", 0.0) for one in others),
         arrow_mib=pa.total_allocated_bytes() / _MEBIBYTE,
         objects=len(gc.get_objects()),
         files=process.num_fds(),
         threads=process.num_threads(),
         children=len(children),
     )
+
+
+def _memory(process_id: int) -> dict[str, float]:
+    """Gives what Linux says of a process's memory, in mebibytes; nothing of one that has just ended."""
+    try:
+        lines = Path(f"/proc/{process_id}/smaps_rollup").read_text().splitlines()[1:]
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    return {name: int(size) / _KIBIBYTES for name, size in (line.removesuffix("kB").split(":") for line in lines)}
 
 
 def growth(states: Sequence[Mapping[str, float]], seconds: Sequence[float]) -> dict[str, Any]:
@@ -84,15 +101,15 @@ def growth(states: Sequence[Mapping[str, float]], seconds: Sequence[float]) -> d
         seconds: `[num_blocks]`: time of a step, as means over blocks of steps in order.
 
     Returns:
-        For each thing that is sampled the median of the `first` quarter and of the `last` (the most, of what is counted
-        in `COUNTS`: files come and go), and the relative `growth` from the one to the other; for `seconds` the medians
+        For each thing that is sampled the median of the `first` quarter and of the `last` (the most, of those that come
+        and go), and the relative `growth` from the one to the other; for `seconds` the medians
         of the `second` quarter and the `last` of the whole run, and their `ratio`.
     """
     kept = list(states)[int(len(states) * WARM_UP) :]
     found: dict[str, Any] = {}
     for field in fields(ProcessState)[1:]:
         quarters = np.array_split([one[field.name] for one in kept], _NUM_QUARTERS)
-        typical = np.max if field.name in COUNTS else np.median
+        typical = np.max if field.name in _PEAKS else np.median
         first, last = float(typical(quarters[0])), float(typical(quarters[-1]))
         found[field.name] = {"first": first, "last": last, "growth": last / first - 1.0 if first else 0.0}
     quarters = np.array_split(np.asarray(seconds), _NUM_QUARTERS)

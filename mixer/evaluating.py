@@ -150,7 +150,11 @@ class EvaluatingMixin(FormsMixin):
     def _get_dataloader(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         if self._evaluated_stream is not None:
             dataset = preprocessed(dataset, self._evaluated_stream.preprocess)
-        return super()._get_dataloader(dataset, *args, **kwargs)
+        loader = super()._get_dataloader(dataset, *args, **kwargs)
+        # Accelerate keeps each loader that it prepares, which would be one more for each set of each evaluation.
+        prepared = getattr(self.accelerator, "_dataloaders", [])
+        prepared[:] = [one for one in prepared if one is not loader]
+        return loader
 
 
 def _given(eval_dataset: Any, ignore_keys: list[str] | None, prefix: str) -> dict[str, Any]:

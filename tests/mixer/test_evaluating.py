@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import Trainer
 
 from mixer import Head, MixingMixin, MixingTrainer, Stream
@@ -51,6 +51,15 @@ def test_a_set_by_itself_is_known_by_its_prefix_or_its_name(tmp_path: Path, name
     assert prediction.predictions.shape[:2] == (
         (8, 12) if name == "tags" else (8, multi_task().heads[name].head.num_labels)
     )
+
+
+def test_loaders_of_past_evaluations_are_let_go(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path)
+    prepared = trainer.accelerator.prepare(DataLoader(task_data("topic", 8, 7)))
+    for _ in range(3):
+        trainer.evaluate()
+        trainer.predict(trainer.eval_dataset["topic"], metric_key_prefix="test_topic")
+    assert trainer.accelerator._dataloaders == [prepared]  # the user's own stays
 
 
 def test_sets_that_nobody_knows_the_head_of_are_refused(tmp_path: Path) -> None:
