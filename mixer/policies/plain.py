@@ -1,14 +1,12 @@
 """Arrays with gaps as plain data."""
 
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from mixer.policies.base import FloatArray
-from mixer.shortened import shortened
-
-_LONGEST = 100
 
 
 def to_plain(values: FloatArray) -> Any:
@@ -38,5 +36,5 @@ def from_plain(values: Sequence[Any], *shape: int) -> FloatArray:
     try:
         return np.array(values, dtype=np.float64).reshape(shape)
     except (ValueError, TypeError, OverflowError):
-        text = shortened(repr(values), _LONGEST)
-        raise ValueError(f"lists of numbers of the shape {list(shape)} must be saved, but {text} was") from None
+        found = reprlib.repr(values)
+        raise ValueError(f"lists of numbers of the shape {list(shape)} must be saved, but {found} was") from None

@@ -64,6 +64,7 @@ CONTRACT = {
     "mixer.policies.terms",
     "mixer.gradient_statistics",
     "mixer.bounded",
+    "mixer.shortened",
 }
 # What many rules share, each of a single idea: read once as well.
 SHARED = {
