@@ -46,11 +46,10 @@ def explained(error: Exception, where: str, rank: int, world_size: int, timeout_
         return RemoteError(note)
     if not re.search(_LATE, str(error), re.IGNORECASE):
         return None
-    late = _late(rank, world_size)
     message = (
-        f"Rank {rank} waited {timeout_seconds:g} seconds (ddp_timeout) for others {where}. Of {late} nothing was "
-        "heard: see in their logs, or by py-spy, what they are at. A larger training.ddp_timeout waits longer for "
-        "ranks that are slow. The run goes on from its newest checkpoint."
+        f"Rank {rank} waited {timeout_seconds:g} seconds (ddp_timeout) for others {where}. {_late(rank, world_size)}: "
+        "see in their logs, or by py-spy, what they are at. A larger training.ddp_timeout waits longer for ranks that "
+        "are slow. The run goes on from its newest checkpoint."
     )
     leave_note(message)
     return TimeoutError(message)
@@ -63,8 +62,10 @@ def _is_of_a_connection(error: Exception) -> bool:
 
 
 def _late(rank: int, world_size: int) -> str:
-    """Names the ranks that do not wait themselves."""
+    """Says which ranks do not wait themselves."""
     note_waiting(rank)
     time.sleep(_SECONDS_TO_BE_TOLD)
     ranks = [other for other in range(world_size) if other != rank and not has_waited(other)]
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" if ranks else "none of them"
+    if not ranks:
+        return "All of them waited, too, and not for the same"
+    return f"Of rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} nothing was heard"

@@ -130,4 +130,4 @@ def _tell(number: int) -> None:
     name = signal.Signals(number).name
     again = " Another one ends it at once." if number == signal.SIGINT else ""
     with contextlib.suppress(RuntimeError, OSError, ValueError):  # the stream may be in the midst of a write, or closed
-        print(f"{name}: the run ends after this update, with a checkpoint.{again}", file=sys.stderr)  # noqa: T201
+        print(f"{name}: the run ends after this update or the next one, with a checkpoint.{again}", file=sys.stderr)  # noqa: T201

@@ -137,6 +137,8 @@ class ContinualRun:
     def begin(self, resume: bool = False) -> int:
         """Takes up the run in the output folder, or begins one; `run` does so by itself.
 
+        The folder is this run's alone from here on, until `run` ends or `release_output` is called.
+
         Args:
             resume: Whether to go on with a run in the output folder, if there is one.
 
