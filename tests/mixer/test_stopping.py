@@ -111,7 +111,8 @@ def test_a_second_interrupt_ends_the_run_at_once(
     assert not isinstance(end.value, RunInterrupted)
     assert not list_checkpoints(tmp_path)
     assert (
-        "SIGINT: the run ends after this update or the next one, with a checkpoint. Another one ends it at" in capsys.readouterr().err
+        "SIGINT: the run ends after this update or the next one, with a checkpoint. Another one ends it at"
+        in capsys.readouterr().err
     )
     assert read_note(tmp_path)["reason"] == "KeyboardInterrupt"
 
