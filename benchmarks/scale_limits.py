@@ -137,7 +137,7 @@ def _ledger_round_trip() -> Check:
         ledger.begin(None, {})
         zeros, ints = np.zeros(2), np.zeros(2, dtype=np.int64)
         floats = ("weight", "loss", "coverage", "epoch", "policy_weight", "loss_weight", "owed")
-        whole = ("count", "items", "unique", "staleness", "undelivered")
+        whole = ("count", "items", "unique", "staleness", "undelivered", "skipped")
         columns = {**dict.fromkeys(floats, zeros), **dict.fromkeys(whole, ints), "there": ints == 0}
         ledger.record_streams(1, ("a", "b"), {**columns, "seen": ints + large, "tokens": ints + large})
         ledger.finish()

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from mixer.plan import Plan
-from mixer.shortened import shortened
+from mixer.shortened import in_words, shortened
 from mixer.signals import NUM_SIGNALS
 
 Int64Array = NDArray[np.int64]
@@ -273,17 +273,3 @@ class Agreement:
             f"The ranks planned different updates ({described}). Every rank must decide alike: call set_weights on "
             "all ranks, and let no policy or function depend on the rank, the time or global random numbers."
         )
-
-
-def in_words(error: BaseException) -> str:
-    """Gives an error's kind, its message and what was noted on it.
-
-    Args:
-        error: The error.
-
-    Returns:
-        One text.
-    """
-    notes: list[str] = getattr(error, "__notes__", [])
-    text = f"{type(error).__name__}: {error}"
-    return " ".join([text if not notes else f"{text.rstrip('.')}.", *notes])

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from mixer.agreement import in_words
 from mixer.bounded import MOST_SAMPLES_OF_AN_UPDATE, finite_number, whole_number
 from mixer.saved_form import check_form, is_known
 from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
 from mixer.schedules.limits import check_whole
+from mixer.shortened import in_words
 
 
 class BatchSize:

@@ -404,7 +404,8 @@ class Mixing:
             self._weights.check_policy(weights)
         self.planner.load_state_dict(state["planner"], allow_inexact)
         self.clock.load_state_dict(state["clock"], allow_inexact)
-        if state["clock"]["initial_batch_size"] == self._size.initial:  # else the size that is asked for now begins
+        own = self.clock.state_dict()["initial_batch_size"]
+        if state["clock"]["initial_batch_size"] == own:  # else the size that is asked for now begins
             self._size.load_state_dict(state["batch_size"], allow_inexact)
         self.clock.resize(self._size.value)
         counts = [whole_number(count, "the tokens of a stream", most=MOST_COUNT) for count in state["num_tokens"]]

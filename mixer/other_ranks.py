@@ -5,9 +5,10 @@ import time
 
 import torch.distributed as dist
 
-from mixer.agreement import DisagreementError, RemoteError, in_words
+from mixer.agreement import DisagreementError, RemoteError
 from mixer.memory import MicroBatchMemoryError
 from mixer.notes import has_waited, leave_note, note_waiting, read_note
+from mixer.shortened import in_words
 
 # These are raised on all ranks together, and say everything.
 _TOLD = (RemoteError, DisagreementError, MicroBatchMemoryError)

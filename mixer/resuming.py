@@ -149,7 +149,7 @@ class ResumingMixin(StoppingMixin):
             supersede(Path(str(self._get_output_dir(self._trial))), self._last_checkpoint)
 
     def _begin_ledger(self, resume_step: int | None, description: dict[str, Any]) -> None:
-        was_there, progress = self.ledger.folder.exists(), self._progress
+        was_there, progress, folder = self.ledger.folder.exists(), self._progress, self.ledger.folder.parent
         self.ledger.begin(resume_step, description, None if progress is None else progress.num_evaluations)
         if progress is None or not self.ledger.is_writer:
             return
@@ -159,7 +159,8 @@ class ResumingMixin(StoppingMixin):
                 self.ledger.folder,
             )
             return
-        there, asked = self.ledger.num_rows(), progress.ledger_rows
+        is_own = self._last_checkpoint is not None and self._last_checkpoint.resolve().parent == folder.resolve()
+        there, asked = self.ledger.num_rows(), progress.ledger_rows if is_own else {}
         lacking = {table: num for table in there if (num := asked.get(table, 0) - there[table]) > 0}
         if not lacking:
             return

@@ -48,11 +48,11 @@ def filled_in(text: str) -> dict[Field, Any]:
         ValueError: If it is no recipe, or names classes of packages that were not imported before: a recipe that lies
             in a run's folder must not have any imported.
     """
-    _refuse_unknown_packages(load_yaml(text))
     parser = _parser()
     try:
+        _refuse_unknown_packages(load_yaml(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
         config = parser.parse_string(text)
-    except (ArgumentError, TypeError) as error:
+    except (ArgumentError, TypeError, yaml.YAMLError) as error:
         raise ValueError(str(error)) from error
     return flat(yaml.safe_load(parser.dump(config, skip_validation=True)))
 

@@ -309,7 +309,7 @@ def _write_ledger(folder: Path) -> None:
 
 
 def _record(ledger: Ledger, step: int) -> None:
-    whole = ("count", "items", "tokens", "seen", "unique", "staleness", "undelivered")
+    whole = ("count", "items", "tokens", "seen", "unique", "staleness", "undelivered", "skipped")
     columns: dict[str, Any] = {name: np.full(3, step, dtype=np.int64) for name in whole}
     shares = ("weight", "loss", "coverage", "epoch", "policy_weight", "loss_weight", "owed")
     columns |= {name: np.full(3, 1 / step) for name in shares}

@@ -12,7 +12,7 @@ NUM_STREAMS, WORLD_SIZE, BATCH_SIZE = 10_000, 4_096, 65_536
 
 
 def test_a_pass_over_1e13_samples_takes_each_once_and_keeps_every_share_within_a_sample() -> None:
-    mixing, worst = whole_run(batch_size=10**10 + 7)
+    mixing, worst = whole_run(batch_size=2**31 - 1)
     assert mixing.seen.tolist() == [NUM_SAMPLES - 10**12 - 10**7 - 1, 10**12, 10**7, 1]
     assert worst <= 1.0
 
