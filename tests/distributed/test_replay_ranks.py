@@ -104,7 +104,8 @@ def test_an_error_on_one_rank_ends_both_before_anything_is_saved(two: list[dict[
     for rank, result in enumerate(two):
         *failing, balanced, ring = result["failures"]
         for message in failing[::2]:
-            assert message == ("RemoteError: rank 1 failed: OSError: disk on fire", "OSError: disk on fire")[rank]
+            assert message.startswith(("RemoteError: rank 1 failed", ("NotSavedError: ", "OSError: "))[rank])
+            assert "OSError: disk on fire" in message
         assert failing[1::2] == ["False"] * 3
         assert balanced.startswith("ValueError: Stream 'memory': selection=ClassBalanced needs the 'label'")
         assert ring.startswith("ValueError: Stream 'memory': selection=Ring needs the 'label'")
