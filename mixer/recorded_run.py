@@ -59,6 +59,8 @@ class RecordedRun:
         rows, clock = self._ledger.to_pandas(), self._ledger.clock()
         recorded = tuple(dict.fromkeys(rows["stream"]))
         listed = tuple(stream["name"] for stream in self.description.get("streams", []))
+        if not all(isinstance(name, str) for name in listed):
+            raise ValueError(f"{self.folder / 'ledger' / 'ledger.json'} is damaged: the name of a stream is no text.")
         self.names: tuple[str, ...] = listed if set(recorded) <= set(listed) else recorded
         # A run that is going on may have written the one table and not the other.
         self.steps: Int64Array = np.intersect1d(rows["step"].unique(), clock["step"].to_numpy())

@@ -88,6 +88,25 @@ def write_part(path: Path, rows: pa.Table) -> None:
     temporary.replace(path)
 
 
+def read_columns(file: pa.NativeFile) -> pa.Schema:
+    """Reads which columns a tail has, from its beginning.
+
+    Args:
+        file: The tail, at its beginning.
+
+    Returns:
+        The columns.
+
+    Raises:
+        ValueError: If they are not what was written; older versions noted no digest.
+        pa.ArrowException, OSError: If the beginning is torn.
+    """
+    found = pa.ipc.read_schema(file)
+    if (found.metadata or {}).get(_DIGEST.encode(), _digest_of(found)) != _digest_of(found):
+        raise ValueError("its columns are not what was written")
+    return found
+
+
 def read_tail(path: Path, schema: pa.Schema) -> pa.Table:
     """Reads a tail up to where it is whole.
 
@@ -103,13 +122,11 @@ def read_tail(path: Path, schema: pa.Schema) -> pa.Table:
     """
     found, batches = schema, []
     torn = contextlib.suppress(pa.ArrowException, OSError, EOFError, MemoryError)
-    with _naming(path), torn, pa.OSFile(str(path)) as file:
-        found = pa.ipc.read_schema(file)
-        if (found.metadata or {}).get(_DIGEST.encode(), _digest_of(found)) != _digest_of(found):
-            raise ValueError("its columns are not what was written")
+    with naming(path), torn, pa.OSFile(str(path)) as file:
+        found = read_columns(file)
         while (batch := next_batch(file, found)) is not None:
             batches.append(batch)  # what was read before a torn end is kept
-    with _naming(path):
+    with naming(path):
         for batch, digest in zip(batches, _digests(path), strict=False):
             if digest is not None and digest != str(zlib.crc32(batch.serialize())).encode():
                 raise ValueError("its rows are not what was written")
@@ -133,7 +150,7 @@ def read_part(path: Path, schema: pa.Schema) -> pa.Table:
     Raises:
         ValueError: If it is damaged; its file is named.
     """
-    with _naming(path):
+    with naming(path):
         rows = _read_parquet(path, schema.names)
         problem = find_misfit(rows, schema)
         if problem is not None:
@@ -153,7 +170,7 @@ def num_rows_of(path: Path) -> int:
     Raises:
         ValueError: If it is damaged; its file is named.
     """
-    with _naming(path):
+    with naming(path):
         return int(pq.read_metadata(path).num_rows)
 
 
@@ -182,6 +199,26 @@ def find_misfit(rows: pa.Table, schema: pa.Schema) -> str | None:
             return f"its column {field.name!r} has rows without a value"
     missing = set(schema.names) - LATER - set(rows.column_names)
     return f"it has no column {min(missing)!r}" if missing else None
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Says of which file it is when one is found to be damaged.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: If what is done with it ends in one of the errors that damage ends in.
+    """
+    try:
+        yield
+    except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
+        reason = "a name in it is no text" if isinstance(error, UnicodeDecodeError) else str(error).splitlines()[0]
+        raise ValueError(
+            f"{path} is damaged ({reason}): what a ledger recorded in that part is lost. Move the file away to read "
+            "the rest."
+        ) from None
 
 
 def _read_parquet(path: Path, names: Sequence[str]) -> pa.Table:
@@ -240,16 +277,3 @@ def _digests(path: Path) -> Iterator[bytes | None]:
     with contextlib.suppress(pa.ArrowException, OSError, EOFError), pa.OSFile(str(path)) as file:
         for _, notes in pa.ipc.open_stream(file).iter_batches_with_custom_metadata():
             yield (notes or {}).get(_DIGEST.encode())
-
-
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Says of which file it is when one is found to be damaged."""
-    try:
-        yield
-    except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
-        reason = "a name in it is no text" if isinstance(error, UnicodeDecodeError) else str(error).splitlines()[0]
-        raise ValueError(
-            f"{path} is damaged ({reason}): what a ledger recorded in that part is lost. Move the file away to read "
-            "the rest."
-        ) from None

@@ -1,12 +1,13 @@
 """A table of a ledger that another process writes, read piece by piece: each row once."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
 from mixer.arrow_messages import next_batch
-from mixer.table_files import files_of, find_misfit, read_part
+from mixer.table_files import files_of, find_misfit, naming, read_columns, read_part
 
 
 class Follower:
@@ -60,22 +61,20 @@ class Follower:
 
     def _of_tail(self, path: Path) -> list[pa.Table]:
         pieces = []
-        try:
-            with pa.OSFile(str(path)) as file:
-                file.seek(self._offset)
-                if self._tail_schema is None:
-                    self._tail_schema = pa.ipc.read_schema(file)
-                    self._offset = file.tell()
-                while (batch := next_batch(file, self._tail_schema)) is not None:
-                    self._offset = file.tell()
-                    self._num_rows += batch.num_rows
-                    names = [name for name in self._empty.column_names if name in self._tail_schema.names]
-                    pieces.append(pa.Table.from_batches([batch]).select(names))
-                    problem = find_misfit(pieces[-1], self._empty.schema)
-                    if problem is not None:
-                        raise ValueError(f"{path} is damaged ({problem}).")
-        except (pa.ArrowException, OSError, EOFError):  # its end, which may be torn: more will come, or a part
-            pass
+        torn = contextlib.suppress(pa.ArrowException, OSError, EOFError)  # its end: more will come, or a part
+        with naming(path), torn, pa.OSFile(str(path)) as file:
+            file.seek(self._offset)
+            if self._tail_schema is None:
+                self._tail_schema = read_columns(file)
+                self._offset = file.tell()
+            while (batch := next_batch(file, self._tail_schema)) is not None:
+                self._offset = file.tell()
+                self._num_rows += batch.num_rows
+                names = [name for name in self._empty.column_names if name in self._tail_schema.names]
+                pieces.append(pa.Table.from_batches([batch]).select(names))
+                problem = find_misfit(pieces[-1], self._empty.schema)
+                if problem is not None:
+                    raise ValueError(problem)
         return pieces
 
 

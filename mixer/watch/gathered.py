@@ -57,7 +57,8 @@ class Gathered:
     @property
     def streams(self) -> dict[str, GatheredStream]:
         """The streams of the last update, by name and in order."""
-        return {name: one for name, one in self._streams.items() if one.last["step"] == self.last_step}
+        last_step = self.last_step  # looked up once: it goes over all streams
+        return {name: one for name, one in self._streams.items() if one.last["step"] == last_step}
 
     @property
     def is_finite(self) -> dict[str, bool | None]:
@@ -154,7 +155,8 @@ class Gathered:
             rows: In their order.
         """
         for row in rows.to_pylist():
-            self.evaluations[row["stream"]], self.evaluated_at = row["loss"], row["step"]
+            loss = row["loss"]  # a table that somebody made may lack it
+            self.evaluations[row["stream"]], self.evaluated_at = math.nan if loss is None else loss, row["step"]
 
 
 def _numbers(rows: pa.Table, column: str) -> FloatArray:

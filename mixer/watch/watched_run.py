@@ -18,6 +18,7 @@ from mixer.watch.gathered import Gathered
 _STREAM_COLUMNS = ("step", "stream", "weight", "count", "items", "loss", "tokens", "seen", "coverage", "epoch", "there")
 _UPDATE_COLUMNS = ("step", "load_seconds", "train_seconds")
 _LEAST_OBSERVED_SECONDS = 20.0
+_UNITS, _MOST = ("epochs", "steps", "samples", "tokens"), 2.0**63  # what else stands there nobody wrote
 
 
 class WatchedRun:
@@ -91,7 +92,8 @@ class WatchedRun:
         budget = run.get("budget") if isinstance(run, dict) else None
         if not isinstance(budget, dict):
             return {}
-        return {unit: most for unit, most in budget.items() if isinstance(most, int | float)}
+        known = {unit: most for unit, most in budget.items() if unit in _UNITS and isinstance(most, int | float)}
+        return {unit: most for unit, most in known.items() if 0 < most < _MOST}
 
     def seconds_left(self) -> float | None:
         """Estimates how long the run still takes: by what was seen of it here, before that by when it began."""

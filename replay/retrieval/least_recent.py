@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.bounded import whole_number
 from replay.retrieval.base import Int64Array, Retrieval
 
 _GONE = -1
@@ -110,6 +111,6 @@ class LeastRecent(Retrieval):
                 f"{self.name} has room for {self._capacity} entries, but the saved state is of a larger buffer, with "
                 f"{len(line)}; give the capacity that it was saved with."
             )
-        self._position = int(state["position"])
+        self._position = whole_number(state["position"], "the position")
         self._places.fill(_GONE)
         self._stand(line)

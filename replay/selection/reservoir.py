@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from mixer.bounded import whole_number
 from replay.random_numbers import RandomNumbers
 from replay.selection.base import Int64Array, Offers, Selection
 
@@ -53,4 +54,4 @@ class Reservoir(Selection):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up the number of entries; see `Selection.load_state_dict`."""
         super().load_state_dict(state)
-        self._size = int(state["size"])
+        self._size = whole_number(state["size"], "the number of entries")

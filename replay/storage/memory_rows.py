@@ -63,5 +63,8 @@ class MemoryRows(Rows):
             file = RowFile(path)
         except FileNotFoundError:
             raise ValueError(f"{path} is missing. Load a checkpoint whose rows were kept in memory.") from None
+        if file.numbers.max(initial=-1) >= file.next_number:
+            reason = f"it has rows beyond its next number, {file.next_number}"
+            raise ValueError(f"{path} is torn ({reason}). Load an earlier checkpoint.")
         self._rows = {number: bytes(file.read(index)) for index, number in enumerate(file.numbers.tolist())}
         self._next_number = file.next_number

@@ -3,6 +3,7 @@
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,8 @@ import pytest
 from mixer.table import Table
 from mixer.watch.curve import Curve, sparkline
 from mixer.watch.follower import Follower
+from mixer.watch.gathered import Gathered
+from mixer.watch.view import view
 from mixer.watch.watched_run import WatchedRun
 from tests.mixer.watch.writing import begin, write
 
@@ -179,3 +182,53 @@ def test_sparklines() -> None:
     assert sparkline(np.array([]), 5) == ""
     assert sparkline(np.array([2.0, 2.0]), 5) == "▁▁"
     assert sparkline(np.arange(100.0), 8) == "▁▂▃▄▅▆▇█"
+
+
+@pytest.mark.parametrize(
+    ("budget", "kept"),
+    [
+        ({"steps": 8, "{{7*7}}": 8}, {"steps": 8}),
+        ({"steps": 10**400, "epochs": 0, "tokens": -1, "samples": "9"}, {}),
+        ({"epochs": float("nan")}, {}),
+    ],
+)
+def test_a_budget_that_nobody_wrote_is_no_budget(tmp_path: Path, budget: dict[str, Any], kept: dict[str, Any]) -> None:
+    ledger = begin(tmp_path, 2)
+    write(ledger, 1, 2)
+    ledger.flush()
+    run = WatchedRun(tmp_path)
+    run.read()
+    run.note["run"] = {"budget": budget}
+    assert run.budget == kept
+    view(run, 80, 20)
+
+
+@pytest.mark.parametrize("changed", [b"lo3s", b"lo\xffs"])
+def test_a_tail_whose_columns_are_not_what_was_written_is_named(tmp_path: Path, changed: bytes) -> None:
+    schema = pa.schema({"step": pa.int64(), "loss": pa.float64()})
+    table = Table(tmp_path, schema, flush_interval_seconds=0.0)
+    table.append({"step": [1], "loss": [0.5]})
+    table.close()
+    (tail,) = tmp_path.glob("tail-*.arrow")
+    content = tail.read_bytes()
+    assert b"loss" in content
+    tail.write_bytes(content.replace(b"loss", changed))
+    with pytest.raises(ValueError, match=r"tail-000000\.arrow is damaged \(its columns are not|is no text"):
+        Follower(tmp_path, schema, ["step", "loss"]).new_rows()
+
+
+def test_of_many_streams_the_last_update_is_looked_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = begin(tmp_path, 50)
+    write(ledger, 1, 50)
+    ledger.flush()
+    run = WatchedRun(tmp_path)
+    run.read()
+    looked_up: list[int] = []
+
+    def last_step(gathered: Gathered) -> int:
+        looked_up.append(1)
+        return 1
+
+    monkeypatch.setattr(Gathered, "last_step", property(last_step))
+    assert len(run.gathered.streams) == 50
+    assert len(looked_up) == 1  # once a stream, it would be the square of their number

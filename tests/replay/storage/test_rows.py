@@ -214,3 +214,15 @@ def test_nothing_at_all_can_be_saved_and_loaded(kind, tmp_path):
     rows.load(tmp_path / "saved")
     assert rows.next_number == 0
     assert rows.read(np.array([], dtype=np.int64)) == []
+
+
+def test_rows_beyond_the_next_number_are_damage(tmp_path):
+    rows = MemoryRows()
+    rows.append([Row({"x": 1}, {}), Row({"x": 2}, {})])
+    rows.save(tmp_path)
+    (file,) = tmp_path.iterdir()
+    content = file.read_bytes()
+    assert content.count(b"next_number") >= 1
+    file.write_bytes(content.replace(b"next_number", b"text_number"))  # an unknown key: it counts as 0
+    with pytest.raises(ValueError, match="rows beyond its next number, 0"):
+        MemoryRows().load(tmp_path)
