@@ -40,6 +40,7 @@ from tasks.score_matrix import ScoreMatrix
 
 Case = Callable[[Random], None]
 
+_RECIPES = Path(__file__).parents[2] / "recipes"
 _NAMES = ("a", "b", "c")
 _LOSSES = np.array([1.0, 2.0, 0.5])
 _OPTIONS = ("--recipe", "--model", "--streams", "--training", "--mixing", "--batch_size", "--budget", "--methods")
@@ -97,7 +98,7 @@ def rules() -> Case:
 
 def recipes(folder: Path) -> Case:
     """Gives a case of a recipe as text."""
-    texts = [path.read_text(encoding="utf-8") for path in sorted(Path("recipes").glob("*.yaml"))]
+    texts = [path.read_text(encoding="utf-8") for path in sorted(_RECIPES.glob("*.yaml"))]
     path = folder / "recipe.yaml"
 
     def case(random: Random) -> None:

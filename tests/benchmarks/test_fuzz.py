@@ -36,6 +36,23 @@ def test_an_error_of_another_kind_is_counted() -> None:
     assert 0 < outcome.num_refused < 60
 
 
+def test_every_case_is_refused_accepted_or_broken_and_the_table_adds_up() -> None:
+    def case(random: Random) -> None:
+        if (number := random.random()) < 0.5:
+            raise ValueError("it must be 3, got 4") if number < 0.3 else KeyError("x")
+
+    outcomes = {name: fuzz.run_cases(name, case, range(50), seed=0) for name in "ab"}
+    cells = [[int(cell) for cell in row[1:5]] for row in fuzz.rows_of(outcomes)]
+    assert cells[2] == [sum(column) for column in zip(*cells[:2], strict=True)]
+    assert all(cases == refused + accepted + broken for cases, refused, accepted, broken in cells)
+    assert min(cells[2]) > 0
+
+
+def test_the_targets_share_all_cases_and_files_of_a_run_get_thousands() -> None:
+    assert sum(fuzz._SHARES.values()) == pytest.approx(1.0)
+    assert min(fuzz._SHARES[name] for name in ("ledger", "replay buffer", "controller state")) >= 0.05
+
+
 def test_the_same_seed_gives_the_same_cases(tmp_path: Path) -> None:
     case = fuzz.targets(tmp_path)["progress of the loop"]
     first, second = (fuzz.run_cases("a", case, range(80), seed=1).num_refused for _ in range(2))
