@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,8 @@ def _show(outcomes: Sequence[Outcome], kinds: Sequence[Kind], seconds: float) ->
     injected = [one for one in outcomes if one.was_injected]
     num_broken = sum(bool(one.broken) for one in injected)
     title = f"{len(injected)} faults in {seconds:.0f} s, {num_broken} promises broken"
+    if missed := len(outcomes) - len(injected):
+        title += f"; {missed} could not be injected and are counted nowhere"
     show(title, columns, rows_of(outcomes, kinds))
 
 
@@ -73,8 +75,8 @@ def markdown_of(outcomes: Sequence[Outcome], kinds: Sequence[Kind]) -> str:
     """
     by_name = {kind.name: kind for kind in kinds}
     lines = [
-        "| fault | what | promise | ranks | injected | survived | equal | lost | s |",
-        "|---|---|---|" + "---:|" * 6,
+        "| fault | what | promise | ranks | injected | survived | equal | lost | s | broken |",
+        "|---|---|---|" + "---:|" * 7,
     ]
     for name, ranks, injected, survived, equal, lost, _, seconds, broken in rows_of(outcomes, kinds):
         kind = by_name[name]
@@ -99,8 +101,10 @@ def _arguments(argv: Sequence[str] | None, kinds: Sequence[Kind]) -> argparse.Na
     parser.add_argument("--only", type=int, metavar="NUMBER", help="the one of its kind that is injected alone")
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn")
     parser.add_argument("--jobs", type=int, default=2, help="faults that are injected at a time")
-    parser.add_argument("--folder", type=Path, help="where the runs are kept; those that failed stay")
+    parser.add_argument("--folder", type=Path, help="a new folder for the runs; those that failed stay there")
     args = parser.parse_args(argv)
+    if args.folder is not None and args.folder.is_dir() and any(args.folder.iterdir()):
+        parser.error(f"{args.folder} is not empty: the runs in it would be taken for those of this code")
     if args.quick:
         args.ranks = [2]
     return args
@@ -144,10 +148,10 @@ def inject(folder: Path, args: argparse.Namespace, kinds: Sequence[Kind]) -> lis
     with ThreadPoolExecutor(args.jobs) as pool:
         ended = [pool.submit(one, case) for case in cases]
         try:
-            wait(ended)
+            wait(ended, return_when=FIRST_EXCEPTION)  # one means that faults cannot be injected here
         except KeyboardInterrupt:
             print("interrupted: what has begun is ended, and the rest left out", flush=True)
-            pool.shutdown(cancel_futures=True)
+        pool.shutdown(cancel_futures=True)
     return [future.result() for future in ended if not future.cancelled()]
 
 

@@ -11,7 +11,7 @@ from benchmarks.faults.run import Start
 
 
 class MissedError(RuntimeError):
-    """The fault was not injected: the run had ended before."""
+    """The fault was not injected: the run had ended before, or nothing was there to damage."""
 
 
 @dataclass(frozen=True)

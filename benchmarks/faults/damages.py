@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 
-from benchmarks.faults.case import Case
+from benchmarks.faults.case import Case, MissedError
 from benchmarks.faults.ranks import End, Ranks
 from benchmarks.faults.run import NUM_STEPS, SAVE_STEPS
 
@@ -23,7 +23,10 @@ def damaged(case: Case) -> End:
     files = [path for path in files if path.stat().st_size]
     file = files[int(fault["file"] * len(files))]
     content = file.read_bytes()
-    file.write_bytes(_DAMAGES[fault["how"]](content, int(fault["place"] * len(content)), fault["bit"]))
+    changed = _DAMAGES[fault["how"]](content, int(fault["place"] * len(content)), fault["bit"])
+    if changed == content:
+        raise MissedError
+    file.write_bytes(changed)
     # The end of a ledger's tail may be cut off by a crash, too: what lacks rows then is the table.
     fault["damaged"] = f"ledger/{file.parent.name}" if file.suffix == ".arrow" and "ledger" in file.parts else file.name
     named = str(case.start.output / f"checkpoint-{NUM_STEPS - SAVE_STEPS}")
@@ -42,6 +45,9 @@ def _truncated(content: bytes, place: int, bit: int) -> bytes:
 
 
 def _zeroed(content: bytes, place: int, bit: int) -> bytes:
+    if not any(content[place:]):  # what is 0 already would be no damage
+        place = 0
+    place += len(content[place:]) - len(content[place:].lstrip(b"\0"))
     count = min(1 << bit, len(content) - place)
     return content[:place] + bytes(count) + content[place + count :]
 
