@@ -5,8 +5,9 @@ each can do beyond a fixed mixture, tried. `continual`: replay on MNIST with Ava
 Gramian with TorchJD. Each run is in a fresh process of the same interpreter with the same number of threads;
 contestants take turns, in another order in every round, which has a seed of its own. Ratios are taken round by round;
 beside the wall time stands that of the processor, which other work on the machine changes less. Memory is the peak of
-the resident set over what was there after all imports. What is not installed is said so; the peers' environment is made
-as `benchmarks/peers/requirements.txt` says.
+the resident set over what was there after all imports, until the training or the measuring is done (in `continual`
+until tasks are evaluated). What is not installed is said so; the peers' environment is made as
+`benchmarks/peers/requirements.txt` says.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from transformers.utils import logging
 from benchmarks.common import hardware, write_json
 from benchmarks.peers import contests
 from benchmarks.peers.contestants import CONTINUAL, GRAMIAN, MIXING
-from benchmarks.peers.tables import COLUMNS, Row, markdown, trial_rows
+from benchmarks.peers.tables import COLUMNS, OURS, Row, markdown, trial_rows
 
 Part = tuple[Callable[[argparse.Namespace], dict[str, Any]], Callable[[dict[str, Any]], list[Row]]]
 
@@ -78,7 +79,8 @@ def report(figures: dict[str, Any], seconds: dict[str, float]) -> str:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*_PARTS, []], help="what is run; default: all")
-    parser.add_argument("--only", metavar="NAME", help="one contestant beside ours, by its name in the table")
+    names = sorted({own.name for own in (*MIXING, *CONTINUAL, *GRAMIAN) if own.name != OURS})
+    parser.add_argument("--only", metavar="NAME", choices=names, help="one contestant beside ours: " + ", ".join(names))
     parser.add_argument("--data-dir", type=Path, help="a folder with mnist.npz, for `continual`")
     parser.add_argument("--json", metavar="FILE", help="where all figures are written")
     parser.add_argument("--markdown", metavar="FILE", type=Path, help="where the tables are written")

@@ -21,7 +21,8 @@ def main() -> None:
     action = getattr(importlib.import_module(f"benchmarks.peers.{module}"), function)
     peak = Peak()
     figures = action(options)
-    Path(path).write_text(json.dumps({**figures, **peak.figures()}))
+    # Who compares its result with something at the end takes the peak itself before that.
+    Path(path).write_text(json.dumps({**peak.figures(), **figures}))
 
 
 if __name__ == "__main__":

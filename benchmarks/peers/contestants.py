@@ -78,14 +78,17 @@ def run_apart(contestant: Contestant, work: str, options: dict[str, Any]) -> dic
         extra = [str(Path(sys.prefix) / contestant.folder)] if contestant.folder else []
         path = os.pathsep.join([os.environ.get("PYTHONPATH", os.getcwd()), *extra])
         environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(options["threads"])}
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.peers.child", work, str(result)],
-            input=json.dumps({**options, "folder": str(Path(folder) / "output")}),
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_SECONDS,
-        )
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "benchmarks.peers.child", work, str(result)],
+                input=json.dumps({**options, "folder": str(Path(folder) / "output")}),
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            return {"error": f"took longer than {_TIMEOUT_SECONDS} s"}
         if not result.is_file():
             lines = [line for line in done.stderr.splitlines() if line.strip()]
             return {"error": lines[-1][:300] if lines else f"ended with {done.returncode}"}

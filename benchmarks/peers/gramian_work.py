@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.peers.clock import Clock
+from benchmarks.peers.peak import Peak
 from tasks.mlp import mlp
 
 MLP, LLAMA, TIED = "mlp", "llama", "llama, tied"
@@ -99,30 +100,33 @@ def _llama(is_tied: bool) -> nn.Module:
     return LlamaForCausalLM(config)
 
 
-def measure(subject: Subject, step: Callable[[], Tensor], num_steps: int, reference: np.ndarray) -> dict[str, Any]:
-    """Times a step in turns with the plain one.
+def measure(subject: Subject, step: Callable[[], Tensor], options: dict[str, Any], peak: Peak) -> dict[str, Any]:
+    """Times a step in turns with the plain one, and compares its Gramian with torch's own.
 
     Args:
         subject: The model and the batch.
         step: Does a step and gives the Gramian `[num_streams, num_streams]`.
-        num_steps: Number of turns.
-        reference: What `autograd_gramian` gave.
+        options: Of the contest: `steps`, the number of turns, and what `new_subject` takes.
+        peak: What has watched the memory since before the models were made.
 
     Returns:
-        `seconds` and `processor_seconds` of the median step, both of the plain one too (`plain_seconds`), and
-        `difference`: the largest one from torch's own Gramian over that one's largest entry.
+        `seconds` and `processor_seconds` of the median step, both of the plain one too (`plain_seconds`), the peak of
+        memory before the comparison, which takes a gradient a stream for all alike, and `difference`: the largest one
+        from torch's own Gramian over that one's largest entry.
     """
     steps: dict[str, Step] = {"": step, "plain_": subject.plain}
     times: dict[str, list[float]] = defaultdict(list)
-    for number in range(_WARM_UP_STEPS + num_steps):
+    for number in range(_WARM_UP_STEPS + options["steps"]):
         for prefix, action in steps.items():
             clock = Clock()
             action()
             if number >= _WARM_UP_STEPS:
                 for name, seconds in clock.stop().items():
                     times[prefix + name].append(seconds)
+    memory, reference = peak.figures(), autograd_gramian(new_subject(options))
     difference = np.abs(np.asarray(step().detach().double()) - reference).max() / np.abs(reference).max()
-    return {**{name: float(np.median(own)) for name, own in times.items()}, "difference": float(difference)}
+    medians = {name: float(np.median(own)) for name, own in times.items()}
+    return {**medians, **memory, "difference": float(difference)}
 
 
 def autograd_gramian(subject: Subject) -> np.ndarray:

@@ -11,6 +11,7 @@ from transformers import Trainer
 
 from benchmarks.peers.clock import Clock
 from benchmarks.peers.counted import Counter, largest_deviation, realised_shares
+from benchmarks.peers.peak import Peak
 from benchmarks.peers.work import SHARES, Ending, build_model, evaluate, quieted, read_datasets
 
 Change = Callable[[], None]
@@ -115,9 +116,10 @@ def train(new_trainer: NewTrainer, options: dict[str, Any]) -> dict[str, Any]:
         options: Of the contest.
 
     Returns:
-        `seconds`, `processor_seconds`, `loss` on held-out text, realised `shares`, `deviation` in samples and number of
-        `samples`.
+        `seconds`, `processor_seconds`, the peak of memory without that of evaluating, which is the same for all; `loss`
+        on held-out text, realised `shares`, `deviation` in samples and number of `samples`.
     """
+    peak = Peak()
     torch.set_num_threads(options["threads"])
     shape = {name: options[name] for name in ("hidden", "layers", "length")}
     datasets = read_datasets(options["data"])
@@ -127,7 +129,7 @@ def train(new_trainer: NewTrainer, options: dict[str, Any]) -> dict[str, Any]:
     clock = Clock()
     trainer = quieted(new_trainer(model, request))
     trainer.train()
-    times = clock.stop()
+    times = {**clock.stop(), **peak.figures()}
     return {**times, "loss": evaluate(model, options["data"]), **summary(counter, SHARES)}
 
 

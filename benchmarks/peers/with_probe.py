@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.peers.gramian_work import autograd_gramian, measure, new_subject
+from benchmarks.peers.gramian_work import measure, new_subject
+from benchmarks.peers.peak import Peak
 from mixer.probe import GradientProbe
 
 
@@ -18,8 +19,8 @@ def training(options: dict[str, Any]) -> dict[str, Any]:
     Returns:
         See `benchmarks.peers.gramian_work.measure`.
     """
+    peak = Peak()
     torch.set_num_threads(options["threads"])
-    reference = autograd_gramian(new_subject(options))
     subject, plain = new_subject(options), new_subject(options)
     probe = GradientProbe(subject.model, subject.num_streams, "exact", variance=False)
     stream_ids = subject.stream_ids.numpy()
@@ -30,4 +31,4 @@ def training(options: dict[str, Any]) -> dict[str, Any]:
         subject.losses().mean().backward()
         return torch.as_tensor(probe.finish().gram)
 
-    return measure(plain, step, options["steps"], reference)
+    return measure(plain, step, options, peak)

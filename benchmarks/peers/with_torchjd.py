@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torchjd.autogram import Engine
 
-from benchmarks.peers.gramian_work import autograd_gramian, measure, new_subject
+from benchmarks.peers.gramian_work import measure, new_subject
+from benchmarks.peers.peak import Peak
 
 
 def by_rows(options: dict[str, Any]) -> dict[str, Any]:
@@ -25,8 +26,8 @@ def by_streams(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _training(options: dict[str, Any], batch_dim: int | None) -> dict[str, Any]:
+    peak = Peak()
     torch.set_num_threads(options["threads"])
-    reference = autograd_gramian(new_subject(options))
     subject = new_subject(options)
     plain = new_subject(options)  # the engine's hooks would slow the plain step down
     engine, shares = Engine(subject.model, batch_dim=batch_dim), subject.shares
@@ -39,4 +40,4 @@ def _training(options: dict[str, Any], batch_dim: int | None) -> dict[str, Any]:
         losses.mean().backward()
         return shares @ gramian @ shares.T if batch_dim is not None else gramian
 
-    return measure(plain, step, options["steps"], reference)
+    return measure(plain, step, options, peak)

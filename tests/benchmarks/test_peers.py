@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.peers import contests, trials, with_interleave, with_mixer
-from benchmarks.peers.__main__ import report
+from benchmarks.peers import contestants, contests, gramian_work, trials, with_interleave, with_mixer, with_probe
+from benchmarks.peers.__main__ import main, report
 from benchmarks.peers.contestants import CONTINUAL, GRAMIAN, MIXING, run_apart
 from benchmarks.peers.counted import Counter, largest_deviation, realised_shares, repeated_and_lost
 from benchmarks.peers.request import NewTrainer, Request, train
@@ -197,3 +197,24 @@ class TestRuns:
     def test_what_a_contestant_ends_in_is_told(self) -> None:
         found = run_apart(MIXING[0], "no_such_module:work", {"threads": 1})
         assert "no_such_module" in found["error"]
+
+    def test_who_takes_too_long_is_told_and_the_others_go_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(contestants, "_TIMEOUT_SECONDS", 0.01)
+        assert run_apart(MIXING[0], "with_mixer:training", {"threads": 1}) == {"error": "took longer than 0.01 s"}
+
+    def test_memory_is_taken_before_what_is_done_to_check_the_result(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        order: list[str] = []
+        reference = gramian_work.autograd_gramian
+        monkeypatch.setattr(
+            gramian_work, "autograd_gramian", lambda subject: order.append("check") or reference(subject)
+        )
+        monkeypatch.setattr(gramian_work.Peak, "figures", lambda peak: order.append("peak") or {"growth_bytes": 1.0})
+        found = with_probe.training({"case": "llama", "seed": 0, "steps": 1, "threads": 1})
+        assert order == ["peak", "check"]
+        assert found["growth_bytes"] == 1.0
+        assert found["difference"] < 1e-5
+
+    def test_a_contestant_that_there_is_not_is_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            main(["mixing", "--only", "nobody"])
+        assert "Avalanche" in capsys.readouterr().err
