@@ -81,6 +81,7 @@ class LongPlannedRun:
         self._policies, self._random = policies(), np.random.default_rng(0)
         self.states: list[ProcessState] = []
         self.seconds: list[float] = []
+        self._num_resumes = 0
         self._begin(None)
 
     def run(self) -> dict[str, Any]:
@@ -112,7 +113,7 @@ class LongPlannedRun:
             "block_seconds": self.seconds,
             "ledger": {**tail, **ledger_figures(self._folder / "ledger", self._num_steps)},
             "num_steps": self._num_steps,
-            "num_resumes": _NUM_TURNS - 1,
+            "num_resumes": self._num_resumes,
         }
 
     def _begin(self, state: dict[str, Any] | None) -> None:
@@ -132,6 +133,7 @@ class LongPlannedRun:
         self._advance(_NUM_LOST)
         self._ledger.flush()
         self._begin(json.loads((self._folder / "state.json").read_text()))
+        self._num_resumes += 1
 
     def _advance(self, num_steps: int) -> None:
         between = max(1, self._num_steps // _NUM_EVENTS)

@@ -8,8 +8,6 @@ threads and child processes (the most), or the command fails. Times are reported
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import write_json
+from benchmarks.launching import launch
 from benchmarks.long_planned import NUM_STREAMS, LongPlannedRun
 from benchmarks.presenting import present
 from benchmarks.process_state import broken_bounds
@@ -55,17 +54,11 @@ def trained(num_steps: int, num_workers: int, policy: str) -> dict[str, Any]:
 
     Raises:
         RuntimeError: If the run failed.
+        subprocess.TimeoutExpired: If it took longer than fifty minutes.
     """
     with tempfile.TemporaryDirectory() as name:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(_NUM_RANKS)]
-        command += ["-m", "benchmarks.long_trained", name, "--steps", str(num_steps), "--policy", policy]
-        command += ["--workers", str(num_workers)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=_LIMIT_SECONDS, check=False
-        )
-        if done.returncode:
-            raise RuntimeError(f"The training failed with status {done.returncode}:\n{done.stderr[-4000:]}")
+        arguments = ["benchmarks.long_trained", name, "--steps", str(num_steps), "--policy", policy]
+        launch(_NUM_RANKS, [*arguments, "--workers", str(num_workers)], _LIMIT_SECONDS)
         ranks = [json.loads((Path(name) / f"rank-{rank}.json").read_text()) for rank in range(_NUM_RANKS)]
     return {"ranks": ranks, "num_workers": num_workers, "num_steps": num_steps, "policy": policy}
 
@@ -186,6 +179,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, measure in parts:
         started = time.perf_counter()
         figures[name] = measure()
+        write_json(args.json, {"arguments": vars(args), **figures})  # what is done stays if the next part fails
         print(f"{name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
     show_figures(figures, args.markdown)
     broken = find_broken(figures)

@@ -6,9 +6,6 @@ and says nothing about a network. Run by torchrun: `python -m benchmarks.scale_r
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -19,11 +16,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from benchmarks.launching import launch
 from benchmarks.scale_planning import NUM_STREAMS, a_plan
 from benchmarks.scaling import STREAMS, Term, counted
 from mixer.agreement import Agreement, UpdateContents
 
 _NUM_ROUNDS = 60
+_LIMIT_SECONDS = 600.0
 _RANKS = (2, 4)
 
 
@@ -79,11 +78,7 @@ def launched(world_size: int) -> dict[str, dict[str, float]]:
     """
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / "seconds.json"
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(world_size)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        subprocess.run(
-            [*command, "-m", "benchmarks.scale_ranks", str(file)], env=environment, capture_output=True, check=True
-        )
+        launch(world_size, ["benchmarks.scale_ranks", str(file)], _LIMIT_SECONDS)
         found: dict[str, dict[str, float]] = json.loads(file.read_text())
     return found
 
