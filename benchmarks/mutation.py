@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--most-seconds", type=float, default=0.3, help="leaves out tests that take longer")
     parser.add_argument("--again", metavar="FILE", help="runs only those that lived in this file of figures")
     parser.add_argument("--json", metavar="FILE", help="file of the figures")
+    parser.add_argument("--markdown", action="store_true", help="prints the table in Markdown")
     options = parser.parse_args()
     mutants = [mutant for name in options.modules for mutant in _mutants(name)[options.every // 2 :: options.every]]
     if options.again:
@@ -56,11 +57,12 @@ def main() -> None:
         mutants = [mutant for mutant in mutants if tuple(_named(mutant).values()) in lived]
     figures = run_mutants(mutants, options.num_workers, options.most_seconds)
 
-    from benchmarks.common import show, write_json  # after the tests' own settings of the environment
+    from benchmarks.common import write_json  # after the tests' own settings of the environment
+    from benchmarks.presenting import present
 
     columns = ["module", "mutants", "killed", "survived", "no test", "killed of all"]
     rows = [[name, *map(str, counts), f"{share:.1%}"] for name, *counts, share in map(_row, figures["modules"].items())]
-    show(f"Mutants of mutmut's operators, {figures['seconds']:.0f} s", columns, rows)
+    present(f"Mutants of mutmut's operators, {figures['seconds']:.0f} s", columns, rows, options.markdown)
     write_json(options.json, figures)
     total = _row(("all", figures["modules"]["all"]))
     sys.exit(0 if total[-1] >= LEAST_KILLED else 1)
