@@ -21,7 +21,7 @@ from benchmarks.peers.tables import (
 Runs = dict[str, list[dict[str, Any]] | None]  # by contestant, round by round; None if it is not installed
 Figures = dict[str, Any]
 
-_ROWS = (4_000, 2_400, 1_600)  # of each domain: as its share, so that all loaders come to all rows
+_ROWS = (4_000, 2_400, 1_600)  # of each domain: as its share, so that none runs out
 _VALIDATION_ROWS, _LENGTH = 200, 64
 _TIED = "llama, tied"
 _CASES = ("mlp", "llama", _TIED)
