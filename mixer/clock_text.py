@@ -1,5 +1,6 @@
 """The data clock in words, for the progress bar and the terminal view."""
 
+import math
 from collections.abc import Mapping
 
 from tqdm import tqdm  # type: ignore[import-untyped]
@@ -32,12 +33,12 @@ def duration_text(seconds: float | None) -> str:
     """Writes a duration.
 
     Args:
-        seconds: Its seconds, or `None` where they are not known.
+        seconds: Its seconds, or `None` where they are not known; endless ones are not either.
 
     Returns:
         `MM:SS`, `H:MM:SS` or `?`.
     """
-    return "?" if seconds is None else str(tqdm.format_interval(seconds))
+    return str(tqdm.format_interval(seconds)) if seconds is not None and math.isfinite(seconds) else "?"
 
 
 def short_number(number: float) -> str:

@@ -94,3 +94,4 @@ def test_the_budget_that_is_furthest_is_told() -> None:
     assert clock_text(done, {"epochs": 2}) == "0.50/2 epochs"
     assert clock_text(done, {}) == "500 samples"
     assert (duration_text(None), duration_text(62), duration_text(3662)) == ("?", "01:02", "1:01:02")
+    assert (duration_text(float("inf")), duration_text(float("nan"))) == ("?", "?")
