@@ -42,6 +42,7 @@ Case = Callable[[Random], None]
 
 _RECIPES = Path(__file__).parents[2] / "recipes"
 _NAMES = ("a", "b", "c")
+_SHARE_UNDIGESTED = 0.5
 _LOSSES = np.array([1.0, 2.0, 0.5])
 _OPTIONS = ("--recipe", "--model", "--streams", "--training", "--mixing", "--batch_size", "--budget", "--methods")
 
@@ -124,7 +125,8 @@ def ledgers(folder: Path) -> Case:
         name = random.choice(names)
         is_note = name.name == "ledger.json"
         content = contents[name]
-        changed = changed_json(json.loads(content), random) if is_note else changed_bytes(content, random)
+        known = _undigested(content) if random.random() < _SHARE_UNDIGESTED else content
+        changed = changed_json(json.loads(content), random) if is_note else changed_bytes(known, random)
         (changing / name).write_bytes(changed)
         try:
             _read_run(changing, random)
@@ -132,6 +134,14 @@ def ledgers(folder: Path) -> Case:
             (changing / name).write_bytes(content)
 
     return case
+
+
+def _undigested(content: bytes) -> bytes:
+    """Gives a table's file as one would write it who wants it read: with other words in the place of digests' names.
+
+    As long as the digest is there it stops nearly every change before Arrow reads anything.
+    """
+    return content.replace(b"mixer-crc32=", b"mixer-crc3_=").replace(b"crc32", b"crc3_")
 
 
 def _read_run(folder: Path, random: Random) -> None:
