@@ -26,6 +26,7 @@ _PARTS: dict[str, Callable[[], list[Term]]] = {
     "ranks": scale_ranks.terms,
 }
 _EXACT = "exact"
+_IF_KEPT = "were streams' entries not left out beyond 256"
 _GRAM_BYTES = 8
 _PROBE_COPIES = 2  # the Gram matrix and how far off it may be
 
@@ -69,11 +70,11 @@ def large(found: dict[str, list[Term]]) -> list[list[str]]:
     at = {(term.part, term.variable, term.unit): term.at_target for terms in found.values() for term in terms}
     streams, ranks, steps = (TARGETS[name] for name in (STREAMS, RANKS, STEPS))
     rows = []
-    entry = at.get(("log entry in trainer_state.json", STREAMS, "bytes"))
+    entry = at.get(("log entry of all streams", STREAMS, "bytes"))
     if entry is not None:
         last, written = scale_records.history_bytes(entry, steps)
-        rows.append(["trainer_state.json of the last checkpoint", last, "an entry every 10 updates"])
-        rows.append(["trainer_state.json of all checkpoints together", written, "one every 1,000 updates"])
+        rows.append(["trainer_state.json of the last checkpoint", last, f"an entry every 10 updates, {_IF_KEPT}"])
+        rows.append(["trainer_state.json of all checkpoints together", written, f"one every 1,000 updates, {_IF_KEPT}"])
     row = at.get(("ledger, an update", STREAMS, "bytes"))
     if row is not None:
         rows.append(["ledger", row * steps, "a row an update and stream"])

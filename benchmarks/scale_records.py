@@ -203,7 +203,7 @@ def _terms(folder: Path) -> list[Term]:
         ),
         counted("ledger cut on resume", STEPS, _NUM_UPDATES, lambda t: _resuming(folder, t), "10 streams", "s"),
         swept("log entry made", STREAMS, NUM_STREAMS, _logging(folder)),
-        counted("log entry in trainer_state.json", STREAMS, NUM_STREAMS, lambda k: _entry_bytes(folder, k)),
+        counted("log entry of all streams", STREAMS, NUM_STREAMS, lambda k: _entry_bytes(folder, k)),
         counted("report: time", STREAMS, _SHOWN, lambda k: pages[k]["cpu_seconds"], shown, "s"),
         counted("report: peak memory", STREAMS, _SHOWN, lambda k: 1e6 * pages[k]["peak_megabytes"], shown),
         counted("report: page", STREAMS, _SHOWN, lambda k: 1e6 * pages[k]["page_megabytes"], shown),
