@@ -132,6 +132,14 @@ class TestPolicyState:
         assert mixing.clock.step == 3
         assert one_update(mixing).counts.sum() == 8
 
+    def test_what_is_of_another_form_is_refused_though_it_could_be_taken_up(self) -> None:
+        state = saved_state()
+        policy = state["weights"]["policy"]["state"]
+        (name,) = (name for name, value in policy.items() if isinstance(value, list) and len(value) == 3)
+        policy[name] = list(map(str, policy[name]))
+        with pytest.raises(ValueError, match=rf"GroupDRO: {name}\[0\] must be a number, but str"):
+            make_mixing(GroupDRO()).load_state_dict(state)
+
 
 class TestRows:
     def _state(self) -> dict[str, Any]:
