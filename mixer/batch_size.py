@@ -117,10 +117,9 @@ class BatchSize:
             if allow_inexact:
                 return
             raise ValueError(f"the batch-size schedule was {state['name']} and is {self.schedule.name} now")
-        before = self.schedule.state_dict()
-        self.schedule.load_state_dict(state["state"])
         if is_known(self.schedule):
-            check_form(state["state"], before, self.schedule.name)
+            check_form(state["state"], self.schedule.state_dict(), self.schedule.name)
+        self.schedule.load_state_dict(state["state"])
         least = 1 if self.schedule.is_exact else self._world_size
         manual, factor, most = state["manual"], state["own_factor"], MOST_SAMPLES_OF_AN_UPDATE
         self._scheduled = max(whole_number(state["scheduled"], "the batch size", 1, most), least)

@@ -24,6 +24,7 @@ from mixer.ledger_schemas import (
     UPDATES,
 )
 from mixer.table import Table
+from mixer.writing import UnwrittenError, writing
 
 FloatArray = NDArray[np.float64]
 Int64Array = NDArray[np.int64]
@@ -59,7 +60,7 @@ class Ledger:
         self._memory_classes = Table(self.folder / "memory_classes", MEMORY_CLASSES)
         self._evaluated = (-1, 0)  # step of the last evaluation, and its rows
         self._note: dict[str, Any] = {}
-        self.error: OSError | None = None  # why a row could not be written: no more are
+        self.error: UnwrittenError | None = None  # why a row could not be written: no more are
 
     def begin(self, resume_step: int | None, description: dict[str, Any], num_evaluations: int | None = None) -> None:
         """Makes ready for a run: goes on after a step, or starts anew and keeps an earlier run's ledger beside.
@@ -355,8 +356,9 @@ class Ledger:
     def _trying(self, write: Callable[[], None]) -> None:
         """Keeps an error for `error`: raised on the rank that writes, it would leave the others waiting."""
         try:
-            write()
-        except OSError as error:
+            with writing(self.folder):
+                write()
+        except UnwrittenError as error:
             self.error = self.error or error
 
     def _tables(self) -> tuple[Table, ...]:

@@ -17,6 +17,7 @@ from mixer.method import Method, Run, Trained, as_methods
 from mixer.plan import Plan
 from mixer.saving import SavingMixin
 from mixer.side_runs import SideRuns
+from mixer.writing import UnwrittenError
 
 _FOLDER = "methods"
 
@@ -204,7 +205,7 @@ class MethodsMixin(SavingMixin):
             try:
                 method.close(update)
             except Exception as error:  # the other ranks are told before they wait for this one
-                if self.args.world_size == 1 and not isinstance(error, OSError):
+                if self.args.world_size == 1 and not isinstance(error, UnwrittenError):
                     raise
                 self._method_error = self._method_error or error
 

@@ -18,6 +18,7 @@ from mixer.progress import Progress
 from mixer.resume import Choice, agree, choose, newest_complete, none_in_common, usable_names, warn_of_passed_over
 from mixer.same_run import check_same, shared_options
 from mixer.stopping import StoppingMixin
+from mixer.trainer_files import check_trainer_state, naming_unreadable
 
 logger = logging.get_logger(__name__)
 
@@ -62,7 +63,10 @@ class ResumingMixin(StoppingMixin):
             if not resumes:
                 return super().train(resume_from_checkpoint, *args, **kwargs)
             self._choice = self._choose(True if resume_from_checkpoint is True else str(resume_from_checkpoint))
-            return super().train(self._choice.checkpoint, *args, **kwargs)
+            checkpoint = self._choice.checkpoint
+            if checkpoint is not None:
+                self._agreement.together(lambda: check_trainer_state(Path(checkpoint)))
+            return super().train(checkpoint, *args, **kwargs)
 
     @contextlib.contextmanager
     def holding_output(self, trial: Any = None) -> Iterator[None]:
@@ -221,6 +225,18 @@ class ResumingMixin(StoppingMixin):
         """Whether a callback had stopped the run, which then had no time to end. One that did end may go on."""
         ended = self._choice is not None and self._choice.ended
         return progress.training_stops and not ended
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
+        with naming_unreadable(resume_from_checkpoint):
+            super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with naming_unreadable(checkpoint):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with naming_unreadable(checkpoint):
+            super()._load_rng_state(checkpoint)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         kwargs["start_time"] = self._start_time

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from mixer.table_files import files_of, num_rows_of, number_of, open_tail, read_part, read_tail, write_part, write_rows
+from mixer.writing import UnwrittenError, writing
 
 # Rows that may gather in memory: of many streams, or of steps without a model, seconds would bring millions.
 _ROWS_IN_MEMORY = 16_384
@@ -41,7 +42,7 @@ class Table:
         self._last_flush = time.monotonic()
         self._file: Any = None
         self._writer: Any = None
-        self._failure: OSError | None = None  # a tail that could not be written ends there: nothing comes after it
+        self._failure: UnwrittenError | None = None  # nothing comes after what could not be written
 
     def append(self, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> None:
         """Adds rows.
@@ -59,13 +60,14 @@ class Table:
         """Writes what is in memory to the tail, so that readers see it.
 
         Raises:
-            OSError: If it cannot be written, or could not be before; the folder is named.
+            UnwrittenError: If it cannot be written, or could not be before; the folder is named.
         """
         try:
-            self._flush()
-        except OSError as error:
+            with writing(self.folder):
+                self._flush()
+        except UnwrittenError as error:
             self._buffer.clear()
-            self._failure = self._failure or OSError(error.errno, error.strerror or str(error), str(self.folder))
+            self._failure = self._failure or error
         if self._failure is not None:
             raise self._failure
 

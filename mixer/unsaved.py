@@ -5,9 +5,10 @@ import shutil
 from pathlib import Path
 
 from mixer.resume import newest_complete
+from mixer.writing import UnwrittenError
 
 
-class NotSavedError(OSError):
+class NotSavedError(UnwrittenError):
     """A file of the run could not be written; the run ends, and goes on from its newest checkpoint."""
 
 

@@ -26,6 +26,7 @@ from mixer.recorder import FinishedUpdate
 from mixer.skipping import Int64Array, Skipping
 from mixer.stream_losses import LossesMixin
 from mixer.unsaved import NotSavedError, not_saved
+from mixer.writing import UnwrittenError
 
 logger = logging.get_logger(__name__)
 
@@ -138,7 +139,7 @@ class UpdateMixin(LossesMixin):
 
     def _explained(self, error: Exception | None) -> Exception | None:
         """Says of a file that could not be written between updates what is safe."""
-        if not isinstance(error, OSError) or isinstance(error, NotSavedError):
+        if not isinstance(error, UnwrittenError) or isinstance(error, NotSavedError):
             return error
         return not_saved("A file of the run", error, Path(str(self.args.output_dir)))
 

@@ -10,7 +10,8 @@ import pandas as pd
 from mixer.ledger import Ledger
 from mixer.report.clocked import by_stream, on_clock
 from mixer.report.gradient_tables import Cosines, read_gradients
-from mixer.run_folder import open_ledger, read_description
+from mixer.run_folder import open_ledger, read_description, read_note
+from mixer.shortened import shortened
 
 # What is not read takes neither time nor memory.
 _CLOCK = [
@@ -32,6 +33,7 @@ class Run:
     Args:
         name: What the page calls it, other than every other run's.
         description: What the run said of itself as it began (see `describe_run`); empty if an older version wrote it.
+        ended: How it ended, in words.
         clock: The ledger's table of that name, one row an update.
         updates: The ledger's table of that name, one row an update: step, hits, misses, load_seconds,
             train_seconds (here without the next) and probe_seconds.
@@ -51,6 +53,7 @@ class Run:
 
     name: str
     description: dict[str, Any]
+    ended: str
     clock: pd.DataFrame
     updates: pd.DataFrame
     streams: dict[str, pd.DataFrame]
@@ -151,6 +154,7 @@ def read_run(folder: Path, name: str) -> Run:
     return Run(
         name,
         read_description(folder),
+        _ended_in_words(read_note(folder)),
         clock,
         on_clock(_read_timings(ledger), clock),
         # Older versions did not write whether a stream was there: null.
@@ -164,6 +168,14 @@ def read_run(folder: Path, name: str) -> Run:
         by_stream(ledger.read("memories"), clock),
         by_stream(ledger.read("memory_classes"), clock),
     )
+
+
+def _ended_in_words(note: dict[str, Any]) -> str:
+    if note.get("ended") == "finished":
+        return "finished"
+    if note.get("ended") != "stopped":
+        return "not noted: it goes on, or was killed"
+    return f"stopped: {shortened(str(note.get('reason', 'no reason was noted')))}"
 
 
 def _read_timings(ledger: Ledger) -> pd.DataFrame:

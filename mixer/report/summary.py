@@ -73,6 +73,7 @@ _MEASURING = "Time in measuring gradients"
 _ROWS: dict[str, Callable[[Run], str]] = {
     "Policy": _rule("mixing"),
     "Done of the budget": lambda run: f"{run.clock['progress'].iloc[-1]:.0%}",
+    "Ended": lambda run: run.ended,
     "Updates": lambda run: f"{run.clock['step'].iloc[-1]:,}",
     "Samples": lambda run: f"{run.clock['samples'].iloc[-1]:,}",
     "Tokens": lambda run: f"{run.clock['tokens'].iloc[-1]:,}",

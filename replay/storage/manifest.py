@@ -89,12 +89,17 @@ def read_manifest(folder: Path) -> Manifest:
         ValueError: If a file is missing or torn; it is named.
     """
     content = _read_content(folder)
-    with refusing_damage(f"{folder / _MANIFEST}"):
-        for name, size in content["files"].items():
-            _check_size(folder / name, size)
-        counts = (whole_number(content[name], name) for name in ("next_number", "first_pending", "pending_bytes"))
-        next_number, first_pending, pending_bytes = counts
-        segments = _read_segments(folder / _LIVE, content["segments"], first_pending)
+    try:
+        with refusing_damage(f"{folder / _MANIFEST}"):
+            for name, size in content["files"].items():
+                _check_size(folder / name, size)
+            counts = (whole_number(content[name], name) for name in ("next_number", "first_pending", "pending_bytes"))
+            next_number, first_pending, pending_bytes = counts
+            segments = _read_segments(folder / _LIVE, content["segments"], first_pending)
+    except ValueError as error:
+        if str(folder) in str(error):
+            raise
+        raise ValueError(f"{folder / _MANIFEST} is damaged ({error}). Load an earlier checkpoint.") from error
     file = RowFile(folder / _PENDING)
     pending = {number: bytes(file.read(index)) for index, number in enumerate(file.numbers.tolist())}
     if not first_pending <= next_number or any(not first_pending <= number < next_number for number in pending):

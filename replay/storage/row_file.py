@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from mixer.arrow_messages import next_batch
+from mixer.writing import writing
 
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -172,19 +173,18 @@ def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
         write: Writes its content.
 
     Raises:
-        OSError: If it cannot be written; the path is named.
+        UnwrittenError: If it cannot be written; the path is named.
     """
     # Two ranks may write the same file on a disk that they share.
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
     try:
-        with temporary.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+        with writing(path):
+            with temporary.open("wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 

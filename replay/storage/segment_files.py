@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from mixer.writing import writing
 from replay.storage.row_file import TEMPORARY_SUFFIX, OpenFiles, link_or_copy, sync_folder, write_rows
 from replay.storage.segment import Segment, covers
 
@@ -141,5 +142,6 @@ class SegmentFiles:
 
     def _remove(self, paths: Sequence[Path]) -> None:
         for path in paths:
-            path.unlink(missing_ok=True)
+            with writing(path):
+                path.unlink(missing_ok=True)
             self._open.close(f"{self.folder}/{path.name}")

@@ -1,6 +1,5 @@
 """A run's folder that somebody else wrote: nothing in it runs code, leaves the folder or breaks what shows it."""
 
-import contextlib
 import csv
 import io
 import json
@@ -29,7 +28,7 @@ from mixer.trackers.run_text import markdown_table
 from mixer.watch.view import view
 from mixer.watch.watched_run import WatchedRun
 from tasks.task_folders import folder_of_task
-from tests.fixtures.runs import SAVED_STEP, make_trainer
+from tests.fixtures.runs import NUM_STEPS, SAVED_STEP, make_trainer
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "0.1.0"
 AWFUL = [
@@ -75,35 +74,86 @@ def _checkpoint(run: Path) -> Path:
     return checkpoint
 
 
-@pytest.mark.parametrize(
-    ("name", "form"),
-    [
-        *((name, "torch") for name in ("rng_state.pth", "optimizer.pt", "scheduler.pt", "training_args.bin")),
-        *((name, "pickle") for name in ("rng_state.pth", "mixing.json", "trainer_state.json", "rows-0.json")),
-        *((f"methods/memory/{name}", "pickle") for name in ("buffer.json", "buffer.npz", "rows/rows.arrow")),
-    ],
-)
-def test_a_malicious_file_of_a_checkpoint_runs_nothing(name: str, form: str, run: Path, tmp_path: Path) -> None:
-    mark, path = tmp_path / "mark", run / f"checkpoint-{SAVED_STEP}" / name
+# What is said of each file of a checkpoint that somebody put a pickle in place of; {} is the checkpoint's folder.
+SAID = {
+    ("rng_state.pth", "torch"): "Cannot resume: {}/rng_state.pth cannot be read (UnpicklingError: Weights only",
+    ("rng_state.pth", "pickle"): "Cannot resume: {}/rng_state.pth cannot be read (UnpicklingError: Weights only",
+    ("optimizer.pt", "torch"): "Cannot resume: {}/optimizer.pt cannot be read (UnpicklingError: Weights only",
+    ("optimizer.pt", "pickle"): "Cannot resume: {}/optimizer.pt cannot be read (UnpicklingError: Weights only",
+    ("scheduler.pt", "torch"): "Cannot resume: {}/scheduler.pt cannot be read (UnpicklingError: Weights only",
+    ("scheduler.pt", "pickle"): "Cannot resume: {}/scheduler.pt cannot be read (UnpicklingError: Weights only",
+    ("model.safetensors", "torch"): "Cannot resume: {}/model.safetensors cannot be read (SafetensorError: ",
+    ("model.safetensors", "pickle"): "Cannot resume: {}/model.safetensors cannot be read (SafetensorError: ",
+    ("trainer_state.json", "pickle"): "Cannot resume: {}/trainer_state.json cannot be read (UnicodeDecodeError: ",
+    ("config.json", "pickle"): "Cannot resume: {}/config.json cannot be read (UnicodeDecodeError: ",
+    ("mixing.json", "pickle"): "Cannot resume from {}: mixing.json is torn",
+    ("complete.json", "pickle"): "Cannot resume from {}: complete.json is torn",
+    ("methods/memory/buffer.json", "pickle"): "Stream 'memory': {}/methods/memory/buffer.json is torn (",
+    ("methods/memory/buffer.npz", "pickle"): "Stream 'memory': {}/methods/memory/buffer.npz is missing or torn (",
+    ("methods/memory/rows/rows.arrow", "pickle"): "Stream 'memory': {}/methods/memory/rows/rows.arrow is torn (",
+}
+
+
+def _put_payload(path: Path, form: str, mark: Path) -> None:
     if form == "pickle":
         path.write_bytes(pickle.dumps(_Marks(mark)))
     else:
         torch.save({"state": _Marks(mark), "param_groups": []}, path)
-    with contextlib.suppress(Exception):  # whatever the Trainer says of its own files
-        make_trainer(run).train(resume_from_checkpoint=str(_checkpoint(run)))
+
+
+def _unseal_buffer(checkpoint: Path) -> None:
+    """Takes the digests off the buffer's state, as whoever changes its files would."""
+    state = checkpoint / "methods" / "memory" / "buffer.json"
+    content = json.loads(state.read_text())
+    state.write_text(json.dumps({key: value for key, value in content.items() if key not in ("crc32", "digests")}))
+
+
+@pytest.mark.parametrize(("name", "form"), SAID)
+def test_a_malicious_file_of_a_checkpoint_runs_nothing_and_is_named(
+    name: str, form: str, run: Path, tmp_path: Path
+) -> None:
+    mark = tmp_path / "mark"
+    checkpoint = _checkpoint(run)
+    _unseal_buffer(checkpoint)
+    _put_payload(checkpoint / name, form, mark)
+    if name != "complete.json":
+        _checkpoint(run)
+    with pytest.raises(ValueError) as info:  # noqa: PT011  # its words are compared below
+        make_trainer(run).train(resume_from_checkpoint=str(checkpoint))
+    assert type(info.value) is ValueError
+    assert str(info.value).startswith(SAID[name, form].format(checkpoint))
+    assert str(info.value).isprintable()
     assert not mark.exists()
 
 
+def test_every_file_of_a_checkpoint_is_tried(run: Path) -> None:
+    checkpoint = run / f"checkpoint-{SAVED_STEP}"
+    files = {path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file()}
+    assert files <= {name for name, _ in SAID}
+
+
+@pytest.mark.parametrize("form", ["torch", "pickle"])
+def test_training_arguments_of_a_checkpoint_are_not_read(form: str, run: Path, tmp_path: Path) -> None:
+    _put_payload(run / f"checkpoint-{SAVED_STEP}" / "training_args.bin", form, tmp_path / "mark")
+    trainer = make_trainer(run)
+    trainer.train(resume_from_checkpoint=str(_checkpoint(run)))
+    assert trainer.state.global_step == NUM_STEPS
+    assert not (tmp_path / "mark").exists()
+
+
 def test_the_payload_would_run(tmp_path: Path) -> None:
-    pickle.loads(pickle.dumps(_Marks(tmp_path / "mark")))  # noqa: S301
-    assert (tmp_path / "mark").exists()
+    for form, load in (
+        ("pickle", lambda path: pickle.loads(path.read_bytes())),  # noqa: S301
+        ("torch", lambda path: torch.load(path, weights_only=False)),
+    ):
+        _put_payload(tmp_path / "payload", form, tmp_path / form)
+        load(tmp_path / "payload")
+        assert (tmp_path / form).exists()
 
 
 def test_arrays_of_objects_are_refused(run: Path, tmp_path: Path) -> None:
     path = run / f"checkpoint-{SAVED_STEP}" / "methods" / "memory" / "buffer.npz"
-    state = path.with_suffix(".json")
-    content = json.loads(state.read_text())
-    state.write_text(json.dumps({key: value for key, value in content.items() if key not in ("crc32", "digests")}))
+    _unseal_buffer(run / f"checkpoint-{SAVED_STEP}")
     objects = np.array([_Marks(tmp_path / "mark")], dtype=object)
     np.savez(path, **{"entries/address": objects})
     with pytest.raises(ValueError, match=re.escape(str(path))):

@@ -9,14 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from mixer.arrow_messages import next_batch
-from mixer.bounded import load_json, parse_json, refusing_damage, whole_number
+from mixer.arrow_messages import _is_compressed, next_batch
+from mixer.bounded import finite_number, finite_numbers, load_json, parse_json, refusing_damage, whole_number
 from mixer.checkpoint import MARKER_FILE, STATE_FILE, complete, find_problem
 from mixer.folder_names import folder_name
 from mixer.ledger_schemas import STREAMS
 from mixer.plain_yaml import load_yaml
 from mixer.table import Table
-from mixer.table_files import read_part, read_tail
+from mixer.table_files import open_tail, read_part, read_tail, write_rows
 
 
 class TestJson:
@@ -58,8 +58,63 @@ class TestJson:
         with pytest.raises(ValueError, match="position must be a whole number"):
             whole_number(value, "position")
 
+    @pytest.mark.parametrize("value", [True, "1", None, float("nan"), float("inf"), 10**400, -(10**400), [1.0]])
+    def test_what_is_no_finite_number(self, value: object) -> None:
+        with pytest.raises(ValueError, match="share must be a number"):
+            finite_number(value, "share")
+
+    def test_numbers_keep_to_their_limits(self) -> None:
+        assert (finite_number(0, "x", 0.0, 1.0), finite_number(1, "x", 0.0, 1.0)) == (0.0, 1.0)
+        for value in (-1e-9, 1.1):
+            with pytest.raises(ValueError, match=r"x must be a number from 0\.0 to 1\.0"):
+                finite_number(value, "x", 0.0, 1.0)
+        assert (whole_number(1, "x", 1, 2), whole_number(2, "x", 1, 2)) == (1, 2)
+        with pytest.raises(ValueError, match="from 1 to 2, but 3"):
+            whole_number(3, "x", 1, 2)
+
+    @pytest.mark.parametrize("values", ["12", {"a": 1}, 3, None, [1.0], [1.0, None], [1.0, float("nan")]])
+    def test_what_is_no_list_of_numbers(self, values: object) -> None:
+        with pytest.raises(ValueError, match="weights must be a"):
+            finite_numbers(values, "weights", 2)
+
+    def test_what_is_shown_of_it_is_short(self) -> None:
+        for read in (whole_number, finite_number, finite_numbers):
+            with pytest.raises(ValueError, match="…") as info:
+                read("x" * 10_000, "it")
+            assert len(str(info.value)) < 400
+
+    def test_errors_of_the_system_are_no_damage(self) -> None:
+        with pytest.raises(OSError, match="full"), refusing_damage("the state"):
+            raise OSError("full")
+
+    @pytest.mark.parametrize(("num_levels", "is_read"), [(100, True), (101, False)])
+    def test_so_many_levels_are_read(self, num_levels: int, is_read: bool) -> None:
+        text = (
+            '{"a": [' * (num_levels // 2) + "[" * (num_levels % 2) + "]" * (num_levels % 2) + "]}" * (num_levels // 2)
+        )
+        if is_read:
+            assert parse_json(text)
+        else:
+            with pytest.raises(ValueError, match="levels"):
+                parse_json(text)
+
 
 class TestYaml:
+    def test_too_long_a_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("mixer.plain_yaml.MOST_CHARACTERS", 10)
+        assert load_yaml("a: 3456789") == {"a": 3456789}
+        with pytest.raises(ValueError, match="longer than the 10 characters"):
+            load_yaml("a: 34567890")
+
+    def test_nothing_at_all_is_nothing(self) -> None:
+        assert load_yaml("") is None
+
+    def test_parts_are_counted_with_what_aliases_stand_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("mixer.plain_yaml.MOST_PARTS", 9)
+        assert load_yaml("[&a [x, x], *a]") == [["x", "x"]] * 2
+        with pytest.raises(ValueError, match="stand for more than 9 parts"):
+            load_yaml("[&a [x, x], *a, *a]")
+
     def test_few_lines_that_stand_for_billions(self) -> None:
         lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
         lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
@@ -132,6 +187,69 @@ class TestArrow:
                 writer.write_table(rows)
         with pytest.raises(ValueError, match="'step' more than once"):
             read_part(path, STREAMS) if kind == "part" else read_tail(path, STREAMS)
+
+    def _write(self, path: Path, rows: pa.Table) -> None:
+        if path.suffix == ".parquet":
+            pq.write_table(rows, path)
+        else:
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, rows.schema) as writer:
+                writer.write_table(rows)
+
+    @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+    @pytest.mark.parametrize(
+        ("columns", "said"),
+        [
+            ({"step": [1, None], "value": [0.5, 0.5]}, "its column 'step' has rows without a value"),
+            ({"step": [1]}, "it has no column 'value'"),
+            ({"step": [1], "value": ["x"]}, "its column 'value' is of string instead of double"),
+        ],
+    )
+    def test_columns_that_do_not_fit(
+        self, tmp_path: Path, suffix: str, columns: dict[str, list[object]], said: str
+    ) -> None:
+        path = tmp_path / f"x-000000.{suffix}"
+        self._write(path, pa.table(columns))
+        schema = pa.schema({"step": pa.int64(), "value": pa.float64()})
+        with pytest.raises(ValueError, match=f"is damaged .{said}.: what a ledger recorded"):
+            read_part(path, schema) if suffix == "parquet" else read_tail(path, schema)
+
+    def test_a_part_that_stands_for_more_values_than_there_is_memory_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path, schema = tmp_path / "part-000000.parquet", pa.schema({"step": pa.int64(), "loss": pa.int64()})
+        self._write(path, pa.table({"step": [1] * 50, "loss": [1] * 50}))
+        monkeypatch.setattr("mixer.table_files._MOST_VALUES_PER_PART", 100)
+        assert read_part(path, schema).num_rows == 50
+        monkeypatch.setattr("mixer.table_files._MOST_VALUES_PER_PART", 99)
+        with pytest.raises(ValueError, match="it stands for 100 values"):
+            read_part(path, schema)
+
+    def test_a_part_that_is_larger_than_one_ever_is(self, tmp_path: Path) -> None:
+        path = tmp_path / "part-000000.parquet"
+        with path.open("wb") as file:
+            file.truncate(2**31 + 1)
+        with pytest.raises(ValueError, match="larger than a part ever is"):
+            read_part(path, STREAMS)
+
+    def test_a_tail_whose_columns_have_other_names_than_were_written(self, tmp_path: Path) -> None:
+        path, schema = tmp_path / "tail-000000.arrow", pa.schema({"step": pa.int64(), "owed": pa.int64()})
+        with path.open("wb") as file:
+            writer = open_tail(file, schema)
+            write_rows(writer, pa.record_batch([pa.array([1]), pa.array([2])], schema=schema))
+            writer.close()
+        assert read_tail(path, schema).to_pydict() == {"step": [1], "owed": [2]}
+        path.write_bytes(path.read_bytes().replace(b"owed", b"owee"))
+        with pytest.raises(ValueError, match="its columns are not what was written"):
+            read_tail(path, schema)
+
+    @pytest.mark.parametrize("metadata", [b"", b"\x00", b"\xff" * 64, bytes(64)])
+    def test_a_header_that_cannot_be_read(self, metadata: bytes) -> None:
+        try:
+            found = _is_compressed(metadata)
+        except pa.ArrowInvalid as error:
+            assert "no header" in str(error)  # noqa: PT017
+        else:
+            assert not found
 
     def test_files_of_other_names_are_left_alone(self, tmp_path: Path) -> None:
         (tmp_path / "part-x.parquet").write_bytes(b"")

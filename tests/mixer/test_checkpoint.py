@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from mixer.checkpoint import (
     MARKER_FILE,
     STATE_FILE,
+    abandon,
     annotate,
     begin_writing,
     complete,
@@ -156,3 +157,15 @@ class TestDigests:
         os.link(tmp_path / "rows", tmp_path / "linked")
         (tmp_path / "own").write_text("own")
         assert set(digests_of(tmp_path, ["linked", "own"])) == {"own"}
+
+
+@pytest.mark.parametrize("points_to", ["elsewhere", "nothing"])
+def test_a_checkpoint_that_is_a_link_is_abandoned_without_what_it_points_to(tmp_path: Path, points_to: str) -> None:
+    target = tmp_path / "elsewhere"
+    target.mkdir()
+    (target / MARKER_FILE).write_text("kept")
+    checkpoint = tmp_path / "checkpoint-4"
+    checkpoint.symlink_to(target if points_to == "elsewhere" else tmp_path / "nothing")
+    abandon(checkpoint)
+    assert not checkpoint.is_symlink()
+    assert (target / MARKER_FILE).read_text() == "kept"

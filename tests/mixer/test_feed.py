@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset
 
 from mixer import Fixed, Stream, Uniform
 from mixer.budget import Budget
+from mixer.checkpoint import write_json
 from mixer.clock import Clock
 from mixer.controller import Mixing
 from mixer.cutting import MicroBatchOptions
@@ -282,3 +283,25 @@ def test_another_number_of_ranks_is_refused_unless_told_otherwise(tmp_path: Path
     with pytest.raises(ValueError, match=r"'rows'.*allow_inexact=True"):
         two._feed.load(tmp_path, 0)
     two._feed.load(tmp_path, 0, allow_inexact=True)
+
+
+class TestDamagedRows:
+    def _saved(self, folder: Path) -> None:
+        ((loader, _),) = _run(lambda: [Stream("rows", _Rows(30))], 1, 2)
+        loader._feed.save(folder, 0)
+
+    def _load(self, folder: Path) -> None:
+        _loader([Stream("rows", _Rows(30))], 0, 1, _Meeting(1))._feed.load(folder, 0)
+
+    @pytest.mark.parametrize("name", ["rows-x.json", "rows-.json", "rows-1-2.json", "rows-9999999999.json"])
+    def test_files_of_other_names_are_left_alone(self, name: str, tmp_path: Path) -> None:
+        self._saved(tmp_path)
+        (tmp_path / name).write_text("{}")
+        self._load(tmp_path)
+
+    @pytest.mark.parametrize("value", [3, None, [], {}, {"lanes": 3}])
+    def test_what_is_no_place_in_rows_is_refused_with_its_stream(self, value: Any, tmp_path: Path) -> None:
+        self._saved(tmp_path)
+        write_json(tmp_path / "rows-0.json", {"rows": value})
+        with pytest.raises(ValueError, match=r"where stream 'rows' was, in a file rows-RANK\.json of .* is damaged"):
+            self._load(tmp_path)

@@ -501,3 +501,12 @@ class TestMemories:
         plan = replace(make_plan([8, 4, 3], [0, 0, 0]), are_additional=np.array([False, True, False]))
         assert plan.clocked(plan.counts) == 11
         assert make_plan([8, 4, 3], [0, 0, 0]).clocked(plan.counts) == 15
+
+
+def test_a_stream_beyond_a_lowered_max_epochs_gives_nothing_more() -> None:
+    before = Planner([Stream("a", range(10), max_epochs=3), Stream("b", range(10))], 0)
+    before.drawers[0].draw(25)
+    after = Planner([Stream("a", range(10), max_epochs=2), Stream("b", range(10))], 0)
+    after.load_state_dict(before.state_dict())
+    assert after.drawers[0].available == 0
+    assert draw(after, [0.5, 0.5], 4) == [0, 4]

@@ -52,6 +52,7 @@ def calm_run(streams: tuple[str, ...] = ("math", "code", "chat"), seed: int = 0)
     updates = {"hits": 0, "misses": 0, "load_seconds": 0.01, "train_seconds": 0.5, "probe_seconds": 0.0}
     return Run(
         name="run",
+        ended="finished",
         description={"streams": [{"name": name, "kind": "data", "max_epochs": None} for name in streams]},
         clock=clock,
         updates=pd.DataFrame({**place, **updates}),

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,6 +87,7 @@ class TestSummary:
         assert dict(summary_rows(read_runs([tmp_path / "run"]))) == {
             "Policy": ["not known"],
             "Done of the budget": ["100%"],
+            "Ended": ["not noted: it goes on, or was killed"],
             "Updates": ["6"],
             "Samples": ["84"],
             "Tokens": ["252"],
@@ -97,6 +99,19 @@ class TestSummary:
             "Time in loading": ["3.0 s"],
             "Time in training": ["2 min 0 s"],
         }
+
+    @pytest.mark.parametrize(
+        ("ended", "told"),
+        [
+            (("finished",), "finished"),
+            (("stopped", "SIGTERM"), "stopped: SIGTERM"),
+            (("stopped",), "stopped: no reason was noted"),
+            (("stopped", "x" * 5000), f"stopped: {'x' * 200}…"),
+        ],
+    )
+    def test_how_a_run_ended_is_told(self, tmp_path: Path, ended: tuple[Any, ...], told: str) -> None:
+        write_run(tmp_path / "run").end(*ended)
+        assert dict(summary_rows(read_runs([tmp_path / "run"])))["Ended"] == [told]
 
     def test_rules_are_named_with_those_within_them(self, tmp_path: Path) -> None:
         ledger = write_run(tmp_path / "run")

@@ -1,0 +1,91 @@
+"""The files of a checkpoint that the Trainer reads itself: named where one of them cannot be read."""
+
+import contextlib
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from transformers import TrainerState
+from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
+from transformers.trainer_pt_utils import safe_globals
+
+from mixer.bounded import DAMAGE
+from mixer.printable import printable
+from mixer.shortened import shortened
+
+
+def check_trainer_state(checkpoint: Path) -> None:
+    """Refuses a checkpoint whose state of the Trainer cannot be read.
+
+    Args:
+        checkpoint: The checkpoint's folder.
+
+    Raises:
+        ValueError: If it cannot; the file is named.
+    """
+    path = checkpoint / TRAINER_STATE_NAME
+    try:
+        TrainerState.load_from_json(str(path))
+    except (OSError, ValueError, *DAMAGE) as error:
+        raise _unreadable(path, error) from error
+
+
+@contextlib.contextmanager
+def naming_unreadable(checkpoint: str | None) -> Iterator[None]:
+    """Says which file it was where the Trainer fails to read one; libraries do not.
+
+    Args:
+        checkpoint: The checkpoint's folder, if there is one.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        ValueError: In place of any error, if there is a file that cannot be read; other errors pass.
+    """
+    try:
+        yield
+    except Exception as error:
+        found = None if checkpoint is None else find_unreadable(Path(checkpoint))
+        if found is None:
+            raise
+        raise found from error
+
+
+def find_unreadable(checkpoint: Path) -> ValueError | None:
+    """Looks for a file that cannot be read, the smallest first; for when something has failed already.
+
+    Args:
+        checkpoint: The checkpoint's folder.
+
+    Returns:
+        What is to be said of it; `None` if each can be read.
+    """
+    paths = [path for path in checkpoint.iterdir() if path.is_file() and path.name != TRAINING_ARGS_NAME]
+    for path in sorted(paths, key=lambda path: (path.stat().st_size, path.name)):
+        try:
+            _read(path)
+        except Exception as error:  # whatever the libraries raise
+            return _unreadable(path, error)
+    return None
+
+
+def _read(path: Path) -> None:
+    """Reads a file as the Trainer does; tensors stay in it."""
+    if path.suffix in (".pt", ".pth", ".bin"):
+        with safe_globals():  # type: ignore[no-untyped-call]  # what random states are made of
+            torch.load(path, map_location="cpu", mmap=zipfile.is_zipfile(path), weights_only=True)
+    elif path.suffix == ".safetensors":
+        with safe_open(path, "pt"):
+            pass
+    elif path.suffix == ".json":
+        json.loads(path.read_text(encoding="utf-8"))
+
+
+def _unreadable(path: Path, error: Exception) -> ValueError:
+    # Of a long text of torch's the first sentence: what follows is advice to load it all the same.
+    reason = shortened(printable(f"{type(error).__name__}: {str(error).partition('. ')[0]}"))
+    return ValueError(f"Cannot resume: {path} cannot be read ({reason}). Take an earlier checkpoint.")

@@ -1,0 +1,45 @@
+"""Which file it was that the Trainer could not read."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from mixer.trainer_files import check_trainer_state, find_unreadable, naming_unreadable
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    torch.save({"state": torch.zeros(3)}, tmp_path / "optimizer.pt")
+    torch.save({"last": 3}, tmp_path / "scheduler.pt")
+    save_file({"a": torch.zeros(3)}, tmp_path / "model.safetensors")
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"global_step": 3}))
+    (tmp_path / "training_args.bin").write_bytes(b"is never read")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "model.safetensors", "trainer_state.json"])
+@pytest.mark.parametrize("num_bytes", [0, 10])
+def test_a_torn_file_is_named(name: str, num_bytes: int, checkpoint: Path) -> None:
+    (checkpoint / name).write_bytes((checkpoint / name).read_bytes()[:num_bytes])
+    said = rf"^Cannot resume: {checkpoint / name} cannot be read \("
+    with pytest.raises(ValueError, match=said) as info, naming_unreadable(str(checkpoint)):
+        raise RuntimeError("unexpected end")
+    assert isinstance(info.value.__cause__, RuntimeError)
+
+
+def test_where_all_can_be_read_the_error_stays(checkpoint: Path) -> None:
+    assert find_unreadable(checkpoint) is None
+    for folder in (str(checkpoint), None):
+        with pytest.raises(RuntimeError, match="size mismatch"), naming_unreadable(folder):
+            raise RuntimeError("size mismatch")
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"made up": 1}', "[" * 100_000])
+def test_a_state_of_the_trainer_that_is_none_is_named(content: str, checkpoint: Path) -> None:
+    check_trainer_state(checkpoint)
+    (checkpoint / "trainer_state.json").write_text(content)
+    with pytest.raises(ValueError, match=r"trainer_state\.json cannot be read"):
+        check_trainer_state(checkpoint)
