@@ -234,7 +234,7 @@ class Clock:
             allow_inexact: Goes on at the same step where epochs are other ones now.
 
         Raises:
-            ValueError: If the saved run began with another batch size or had other epochs.
+            ValueError: If the saved run began with another batch size, had other epochs or is beyond the end of its own.
         """
         own = self.state_dict()
         is_same = True
@@ -255,6 +255,11 @@ class Clock:
         else:
             self.num_epochs_done, self.step_in_epoch = divmod(self.step, self.steps_per_epoch)
             self.samples_in_epoch = self.step_in_epoch * self.batch_size
+        if self.step_in_epoch > self.steps_per_epoch if self._counts_steps else self.samples_in_epoch > self.epoch_size:
+            raise ValueError(
+                f"update {self.step_in_epoch} and sample {self.samples_in_epoch} of an epoch were saved, which has "
+                f"{self.steps_per_epoch} updates and {self.epoch_size} samples"
+            )
 
     # ---- Sums ----
 

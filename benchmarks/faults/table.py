@@ -43,7 +43,7 @@ _RANKS = (
         "stop_one",
         {2: 2, 4: 1},
         draws.instant_of_rank,
-        names=("imed out",),
+        names=("waited 5 seconds (ddp_timeout)",),
         timeout_seconds=5,
     ),
     Kind(

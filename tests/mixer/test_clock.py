@@ -126,6 +126,14 @@ class TestState:
         with pytest.raises(ValueError, match=message):
             other.load_state_dict(Clock(4, 30, Budget(epochs=3)).state_dict())
 
+    @pytest.mark.parametrize(("is_constant", "field"), [(True, "step_in_epoch"), (False, "samples_in_epoch")])
+    def test_what_is_beyond_the_end_of_an_epoch_is_refused(self, is_constant: bool, field: str) -> None:
+        clock = Clock(4, 30, Budget(epochs=3), is_constant=is_constant)
+        end = {"step_in_epoch": 8, "samples_in_epoch": 30}[field]
+        clock.load_state_dict({**clock.state_dict(), field: end})
+        with pytest.raises(ValueError, match=r"of an epoch were saved, which has 8 updates and 30 samples"):
+            clock.load_state_dict({**clock.state_dict(), field: end + 1})
+
     def test_a_longer_budget_is_taken(self) -> None:
         clock, longer = Clock(4, 30, Budget(epochs=3)), Clock(4, 30, Budget(epochs=6))
         totals_of(clock, 12)
