@@ -234,7 +234,7 @@ class Clock:
             allow_inexact: Goes on at the same step where epochs are other ones now.
 
         Raises:
-            ValueError: If the saved run began with another batch size, had other epochs or is beyond the end of its own.
+            ValueError: If the saved run began with another batch size, had other epochs or is beyond its epoch's end.
         """
         own = self.state_dict()
         is_same = True
