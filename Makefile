@@ -13,6 +13,8 @@ PEERS_STAMP := $(PEERS_VENV)/.installed
 DATA_DIR := data
 # Of `make test-random`.
 SEED := 1
+# Files in the order of their folders: the few that take a minute each come first, and none is left for one worker at the end.
+TWO_WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 TWO_RANKS := $(VENV)/bin/torchrun --standalone --nproc_per_node 2 -m mixer
 LAUNCH := $(TWO_RANKS) train recipes/demo.yaml
 CONTINUAL := $(TWO_RANKS) continual recipes/continual.yaml --resume never
@@ -68,7 +70,7 @@ docs: $(DOCS_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build
 
 test: $(STAMP)
-	$(VENV_PYTHON) -m pytest -n 2 --dist loadfile
+	$(VENV_PYTHON) -m pytest $(TWO_WORKERS)
 
 # All tests at the lowest versions of transformers, accelerate and datasets that are supported.
 test-lowest:
@@ -80,12 +82,12 @@ test-python:
 
 # All tests in another order, of files and of tests in each: make test-random SEED=7
 test-random: $(STAMP)
-	$(VENV_PYTHON) -m pytest -n 2 --dist loadfile --random-order --random-order-seed=$(SEED)
+	$(VENV_PYTHON) -m pytest $(TWO_WORKERS) --random-order --random-order-seed=$(SEED)
 
 # Which branches the tests take, in ranks and commands too. Fails below 90 %.
 coverage: $(STAMP)
 	$(VENV_PYTHON) -m coverage erase
-	$(VENV_PYTHON) -m coverage run -m pytest -n 2 --dist loadfile
+	$(VENV_PYTHON) -m coverage run -m pytest $(TWO_WORKERS)
 	$(VENV_PYTHON) -m coverage combine --quiet
 	$(VENV_PYTHON) -m coverage report
 
