@@ -13,7 +13,7 @@ PEERS_STAMP := $(PEERS_VENV)/.installed
 DATA_DIR := data
 # Of `make test-random`.
 SEED := 1
-# Files in the order of their folders: the few that take a minute each come first, and none is left for one worker at the end.
+# Files in the order of pyproject.toml's folders.
 TWO_WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 TWO_RANKS := $(VENV)/bin/torchrun --standalone --nproc_per_node 2 -m mixer
 LAUNCH := $(TWO_RANKS) train recipes/demo.yaml

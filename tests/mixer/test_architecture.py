@@ -4,6 +4,7 @@ import ast
 import doctest
 import importlib
 import pkgutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,12 @@ def test_a_schedule_knows_nothing_of_the_rest(module: str) -> None:
         name.startswith("mixer.schedules.") or name in ("mixer.choices", "mixer.kept_arguments")
         for name in _imports(module)
     )
+
+
+def test_no_folder_of_tests_is_left_out() -> None:
+    """`testpaths` names them one by one, for their order."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    listed = settings["tool"]["pytest"]["ini_options"]["testpaths"]
+    found = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")}
+    assert {path for path in found if not path.startswith(tuple(f"{folder}/" for folder in listed))} == set()
+    assert len(listed) == len(set(listed))
