@@ -198,3 +198,29 @@ class TestState:
         assert (clock.counts_steps, clock.batch_size, clock.epoch_size) == (False, 5, 10)
         assert clock.state_dict() == saved.state_dict()
         assert clock.schedule_position == saved.schedule_position
+
+    @pytest.mark.parametrize("field", ["warmup_share", "least_progress"])
+    def test_a_share_below_0_is_refused(self, field: str) -> None:
+        clock = Clock(4, 10, Budget(epochs=9))
+        with pytest.raises(ValueError, match=f"{field} must be a number from 0"):
+            clock.load_state_dict({**clock.state_dict(), field: -0.5})
+
+    def test_a_batch_of_one_sample_comes_back(self) -> None:
+        clock = Clock(1, 10, Budget(epochs=9))
+        clock.load_state_dict(Clock(1, 10, Budget(epochs=9)).state_dict())
+        assert clock.batch_size == 1
+
+
+class TestDefaults:
+    def test_a_sample_is_a_token_and_an_update_has_none(self) -> None:
+        clock = Clock(4, 100, Budget(tokens=40), is_constant=False)
+        assert clock.max_steps == 10
+        clock.tick()
+        assert clock.num_tokens == 0
+
+
+def test_updates_to_come_are_those_of_the_samples_that_are_left() -> None:
+    clock = Clock(4, 100, Budget(samples=40), is_constant=False)
+    clock.tick()
+    clock.tick()
+    assert clock.max_steps == 10
