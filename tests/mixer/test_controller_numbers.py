@@ -365,3 +365,28 @@ class TestState:
             resumed.load_state_dict(state)
         resumed.load_state_dict(state, allow_inexact=True)
         assert resumed.weights == {"a": 0.25, "b": 0.5, "c": 0.25}
+
+
+class TestSkipped:
+    def test_samples_that_are_left_out_add_up(self) -> None:
+        mixing = make_mixing()
+        for _ in range(2):
+            update(mixing, skipped=np.array([1, 0, 2]))
+        assert mixing.skipped.tolist() == [2, 0, 4]
+
+    @pytest.mark.parametrize(("num_left", "is_refused"), [(0, False), (1, True)])
+    def test_who_is_left_out_needs_no_tokens(self, num_left: int, is_refused: bool) -> None:
+        mixing = make_mixing(Uniform(unit="tokens"), batch_size=9)
+        plan = mixing.next_plan()
+        assert plan.counts.tolist() == [3, 3, 3]
+        tokens, skipped = np.array([5, 0, 5]), np.array([0, 3 - num_left, 0])
+        if not is_refused:
+            mixing.check_tokens(plan, tokens, skipped)
+            return
+        with pytest.raises(ValueError, match=r"unit='tokens' needs token counts, but samples of \['\w+'\] have no"):
+            mixing.check_tokens(plan, tokens, skipped)
+
+    def test_one_sample_without_tokens_is_enough(self) -> None:
+        mixing = make_mixing(Uniform(unit="tokens"), batch_size=3)
+        with pytest.raises(ValueError, match="needs token counts"):
+            mixing.check_tokens(mixing.next_plan(), np.array([5, 0, 5]))

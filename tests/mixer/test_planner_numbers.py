@@ -248,3 +248,23 @@ def test_looking_ahead_shares_nothing_that_moves() -> None:
     draw(ahead, [1, 2], 5)
     assert planner.state_dict() == before
     assert ahead.seen.sum() == 9
+
+
+def test_an_example_is_the_sample_of_its_number() -> None:
+    planner = Planner(make_streams(50), seed=0)
+    plan = make_plan([4], [7])
+    for number in range(3):
+        share = planner.example(plan, 0, number)
+        assert list(share.positions) == [7 + number]
+        assert share.indices.tolist() == planner.drawers[0].references(range(7 + number, 8 + number)).tolist()
+
+
+def test_a_memory_has_the_key_of_its_stream_and_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner, (memory,) = memory_planner(3)
+    memory_stream = planner.streams[1]
+    keys, new_drawer = [], memory.new_drawer
+    monkeypatch.setattr(type(memory), "new_drawer", lambda self, key: keys.append(key) or new_drawer(key))
+    for seed in (5, 6):
+        Planner(planner.streams, seed)
+    assert keys == [memory_stream.order_key(5), memory_stream.order_key(6)]
+    assert keys[0] != keys[1]
