@@ -4,7 +4,7 @@ from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mixer.gradient_statistics import GradientStatistics
@@ -231,6 +231,7 @@ def test_every_policy_stands_under_the_contract() -> None:
 
 @every_policy
 class TestWeights:
+    @settings(max_examples=20)  # of each of 71 policies
     @given(course=loss_courses)
     def test_they_lie_on_the_simplex_whatever_is_observed(self, make: Callable[..., Policy], course) -> None:
         weights = table(run(make(), course))
@@ -295,6 +296,7 @@ def needs_names(policy: Policy) -> bool:
 
 @every_policy
 class TestState:
+    @settings(max_examples=20)  # of each of 71 policies
     @given(course=loss_courses, cut=st.integers(0, 8))
     def test_saved_at_any_step_it_goes_on_alike(self, make: Callable[..., Policy], course, cut: int) -> None:
         cut = min(cut, len(course))
