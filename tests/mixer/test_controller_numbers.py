@@ -390,3 +390,61 @@ class TestSkipped:
         mixing = make_mixing(Uniform(unit="tokens"), batch_size=3)
         with pytest.raises(ValueError, match="needs token counts"):
             mixing.check_tokens(mixing.next_plan(), np.array([5, 0, 5]))
+
+    def test_they_come_back_and_older_versions_left_out_none(self) -> None:
+        mixing, resumed, older = make_mixing(), make_mixing(), make_mixing()
+        update(mixing, skipped=np.array([1, 0, 2]))
+        state = through_json(mixing.state_dict())
+        resumed.load_state_dict(state)
+        assert resumed.skipped.tolist() == [1, 0, 2]
+        del state["skipped"]
+        older.load_state_dict(state)
+        assert older.skipped.tolist() == [0, 0, 0]
+
+    def test_a_stream_that_is_new_has_left_out_none(self) -> None:
+        mixing = make_mixing()
+        update(mixing, skipped=np.array([1, 0, 2]))
+        streams = [Stream(name, range(length)) for name, length in (*LENGTHS.items(), ("new", 7))]
+        wider = make_mixing(streams=streams)
+        wider.clock = Clock(8, 100, Budget(epochs=5))
+        wider.load_state_dict(through_json(mixing.state_dict()), allow_inexact=True)
+        assert wider.skipped.tolist() == [1, 0, 2, 0]
+        assert wider.num_tokens.tolist() == [*mixing.num_tokens.tolist(), 0]
+
+
+class TestEvaluations:
+    def test_the_last_loss_of_each_stream_is_kept_and_saved(self) -> None:
+        mixing, resumed = make_mixing(), make_mixing()
+        first, second, third = mixing.names
+        mixing.observe_evaluation({first: 0.5, "other": 9.0, third: math.inf})
+        state = through_json(mixing.state_dict())
+        assert state["weights"]["evaluation_losses"] == [0.5, None, None]
+        resumed.load_state_dict(state)
+        resumed.observe_evaluation({second: 2.0})
+        assert resumed.state_dict()["weights"]["evaluation_losses"] == [0.5, 2.0, None]
+
+    def test_sets_that_are_no_streams_are_averaged_plainly(self) -> None:
+        mixing = make_mixing(Fixed([1, 2, 5]))
+        first, second, _ = mixing.names
+        assert mixing.average_evaluation({first: 1.0, second: 4.0}) == 3.0
+        assert mixing.average_evaluation({first: 1.0, "other": 4.0}) == 2.5
+
+
+class TestErrorsOfPolicies:
+    @pytest.mark.parametrize(("said", "notes"), [("lost", 1), ("lost at step 1", 0)])
+    def test_who_raised_it_and_when_is_said_once(self, said: str, notes: int) -> None:
+        class Lost(Recording):
+            def update(self, observation: Observation) -> Decision:
+                raise ValueError(said)
+
+        with pytest.raises(ValueError, match=said) as error:
+            update(make_mixing(Lost([1.0, 1.0, 1.0])))
+        assert getattr(error.value, "__notes__", []) == ["Raised by the policy Lost at step 1."] * notes
+
+    def test_what_is_no_decision_is_refused(self) -> None:
+        class Number(Recording):
+            def start(self, mixture: Mixture) -> Decision:
+                return 3  # type: ignore[return-value]
+
+        with pytest.raises(TypeError, match=r"Number at step 0: a policy decides by a Decision.*, got 3\."):
+            make_mixing(Number())
