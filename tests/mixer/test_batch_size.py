@@ -154,3 +154,48 @@ def test_one_that_is_not_exact_is_raised_to_a_sample_a_rank(is_exact: bool, worl
     resumed = BatchSize(schedule, 8, world_size)
     resumed.load_state_dict(saved.state_dict())
     assert resumed.value == expected
+
+
+class Exact(Asking):
+    is_exact = True
+
+
+@pytest.mark.parametrize("decision", [3, None, BatchDecision(True), BatchDecision("8")])  # type: ignore[arg-type]
+def test_what_is_no_decision_on_a_number_is_refused(decision: BatchDecision) -> None:
+    with pytest.raises(TypeError, match=r"Asking at step 1: a schedule decides by a BatchDecision of a number"):
+        BatchSize(Asking(decision), 8).update(observation(1, 8))
+
+
+def test_an_update_has_no_more_samples_than_a_list_may() -> None:
+    size = BatchSize(Exact(BatchDecision(2**31 - 1), BatchDecision(2**31)), 8)
+    size.update(observation(1, 8))
+    assert size.value == 2**31 - 1
+    with pytest.raises(ValueError, match=r"Exact at step 2 asks for 2\.15e\+09 samples; an update has at most"):
+        size.update(observation(2, 8))
+
+
+def test_a_learning_rate_of_nothing_is_one() -> None:
+    size = BatchSize(Asking(BatchDecision(8, 0.0), BatchDecision(8, -0.1)), 8)
+    size.update(observation(1, 8))
+    with pytest.raises(ValueError, match=r"multiplies the learning rate by -0\.1; it must be finite and 0 or more"):
+        size.update(observation(2, 8))
+
+
+@pytest.mark.parametrize(("said", "notes"), [("lost", 1), ("lost at step 1", 0)])
+def test_who_raised_an_error_and_when_is_said_once(said: str, notes: int) -> None:
+    class Lost(Schedule):
+        def update(self, observation: BatchObservation) -> BatchDecision:
+            raise ValueError(said)
+
+    with pytest.raises(ValueError, match=said) as error:
+        BatchSize(Lost(), 8).update(observation(1, 8))
+    assert getattr(error.value, "__notes__", []) == ["Raised by the batch-size schedule Lost at step 1."] * notes
+
+
+def test_a_size_by_hand_of_one_sample_and_a_small_factor_come_back() -> None:
+    size, resumed = BatchSize(Asking(BatchDecision(8, 0.5)), 8), BatchSize(Asking(), 8)
+    size.update(observation(1, 8))
+    size.set(1)
+    resumed.load_state_dict(json.loads(json.dumps(size.state_dict())))
+    assert resumed.state_dict() == size.state_dict()
+    assert resumed.value == 1
