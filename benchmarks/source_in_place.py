@@ -1,6 +1,7 @@
 """Puts another source in the place of a module that was imported already."""
 
 import functools
+import inspect
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any
@@ -52,7 +53,7 @@ def _functions_in(module: ModuleType) -> Iterator[FunctionType]:
 
 def _functions_of(attribute: Any) -> Iterator[FunctionType]:
     if isinstance(attribute, FunctionType):
-        yield attribute
+        yield inspect.unwrap(attribute)  # what `contextlib.contextmanager` makes of one is the same for all
     elif isinstance(attribute, property):
         yield from (part for part in (attribute.fget, attribute.fset) if isinstance(part, FunctionType))
     elif isinstance(attribute, classmethod | staticmethod):

@@ -15,6 +15,7 @@ from benchmarks.source_in_place import put_in
 
 SOURCE = '''"""A module."""
 
+from contextlib import contextmanager
 from functools import cached_property
 
 Numbers = list[int]
@@ -43,6 +44,10 @@ class Sum:
     @classmethod
     def made(cls) -> "Sum":
         return cls()
+
+    @contextmanager
+    def held(self):
+        yield self.least - 7
 '''
 
 
@@ -76,8 +81,8 @@ def test_code_is_changed_and_not_what_it_says(module: ModuleType) -> None:
 def test_each_knows_the_function_that_it_is_in(module: ModuleType) -> None:
     lines = {mutant.change: mutant.lines for mutant in mutants(module)}
     assert lines["3 -> 4"] is None
-    assert lines["x * 2 -> x / 2"] == (10, 14)
-    assert lines["self.least / 2 -> self.least * 2"] == (20, 22)
+    assert lines["x * 2 -> x / 2"] == (11, 15)
+    assert lines["self.least / 2 -> self.least * 2"] == (21, 23)
 
 
 def test_whoever_imported_it_has_the_mutant(module: ModuleType) -> None:
@@ -86,6 +91,9 @@ def test_whoever_imported_it_has_the_mutant(module: ModuleType) -> None:
     assert (double(), double(1)) == (6, 3)
     put_in(module, SOURCE.replace("/ 2", "* 2").replace("+ 1", "+ 9").replace("least: int = 5", "least: int = 6"))
     assert (kept().half, kept().whole, type(kept.made())) == (12, 15, kept)
+    put_in(module, SOURCE.replace("- 7", "+ 7"))
+    with kept().held() as found:
+        assert found == 12
     put_in(module, SOURCE.replace("LIMIT = 3", "LIMIT = 0").replace('"a": 1', '"a": 2'))
     with pytest.raises(ValueError, match="too much"):
         double()

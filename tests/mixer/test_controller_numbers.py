@@ -448,3 +448,31 @@ class TestErrorsOfPolicies:
 
         with pytest.raises(TypeError, match=r"Number at step 0: a policy decides by a Decision.*, got 3\."):
             make_mixing(Number())
+
+
+class Plain(Recording):
+    """A policy of the user's own, which decides in lists or by name."""
+
+    def __init__(self, weights: object, loss_weights: object = None):
+        super().__init__()
+        self.asked, self.asked_for_losses = weights, loss_weights
+
+    def decision(self) -> Decision:
+        return Decision(self.asked, self.asked_for_losses)  # type: ignore[arg-type]
+
+
+class TestPlainDecisions:
+    @pytest.mark.parametrize("weights", [[1, 2, 5], np.array([1, 2, 5]), {"c": 5.0, "a": 1.0, "b": 2.0}])
+    @pytest.mark.parametrize("factors", [None, [2.0, 1.0, 0.5], {"b": 1.0, "c": 0.5, "a": 2.0}])
+    def test_lists_and_names_are_taken_as_well(self, weights: object, factors: object) -> None:
+        mixing = make_mixing(Plain(weights, factors))
+        assert list(mixing.weights.values()) == [0.125, 0.25, 0.625]
+        found = mixing.next_plan().loss_weights
+        assert found is None if factors is None else found.tolist() == [2.0, 1.0, 0.5]
+
+    @pytest.mark.parametrize(
+        ("weights", "factors"), [({"a": 1.0}, None), ([1, 2], None), ([1, 2, 5], {"a": 1.0}), ([1, 2, 5], [1.0])]
+    )
+    def test_what_does_not_fit_the_streams_is_refused(self, weights: object, factors: object) -> None:
+        with pytest.raises(ValueError, match="Plain at step 0: "):
+            make_mixing(Plain(weights, factors))
