@@ -97,7 +97,7 @@ def test_it_ends_as_if_nobody_had_cut_it_off(tmp_path: Path, case: str) -> None:
     whole, acting = make(tmp_path / "whole", case)
     whole.train()
     steps = whole.state.global_step
-    for step in sorted({2, 3, 5, steps - 1, steps}):
+    for step in sorted({2, 3, 5, steps - 1, steps})[list(CASES).index(case) % 2 :: 2]:  # each in every other case
         folder = tmp_path / f"cut-{step}"
         shutil.copytree(tmp_path / "whole", folder)
         for later in range(step + 1, steps + 1):
