@@ -46,7 +46,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         with _subjects(args, args.capacities, storage=storage) as subjects:
             # First, as inserting leaves hardly any but the newest task in a small buffer.
             figures["reading"][storage] = in_turns(subjects, args.rounds, _reading(subjects))
-            figures["inserting"][storage] = in_turns(subjects, args.storage_rounds, _insert_turn)
+            figures["inserting"][storage] = in_turns(subjects, args.storage_rounds, _inserting(args.quick))
         print(f"{storage} done", flush=True)
     for retrieval in RETRIEVALS:
         with _subjects(args, args.capacities, retrieval=retrieval) as subjects:
@@ -71,8 +71,13 @@ def _subjects(
         yield subjects
 
 
-def _insert_turn(subject: Subject, number: int) -> float:
-    return float(np.mean([insert_turn(subject, number * _BLOCKS + block) for block in range(_BLOCKS)]))
+def _inserting(is_quick: bool) -> Callable[[Subject, int], float]:
+    num_blocks = 16 if is_quick else _BLOCKS
+
+    def turn(subject: Subject, number: int) -> float:
+        return float(np.mean([insert_turn(subject, number * num_blocks + block) for block in range(num_blocks)]))
+
+    return turn
 
 
 def _drawing(subjects: Mapping[Setting, Subject]) -> Callable[[Subject, int], float]:
