@@ -19,8 +19,11 @@ from typing import Any
 from benchmarks.mutants import Mutant, mutants_of
 
 _PLANNER = ("tests/mixer/test_planner.py", "tests/mixer/test_planner_numbers.py")
-_DAMAGED = "tests/mixer/test_damaged_states.py"
-_CONTROLLER = ("tests/mixer/test_controller.py", "tests/mixer/test_controller_numbers.py", _DAMAGED)
+_CONTROLLER = (
+    "tests/mixer/test_controller.py",
+    "tests/mixer/test_controller_numbers.py",
+    "tests/mixer/test_damaged_states.py",
+)
 _PLANNING = (*_PLANNER, *_CONTROLLER)
 _CLOCK = ("tests/mixer/test_clock.py", "tests/mixer/test_data_clock.py", "tests/mixer/test_clock_numbers.py")
 _METRICS = ("tests/tasks/test_metrics.py", "tests/tasks/test_score_matrix.py", "tests/tasks/test_explaining.py")

@@ -255,7 +255,8 @@ class Clock:
         else:
             self.num_epochs_done, self.step_in_epoch = divmod(self.step, self.steps_per_epoch)
             self.samples_in_epoch = self.step_in_epoch * self.batch_size
-        if self.step_in_epoch > self.steps_per_epoch if self._counts_steps else self.samples_in_epoch > self.epoch_size:
+        by_steps, by_samples = self.step_in_epoch > self.steps_per_epoch, self.samples_in_epoch > self.epoch_size
+        if by_steps if self._counts_steps else by_samples:
             raise ValueError(
                 f"update {self.step_in_epoch} and sample {self.samples_in_epoch} of an epoch were saved, which has "
                 f"{self.steps_per_epoch} updates and {self.epoch_size} samples"
