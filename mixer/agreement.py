@@ -35,6 +35,8 @@ class UpdateContents:
         num_first: Labels that are no terms, as the first of their row, and that the Trainer counts all the same.
         skipped: int64 `[num_streams]`: samples that could not be loaded and are left out; `None` for none.
         signals: `[NUM_SIGNALS]`: how many ranks have had each signal that ends a run.
+        num_rows: Rows of the micro-batches.
+        squared_items: Sum of the squares of the rows' items.
     """
 
     items: Int64Array
@@ -43,6 +45,13 @@ class UpdateContents:
     num_first: int = 0
     skipped: Int64Array | None = None
     signals: tuple[int, ...] = (0,) * NUM_SIGNALS
+    num_rows: int = 0
+    squared_items: int = 0
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all rows have equally many items: only then is n Σ xᵢ² = (Σ xᵢ)² (Cauchy and Schwarz)."""
+        return self.num_rows * self.squared_items == int(self.items.sum()) ** 2
 
 
 class DisagreementError(RuntimeError):
@@ -99,7 +108,7 @@ class Agreement:
             fingerprint = 0 if plan is None else plan.fingerprint()
             halves = divmod(fingerprint, _HALF)
             head = np.array([error is not None, *halves, *(half * half for half in halves)], dtype=np.int64)
-            counts = np.array([own.num_larger, own.num_first, *own.signals])
+            counts = np.array([own.num_larger, own.num_first, own.num_rows, own.squared_items, *own.signals])
             skipped = zeros if own.skipped is None else own.skipped
             message = torch.from_numpy(np.concatenate([head, own.items, own.tokens, skipped, counts]))
             dist.all_reduce(message, group=self._group)
@@ -110,8 +119,10 @@ class Agreement:
             if any(self._world_size * sums[half + 2] != sums[half] ** 2 for half in (0, 1)):
                 self._raise_disagreement(plan)
             items, tokens, skipped = message[5 : -len(counts)].numpy().reshape(3, self._num_streams)
-            num_larger, num_first, *signals = message[-len(counts) :].tolist()
-            return UpdateContents(items, tokens, num_larger, num_first, skipped, tuple(signals))
+            num_larger, num_first, num_rows, squared_items, *signals = message[-len(counts) :].tolist()
+            return UpdateContents(
+                items, tokens, num_larger, num_first, skipped, tuple(signals), num_rows, squared_items
+            )
         if error is not None:
             raise error
         return own

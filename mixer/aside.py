@@ -49,17 +49,18 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def model_aside(model: Any, args: TrainingArguments, training: bool) -> Iterator[None]:
+def model_aside(model: Any, args: TrainingArguments, training: bool, inner: nn.Module | None = None) -> Iterator[None]:
     """Puts mode, random state, running statistics and the Trainer's own settings back afterwards.
 
     Args:
         model: The model as it is trained.
         args: The Trainer's arguments; meanwhile losses count the items that they are told.
         training: The mode meanwhile.
+        inner: The model without what wraps it for several ranks, whose state is put back; `None` for that of `model`.
     """
     was_training = model.training
     averages, args.average_tokens_across_devices = args.average_tokens_across_devices, True
-    start = Snapshot(model, args.device)
+    start = Snapshot(model if inner is None else inner, args.device)
     try:
         model.train(training)
         yield

@@ -18,7 +18,30 @@ from mixer.planner import Planner
 
 Int64Array = NDArray[np.int64]
 
+BoolArray = NDArray[np.bool_]
+
 _NOTHING = contextlib.nullcontext()
+# Of losses whose rows are unknown, so many streams' are measured in an update, in turns.
+STREAMS_IN_TURN = 16
+
+
+def streams_in_turn(plan: Plan, most: int = STREAMS_IN_TURN) -> BoolArray:
+    """Says which streams have micro-batches of their own in an update, where not all can.
+
+    Args:
+        plan: The plan.
+        most: How many at most.
+
+    Returns:
+        bool `[num_streams]`: the next ones of those that have samples in it.
+    """
+    present = np.flatnonzero(plan.counts)
+    are_in = np.zeros(len(plan.counts), dtype=np.bool_)
+    if len(present) <= most:
+        are_in[present] = True
+    else:
+        are_in[present[(plan.step * most + np.arange(most)) % len(present)]] = True
+    return are_in
 
 
 @dataclass(frozen=True)
@@ -59,16 +82,25 @@ class Cutter:
         self.cap = MicroBatchCap(options.max_samples, options.max_tokens)
         self._planner, self._rank, self._world_size = planner, rank, world_size
 
-    def share(self, plan: Plan, is_by_stream: bool) -> list[StreamShare]:
+    @property
+    def takes_turns(self) -> bool:
+        """Whether some streams may have micro-batches of their own while the others share theirs."""
+        return self.options.lengths is None
+
+    def share(self, plan: Plan, is_by_stream: bool | BoolArray) -> list[StreamShare]:
         """Looks up this rank's samples of a plan.
 
         Args:
             plan: The plan.
-            is_by_stream: Whether micro-batches will be of one stream each.
+            is_by_stream: Whether micro-batches will be of one stream each, or which streams' will.
 
         Returns:
             The shares of the streams that the rank has samples of.
         """
+        if not isinstance(is_by_stream, bool):
+            parts = [(plan.only(is_by_stream), True), (plan.only(~is_by_stream), False)]
+            shares = [share for part, alone in parts if part.total for share in self.share(part, alone)]
+            return sorted(shares, key=lambda share: share.stream_id)
         planner, lengths = self._planner(), self.options.lengths
         if lengths is None or not self._deals_by_length:
             # A stream's micro-batches are as many on every rank only as long as all samples are at home.
@@ -110,7 +142,7 @@ class Cutter:
         share: Sequence[StreamShare],
         stream_ids: Int64Array,
         loaded: Loaded,
-        is_by_stream: bool,
+        is_by_stream: bool | BoolArray,
     ) -> tuple[Int64Array | None, list[MicroBatchSlice]]:
         """Cuts this rank's samples, in the order that suits their lengths.
 
@@ -119,7 +151,7 @@ class Cutter:
             share: This rank's samples of it.
             stream_ids: int64 `[num_samples]`: the stream of each.
             loaded: The same samples.
-            is_by_stream: Whether micro-batches are of one stream each.
+            is_by_stream: Whether micro-batches are of one stream each, or which streams' are.
 
         Returns:
             int64 `[num_samples]`, the order of the samples, or `None` for that in which they are; and the micro-batches
@@ -128,6 +160,8 @@ class Cutter:
         Raises:
             ValueError: If a sample has no length where one is needed.
         """
+        if not isinstance(is_by_stream, bool):
+            return self._cut_in_turns(plan, stream_ids, is_by_stream)
         options, cap, order = self.options, self.cap, None
         lengths = stream_ids if options.lengths is None else options.lengths.measure(share, loaded)
         if options.groups_by_length:
@@ -140,6 +174,18 @@ class Cutter:
             own_counts = np.bincount(stream_ids, minlength=len(plan.counts)).tolist()
             return order, split_by_stream(plan, own_counts, *dealing)
         return order, split_mixed(plan, len(stream_ids), *dealing)
+
+    def _cut_in_turns(
+        self, plan: Plan, stream_ids: Int64Array, are_alone: BoolArray
+    ) -> tuple[Int64Array, list[MicroBatchSlice]]:
+        """Puts the streams that have micro-batches of their own first."""
+        order = np.argsort(~are_alone[stream_ids], kind="stable")
+        alone, rest = plan.only(are_alone), plan.only(~are_alone)
+        own_counts = np.bincount(stream_ids, minlength=len(plan.counts)) * are_alone
+        num_alone, dealing = int(own_counts.sum()), (self._world_size, self.cap.max_samples)
+        mixed = split_mixed(rest, len(stream_ids) - num_alone, *dealing) if rest.total else []
+        shifted = [MicroBatchSlice(cut.start + num_alone, cut.stop + num_alone) for cut in mixed]
+        return order, split_by_stream(alone, own_counts.tolist(), *dealing) + shifted
 
     def told_to_others(self) -> contextlib.AbstractContextManager[None]:
         """Keeps the ranks together where they are about to agree on a number and one of them fails.

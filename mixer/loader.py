@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mixer.collation import Collation, Collator, Loaded, OwnForm, Selection
 from mixer.controller import Mixing
-from mixer.cutting import Cutter, MicroBatchOptions, ids_of, indices_of, positions_of
+from mixer.cutting import BoolArray, Cutter, MicroBatchOptions, ids_of, indices_of, positions_of, streams_in_turn
 from mixer.drawers import StreamShare
 from mixer.feed import Feed
 from mixer.memory import MicroBatchCap
@@ -142,7 +142,8 @@ class MixingLoader:
     ):
         self.mixing = mixing
         self.dataset = combine(mixing.planner.streams, datasets)
-        self.by_stream = False
+        self.by_stream = False  # whether micro-batches are of one stream each
+        self.in_turns = False  # whether those of a few streams are, which change from update to update
         self.keeps_positions = False
         keys = [stream.order_key(seed) for stream in mixing.planner.streams]
         are_random = [stream.is_random for stream in mixing.planner.streams]
@@ -150,7 +151,7 @@ class MixingLoader:
         self._reader = StreamReader(mixing.names, datasets, keys, are_random, self._skipping.stream_ids)
         self._reads_columns = stack_columns is not None and self._reader.has_columns
         self._in_place = {number for number, dataset in enumerate(datasets) if getattr(dataset, "is_in_place", False)}
-        self._feed, self._keeps_samples = feed, keeps_samples
+        self._feed, self.keeps_samples = feed, keeps_samples
         self._collation = Collation(collator, stack_columns, seed, rank, pin_memory, own_forms or {}, mixing.names)
         self._rank, self._world_size, self._seed = rank, world_size, seed
         self._cutter = Cutter(lambda: mixing.planner, micro_batches or MicroBatchOptions(), rank, world_size)
@@ -181,6 +182,11 @@ class MixingLoader:
     def is_talkative(self) -> bool:
         """Whether the ranks talk to each other while they load, so that none of them may leave it out."""
         return self._feed is not None or self._cutter.options.max_tokens is not None
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether `in_turns` can be set."""
+        return self._cutter.takes_turns
 
     @property
     def configured_cap(self) -> MicroBatchCap:
@@ -260,6 +266,29 @@ class MixingLoader:
         share, loaded = update.samples
         return self._cut(update.plan, share, lambda: loaded)
 
+    def few_samples(self, update: Update, stream_id: int | None, most: int = 8) -> tuple[Any, int] | None:
+        """Collates a few of this rank's samples of an update, however small its micro-batches are.
+
+        Args:
+            update: An update that kept its samples.
+            stream_id: The stream that all of them are of; `None` for any.
+            most: Most samples.
+
+        Returns:
+            What the collator gave, and the number of samples; `None` if there are not two.
+        """
+        if update.samples is None:
+            return None
+        share, loaded = update.samples
+        stream_ids, broken = ids_of(share), list(self._find_broken(ids_of(share), loaded))
+        fits = ~np.isin(np.arange(len(stream_ids)), broken)
+        places = np.flatnonzero(fits if stream_id is None else fits & (stream_ids == stream_id))
+        if len(places) < 2:
+            return None
+        places = places[np.linspace(0, len(places) - 1, min(most, len(places))).astype(np.int64)]
+        inputs = self._collation.collate(loaded, places, update.plan.step, 0, -1 if stream_id is None else stream_id)
+        return inputs, len(places)
+
     def _cut(self, plan: Plan, share: list[StreamShare], load: Callable[[], Loaded]) -> Update:
         stream_ids, indices = ids_of(share), indices_of(share)
         with self._cutter.told_to_others():
@@ -283,7 +312,7 @@ class MixingLoader:
             else:
                 micro_batches.append(self._padding(plan, cut, number))
         left_out = tuple((int(stream_ids[place]), sample) for place, sample in broken.items())
-        return Update(plan, tuple(micro_batches), (share, loaded) if self._keeps_samples else None, left_out)
+        return Update(plan, tuple(micro_batches), (share, loaded) if self.keeps_samples else None, left_out)
 
     def _find_broken(self, stream_ids: Int64Array, loaded: Loaded) -> dict[int, BrokenSample]:
         """Finds samples that are left out, by their places; refuses such of streams that none may be left out of."""
@@ -327,8 +356,24 @@ class MixingLoader:
                 raise
             return None
 
-    def _is_by_stream(self, plan: Plan) -> bool:
-        return self.by_stream or plan.loss_weights is not None
+    def _is_by_stream(self, plan: Plan) -> bool | BoolArray:
+        if self.by_stream or plan.loss_weights is not None:
+            return True
+        measured = self.measured(plan)
+        return False if measured is None else measured
+
+    def measured(self, plan: Plan) -> BoolArray | None:
+        """Says whose losses an update shows, where they are measured in turns.
+
+        Args:
+            plan: The plan.
+
+        Returns:
+            bool `[num_streams]`, or `None` for all.
+        """
+        if not self.in_turns or self.by_stream or plan.loss_weights is not None:
+            return None
+        return streams_in_turn(plan)
 
     def _for_workers(self, share: list[StreamShare]) -> list[StreamShare]:
         if self._feed is None and not self._in_place:

@@ -31,7 +31,6 @@ class LoadingMixin(UpdateMixin):
     _combined: Any
     _max_tokens: int | None
     _allow_inexact: bool
-    _keeps_samples: bool = False  # whether somebody looks at the samples of updates
     _rows_from: Path | None = None  # the checkpoint from which rows of iterable streams, and the cap, go on
 
     def get_train_dataloader(self) -> MixingLoader:  # type: ignore[override]  # the loop iterates it and asks its length
@@ -56,7 +55,7 @@ class LoadingMixin(UpdateMixin):
             workers=self._worker_options(),
             pin_memory=self.args.dataloader_pin_memory and self.args.device.type not in ("cpu", "mps"),
             feed=self._feed,
-            keeps_samples=self._recovers or self._keeps_samples,
+            keeps_samples=True,  # until it is known how losses are normalised
             own_forms=self._own_forms,
             skipping=self._skipping,
         )

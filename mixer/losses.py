@@ -37,6 +37,19 @@ def items_per_row(inputs: Mapping[str, Any], shifts_labels: bool) -> Tensor:
     return labels.ne(_IGNORED).reshape(len(labels), -1).sum(dim=1)
 
 
+def labels_can_shift(inputs: Mapping[str, Any]) -> bool:
+    """Says whether a row has several labels, of which the first may be no term of the loss.
+
+    Args:
+        inputs: A collated micro-batch.
+
+    Returns:
+        Whether `labels` has a dimension beside the rows.
+    """
+    labels = inputs.get("labels")
+    return isinstance(labels, Tensor) and labels.dim() > 1
+
+
 def tokens_per_row(inputs: Mapping[str, Any]) -> Tensor:
     """Counts the tokens of each row: what the attention mask leaves, else the length.
 
@@ -176,6 +189,14 @@ class LossTracker:
                 del inner._loss_function
                 if self._previous_loss_function is not None:
                     inner.loss_function = self._previous_loss_function
+
+    def shift_labels(self, shifts: bool) -> None:
+        """Sets whether the first label of a row is no term of the loss.
+
+        Args:
+            shifts: Whether the model predicts the next token.
+        """
+        self._shifts_labels = shifts
 
     def listen(self, inputs: Mapping[str, Any]) -> None:
         """Waits for the next forward.

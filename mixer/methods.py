@@ -28,7 +28,6 @@ class MethodsMixin(SavingMixin):
     _methods: tuple[Method, ...] = ()
     _method_run: Run  # what methods know of it
     _allow_inexact: bool
-    _keeps_samples: bool
     _update: Update | None = None  # the one that is being trained
     _term_names: dict[int, str]  # of the methods that add to the loss, by number
     _terms: Tensor  # `[num_methods]`: terms of the present update, this rank's part

@@ -16,6 +16,9 @@ from mixer.streams import is_dataset
 
 logger = logging.get_logger(__name__)
 
+# With micro-batches of their own, more streams than this are worth a word about what it costs.
+_MANY_STREAMS = 16
+
 OBSERVABLE = frozenset(
     {"loss", "evaluation_loss", "excess_loss", "loss_after", "gradient", "gradient_variance", "update_norm"}
 )
@@ -246,3 +249,22 @@ def check_evaluation_names(eval_dataset: Any) -> None:
         )
     if isinstance(eval_dataset, dict) and "worst" in eval_dataset:
         raise ValueError("eval_dataset: the name 'worst' is taken by eval_worst_loss; give the set another name.")
+
+
+def warn_of_forwards(num_streams: int, batch_size: int, args: TrainingArguments) -> None:
+    """Says what it costs that streams cannot share micro-batches, where they are many.
+
+    Args:
+        num_streams: Number of streams.
+        batch_size: Samples of the first update, over all ranks.
+        args: The training arguments.
+    """
+    together = -(-batch_size // (args.train_batch_size * args.world_size))
+    alone = min(num_streams, batch_size)
+    if alone > max(_MANY_STREAMS, together) and args.process_index == 0:
+        logger.warning(
+            "Streams differ (in columns, collator, labels, loss or head, or a method or probe asks for it), so each of "
+            "the %d streams has micro-batches of its own: an update of %d samples takes %d forwards or more in place "
+            "of %d. Bring streams to one form, or make fewer of them.",
+            *(num_streams, batch_size, alone, together),
+        )

@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,17 @@ class Plan:
     def first_stream(self) -> int:
         """The first stream that has samples in it."""
         return int(np.argmax(self.counts > 0))
+
+    def only(self, are_in: NDArray[np.bool_]) -> "Plan":
+        """Gives the part of the update that some streams have.
+
+        Args:
+            are_in: bool `[num_streams]`: which ones.
+
+        Returns:
+            The plan without samples of the others.
+        """
+        return replace(self, counts=np.where(are_in, self.counts, 0))
 
     def fingerprint(self) -> int:
         """Gives a 48-bit hash of the plan, by which ranks find out that they disagree.

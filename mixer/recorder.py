@@ -42,6 +42,7 @@ class FinishedUpdate:
         learning_rate_factor: What the batch size multiplied it by.
         gradients: What was measured of the streams' gradients, if it was.
         item_factors: `[num_streams]`: for how much a stream's item counts in that mean loss; `None` if all are one.
+        measured: bool `[num_streams]`: whose losses were measured; `None` for all.
     """
 
     plan: Plan
@@ -51,17 +52,22 @@ class FinishedUpdate:
     learning_rate_factor: float
     gradients: GradientStatistics | None = None
     item_factors: FloatArray | None = None
+    measured: NDArray[np.bool_] | None = None
 
     @functools.cached_property
     def losses(self) -> FloatArray:
         """`[num_streams]`: mean losses, read back from the device when they are first asked for.
 
-        NaN where a stream has no items; not finite where its loss is not.
+        NaN where a stream has no items or was not measured; not finite where its loss is not.
         """
+        return self._means if self.measured is None else np.where(self.measured, self._means, np.nan)
+
+    @functools.cached_property
+    def _means(self) -> FloatArray:
         sums = self.loss_sums[:-1].cpu().numpy().astype(np.float64)
         items = self.contents.items
-        losses: FloatArray = np.divide(sums, items, out=np.full(len(sums), np.nan), where=items > 0)
-        return losses
+        means: FloatArray = np.divide(sums, items, out=np.full(len(sums), np.nan), where=items > 0)
+        return means
 
     def bad_streams(self) -> Int64Array:
         """Gives the streams whose loss is not finite, but for those of loss weight 0.
@@ -71,7 +77,7 @@ class FinishedUpdate:
         """
         loss_weights = self.plan.loss_weights
         counts = self.contents.items > 0 if loss_weights is None else (self.contents.items > 0) & (loss_weights != 0)
-        return np.flatnonzero(counts & ~np.isfinite(self.losses))
+        return np.flatnonzero(counts & ~np.isfinite(self._means))  # of streams that are not measured: 0, or not finite
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from mixer.notes import leave_note, remove_note
 from mixer.one_pass import check_one_pass, optimizer_name, steps_in_backward
 from mixer.other_ranks import OUT_OF_MEMORY, explained
 from mixer.snapshot import Snapshot
+from mixer.stream_losses import Trial
 
 logger = logging.get_logger(__name__)
 
@@ -103,8 +104,8 @@ class RecoveryMixin(MethodsMixin):
         self._largest = Size.largest(batches)
         return replace(contents, num_larger=int(self._window.is_beyond(self._largest)))
 
-    def _vote(self, update: Update, kind: int) -> tuple[Update, Tensor]:
-        vote = partial(super()._vote, kind=kind)
+    def _vote(self, update: Update, kind: int, trial: Trial) -> tuple[Update, Tensor]:
+        vote = partial(super()._vote, kind=kind, trial=trial)
         with self._naming_the_cap(update.plan.step + 1):
             if self._obstacle is not None:
                 return vote(update)

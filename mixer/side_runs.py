@@ -138,7 +138,8 @@ class SideRuns:
             count = torch.tensor(num_items, device=trainer.args.device) if convention.counts_items else None
             run: Any = trainer.model_wrapped if model is None else model
             loss: Any = trainer.compute_loss(run, inputs, num_items_in_batch=count)
-        return torch.as_tensor(loss / convention.factor if convention.counts_items else loss)
+        divisor = convention.factor if convention.counts_items else num_items if convention.is_plain_sum else 1
+        return torch.as_tensor(loss / divisor)
 
     def forward(self, micro: MicroBatch, model: nn.Module) -> None:
         """Runs another model on a micro-batch and computes its loss, for those who listen.
@@ -171,7 +172,7 @@ class SideRuns:
         try:
             mean = self.mean_loss(micro)
         finally:
-            rows, tracker.item_losses = tracker.row_losses(), None
+            rows, tracker.item_losses = trainer._row_terms(micro), None
         are_known = trainer._convention_of(int(micro.stream_ids[0])).rows_known
         return mean, rows if are_known and rows is not None and len(rows) == len(micro.stream_ids) else None
 
@@ -207,7 +208,7 @@ class SideRuns:
             for micro in update.micro_batches:
                 tracker.listen(micro.inputs)
                 self.mean_loss(micro)
-                rows = tracker.row_losses()
+                rows = self._trainer._row_terms(micro)
                 if micro.is_padding:
                     continue
                 if rows is None or len(rows) != len(micro.stream_ids):

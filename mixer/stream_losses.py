@@ -2,25 +2,47 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import Trainer
+from transformers import PreTrainedModel, Trainer
 
 from mixer.agreement import UpdateContents
+from mixer.aside import model_aside
 from mixer.collation import batch_mapping
-from mixer.convention import EXACT_SHARE, LossConvention, samples_per_item, try_convention
+from mixer.convention import (
+    EXACT_SHARE,
+    HALF_TOLERANCE,
+    LARGEST_OTHER_SHARE,
+    TOLERANCE,
+    LossConvention,
+    Seen,
+    find_kind,
+    samples_per_item,
+    try_convention,
+    vote_on_kind,
+)
 from mixer.label_shift import shifts_labels
 from mixer.liger import RowlessTracker, hides_rows
-from mixer.loader import MicroBatch, Update
-from mixer.losses import LossTracker, items_per_row
+from mixer.loader import MicroBatch, MixingLoader, Update
+from mixer.losses import LossTracker, items_per_row, labels_can_shift
+from mixer.model_inputs import inner_model
 from mixer.plan import FloatArray, Plan
 from mixer.row_names import name_rows
 from mixer.stream import Stream
+from mixer.trial_rows import rows_to_try
 from mixer.unfit_rows import unfit_rows
+
+Trial = Callable[[Update, int], Tensor]
+
+# A loss that could not be told for sure is asked again in so many updates whose rows have unequal numbers of items.
+_MOST_UNEVEN = 32
+_HALF = (torch.float16, torch.bfloat16)
 
 
 class LossesMixin(Trainer):
@@ -34,6 +56,13 @@ class LossesMixin(Trainer):
     _tracker: LossTracker | None = None
     _keeps_output: bool = False  # whether somebody looks at what the model gives
     _keeps_items: bool = False  # whether somebody looks at the loss of each item
+    _num_uneven: int = 0  # updates with rows of unequally many items while a loss is not told for sure
+    _last_tried: list[Seen]  # what the last loss of unknown kind gave for some rows and for their halves
+
+    @property
+    @abstractmethod
+    def _present_loader(self) -> MixingLoader:
+        """The loader of the present run."""
 
     @property
     def _has_own_loss(self) -> bool:
@@ -95,9 +124,20 @@ class LossesMixin(Trainer):
         return LossConvention(counts_items=False, factor=1.0, rows_known=not self._computes_own_loss(stream_id))
 
     def _unknown_kinds(self, plan: Plan) -> list[int]:
-        """Gives the kinds of loss in an update of which it is not known how they are normalised."""
+        """Gives the kinds of loss in an update of which it is not known how they are normalised.
+
+        A loss that is a mean over items or over rows is asked again where that makes a difference, and now and then.
+        """
         kinds = np.flatnonzero(plan.counts).tolist() if self._losses_differ else [0]
-        return [kind for kind in kinds if kind not in self._conventions]
+        known = [self._conventions.get(kind) for kind in kinds]
+        number = plan.step + 1
+        asks_again = number & (number - 1) == 0  # after 1, 2, 4, 8, ... updates
+        if any(one is not None and one.is_tentative for one in known) and not self._contents_of_update.is_even:
+            self._num_uneven += 1
+            asks_again |= self._num_uneven <= _MOST_UNEVEN
+        return [
+            kind for kind, one in zip(kinds, known, strict=True) if one is None or (one.is_tentative and asks_again)
+        ]
 
     @property
     def _num_items(self) -> int:
@@ -111,14 +151,33 @@ class LossesMixin(Trainer):
 
     @property
     def _num_divided_by(self) -> int:
-        """What the sum of the present update's items is divided by, of those two."""
-        return self._num_items_told if self._convention_of(0).counts_items else self._num_items
+        """What the sum over the present update's items is divided by: one of those two, or nothing.
+
+        Where losses differ, a stream counts by its samples, so that a sum becomes a mean.
+        """
+        convention = self._convention_of(0)
+        if convention.counts_items:
+            return self._num_items_told
+        return 1 if convention.is_plain_sum and not self._losses_differ else self._num_items
 
     def _num_told(self, micro: MicroBatch) -> int:
         return int(items_per_row(batch_mapping(micro.inputs), self._loss_shifts_labels).sum())
 
     def _items_per_row(self, micro: MicroBatch) -> Tensor:
-        return items_per_row(batch_mapping(micro.inputs), self._shifts_labels)
+        if self._convention_of(int(micro.stream_ids[0])).counts_rows:
+            return torch.ones(len(micro.stream_ids), dtype=torch.int64)
+        return self._labels_per_row(batch_mapping(micro.inputs))
+
+    def _labels_per_row(self, inputs: Mapping[str, Any]) -> Tensor:
+        return items_per_row(inputs, self._shifts_labels)
+
+    def _row_terms(self, micro: MicroBatch) -> Tensor | None:
+        """Gives what the rows of the last forward count with in the loss, `[num_rows]`, or `None` if nobody saw it."""
+        assert self._tracker is not None, "rows are asked for after a forward that was tracked"  # noqa: S101
+        rows, convention = self._tracker.row_losses(), self._convention_of(int(micro.stream_ids[0]))
+        if rows is None or not convention.has_row_means:
+            return rows
+        return convention.row_terms(rows, self._labels_per_row(batch_mapping(micro.inputs)))
 
     def _new_tracker(self, model: nn.Module, wraps: bool = True, keeps_output: bool = False) -> LossTracker:
         kind = RowlessTracker if hides_rows(self.args) else LossTracker
@@ -132,51 +191,111 @@ class LossesMixin(Trainer):
             weighs_by_probability=getattr(self.args, "loss_type", None) == "dft",
         )
 
-    def _vote(self, update: Update, kind: int) -> tuple[Update, Tensor]:
-        """Has this rank vote on a convention; gives the update too, which may have been cut anew meanwhile."""
+    def _vote(self, update: Update, kind: int, trial: Trial) -> tuple[Update, Tensor]:
+        """Has this rank vote on a convention; gives the update too, which may have been cut anew meanwhile.
+
+        All ranks run the model equally often in a trial: a forward may be a collective.
+        """
         of_kind = [self._kind(int(micro.stream_ids[0])) == kind for micro in update.micro_batches]
         # A rank without such a micro-batch takes part with another one, and knows nothing.
         number = of_kind.index(True) if any(of_kind) else 0
         micro = update.micro_batches[number]
-        with self._with_loss_of(int(micro.stream_ids[0])), self._naming_streams(micro):
-            return update, self._try_convention(update, number, any(of_kind))
+        counts = any(of_kind) and not micro.is_padding
+        with self._with_loss_of(int(micro.stream_ids[0])), self._naming_streams(micro), self._trying():
+            votes = trial(update, number)
+        return update, votes if counts else torch.zeros_like(votes)
 
-    def _try_convention(self, update: Update, number: int, counts: bool) -> Tensor:
-        micro, own_items = update.micro_batches[number], self._micro_items[number] if counts else 0
+    @contextlib.contextmanager
+    def _trying(self) -> Iterator[None]:
+        """Leaves the model, the random generators and the arguments as they were before a trial."""
+        model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
+        with model_aside(self.model_wrapped, self.args, training=False, inner=model), torch.no_grad():
+            yield
+
+    def _trial_loss(self, inputs: Mapping[str, Any], num_items: int, averages: bool = True) -> Tensor:
+        """Computes the loss of a micro-batch as the Trainer does."""
         tracker, model = self._tracker, self.model_wrapped
         assert tracker is not None, "the tracker is attached before a loss is tried"  # noqa: S101
-        user_averages = self.args.average_tokens_across_devices
-        # Where the loss is the user's, or there are several, what is seen of the rows may be another one by chance.
-        options = {"largest_other_share": EXACT_SHARE} if self._has_own_loss or self._losses_differ else {}
+        prepared = self._prepare_inputs(dict(inputs))
+        tracker.listen(prepared)
+        self.args.average_tokens_across_devices = averages
+        with self.compute_loss_context_manager():
+            count = torch.tensor(num_items, device=self.args.device)
+            loss: Any = self.compute_loss(model, prepared, num_items_in_batch=count)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            found = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"{loss!r}"
+            raise TypeError(f"A loss has to be a tensor with one number, got {found}: take its mean.")
+        return loss.detach()
 
-        def compute_loss(count: int, averages: bool) -> Tensor:
-            inputs = self._prepare_inputs(dict(micro.inputs))
-            tracker.listen(inputs)
-            self.args.average_tokens_across_devices = averages
-            try:
-                with self.compute_loss_context_manager():
-                    count_on_device = torch.tensor(count, device=self.args.device)
-                    loss: Any = self.compute_loss(model, inputs, num_items_in_batch=count_on_device)
-            finally:
-                self.args.average_tokens_across_devices = user_averages
-            if not isinstance(loss, Tensor) or loss.numel() != 1:
-                found = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"{loss!r}"
-                raise TypeError(f"A loss has to be a tensor with one number, got {found}: take its mean.")
-            return loss.detach()
+    def _rows_of_trial(self, num_samples: int) -> Tensor | None:
+        assert self._tracker is not None, "the tracker is attached before a loss is tried"  # noqa: S101
+        rows = self._tracker.row_losses()
+        return rows if rows is not None and len(rows) == num_samples else None
 
-        def row_losses() -> Tensor | None:
-            rows = tracker.row_losses()
-            return rows if rows is not None and len(rows) == len(micro.stream_ids) else None
+    def _try_convention(self, update: Update, number: int) -> Tensor:
+        micro = update.micro_batches[number]
+        return try_convention(
+            lambda count, averages: self._trial_loss(micro.inputs, count, averages),
+            lambda: self._rows_of_trial(len(micro.stream_ids)),
+            self._num_items,
+            self._micro_items[number],
+            self.args.world_size,
+            # Where the loss is the user's, or there are several, what is seen of the rows may be another one by chance.
+            EXACT_SHARE if self._has_own_loss or self._losses_differ else LARGEST_OTHER_SHARE,
+            is_stock=self._has_stock_model and not self._has_own_loss and not self._losses_differ,
+        )
 
-        devices = [] if self.args.device.type == "cpu" else [self.args.device]
-        with torch.random.fork_rng(devices, device_type=self.args.device.type), torch.no_grad():
-            model.eval()
-            try:
-                return try_convention(
-                    compute_loss, row_losses, self._num_items, own_items, self.args.world_size, **options
-                )
-            finally:
-                model.train()
+    def _try_kind(self, update: Update, number: int) -> Tensor:
+        micro = update.micro_batches[number]
+        batch, num_samples = batch_mapping(micro.inputs), len(micro.stream_ids)
+        if num_samples == 1:
+            stream_id = int(micro.stream_ids[0]) if self._present_loader.by_stream else None
+            batch, num_samples = self._present_loader.few_samples(update, stream_id) or (batch, num_samples)
+        rows = rows_to_try(batch, num_samples, self._labels_per_row)
+        seen = [self._see(one) for one in (rows or [batch] * 3)]
+        self._last_tried = seen
+        if rows is None:
+            return vote_on_kind(None)
+        is_half = any(parameter.dtype in _HALF for parameter in self.model_wrapped.parameters())
+        tolerance = HALF_TOLERANCE if is_half else TOLERANCE
+        found = find_kind(seen[0], seen[1:], tolerance)
+        if found is None or found.kind != "other":
+            return vote_on_kind(found)
+        # A model that wraps another one, say, may shift its labels unknown to anybody.
+        shifted = [
+            replace(one, rows=None, items=items_per_row(inputs, not self._shifts_labels).cpu().numpy())
+            for one, inputs in zip(seen, rows, strict=True)
+            if labels_can_shift(inputs)
+        ]
+        other = find_kind(shifted[0], shifted[1:], tolerance) if shifted else None
+        return vote_on_kind(found, has_other_items=other is not None and other.kind != "other")
+
+    def _see(self, inputs: Mapping[str, Any]) -> Seen:
+        loss = float(self._trial_loss(inputs, self._num_items, averages=False))  # not times the ranks, as in training
+        items = self._labels_per_row(inputs)
+        rows = self._rows_of_trial(len(items))
+        return Seen(loss, None if rows is None else rows.double().cpu().numpy(), items.cpu().numpy())
+
+    @property
+    def _own_model(self) -> nn.Module:
+        assert self.model is not None, "the Trainer has made its model"  # noqa: S101
+        return self.model
+
+    @functools.cached_property
+    def _has_stock_model(self) -> bool:
+        """Whether the model that computes the loss is one of transformers."""
+        inner = inner_model(self._own_model)
+        return isinstance(inner, PreTrainedModel) and type(inner).__module__.startswith("transformers.")
+
+    def _name_of_loss(self, kind: int) -> str:
+        """Names a loss, for what is said of it."""
+        function: Any = self.streams[kind].compute_loss_func if self._losses_differ else None
+        function = function or self.compute_loss_func
+        name = getattr(function, "__qualname__", type(function).__qualname__) if function is not None else ""
+        if function is None and not _is_known(type(self).compute_loss):
+            name = f"{type(self).__name__}.compute_loss"
+        name = name or f"the loss of {type(inner_model(self._own_model)).__name__}"
+        return f"{name} (stream {self.streams[kind].name!r})" if self._losses_differ else name
 
     def _factor(self, plan: Plan, stream_id: int) -> float:
         """Gives what the loss of a stream's samples is multiplied by; other than 1 only in micro-batches of one."""

@@ -38,6 +38,7 @@ from mixer.options import (
     check_metrics,
     check_own_weights,
     check_samples,
+    warn_of_forwards,
 )
 from mixer.planner import Drawing, Planner
 from mixer.policies import Policy
@@ -205,6 +206,8 @@ class MixingMixin(
             self._attach_methods(with_conflict(methods, conflict), self._data_seed)
             check_conflict(self, schedule, self._methods)
             self._check_engine()
+            if self._wants_one_stream_each:
+                warn_of_forwards(len(self.streams), size.value, self.args)
             handler = self.callback_handler
             take_bars(handler.callbacks, lambda: self.mixing)
             self._reporting = Reporting(self, self._settle_ledger)

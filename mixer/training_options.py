@@ -85,7 +85,7 @@ DIFFERENCES = {
     "fsdp": _SHARDS,
     "fsdp_config": _SHARDS,
     "deepspeed": _SHARDS,
-    "debug": '`"underflow_overflow"` counts each micro-batch, and first the three forwards that find out how the '
+    "debug": '`"underflow_overflow"` counts each micro-batch, and first the trial forwards that find out how the '
     "loss is normalised.",
 }
 

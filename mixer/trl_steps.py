@@ -1,6 +1,7 @@
 """What TRL's trainers do in a step beside the loss: metrics over all ranks, tokens counted, an auxiliary loss."""
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -38,9 +39,10 @@ class TRLStepsMixin(ComparingMixin):
 
             add_fused_lm_head(other, outputs=("log_probs", "entropy", "is_top1"))  # what SFTTrainer asks for
 
-    def _try_convention(self, *args: Any) -> Tensor:
-        with metrics_aside(self):
-            return super()._try_convention(*args)
+    @contextlib.contextmanager
+    def _trying(self) -> Iterator[None]:
+        with metrics_aside(self), super()._trying():
+            yield
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
         """Has an auxiliary loss averaged over an update's micro-batches; see `Trainer.compute_loss_context_manager`."""

@@ -14,7 +14,8 @@ from transformers.utils import logging
 from mixer.agreement import Agreement, OtherRankError, UpdateContents
 from mixer.collation import OwnForm
 from mixer.controller import Mixing
-from mixer.convention import decide
+from mixer.convention import LossConvention, counts_other_items, decide, needs_kind
+from mixer.cutting import STREAMS_IN_TURN
 from mixer.feed import Feed
 from mixer.gradient_statistics import GradientStatistics
 from mixer.learning_rate import LearningRate
@@ -51,6 +52,7 @@ class UpdateMixin(LossesMixin):
     _step_told_broken: int = -1  # the last update of which broken samples were logged
     _num_told_broken: int = 0
     _recovers: bool = False  # whether an update may be repeated in smaller micro-batches
+    _keeps_samples: bool = False  # whether somebody else looks at the samples of an update
     _load_counts: dict[str, int]
     _mixing: Mixing | None = None
     _loader: MixingLoader | None = None
@@ -64,6 +66,7 @@ class UpdateMixin(LossesMixin):
     _gradient_statistics: GradientStatistics | None = None  # of the last update, where its gradient was probed
     _probe_seconds: float = 0.0  # spent on that
     _wants_one_stream_each: bool = False  # whether all micro-batches are of one stream
+    _has_recounted_labels: bool = False  # whether the loss told that its labels shift unlike those of its model
     _last_rows: Tensor | None = None  # `[num_rows]`: sums of the last micro-batch's loss terms
 
     @property
@@ -81,6 +84,11 @@ class UpdateMixin(LossesMixin):
     def _present_loader(self) -> MixingLoader:
         assert self._loader is not None, "there is a loader in every run"  # noqa: S101
         return self._loader
+
+    @property
+    def _needs_samples(self) -> bool:
+        """Whether updates keep their samples, however losses are normalised."""
+        return self._recovers or self._keeps_samples
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
@@ -152,7 +160,8 @@ class UpdateMixin(LossesMixin):
     def _contents(self, update: Update) -> UpdateContents:
         num_streams = len(self.streams)
         items, tokens = np.zeros(num_streams), np.zeros(num_streams)
-        self._micro_items, num_first = [], 0
+        self._micro_items = []
+        num_first = num_rows = squared_items = 0
         for micro in update.micro_batches:
             with self._naming_streams(micro):
                 per_row = self._items_per_row(micro)
@@ -160,11 +169,24 @@ class UpdateMixin(LossesMixin):
             if not micro.is_padding:
                 items += _by_stream(per_row, micro, num_streams)
                 tokens += _by_stream(tokens_per_row(micro.inputs), micro, num_streams)
-                num_first += 0 if self._losses_differ else self._num_told(micro) - self._micro_items[-1]
+                num_first += self._num_first_labels(micro, per_row)
+                num_rows += len(per_row)
+                squared_items += int(per_row.square().sum())
         skipped = np.bincount([stream_id for stream_id, _ in update.broken], minlength=num_streams)
         return UpdateContents(
-            items.astype(np.int64), tokens.astype(np.int64), num_first=num_first, skipped=skipped.astype(np.int64)
+            items.astype(np.int64),
+            tokens.astype(np.int64),
+            num_first=num_first,
+            skipped=skipped.astype(np.int64),
+            num_rows=num_rows,
+            squared_items=squared_items,
         )
+
+    def _num_first_labels(self, micro: MicroBatch, per_row: Tensor) -> int:
+        """Counts the labels that are no terms of the loss, and that the Trainer counts all the same."""
+        if self._losses_differ or self._convention_of(0).counts_rows:
+            return 0
+        return self._num_told(micro) - int(per_row.sum())
 
     def _learn_conventions(self, update: Update, kinds: Sequence[int]) -> Update:
         """Finds out how losses are normalised; loads the update anew, by stream, if its rows cannot be told apart."""
@@ -172,21 +194,70 @@ class UpdateMixin(LossesMixin):
             model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
             self._tracker = self._new_tracker(model, not self.args.torch_compile, self._keeps_output)
             self._tracker.attach()
+        items_were = [self._convention_of(kind).counts_rows for kind in kinds]
         for kind in kinds:
-            update, own_votes = self._vote(update, kind)
-            votes = self._agreement.add_up(own_votes.to(self.args.device))
-            convention = decide(votes.cpu(), self.args.world_size)
+            update, convention = self._learn_convention(update, kind)
             if convention is not None:
                 self._conventions[kind] = convention
+        self._present_loader.keeps_samples = self._needs_samples or any(
+            convention.is_tentative for convention in self._conventions.values()
+        )
         are_known = all(convention.rows_known for convention in self._conventions.values())
-        if are_known or self._present_loader.by_stream:
-            return update
-        if len(self.streams) > 1:
-            logger.warning(
-                "The loss of this model cannot be told apart by row, so every micro-batch is made of one stream only."
-            )
-        self._present_loader.by_stream = True
+        if are_known or self._present_loader.by_stream or self._present_loader.in_turns:
+            if items_were == [self._convention_of(kind).counts_rows for kind in kinds]:
+                return update
+            return self._load_and_confirm(lambda: update) or update  # its items are others now
+        self._part_streams()
         return self._load_and_confirm(lambda: self._present_loader.load(update.plan)) or update
+
+    def _part_streams(self) -> None:
+        """Makes micro-batches of one stream each, whose loss is that stream's: of all streams, or of some in turns."""
+        loader, num_streams = self._present_loader, len(self.streams)
+        loader.in_turns = loader.takes_turns and num_streams > STREAMS_IN_TURN
+        loader.by_stream = not loader.in_turns
+        if num_streams > 1 and self.is_world_process_zero():
+            logger.warning(
+                "The loss of this model cannot be told apart by row, so %s.",
+                f"an update measures those of {STREAMS_IN_TURN} of the {num_streams} streams, in turns: they have "
+                f"micro-batches of their own, up to {STREAMS_IN_TURN} forwards more an update, and the policy sees no "
+                "loss of the others"
+                if loader.in_turns
+                else "every micro-batch is made of one stream only",
+            )
+
+    def _learn_convention(self, update: Update, kind: int) -> tuple[Update, LossConvention | None]:
+        """Finds out how the losses of one kind are normalised, together with the other ranks."""
+        update, own = self._vote(update, kind, self._try_convention)
+        votes, of_kind = self._agreement.add_up(own.to(self.args.device)).cpu(), None
+        if needs_kind(votes):
+            update, own = self._vote(update, kind, self._try_kind)
+            of_kind = self._agreement.add_up(own.to(self.args.device)).cpu()
+            if counts_other_items(of_kind) and not (self._has_recounted_labels or self._losses_differ):
+                return self._learn_convention(self._recount_labels(update), kind)
+        convention = decide(votes, self.args.world_size, of_kind)
+        if convention is not None and convention.kind == "other" and self.is_world_process_zero():
+            self._say_what_is_computed(kind, convention)
+        return update, convention
+
+    def _recount_labels(self, update: Update) -> Update:
+        """Counts the first label of each row from now on if it was none of the loss so far, or the other way round."""
+        self._has_recounted_labels = True
+        vars(self)["_shifts_labels"] = not self._shifts_labels
+        assert self._tracker is not None, "the tracker is attached before a loss is tried"  # noqa: S101
+        self._tracker.shift_labels(self._shifts_labels)
+        return self._load_and_confirm(lambda: update) or update
+
+    def _say_what_is_computed(self, kind: int, convention: LossConvention) -> None:
+        """Warns of a loss whose gradient on the whole batch cannot be had from micro-batches."""
+        logger.warning(
+            "%s is neither a sum nor a mean over tokens or rows: for some rows it is %.4g, for their halves %.4g and "
+            "%.4g. The gradient of an update is therefore the mean of its micro-batches' gradients, weighted by their "
+            "%s; the Trainer's with gradient accumulation is the same mean with equal weights. To have the gradient of "
+            "the whole batch, let it be one micro-batch: per_device_train_batch_size as large as the batch, one rank.",
+            self._name_of_loss(kind),
+            *(seen.loss for seen in self._last_tried),
+            "share of num_items_in_batch" if convention.counts_items else "labels",
+        )
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """Runs all micro-batches of an update, with gradients synchronised once; see `Trainer.training_step`."""
@@ -201,6 +272,7 @@ class UpdateMixin(LossesMixin):
             learning_rate_factor=1.0 if self._learning_rate is None else self._learning_rate.factor,
             gradients=self._gradient_statistics,
             item_factors=self._item_factors(inputs.plan),
+            measured=self._present_loader.measured(inputs.plan),
         )
         if self._nonfinite != "warn":
             self._handle_nonfinite(model, self._finished)
@@ -266,7 +338,7 @@ class UpdateMixin(LossesMixin):
         tracker.listen(micro.inputs)
         with self._with_loss_of(first), self._naming_streams(micro):
             loss = super().training_step(model, micro.inputs, num_items if convention.counts_items else None)
-        rows = self._last_rows = tracker.row_losses()
+        rows = self._last_rows = self._row_terms(micro)
         if not own_items:
             return torch.zeros_like(loss)
         unweighted = loss * (counting / factor) if factor else torch.zeros_like(loss)
@@ -283,7 +355,7 @@ class UpdateMixin(LossesMixin):
         else:
             # A loss whose rows cannot be told apart is no stream's, rather than the first one's. One of several streams
             # that says nothing yet is 0, or not finite.
-            says_nothing = factor > 0 and self._kind(first) not in self._conventions
+            says_nothing = factor > 0 and (self._kind(first) not in self._conventions or self._present_loader.in_turns)
             sums[ids] += unweighted * (1 / per_item if is_told else 0.0 if says_nothing else float("nan"))
         sums[-1] += unweighted * (total / self._num_items) / world_size
         return unweighted

@@ -1,18 +1,22 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+from benchmarks.losses import LOSSES
 from mixer import Ledger, MixingTrainer, Uniform
 from tests.distributed.launch import results_of
 from tests.distributed.warm import launch_warm
-from tests.helpers import MODEL_DATA, GradientRecorder, arguments, build_model, three_streams
+from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, arguments, build_model, three_streams
 
 SCENARIOS = (
     "gradients",
     "own_loss",
+    "kinds_of_loss",
+    "turns",
     "stock_gradient",
     "disagreement",
     "failing_policy",
@@ -93,6 +97,29 @@ def test_a_loss_that_leaves_out_the_number_of_ranks_is_scaled_right(
         callbacks=[recorder],
     ).train()
     assert results[0]["own_loss"] == pytest.approx(float(recorder.gradients[0].norm()), abs=1e-6)
+
+
+def test_losses_of_every_kind_have_the_gradient_of_the_whole_batch(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        assert len(result["kinds_of_loss"]) == sum(is_exact for _, is_exact in LOSSES.values())
+        assert {name: error for name, error in result["kinds_of_loss"].items() if error > 2e-6} == {}
+
+
+def test_losses_in_turns_are_those_of_one_process(results: list[dict[str, Any]], folder: Path, tmp_path: Path) -> None:
+    data = Tokens(60, 1, "sequence-classification")
+    streams = {f"s{k}": [data[3 * k + i] for i in range(3)] for k in range(20)}
+    args = arguments(tmp_path, per_device_train_batch_size=64, max_steps=3, learning_rate=0.0)
+    single = MixingTrainer(build_model("bert-classifier"), args, train_dataset=streams, batch_size=20)
+    single.train()
+    assert results[0]["turns"]["losses"] == pytest.approx(
+        [entry["loss"] for entry in single.state.log_history if "loss" in entry], abs=1e-5
+    )
+    rows, alone = Ledger(folder / "turns" / "ledger").to_pandas(), single.ledger.to_pandas()
+    measured = rows["loss"].notna()
+    assert rows[measured].groupby("step").size().tolist() == [16] * 3
+    np.testing.assert_allclose(rows["loss"][measured], alone["loss"][measured], atol=1e-5)
+    # Each rank's own rows, and one in a micro-batch that only keeps it in step.
+    assert all(30 <= result["turns"]["num_rows"] < 30 + 3 * 20 for result in results)
 
 
 def test_stock_gradient_is_too_large_by_the_number_of_ranks(results: list[dict[str, Any]]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback
 
+from benchmarks.losses import LOSSES, padded, ragged, small_model, whole_gradient
 from mixer import LossChange, MixingTrainer, Uniform
 from tests.distributed.launch import end_with, message_of
 from tests.helpers import (
@@ -69,6 +70,44 @@ class _WithoutLogits(torch.nn.Module):
 
     def forward(self, input_ids: Any, attention_mask: Any, labels: Any) -> Any:
         return {"loss": self.inner(input_ids=input_ids, attention_mask=attention_mask, labels=labels).loss}
+
+
+def kinds_of_loss(folder: Path) -> dict[str, float]:
+    """How far the gradients of losses are from those of the whole batch, whatever they are divided by."""
+    rows, errors = ragged(13, 1), {}
+    for name, (loss, is_exact) in LOSSES.items():
+        recorder = GradientRecorder()
+        args = arguments(folder / "kinds", per_device_train_batch_size=2, max_steps=1)
+        data = {"a": rows[:5], "b": rows[5:]}
+        trainer = MixingTrainer(small_model(), args, padded, data, batch_size=13, compute_loss_func=loss)
+        trainer.add_callback(recorder)
+        trainer.train()
+        exact = whole_gradient(loss, rows)
+        if is_exact:
+            errors[name] = float((recorder.gradients[0] - exact).norm() / exact.norm())
+    return errors
+
+
+class _CountsRows(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = build_model("bert-classifier")
+        self.register_buffer("num_rows", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, input_ids: Any, attention_mask: Any, labels: Any) -> Any:
+        self.num_rows += len(labels)
+        return {"loss": self.inner(input_ids=input_ids, attention_mask=attention_mask, labels=labels).loss}
+
+
+def turns(folder: Path) -> dict[str, Any]:
+    """Losses of many streams whose rows are unknown, measured in turns."""
+    data = Tokens(60, 1, "sequence-classification")
+    streams = {f"s{k}": [data[3 * k + i] for i in range(3)] for k in range(20)}
+    args = arguments(folder / "turns", per_device_train_batch_size=4, max_steps=3, learning_rate=0.0)
+    trainer = MixingTrainer(_CountsRows(), args, train_dataset=streams, batch_size=20, mixing=Uniform())
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return {"losses": losses, "num_rows": int(trainer.model.num_rows)}
 
 
 def stock_gradient(folder: Path) -> float:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.convention import decide, samples_per_item, try_convention
+from mixer.convention import UNDECIDED, decide, samples_per_item, try_convention
 
 
 def _votes(form: str, world_size: int, rows: bool = True, micro_items: int = 6, other: float = 0.0) -> torch.Tensor:
@@ -51,7 +51,7 @@ def test_a_loss_that_is_zero_or_not_finite_says_nothing(other: float) -> None:
 
 
 def test_a_rank_without_items_leaves_the_decision_to_the_others() -> None:
-    assert decide(torch.zeros(4, dtype=torch.float64) + _votes("mean", 2), 2) == decide(_votes("mean", 2), 2)
+    assert decide(UNDECIDED + _votes("mean", 2), 2) == decide(_votes("mean", 2), 2)
 
 
 def test_a_micro_batch_without_items_counts_for_nothing() -> None:

@@ -182,7 +182,7 @@ class TestLoader:
         numbers = set()
         for rank in range(3):
             loader = _loader(rank, 3, has_column, groups_by_length=True)
-            loader.by_stream, loader._keeps_samples = by_stream, True
+            loader.by_stream, loader.keeps_samples = by_stream, True
             update = loader.next_update()
             assert update is not None
             loader.cap = cap

@@ -1,14 +1,24 @@
-"""Hundreds of streams: what the Trainer's own state keeps of them."""
+"""Hundreds of streams: what the Trainer's own state keeps of them, and what their losses cost."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from transformers import TrainerCallback
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from transformers import TrainerCallback, default_data_collator
 
-from mixer import MixingTrainer
+from mixer import LossChange, MixingTrainer, Stream
+from mixer.collation import Loaded
+from mixer.cutting import Cutter, MicroBatchOptions, ids_of, positions_of, streams_in_turn
+from mixer.planner import Planner
 from mixer.trainer import MOST_STREAMS_IN_HISTORY
 from tests.helpers import Tokens, arguments, build_model
+from tests.mixer.plans import make_plan
 
 
 class _Told(TrainerCallback):
@@ -38,3 +48,72 @@ def test_the_history_keeps_single_streams_only_where_they_are_not_too_many(tmp_p
             key: value for key, value in entry.items() if key in logs
         }
     assert trainer.ledger.to_pandas().groupby("step").size().tolist() == [num_streams] * 2
+
+
+class _Opaque(nn.Module):
+    """A model that gives its loss and nothing to tell its rows apart by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = build_model("bert-classifier")
+        self.num_forwards = 0
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> Any:
+        self.num_forwards += 1
+        return {"loss": self.inner(input_ids=input_ids, attention_mask=attention_mask, labels=labels).loss}
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 4), st.integers(1, 5))
+def test_micro_batches_in_turns_hold_every_sample_once(counts: list[int], world_size: int, max_samples: int) -> None:
+    plan = make_plan(counts, starts=list(range(len(counts))))
+    are_alone = streams_in_turn(plan, most=5)
+    assert are_alone.sum() == min(5, np.count_nonzero(plan.counts))
+    planner = Planner([Stream(str(k), range(1000)) for k in range(len(counts))], seed=0)
+    found, num_micro_batches = [], set()
+    for rank in range(world_size):
+        cutter = Cutter(lambda: planner, MicroBatchOptions(max_samples), rank, world_size)
+        share = cutter.share(plan, are_alone)
+        ids, positions = ids_of(share), positions_of(share)
+        order, slices = cutter.cut(plan, share, ids, Loaded(samples=ids), are_alone)
+        assert order is not None
+        num_micro_batches.add(len(slices))
+        for cut in slices:
+            places = order[cut.start : cut.stop]
+            assert len(places) <= max_samples
+            assert cut.stream_id < 0 or set(ids[places]) <= {cut.stream_id}
+            assert cut.stream_id >= 0 or not are_alone[ids[places]].any()
+            found += list(zip(ids[places].tolist(), positions[places].tolist(), strict=True))
+    assert len(num_micro_batches) == 1
+    assert sorted(found) == [(k, k + i) for k, count in enumerate(counts) for i in range(count)]
+
+
+def test_losses_without_rows_are_measured_in_turns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    num_streams, model = 40, _Opaque()
+    data = Tokens(80, 1, "sequence-classification")
+    streams = {f"s{k}": [data[2 * k], data[2 * k + 1]] for k in range(num_streams)}
+    args = arguments(tmp_path, max_steps=3, per_device_train_batch_size=64, learning_rate=0.0)
+    trainer = MixingTrainer(model, args, train_dataset=streams, mixing=LossChange(floor=0.01), batch_size=num_streams)
+    trainer.train()
+    micro_batches = trainer.ledger.updates()["micro_batches"]
+    assert micro_batches.tolist() == [17] * 3  # sixteen streams alone, and the others together
+    rows = trainer.ledger.to_pandas()
+    assert rows.groupby("step")["loss"].count().tolist() == [16] * 3
+    assert rows.groupby("stream")["loss"].count().min() == 1  # three updates show all forty
+    assert "an update measures those of 16 of the 40 streams, in turns" in caplog.text
+    assert "not finite" not in caplog.text
+    # The loss that is trained is the mean over all samples all the same.
+    with torch.no_grad():
+        expected = model(**default_data_collator(list(data)))["loss"]
+    losses = [entry["loss"] for entry in trainer.state.log_history[:2]]
+    assert np.mean(losses) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_streams_that_cannot_share_micro_batches_are_told_with_the_cost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = Tokens(4, 1, "sequence-classification")
+    own = [Stream(f"s{k}", data, data_collator=partial(default_data_collator)) for k in range(20)]
+    args = arguments(tmp_path, per_device_train_batch_size=8)
+    MixingTrainer(build_model("bert-classifier"), args, train_dataset=own, batch_size=64)
+    assert "each of the 20 streams has micro-batches of its own" in caplog.text
+    assert "an update of 64 samples takes 20 forwards or more in place of 8" in caplog.text

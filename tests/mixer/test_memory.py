@@ -103,3 +103,36 @@ def test_a_snapshot_brings_back_statistics_and_generators() -> None:
     assert model[0].num_batches_tracked == 0
     assert torch.equal(model(torch.arange(12.0).reshape(4, 3)), first)
     assert torch.equal(model[0].running_mean, moved)
+
+
+class _Counting(torch.nn.Module):
+    """Counts rows in every way that a forward can: in place, by another tensor, and in attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("in_place", torch.zeros(()))
+        self.register_buffer("bound_anew", torch.zeros(2**15))
+        self.tensor = torch.zeros(())
+        self.number = 0
+        self.late: int
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.in_place += len(rows)
+        self.bound_anew = self.bound_anew + len(rows)
+        self.tensor += len(rows)
+        self.number += len(rows)
+        self.late = self.number
+        return rows
+
+
+def test_a_snapshot_brings_back_whatever_a_forward_counts() -> None:
+    model = torch.nn.Sequential(_Counting())
+    counter, buffers = model[0], dict(model.named_buffers())
+    start = Snapshot(model, torch.device("cpu"))
+    for _ in range(2):
+        model(torch.zeros(3))
+        start.restore()
+    assert counter.in_place == counter.tensor == counter.number == 0
+    assert not counter.bound_anew.any()
+    assert all(buffer is buffers[name] for name, buffer in model.named_buffers())
+    assert not hasattr(counter, "late")

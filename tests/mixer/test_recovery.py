@@ -216,7 +216,7 @@ def test_ranks_that_cut_anew_keep_their_samples_and_stay_in_step(world_size: int
     numbers, rows = set(), 0
     for rank in range(world_size):
         loader = make_loader(rank=rank, world_size=world_size, batch_size=17, micro_batch_size=4)
-        loader._keeps_samples, loader.by_stream = True, is_by_stream
+        loader.keeps_samples, loader.by_stream = True, is_by_stream
         update = loader.next_update()
         assert update is not None
         loader.cap = MicroBatchCap(cap)

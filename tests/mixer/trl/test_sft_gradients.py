@@ -116,11 +116,11 @@ def test_trying_the_loss_out_leaves_no_trace_in_the_metrics(tmp_path: Path) -> N
     seen = []
 
     class Watching(MixingSFTTrainer):
-        def _try_convention(self, *args: Any) -> Any:
-            votes = super()._try_convention(*args)
+        def _learn_convention(self, *args: Any) -> Any:
+            found = super()._learn_convention(*args)
             seen.append((dict(self._metrics["eval"]), dict(self._metrics["train"]), self._total_train_tokens))
             assert "gather_for_metrics" not in vars(self.accelerator)
-            return votes
+            return found
 
     args = sft_arguments(tmp_path, max_steps=1)
     Watching(model_of(), args, train_dataset=two_chats(), processing_class=tokenizer()).train()

@@ -1,0 +1,198 @@
+"""Which kind a loss is, and that its gradient is the one of the whole batch however it is cut."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from benchmarks.losses import LOSSES, padded, ragged, small_model, whole_gradient
+from mixer import MixingTrainer
+from mixer.convention import KindFound, Seen, find_kind
+from mixer.trial_rows import rows_to_try
+from tests.helpers import GradientRecorder, arguments
+
+_ROWS = ragged(13, 1)
+# By parts: what the loss of some rows is, given their terms, `[num_rows]` lists.
+_FORMS: dict[str, Any] = {
+    "sum": lambda rows: 0.3 * sum(map(sum, rows)),
+    "item mean": lambda rows: sum(map(sum, rows)) / sum(map(len, rows)),
+    "row mean": lambda rows: sum(sum(row) / len(row) for row in rows) / len(rows),
+    "other": lambda rows: (sum(term**2 for row in rows for term in row) / sum(map(len, rows))) ** 0.5,
+}
+_TERMS = [[0.5, 1.0], [2.0], [4.0, 1.0, 3.0], [2.5, 0.5, 1.0, 6.0]]
+
+
+def _seen(kind: str, rows: list[list[float]], shows_rows: bool = False) -> Seen:
+    sums = np.array([sum(row) for row in rows]) if shows_rows else None
+    return Seen(_FORMS[kind](rows), sums, np.array([len(row) for row in rows]))
+
+
+@pytest.mark.parametrize("shows_rows", [False, True])
+@pytest.mark.parametrize("kind", _FORMS)
+def test_parts_tell_the_kind(kind: str, shows_rows: bool) -> None:
+    found = find_kind(_seen(kind, _TERMS, shows_rows), [_seen(kind, _TERMS[:2]), _seen(kind, _TERMS[2:])])
+    assert found is not None
+    assert (found.kind, found.is_tentative) == (kind, False)
+    # Rows explain a mean over items or of means; they do not a sum that is scaled, or a root.
+    assert found.rows_known is (shows_rows and kind in ("item mean", "row mean"))
+    assert found.has_row_means is (shows_rows and kind == "row mean")
+
+
+@given(st.lists(st.lists(st.floats(0.1, 9.0), min_size=3, max_size=3), min_size=2, max_size=6))
+def test_means_over_items_and_rows_are_one_where_rows_are_equally_long(rows: list[list[float]]) -> None:
+    halves = [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
+    for kind in ("item mean", "row mean"):
+        found = find_kind(_seen(kind, rows), [_seen(kind, half) for half in halves])
+        assert found == KindFound("item mean", is_tentative=True)
+
+
+@pytest.mark.parametrize("loss", [0.0, float("nan"), float("inf")])
+def test_a_loss_that_is_zero_or_not_finite_tells_nothing(loss: float) -> None:
+    seen = Seen(loss, None, np.array([1, 2]))
+    assert find_kind(seen, [seen, seen]) is None
+
+
+def _labels(inputs: Any) -> torch.Tensor:
+    return inputs["labels"].ne(-100).sum(dim=1)
+
+
+def test_rows_are_tried_in_halves_of_different_length() -> None:
+    batch = padded(_ROWS)
+    whole, fewer, more = rows_to_try(batch, 13, _labels) or ({}, {}, {})
+    assert [len(part["labels"]) for part in (whole, fewer, more)] == [8, 4, 4]
+    assert _labels(fewer).max() <= _labels(more).min()
+    assert sorted(_labels(batch).tolist())[:4] == sorted(_labels(fewer).tolist())
+    assert rows_to_try(batch, 12, _labels) is None  # packed: rows are not samples
+
+
+def test_one_row_is_tried_twice_with_other_labels() -> None:
+    batch = padded(_ROWS[:1])
+    batch["labels"][:, 0] = -100
+    before = batch["labels"].clone()
+    whole, fewer, more = rows_to_try(batch, 1, _labels) or ({}, {}, {})
+    assert _labels(more).item() == _labels(batch).item()
+    assert _labels(fewer).item() == (_labels(batch).item() + 1) // 2
+    assert torch.equal(batch["labels"], before)
+    assert torch.equal(whole["input_ids"], batch["input_ids"].repeat(2, 1))
+
+
+# ---- Gradients ----
+
+
+def _trained(folder: Path, name: str, per_device: int, streams: int = 1) -> tuple[torch.Tensor, MixingTrainer]:
+    recorder = GradientRecorder()
+    parts = np.array_split(np.arange(13), streams)
+    trainer = MixingTrainer(
+        small_model(),
+        arguments(folder, per_device_train_batch_size=per_device, max_steps=1),
+        train_dataset={f"stream {k}": [_ROWS[i] for i in part] for k, part in enumerate(parts)},
+        batch_size=13,
+        data_collator=padded,
+        compute_loss_func=LOSSES[name][0],
+        callbacks=[recorder],
+    )
+    trainer.train()
+    return recorder.gradients[0], trainer
+
+
+def _error(gradient: torch.Tensor, exact: torch.Tensor) -> float:
+    return float((gradient - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("per_device", [1, 4])
+@pytest.mark.parametrize("name", [name for name, (_, is_exact) in LOSSES.items() if is_exact])
+def test_gradient_is_the_one_of_the_whole_batch(tmp_path: Path, name: str, per_device: int) -> None:
+    gradient, trainer = _trained(tmp_path, name, per_device, streams=2)
+    assert _error(gradient, whole_gradient(LOSSES[name][0], _ROWS)) < 1e-6
+    rows = trainer.ledger.to_pandas()
+    assert rows["loss"].notna().all()
+    # Streams' losses make up the loss that was back-propagated.
+    whole = (rows["loss"] * rows["items"]).sum() / rows["items"].sum()
+    assert trainer.ledger.clock()["loss"].iloc[0] == pytest.approx(whole, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, is_exact) in LOSSES.items() if not is_exact])
+def test_other_losses_are_named_once_with_what_is_computed(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    loss = LOSSES[name][0]
+    gradient, _ = _trained(tmp_path / "parts", name, 4)
+    said = [record.getMessage() for record in caplog.records if "neither a sum nor a mean" in record.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith(f"{loss.__qualname__} is neither")  # type: ignore[union-attr]
+    assert "micro-batches' gradients, weighted by their labels" in said[0]
+    whole, _ = _trained(tmp_path / "whole", name, 13)
+    exact = whole_gradient(loss, _ROWS)
+    assert _error(whole, exact) < 1e-6  # as the way out says
+    assert _error(gradient, exact) > 1e-3
+
+
+class _RowMeans(nn.Module):
+    """A model of the user's own whose loss is a mean over rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = small_model()
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> Any:
+        outputs = self.inner(input_ids=input_ids, attention_mask=attention_mask)
+        loss: Any = LOSSES["mean of rows' means"][0]
+        return {"loss": loss(outputs, labels), "logits": outputs.logits}
+
+
+def test_the_loss_of_an_own_model_is_found_out_too(tmp_path: Path) -> None:
+    recorder = GradientRecorder()
+    args = arguments(tmp_path, per_device_train_batch_size=1, max_steps=1)
+    trainer = MixingTrainer(_RowMeans(), args, padded, {"a": _ROWS}, batch_size=13, callbacks=[recorder])
+    trainer.train()
+    assert _error(recorder.gradients[0], whole_gradient(LOSSES["mean of rows' means"][0], _ROWS)) < 1e-6
+
+
+class _Counter(nn.Module):
+    """Counts its samples, in place and by another tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = small_model()
+        self.register_buffer("in_place", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("bound_anew", torch.zeros((), dtype=torch.int64))
+        self.number = 0
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> Any:
+        self.in_place += len(labels)
+        self.bound_anew = self.bound_anew + len(labels)
+        self.number += len(labels)
+        return self.inner(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
+
+
+def test_trial_forwards_leave_no_trace(tmp_path: Path) -> None:
+    def train(model: _Counter, folder: str, max_steps: int, **options: Any) -> _Counter:
+        options_of_run = {"per_device_train_batch_size": 2, "max_steps": max_steps, "save_steps": 2}
+        args = arguments(tmp_path / folder, save_strategy="steps", **options_of_run)
+        trainer = MixingTrainer(model, args, padded, {"a": _ROWS, "b": _ROWS}, batch_size=4)
+        trainer.train(**options)
+        return model
+
+    model = train(_Counter(), "whole", 4)
+    assert (model.in_place, model.bound_anew, model.number) == (16, 16, 16)
+    train(_Counter(), "parts", 2)
+    checkpoint = str(tmp_path / "parts" / "checkpoint-2")
+    resumed = train(_Counter(), "parts", 4, resume_from_checkpoint=checkpoint)
+    assert (resumed.in_place, resumed.bound_anew) == (16, 16)
+
+
+def test_a_model_that_wraps_another_shifts_its_labels_unknown_to_anybody(tmp_path: Path) -> None:
+    recorder = GradientRecorder()
+    args = arguments(tmp_path, per_device_train_batch_size=4, max_steps=1)
+    streams = {"a": _ROWS[:6], "b": _ROWS[6:]}
+    trainer = MixingTrainer(_Counter(), args, padded, streams, batch_size=13, callbacks=[recorder])
+    trainer.train()
+    assert _error(recorder.gradients[0], whole_gradient(None, _ROWS)) < 1e-6
+    rows = trainer.ledger.to_pandas()
+    assert rows["items"].sum() == sum(len(row["input_ids"]) - 1 for row in _ROWS)
+    assert not trainer._present_loader.by_stream  # and its rows are told apart
