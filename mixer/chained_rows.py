@@ -38,13 +38,16 @@ class ChainedRows:
     def fill(self, num_rows: int) -> tuple[int, int]:
         """Reads ahead.
 
+        The rows of the tail do not count: a rank that has more of them than others would see the end of its pass later
+        than those, and could not say how many rows of it are left when they end it.
+
         Args:
-            num_rows: Number of rows that are ready afterwards, unless the pass ends before.
+            num_rows: Number of rows of the present pass that are ready afterwards, unless it ends before.
 
         Returns:
             Number of rows that are left in all, and of the present pass; both `ENDLESS` until its end is in sight.
         """
-        self._source.fill(max(num_rows - len(self._tail), 0))
+        self._source.fill(num_rows)
         left = self._source.remaining
         return (ENDLESS, ENDLESS) if left is None else (len(self._tail) + left, left)
 

@@ -203,6 +203,12 @@ class Mixing:
             are_additional=None if additional is None else additional > 0,
         )
 
+    @property
+    def most_of_a_stream(self) -> int:
+        """Most samples that the next update can take from one stream: the batch size, or what comes on top of it."""
+        total, additional = self.clock.next_total(), self._weights.additional
+        return total if additional is None else max(total, math.ceil(total * float(additional.max())) + 1)
+
     def forecast(self) -> Iterator[Plan]:
         """Plans the coming updates as if weights and batch size stayed, and moves nothing.
 

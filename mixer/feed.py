@@ -95,9 +95,15 @@ class Feed:
             active = began = [stream_id for stream_id, _ in ending if not drawers[stream_id].is_over]
 
     def _end_pass(self, stream_id: int, num_kept: int) -> None:
-        rows = self._rows[stream_id]
-        rest = rows.end_pass(num_kept)
-        kept, undelivered = self._ranks.total(np.array([rows.num_kept, rest])).tolist()
+        rows, rest, failure = self._rows[stream_id], 0, None
+        try:
+            rest = rows.end_pass(num_kept)
+        except Exception as error:  # raised once the other ranks are not left waiting
+            failure = error
+        numbers = np.array([rows.num_kept, rest, failure is not None], dtype=np.int64)
+        kept, undelivered, num_failed = self._ranks.total(numbers).tolist()
+        if num_failed:
+            raise failure or OtherRankError("Another rank could not end a pass over its rows.")
         self._mixing.planner.row_drawers[stream_id].end_pass(kept, undelivered)
 
     def take(self, plan: Plan, share: Sequence[StreamShare]) -> dict[int, list[Any]]:

@@ -60,14 +60,15 @@ class IterableDrawer:
         """Notes that a pass is over.
 
         Args:
-            num_kept: Rows over all ranks that are still to be drawn of this pass and those before.
+            num_kept: Rows over all ranks that are left of this pass and those before, and drawn if a pass follows.
             num_undelivered: Rows over all ranks that it had left when one of them had none.
         """
-        end = self._position + num_kept
+        self._num_passes += 1
+        to_draw = 0 if self.is_over else num_kept
+        end = self._position + to_draw
         self._longest_pass = max(self._longest_pass, end - self._pass_start)
         self._pass_start = end
-        self.undelivered += num_undelivered
-        self._num_passes += 1
+        self.undelivered += num_undelivered + num_kept - to_draw
         self._left = 0 if self.is_over else None
 
     def draw(self, count: int) -> int:

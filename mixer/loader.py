@@ -231,7 +231,7 @@ class MixingLoader:
         """
         with self._cutter.told_to_others():
             if self._feed is not None:
-                self._feed.prepare(-(-self.mixing.clock.next_total() // self._world_size))
+                self._feed.prepare(-(-self.mixing.most_of_a_stream // self._world_size))
             plan = self.mixing.next_plan()
         if plan is None:
             self._cutter.tell_others_of_nothing()

@@ -8,6 +8,7 @@ from typing import Any
 
 import datasets
 import torch
+from torch.utils.data import IterableDataset
 
 from mixer import MixingTrainer, Stream
 from tests.distributed.launch import end_with
@@ -65,6 +66,33 @@ def rows(folder: Path) -> dict[str, Any]:
             resumed = rows_trainer(folder / name, dataloader_num_workers=num_workers)
             resumed.train(resume_from_checkpoint=str(folder / name / checkpoint))
             hashes[f"{name}-{checkpoint}"] = _hash(resumed)
+    return hashes
+
+
+class _Rows(IterableDataset[dict[str, torch.Tensor]]):
+    def __init__(self, num_samples: int, seed: int):
+        self._tokens = Tokens(num_samples, seed)
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        yield from (self._tokens[number] for number in range(len(self._tokens)))
+
+
+def odd_rows(folder: Path) -> dict[str, Any]:
+    """Weights of whole and of resumed runs of batches and streams that no number of ranks divides."""
+    hashes: dict[str, Any] = {}
+    for name, sizes in (("two", (50, -7)), ("five", (1, 2, -7, -23, -50))):
+        streams = {f"{abs(size)}": Tokens(size, 1) if size > 0 else _Rows(-size, 2) for size in sizes}
+        for checkpoint in (None, "checkpoint-18"):
+            trainer = MixingTrainer(
+                build_model("llama"),
+                arguments(folder / f"odd-{name}", max_steps=26, save_strategy="steps", save_steps=18),
+                train_dataset=streams,
+                mixing="Uniform",
+                batch_size=9,
+                epoch_size=50,
+            )
+            trainer.train(resume_from_checkpoint=checkpoint and str(folder / f"odd-{name}" / checkpoint))
+            hashes[f"{name}-{checkpoint}"] = _hash(trainer)
     return hashes
 
 

@@ -17,6 +17,7 @@ def _launch(folder: Path, world_size: int, *scenarios: str) -> dict[str, Any]:
     every = results_of(folder, "elastic", world_size)
     results, last = every[0], every[-1]
     assert results.get("rows") == last.get("rows")
+    assert results.get("odd_rows") == last.get("odd_rows")
     return {**results, "failures": (results.get("failures"), last.get("failures"))}
 
 
@@ -27,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def two_ranks(folder: Path) -> dict[str, Any]:
-    return _launch(folder, 2, "two", "rows", "failures")
+    return _launch(folder, 2, "two", "rows", "odd_rows", "failures")
 
 
 def test_two_ranks_then_one_then_four_give_the_run_of_one(folder: Path, two_ranks: dict[str, Any]) -> None:
@@ -54,6 +55,12 @@ def test_a_shard_that_ends_on_one_rank_ends_the_stream_for_both(folder: Path, tw
 def test_rows_go_on_to_the_bit_on_as_many_ranks(two_ranks: dict[str, Any], name: str) -> None:
     hashes = two_ranks["rows"]
     assert hashes[name] == hashes[f"{name}-checkpoint-3"] == hashes[f"{name}-checkpoint-9"]
+
+
+@pytest.mark.parametrize("name", ["two", "five"])
+def test_batches_and_rows_that_ranks_do_not_divide_train_and_go_on(two_ranks: dict[str, Any], name: str) -> None:
+    hashes = two_ranks["odd_rows"]
+    assert hashes[f"{name}-None"] == hashes[f"{name}-checkpoint-18"]
 
 
 def test_rows_of_two_ranks_are_refused_on_one_unless_told_otherwise(folder: Path, two_ranks: dict[str, Any]) -> None:

@@ -1,0 +1,171 @@
+"""Iterable streams in a mixture, on ranks that are threads here."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+from torch.utils.data import IterableDataset
+
+from mixer import Stream, Uniform
+from mixer.budget import Budget
+from mixer.checkpoint import read_json, write_json
+from mixer.clock import Clock
+from mixer.controller import Mixing
+from mixer.cutting import MicroBatchOptions
+from mixer.feed import Feed
+from mixer.loader import MixingLoader, Update
+from mixer.planner import Planner
+from mixer.rows import RowSource
+
+
+class Rows(IterableDataset[dict[str, int]]):
+    def __init__(self, length: int, stream: int = 0, fails_at: int = -1):
+        self.length, self.stream, self.fails_at = length, stream, fails_at
+
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        for number in range(self.length):
+            if number == self.fails_at:
+                raise OSError("gone")
+            yield {"stream": self.stream, "row": number}
+
+
+def shards(sizes: list[int]) -> datasets.IterableDataset:
+    """A streamed data set of one shard a size: with as many ranks each has one."""
+
+    def rows(shards: list[tuple[int, int]]) -> Iterator[dict[str, int]]:
+        for shard, size in shards:
+            for number in range(size):
+                yield {"stream": 0, "row": 1000 * shard + number}
+
+    return datasets.IterableDataset.from_generator(rows, gen_kwargs={"shards": list(enumerate(sizes))})
+
+
+class Places:
+    def __init__(self, length: int, stream: int):
+        self.length, self.stream = length, stream
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, int]:
+        return {"stream": self.stream, "row": index}
+
+
+class Meeting:
+    """Brings threads together that stand for ranks."""
+
+    def __init__(self, world_size: int):
+        self._barrier = threading.Barrier(world_size, timeout=10)
+        self._numbers: dict[int, np.ndarray] = {}
+
+    def _gather(self, numbers: np.ndarray) -> np.ndarray:
+        self._numbers[threading.get_ident()] = numbers
+        self._barrier.wait()
+        together = np.stack(list(self._numbers.values()))
+        self._barrier.wait()
+        return together
+
+    def least(self, numbers: np.ndarray) -> np.ndarray:
+        return self._gather(numbers).min(axis=0)
+
+    def total(self, numbers: np.ndarray) -> np.ndarray:
+        return self._gather(numbers).sum(axis=0)
+
+    def leave(self) -> None:
+        """Leaves no rank waiting for one that failed."""
+        self._barrier.abort()
+
+
+def _collate(samples: list[dict[str, int]]) -> dict[str, Any]:
+    return {name: np.array([sample[name] for sample in samples]) for name in samples[0]}
+
+
+def make_loader(
+    streams: list[Stream],
+    rank: int,
+    world_size: int,
+    meeting: Meeting,
+    policy: Any = None,
+    batch_size: int = 6,
+    epoch_size: int = 60,
+) -> MixingLoader:
+    clock = Clock(batch_size, epoch_size=epoch_size, budget=Budget(epochs=50))
+    mixing = Mixing(Planner(streams, seed=1), policy or Uniform(), clock)
+    sources = {
+        number: RowSource(stream.name, stream.dataset, number, rank, world_size)
+        for number, stream in enumerate(streams)
+        if stream.is_iterable
+    }
+    feed = Feed(sources, mixing, meeting, world_size)
+    parts = [stream.dataset for stream in streams]
+    return MixingLoader(mixing, parts, _collate, rank, world_size, MicroBatchOptions(3), feed=feed)
+
+
+def outcomes_of(
+    make_streams: Callable[[], list[Stream]],
+    world_size: int,
+    num_steps: int,
+    save: Path | None = None,
+    resume: Path | None = None,
+    weigh: Callable[[int], list[float]] | None = None,
+    **options: Any,
+) -> list[Any]:
+    """Trains on all ranks at once; gives each one's loader and updates, or its error."""
+    meeting, results = Meeting(world_size), {}
+
+    def train(rank: int) -> None:
+        try:
+            loader = make_loader(make_streams(), rank, world_size, meeting, **options)
+            if resume is not None:
+                loader.mixing.load_state_dict(read_json(resume / f"mixing-{rank}.json"))
+                loader._feed.load(resume, rank)
+            results[rank] = (loader, _train(loader, num_steps, weigh))
+            if save is not None:
+                write_json(save / f"mixing-{rank}.json", loader.mixing.state_dict())
+                loader._feed.save(save, rank)
+        except Exception as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(world_size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    return [results[rank] for rank in range(world_size)]
+
+
+def run_ranks(*args: Any, **options: Any) -> list[tuple[MixingLoader, list[Update]]]:
+    """As `outcomes_of`, but an error of any rank is raised."""
+    outcomes = outcomes_of(*args, **options)
+    errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+        raise error  # that of a rank itself rather than that of one that waited for it
+    return outcomes
+
+
+def _train(loader: MixingLoader, num_steps: int, weigh: Callable[[int], list[float]] | None) -> list[Update]:
+    mixing, updates = loader.mixing, []
+    while len(updates) < num_steps and not mixing.is_exhausted:
+        if weigh is not None:
+            mixing.set_weights(weigh(mixing.clock.step))
+        update = loader.next_update()
+        if update is None:
+            break
+        updates.append(update)
+        num_streams = len(mixing.names)
+        mixing.observe(update.plan, np.full(num_streams, np.nan), np.zeros(num_streams, dtype=np.int64))
+    return updates
+
+
+def rows_of(updates: list[Update], stream: int = 0) -> list[int]:
+    return [
+        int(row)
+        for update in updates
+        for micro in update.micro_batches
+        if not micro.is_padding
+        for number, row in zip(micro.inputs["stream"], micro.inputs["row"], strict=True)
+        if number == stream
+    ]
