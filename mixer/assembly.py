@@ -32,6 +32,7 @@ class MixtureOptions:
         groupings: Groups of streams.
         drawing: How counts come of weights.
         seed: The seed of the data.
+        eval_weights: Weights of the evaluation sets in `eval_loss`, or `None` for the plain mean.
     """
 
     schedule: Schedule
@@ -40,6 +41,7 @@ class MixtureOptions:
     groupings: tuple[Grouping, ...]
     drawing: Drawing
     seed: int
+    eval_weights: Mapping[str, float] | None = None
 
 
 def assemble(

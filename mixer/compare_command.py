@@ -5,7 +5,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 
 from mixer.commands import Command
-from mixer.compare import comparison_table, summarise
+from mixer.compare import comparison, summarise
 from mixer.printing import add_json, console, print_json
 
 
@@ -26,11 +26,6 @@ def compare() -> Command:
 def _compare(config: Namespace) -> None:
     summaries = [summarise(Path(run)) for run in config.runs]
     if config.json:
-        print_json(
-            [
-                {"run": run, "updates": one.updates, "streams": one.table}
-                for run, one in zip(config.runs, summaries, strict=True)
-            ]
-        )
+        print_json([{"run": run, **one.as_data()} for run, one in zip(config.runs, summaries, strict=True)])
     else:
-        console().print(comparison_table(summaries))
+        console().print(comparison(summaries))

@@ -353,10 +353,6 @@ class Mixing:
         """Keeps the losses of an evaluation for the policy; see `MixtureWeights.observe_evaluation`."""
         self._weights.observe_evaluation(losses)
 
-    def average_evaluation(self, losses: Mapping[str, float]) -> float:
-        """Averages evaluation losses by one mixture over the run; see `MixtureWeights.average_evaluation`."""
-        return self._weights.average_evaluation(losses)
-
     def _end_update(self, num_samples: int | None = None, num_tokens: int = 0) -> None:
         self.clock.tick(num_samples, num_tokens)
         if self.clock.counts_steps and self._dropped and self.clock.at_epoch_end:

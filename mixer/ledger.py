@@ -20,6 +20,7 @@ from mixer.ledger_schemas import (
     GRADIENTS,
     MEMORIES,
     MEMORY_CLASSES,
+    METRICS,
     STREAMS,
     UPDATES,
 )
@@ -38,8 +39,8 @@ _COUNTED = {"memories": "source", "memory_classes": "label"}
 class Ledger:
     """The tables of a run.
 
-    `streams` (a row per update and stream), `clock`, `evaluations`, `comparisons`, `gradients`, `memories` and
-    `memory_classes` are the same in every repetition of a run; what depends on the machine, timings, stands in
+    `streams` (a row per update and stream), `clock`, `evaluations`, `metrics`, `comparisons`, `gradients`, `memories`
+    and `memory_classes` are the same in every repetition of a run; what depends on the machine, timings, stands in
     `updates`.
 
     Args:
@@ -54,15 +55,22 @@ class Ledger:
         self._clock = Table(self.folder / "clock", CLOCK)
         self._updates = Table(self.folder / "updates", UPDATES)
         self._evaluations = Table(self.folder / "evaluations", EVALUATIONS)
+        self._metrics = Table(self.folder / "metrics", METRICS)
         self._comparisons = Table(self.folder / "comparisons", COMPARISONS)
         self._gradients = Table(self.folder / "gradients", GRADIENTS)
         self._memories = Table(self.folder / "memories", MEMORIES)
         self._memory_classes = Table(self.folder / "memory_classes", MEMORY_CLASSES)
-        self._evaluated = (-1, 0)  # step of the last evaluation, and its rows
+        self._evaluated = (-1, 0, 0)  # step of the last evaluation, and its rows of losses and of metrics
         self._note: dict[str, Any] = {}
         self.error: UnwrittenError | None = None  # why a row could not be written: no more are
 
-    def begin(self, resume_step: int | None, description: dict[str, Any], num_evaluations: int | None = None) -> None:
+    def begin(
+        self,
+        resume_step: int | None,
+        description: dict[str, Any],
+        num_evaluations: int | None = None,
+        num_metrics: int | None = None,
+    ) -> None:
         """Makes ready for a run: goes on after a step, or starts anew and keeps an earlier run's ledger beside.
 
         Args:
@@ -70,8 +78,10 @@ class Ledger:
             description: What is noted in `ledger.json` beside the tables.
             num_evaluations: How many rows on evaluations at just that step stay: those before the checkpoint was
                 written; `None` for all.
+            num_metrics: The same of rows on metrics.
         """
-        self._evaluated = (-1, 0) if resume_step is None else (resume_step, num_evaluations or 0)
+        evaluated = (num_evaluations or 0, num_metrics or 0)
+        self._evaluated = (-1, 0, 0) if resume_step is None else (resume_step, *evaluated)
         if not self.is_writer:
             return
         self.error = None
@@ -84,8 +94,9 @@ class Ledger:
             for table in self._tables():
                 table.reset()
         else:
+            left = {self._evaluations: num_evaluations, self._metrics: num_metrics}
             for table in self._tables():
-                table.truncate(resume_step, num_evaluations if table is self._evaluations else None)
+                table.truncate(resume_step, left.get(table))
         self._note = {"format": FORMAT_VERSION, **description}
         write_json(self.folder / "ledger.json", self._note)
 
@@ -126,23 +137,28 @@ class Ledger:
         if self.is_writer:
             self._append(self._updates, {name: [value] for name, value in columns.items()})
 
-    def record_evaluation(self, step: int, losses: dict[str, float]) -> None:
+    def record_evaluation(
+        self,
+        step: int,
+        losses: Mapping[str, float],
+        metrics: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+    ) -> None:
         """Adds an evaluation.
 
         Args:
             step: Number of updates before it.
             losses: Loss by name of the evaluation set.
+            metrics: Other metrics by name, of those sets that have any.
         """
-        if not losses:
-            return
-        self._evaluated = (step, self.num_evaluations(step) + len(losses))
-        if self.is_writer:
-            columns: dict[str, Any] = {
-                "step": [step] * len(losses),
-                "stream": list(losses),
-                "loss": list(losses.values()),
-            }
-            self._append(self._evaluations, columns)
+        rows = [(name, metric, value) for name, own in metrics.items() for metric, value in own.items()]
+        num_losses, num_metrics = self.num_evaluations(step)
+        self._evaluated = (step, num_losses + len(losses), num_metrics + len(rows))
+        evaluated: dict[str, list[Any]] = {"stream": list(losses), "loss": list(losses.values())}
+        measured = {column: [row[place] for row in rows] for place, column in enumerate(METRICS.names[1:])}
+        for table, columns in ((self._evaluations, evaluated), (self._metrics, measured)):
+            num_rows = len(columns["stream"])
+            if self.is_writer and num_rows:
+                self._append(table, {"step": [step] * num_rows, **columns})
 
     def record_comparisons(self, step: int, names: tuple[str, ...], columns: Mapping[str, FloatArray]) -> None:
         """Adds what the losses of an update were compared with, one row a stream.
@@ -186,16 +202,16 @@ class Ledger:
                 of_all: dict[str, Any] = {"step": [step] * len(entries), "stream": [name] * len(entries)}
                 self._append(table, {**of_all, column: list(entries), "entries": list(entries.values())})
 
-    def num_evaluations(self, step: int) -> int:
+    def num_evaluations(self, step: int) -> tuple[int, int]:
         """Counts rows on evaluations at the present step of the run.
 
         Args:
             step: The step.
 
         Returns:
-            How many there are; 0 if it is not the last step at which there were any.
+            How many there are of losses and of metrics; none if it is not the last step at which there were any.
         """
-        return self._evaluated[1] if self._evaluated[0] == step else 0
+        return self._evaluated[1:] if self._evaluated[0] == step else (0, 0)
 
     def sync(self) -> None:
         """Writes everything out so that it stays even if the machine stops."""
@@ -248,6 +264,16 @@ class Ledger:
             One row per evaluation and set: step, stream, loss.
         """
         frame: pd.DataFrame = self._evaluations.read().to_pandas()
+        return frame
+
+    def metrics(self) -> pd.DataFrame:
+        """Reads what `compute_metrics` gave in the evaluations.
+
+        Returns:
+            One row per evaluation, set and metric: step, stream, metric (without the prefix), value. None in ledgers of
+            older versions.
+        """
+        frame: pd.DataFrame = self._metrics.read().to_pandas()
         return frame
 
     def clock(self) -> pd.DataFrame:
@@ -363,7 +389,7 @@ class Ledger:
 
     def _tables(self) -> tuple[Table, ...]:
         measured = self._comparisons, self._gradients, self._memories, self._memory_classes
-        return self._streams, self._clock, self._updates, self._evaluations, *measured
+        return self._streams, self._clock, self._updates, self._evaluations, self._metrics, *measured
 
     def _close(self) -> None:
         for table in self._tables():

@@ -58,6 +58,7 @@ CLOCK = pa.schema(
     }
 )
 EVALUATIONS = pa.schema({"step": pa.int64(), "stream": pa.string(), "loss": pa.float64()})
+METRICS = pa.schema({"step": pa.int64(), "stream": pa.string(), "metric": pa.string(), "value": pa.float64()})
 MEMORIES = pa.schema({"step": pa.int64(), "stream": pa.string(), "source": pa.string(), "entries": pa.int64()})
 MEMORY_CLASSES = pa.schema({"step": pa.int64(), "stream": pa.string(), "label": pa.int64(), "entries": pa.int64()})
 COMPARISONS = pa.schema(

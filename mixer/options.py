@@ -147,15 +147,16 @@ def check_samples(policy: Policy, num_streams: int, batch_size: int) -> None:
         )
 
 
-def check_own_weights(policy: Policy, mixture: Mixture) -> None:
+def check_own_weights(policy: Policy, mixture: Mixture, weights: Mapping[str, float]) -> None:
     """Warns of streams' weights that a fixed mixture leaves out of account.
 
     Args:
         policy: The policy, started.
         mixture: The streams.
+        weights: What it begins with, by name.
     """
-    given = policy.evaluation_weights() if policy.is_static and mixture.has_weights else None
-    if given is not None and not np.allclose(given, mixture.weights):
+    given = np.array(list(weights.values()))
+    if policy.is_static and mixture.has_weights and not np.allclose(given, mixture.weights):
         own, taken = (
             dict(zip(mixture.names, each.round(3).tolist(), strict=True)) for each in (mixture.weights, given)
         )

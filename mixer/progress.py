@@ -28,6 +28,7 @@ class Progress:
         recorder: What the next log entry will say of the streams; see `Recorder.state_dict`.
         methods: What it will say of methods; older versions had none.
         ledger_rows: Rows of each of the ledger's tables, on the rank that writes it; older versions did not say.
+        num_metrics: Rows of the ledger on metrics at this very step; older versions wrote none.
     """
 
     seconds: float
@@ -44,6 +45,7 @@ class Progress:
     recorder: dict[str, Any]
     methods: dict[str, Any] = field(default_factory=dict)
     ledger_rows: dict[str, int] = field(default_factory=dict)
+    num_metrics: int = 0
 
     def running_loss(self, rank: int, world_size: int) -> float:
         """Gives a rank its sum of losses.
@@ -76,7 +78,7 @@ class Progress:
             ValueError: If a field is missing, unknown or of another kind.
         """
         own = {one.name for one in fields(cls)}
-        missing, unknown = own - state.keys() - {"methods", "ledger_rows"}, state.keys() - own
+        missing, unknown = own - state.keys() - {"methods", "ledger_rows", "num_metrics"}, state.keys() - own
         if missing or unknown:
             raise ValueError(f"the saved progress lacks {sorted(missing)} and has {sorted(unknown)} too many")
         read = {name: _READERS[name](value, name) for name, value in state.items()}
@@ -119,7 +121,7 @@ def _mapping(value: Any, name: str) -> dict[str, Any]:
 _READERS: dict[str, Callable[[Any, str], Any]] = {
     **dict.fromkeys(("seconds", "logged_loss", "learning_rate_factor"), _number),
     **dict.fromkeys(("gradient_norm", "learning_rate"), _number_or_none),
-    **dict.fromkeys(("last_logged_step", "num_evaluations"), whole_number),
+    **dict.fromkeys(("last_logged_step", "num_evaluations", "num_metrics"), whole_number),
     **dict.fromkeys(("epoch_end_is_left", "epoch_stops", "training_stops"), _flag),
     **dict.fromkeys(("recorder", "methods"), _mapping),
     "running_losses": _numbers,

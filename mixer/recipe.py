@@ -70,6 +70,7 @@ class Recipe:
         on_sample_error: What to do when a sample cannot be loaded: `raise` or `skip`.
         max_skipped_share: Largest share of a stream's samples that may be skipped.
         allow_inexact: Whether to resume with streams, policy, `conflict` or data that are not what they were.
+        eval_weights: Weights of the streams' evaluation sets in `eval_loss`, by name, in place of the plain mean.
         tokenizer: A tokenizer to load, from a folder or by its name on the hub, or a function that gives one; makes
             tokens for the streams' formats and pads batches.
     """
@@ -92,6 +93,7 @@ class Recipe:
     on_sample_error: OnSampleError = "raise"
     max_skipped_share: float = 0.1
     allow_inexact: bool = False
+    eval_weights: dict[str, float] | None = None
     tokenizer: str | Factory | None = None
 
     def build(self, model_field: str = "model") -> MixingTrainer:
@@ -160,6 +162,7 @@ class Recipe:
             on_sample_error=self.on_sample_error,
             max_skipped_share=self.max_skipped_share,
             allow_inexact=self.allow_inexact,
+            eval_weights=self.eval_weights,
         )
         return BuiltRecipe(trainer, built)
 

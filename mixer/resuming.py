@@ -154,7 +154,8 @@ class ResumingMixin(StoppingMixin):
 
     def _begin_ledger(self, resume_step: int | None, description: dict[str, Any]) -> None:
         was_there, progress, folder = self.ledger.folder.exists(), self._progress, self.ledger.folder.parent
-        self.ledger.begin(resume_step, description, None if progress is None else progress.num_evaluations)
+        left = (None, None) if progress is None else (progress.num_evaluations, progress.num_metrics)
+        self.ledger.begin(resume_step, description, *left)
         if progress is None or not self.ledger.is_writer:
             return
         if not was_there:

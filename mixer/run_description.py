@@ -28,7 +28,7 @@ def describe_run(
     Returns:
         Data that JSON can hold: streams (one a stream, as `stream_table` gives them), mixing and batch_size (as
         recipes have them), budget, epoch_size, initial_batch_size, planned_steps (if the batch size stays), drawing,
-        groupings, data_seed, world_size, methods, version.
+        groupings, data_seed, world_size, methods, eval_weights (`None` for the plain mean), version.
     """
     clock = mixing.clock
     return {
@@ -45,6 +45,7 @@ def describe_run(
         "data_seed": options.seed,
         "world_size": world_size,
         "methods": list(methods),
+        "eval_weights": as_data(options.eval_weights),
     }
 
 

@@ -166,6 +166,7 @@ class SavingMixin(UpdateMixin):
     def _progress_now(self) -> Progress:
         state, control = self.state, self.control
         _, gradient_norm, learning_rate = self._last_update
+        num_evaluations, num_metrics = self.ledger.num_evaluations(state.global_step)
         return Progress(
             seconds=time.monotonic() - self._started,
             running_losses=self.accelerator.gather(self._tr_loss.reshape(1)).tolist(),
@@ -178,7 +179,8 @@ class SavingMixin(UpdateMixin):
             epoch_stops=control.should_epoch_stop,
             # The end of the budget is no stop that was asked for: with a larger budget the run goes on.
             training_stops=control.should_training_stop and state.global_step < state.max_steps,
-            num_evaluations=self.ledger.num_evaluations(state.global_step),
+            num_evaluations=num_evaluations,
+            num_metrics=num_metrics,
             recorder=self._recorder.state_dict(),
             methods=self._log_state(),
         )

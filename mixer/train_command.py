@@ -9,7 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from mixer.checkpoint import write_text
 from mixer.commands import Command, build_recipe
-from mixer.compare import comparison_table, summarise
+from mixer.compare import comparison, summarise
 from mixer.inspecting.examples import Decoding
 from mixer.inspecting.preview import preview
 from mixer.launching import build_together
@@ -82,9 +82,9 @@ def _train(parser: ArgumentParser, config: Namespace) -> MixingTrainer | None:
 def _show_result(folder: Path, is_json: bool) -> None:
     result = summarise(folder)
     if is_json:
-        print_json({"output_dir": folder, "updates": result.updates, "streams": result.table})
+        print_json({"output_dir": folder, **result.as_data()})
     else:
-        console().print(comparison_table([result]))
+        console().print(comparison([result]))
 
 
 def _show(trainer: MixingTrainer, task: str) -> None:

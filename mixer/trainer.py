@@ -26,6 +26,7 @@ from mixer.comparing import ComparingMixin, compared_in
 from mixer.conflict import check_conflict, with_conflict
 from mixer.controller import Mixing, check_format
 from mixer.engine_checks import Asked, check_engine
+from mixer.evaluated_losses import check_eval_weights, mean_loss, metrics_by_set, worst_loss
 from mixer.evaluating import EvaluatingMixin
 from mixer.groups import Grouping
 from mixer.ledger import Ledger
@@ -121,6 +122,7 @@ class MixingMixin(
             or SIGUSR1 that nobody else handles, on all ranks, wherever it came. The handlers are there only while it
             runs, in the main thread.
         compute_metrics: As for the Trainer; or one function for each evaluation set, by its name.
+        eval_weights: Weights of the evaluation sets in `eval_loss`, by name; `None` takes the plain mean.
         **kwargs: Further arguments of the Trainer class.
 
     Raises:
@@ -160,6 +162,7 @@ class MixingMixin(
         allow_inexact: bool = False,
         handle_signals: bool = True,
         compute_metrics: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
+        eval_weights: Mapping[str, float] | None = None,
         **kwargs: Any,
     ):
         if nonfinite not in ("warn", "skip", "raise"):
@@ -184,9 +187,12 @@ class MixingMixin(
         self._take_stand_in_back()
         if self._metrics_by_set is not None:
             check_metrics(self._metrics_by_set, self.eval_dataset)
+        check_eval_weights(eval_weights, self.eval_dataset)
         self._policy = resolve_policy(mixing, self.streams)
         schedule = as_schedule(batch_size)
-        self._mixture = MixtureOptions(schedule, budget, epoch_size, tuple(groupings), drawing, self._data_seed)
+        self._mixture = MixtureOptions(
+            schedule, budget, epoch_size, tuple(groupings), drawing, self._data_seed, eval_weights
+        )
         self._nonfinite = nonfinite
         self._skipping = skipping_of(self.streams, on_sample_error, max_skipped_share)
         self._max_tokens = max_tokens_per_micro_batch
@@ -200,7 +206,7 @@ class MixingMixin(
             check_samples(self._policy, len(self.streams), size.value)
             self._run_probe = self._new_probe(probe, size)
             self._mixing = Mixing(planner, self._policy, clock, size)
-            check_own_weights(self._policy, describe(self.streams))
+            check_own_weights(self._policy, describe(self.streams), self._mixing.weights)
             self._agreement = Agreement(self.args.world_size, len(self.streams), self.args.ddp_timeout_delta)
             self._recorder = self._new_recorder(self._mixing)
             self._attach_methods(with_conflict(methods, conflict), self._data_seed)
@@ -440,24 +446,26 @@ class MixingMixin(
     ) -> dict[str, float]:
         """Evaluates, and averages over several evaluation sets; see `Trainer.evaluate`.
 
-        Over a dict it also gives `eval_loss`, the mean by a mixture that stays over the run, and `eval_worst_loss`.
+        Over a dict it also gives `eval_loss`, the mean of the sets' losses (by `eval_weights` where they are given,
+        which have to name all of these sets), and `eval_worst_loss`.
         """
         metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **options)
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
         if self._mixing is None or not isinstance(sets, dict):
             return metrics
+        by_set = metrics_by_set(metrics, metric_key_prefix, sets)
         keys = {name: f"{metric_key_prefix}_{name}_loss" for name in sets}
         losses = {name: metrics[key] for name, key in keys.items() if key in metrics}
         if losses:
-            average, worst = self.mixing.average_evaluation(losses), max(losses.values())
-            summary = {f"{metric_key_prefix}_loss": average, f"{metric_key_prefix}_worst_loss": worst}
+            mean, worst = mean_loss(losses, self._mixture.eval_weights), worst_loss(losses)
+            summary = {f"{metric_key_prefix}_loss": mean, f"{metric_key_prefix}_worst_loss": worst}
             self.log(dict(summary))
             metrics.update(summary)
             # Callbacks, early stopping among them, saw the sets one by one; these figures they would not see.
             self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, summary)
         if self.is_in_train:
             self.mixing.observe_evaluation(losses)
-            self.ledger.record_evaluation(self.state.global_step, losses)
+            self.ledger.record_evaluation(self.state.global_step, losses, by_set)
         return metrics
 
 

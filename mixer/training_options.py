@@ -60,7 +60,7 @@ DIFFERENCES = {
     "disable_tqdm": "The bar goes by the data clock and shows the streams' coverage; without a terminal there is none.",
     "report_to": "TensorBoard, Weights & Biases, MLflow and Trackio show streams in [groups](watching.md#trackers).",
     "eval_on_start": "Not once more where a run goes on from a checkpoint.",
-    "metric_for_best_model": 'Over a dict of evaluation sets `"loss"` is their average by the streams\' weights, '
+    "metric_for_best_model": 'Over a dict of evaluation sets `"loss"` is their plain mean, or that by `eval_weights`, '
     '`"worst_loss"` the largest, and `"NAME_loss"` that of one of them; a loss of no set is refused at construction.',
     "save_on_each_node": "Each node, on a disk of its own, keeps whole checkpoints, and a run goes on from the newest "
     "one that is whole on all; the ledger is on the first node alone. Where nodes share the folder it is refused when "

@@ -16,7 +16,6 @@ from mixer.policies.base import (
     Policy,
     Weights,
     check_weights,
-    evaluation_mixture,
     weights_array,
 )
 from mixer.saved_form import arrays_of, check_form, is_known
@@ -50,7 +49,6 @@ class MixtureWeights:
         """
         self._evaluation_losses: FloatArray | None = None
         self._decide(self.policy.start(replace(self._mixture, there=there)), 0)
-        self._evaluation_weights = evaluation_mixture(self.policy, self._mixture, self._decision)
 
     @property
     def value(self) -> FloatArray:
@@ -149,23 +147,6 @@ class MixtureWeights:
         if self._evaluation_losses is not None:
             values = np.where(np.isnan(values), self._evaluation_losses, values)
         self._evaluation_losses = values
-
-    def average_evaluation(self, losses: Mapping[str, float]) -> float:
-        """Averages evaluation losses by a mixture that stays over the run; see `Policy.evaluation_weights`.
-
-        Args:
-            losses: Evaluation losses by name.
-
-        Returns:
-            The weighted mean; the plain one if the names are not those of streams, or the mixture has none of them.
-        """
-        values = np.array(list(losses.values()))
-        by_name = dict(zip(self._names, self._evaluation_weights.tolist(), strict=True))
-        weights = np.array([by_name.get(name, 0.0) for name in losses])
-        if not set(losses) <= set(by_name) or weights.sum() <= 0:
-            weights = np.ones(len(values))
-        # A stream of weight 0 must not turn the mean into NaN: it does not count, whatever its loss.
-        return float((values * weights)[weights > 0].sum() / weights.sum())
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the state as plain data."""

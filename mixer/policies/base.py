@@ -23,7 +23,6 @@ __all__ = [
     "Unit",
     "Weights",
     "check_weights",
-    "evaluation_mixture",
     "weights_array",
 ]
 
@@ -98,18 +97,6 @@ class Policy(KeepsArguments, ABC):
         """
         return terms_of(self.state_dict())
 
-    def evaluation_weights(self) -> FloatArray | None:
-        """Gives the mixture by which evaluation losses are averaged, or `None` for what such a policy usually has.
-
-        It has to be constant over a run, or `eval_loss` could not be compared with itself. Where weights move these are
-        the streams' own, which the first decision need not be (it may be a probe, or uniform); where they do not, those
-        of the first update. `evaluation_mixture` says so.
-
-        Returns:
-            `[num_streams]` or `None`.
-        """
-        return None
-
     def state_dict(self) -> dict[str, Any]:
         """Gives everything that `update` remembers, as plain data that JSON can hold.
 
@@ -130,23 +117,6 @@ class Policy(KeepsArguments, ABC):
         own = sorted(self.state_dict())
         if sorted(state) != own:
             raise ValueError(f"{type(self).__name__} remembers {own}, but the saved policy state has {sorted(state)}.")
-
-
-def evaluation_mixture(policy: Policy, mixture: Mixture, first: Decision) -> FloatArray:
-    """Gives the mixture by which evaluation losses are averaged.
-
-    Args:
-        policy: The policy, started.
-        mixture: The streams.
-        first: Its first decision.
-
-    Returns:
-        `[num_streams]`: what the policy says; else its weights if they never change, and the streams' own if they do.
-    """
-    given = policy.evaluation_weights()
-    if given is not None:
-        return given
-    return first.weights / np.sum(first.weights) if policy.is_static else mixture.weights
 
 
 def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatArray:

@@ -53,12 +53,6 @@ class Scheduled(Policy):
         """Gives the weights at the present progress; see `Policy.update`."""
         return Decision(self._weights_at(observation.progress))
 
-    def evaluation_weights(self) -> FloatArray:
-        """Gives the mean mixture over the whole schedule; see `Policy.evaluation_weights`."""
-        grid = np.linspace(0.0, 1.0, 1_001)
-        mean: FloatArray = np.mean([self._weights_at(progress) for progress in grid], axis=0)
-        return mean
-
     def _weights_at(self, progress: float) -> FloatArray:
         if self.interpolation == "step":
             last = int(np.searchsorted(self._progresses, progress, side="right")) - 1

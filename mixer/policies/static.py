@@ -2,8 +2,6 @@
 
 from abc import abstractmethod
 
-import numpy as np
-
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy
 
 
@@ -31,11 +29,6 @@ class StaticPolicy(Policy):
         """Computes the weights of the run; see `Policy.start`."""
         self._decision = Decision(self.mixture_weights(mixture))
         return self._decision
-
-    def evaluation_weights(self) -> FloatArray:
-        """Gives the weights of the run, under wrappers too; see `Policy.evaluation_weights`."""
-        weights: FloatArray = self._decision.weights / np.sum(self._decision.weights)
-        return weights
 
     def update(self, observation: Observation) -> Decision:
         """Gives the same weights again; see `Policy.update`."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy
+from mixer.policies.base import Decision, Mixture, Observation, Policy
 
 
 class Wrapper(Policy):
@@ -51,10 +51,6 @@ class Wrapper(Policy):
     def update(self, observation: Observation) -> Decision:
         """Passes on the inner policy's decision; see `Policy.update`."""
         return self.policy.update(observation)
-
-    def evaluation_weights(self) -> FloatArray | None:
-        """Gives those of the inner policy; see `Policy.evaluation_weights`."""
-        return self.policy.evaluation_weights()
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the inner policy's state under `"policy"`; see `Policy.state_dict`."""

@@ -12,6 +12,7 @@ from mixer.report.grouping import grouped, main_streams
 from mixer.report.kinds import kind_of
 from mixer.report.plot import Plot
 from mixer.report.plots import PLOTS
+from mixer.report.plots.metrics import MOST_METRICS
 from mixer.report.run import Run, read_runs
 from mixer.report.stream_table import stream_figures
 from mixer.report.summary import differing_streams, summary_rows
@@ -125,6 +126,7 @@ def points_per_line(runs: Sequence[Run]) -> int:
     num_lines = sum(_LINES_PER_RUN + _LINES_PER_STREAM * len(run.streams) for run in runs)
     num_lines += sum(_LINES_PER_STREAM_COMPARED * len(run.comparisons) for run in runs)
     num_lines += sum(_LINES_PER_STREAM_MEASURED * len(run.gradients) for run in runs)
+    num_lines += sum(min(MOST_METRICS, rows["metric"].nunique()) for run in runs for rows in run.metrics.values())
     num_lines += sum(rows["source"].nunique() for run in runs for rows in run.memories.values())
     return max(_FEWEST_POINTS_PER_LINE, min(_MOST_POINTS_PER_LINE, _POINTS_PER_PAGE // num_lines))
 

@@ -45,7 +45,8 @@ def grouped(run: Run, main: Collection[str]) -> Run:
         main: Names of the streams and evaluation sets that stay.
 
     Returns:
-        The run, with a stream and an evaluation set of all others; what was measured of their gradients is left out.
+        The run, with a stream and an evaluation set of all others; what was measured of their gradients is left out,
+        and so are their metrics.
     """
     rest = {name: rows for name, rows in run.streams.items() if name not in main}
     evaluated = [rows for name, rows in run.evaluations.items() if name not in main]
@@ -53,6 +54,7 @@ def grouped(run: Run, main: Collection[str]) -> Run:
         run,
         streams={**_of(run.streams, main), **({OTHERS: _one_stream(rest, run.clock)} if rest else {})},
         evaluations={**_of(run.evaluations, main), **({OTHERS: _mean_losses(evaluated)} if evaluated else {})},
+        metrics=_of(run.metrics, main),
         comparisons=_of(run.comparisons, main),
         gradients=_of(run.gradients, main),
         memories={name: _one_source(rows, main) for name, rows in run.memories.items()},

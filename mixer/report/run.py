@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from mixer.evaluated_losses import recorded_weights
 from mixer.ledger import Ledger
 from mixer.report.clocked import by_stream, on_clock
 from mixer.report.gradient_tables import Cosines, read_gradients
@@ -40,6 +41,8 @@ class Run:
         streams: By name of the stream, one row an update: step, weight, count, items, loss, seen, coverage, `passes`
             (the stream's own epochs), there and skipped (null where an older version wrote none).
         evaluations: By name of the evaluation set, one row an evaluation: step, loss.
+        metrics: By name of the evaluation set, one row an evaluation and metric: step, metric, value.
+        eval_weights: Weights of the sets in their mean loss, if the user gave any.
         comparisons: By name of the stream, one row an update: step, excess_loss, loss_after; empty where losses were
             not compared.
         gradients: By name of the stream, one row a measurement of its gradient: step, squared_norm, variance; empty
@@ -58,6 +61,8 @@ class Run:
     updates: pd.DataFrame
     streams: dict[str, pd.DataFrame]
     evaluations: dict[str, pd.DataFrame]
+    metrics: dict[str, pd.DataFrame]
+    eval_weights: dict[str, float] | None
     comparisons: dict[str, pd.DataFrame]
     gradients: dict[str, pd.DataFrame]
     noise: pd.DataFrame
@@ -150,16 +155,20 @@ def read_run(folder: Path, name: str) -> Run:
         raise ValueError(
             f"The ledger of {folder} has no update yet: if the run is still going, try again when it has done some."
         )
+    note = read_note(folder)
     start = pd.DataFrame({"step": [0], "epoch": [0.0], "samples": [0]})  # an evaluation may come before any update
+    from_start = pd.concat([start, clock[["step", "epoch", "samples"]]])
     return Run(
         name,
         read_description(folder),
-        _ended_in_words(read_note(folder)),
+        _ended_in_words(note),
         clock,
         on_clock(_read_timings(ledger), clock),
         # Older versions did not write whether a stream was there: null.
         {stream: part.assign(there=part["there"].ne(False)) for stream, part in streams.items()},
-        by_stream(ledger.read("evaluations"), pd.concat([start, clock[["step", "epoch", "samples"]]])),
+        by_stream(ledger.read("evaluations"), from_start),
+        by_stream(ledger.read("metrics"), from_start),
+        recorded_weights(folder, note),
         # A running run may have measured a stream of which it has written nothing else yet.
         _of_those(by_stream(ledger.read("comparisons"), clock), streams),
         _of_those(gradients.by_stream, streams),

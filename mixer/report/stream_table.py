@@ -36,13 +36,18 @@ def stream_figures(run: Run) -> pd.DataFrame:
     Returns:
         One row a stream or other evaluation set: stream, samples, share (of all samples), first_weight, last_weight,
         coverage, passes, cap, training_loss (smoothed, the last), training_not_finite_since (the step since which it is
-        not finite), first_validation_loss, last_validation_loss and validation_not_finite_since; NaN where there is
-        none.
+        not finite), first_validation_loss, last_validation_loss, validation_not_finite_since, and for each metric of
+        evaluations first_validation_METRIC and last_validation_METRIC; NaN where there is none.
     """
     total = sum(int(rows["count"].sum()) for rows in run.streams.values()) or 1
-    names = dict.fromkeys([*run.streams, *run.evaluations])
-    rows = [{"stream": name, **_of_stream(run, name, total), **_of_evaluations(run, name)} for name in names]
-    return pd.DataFrame(rows, columns=["stream", *_WRITTEN]).astype(dict.fromkeys(_COUNTS, "Int64"))
+    names = dict.fromkeys([*run.streams, *run.evaluations, *run.metrics])
+    metrics = {name: _of_metrics(run, name) for name in names}
+    rows = [
+        {"stream": name, **_of_stream(run, name, total), **_of_evaluations(run, name), **metrics[name]}
+        for name in names
+    ]
+    measured = dict.fromkeys(column for own in metrics.values() for column in own)
+    return pd.DataFrame(rows, columns=["stream", *_WRITTEN, *measured]).astype(dict.fromkeys(_COUNTS, "Int64"))
 
 
 def stream_cells(run: Run) -> tuple[list[str], list[list[str]]]:
@@ -55,9 +60,10 @@ def stream_cells(run: Run) -> tuple[list[str], list[list[str]]]:
         The heads of the columns that have any figure, and the cells, one row a stream.
     """
     figures = stream_figures(run)
-    columns = [column for column in _WRITTEN if figures[column].notna().any()]
+    columns = [column for column in figures.columns[1:] if figures[column].notna().any()]
+    written = {column: _WRITTEN.get(column, "{:.3f}".format) for column in columns}
     cells = [
-        [str(row["stream"]), *("" if pd.isna(row[column]) else _WRITTEN[column](row[column]) for column in columns)]
+        [str(row["stream"]), *("" if pd.isna(row[column]) else written[column](row[column]) for column in columns)]
         for row in figures.to_dict("records")
     ]
     return ["stream", *(column.replace("_", " ") for column in columns)], cells
@@ -89,4 +95,18 @@ def _of_evaluations(run: Run, name: str) -> dict[str, float | None]:
         "first_validation_loss": rows["loss"].iloc[0],
         "last_validation_loss": rows["loss"].iloc[-1],
         "validation_not_finite_since": not_finite_since(rows),
+    }
+
+
+def _of_metrics(run: Run, name: str) -> dict[str, float]:
+    if name not in run.metrics:
+        return {}
+    rows = run.metrics[name]
+    first, last = (
+        rows.drop_duplicates("metric", keep=kept).set_index("metric")["value"].to_dict() for kept in ("first", "last")
+    )
+    return {
+        f"{place}_validation_{metric}": values[metric]
+        for metric in first
+        for place, values in (("first", first), ("last", last))
     }

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
+from mixer.evaluated_losses import mean_loss, worst_loss
 from mixer.report.run import Run, stream_names
 from mixer.report.words import duration, listed, rule_in_words, shortened
 
@@ -53,10 +52,10 @@ def _learning_rate(run: Run) -> str:
     return "not known" if rates.empty else f"{rates.max():.3g} → {rates.iloc[-1]:.3g}"
 
 
-def _validation(reduce: Callable[[list[float]], float]) -> Callable[[Run], str]:
+def _validation(reduce: Callable[[Run, dict[str, float]], float]) -> Callable[[Run], str]:
     def cell(run: Run) -> str:
-        last = [float(rows["loss"].iloc[-1]) for rows in run.evaluations.values()]
-        return f"{reduce(last):.3f}" if last else "no evaluation"
+        last = {name: float(rows["loss"].iloc[-1]) for name, rows in run.evaluations.items()}
+        return f"{reduce(run, last):.3f}" if last else "no evaluation"
 
     return cell
 
@@ -80,8 +79,8 @@ _ROWS: dict[str, Callable[[Run], str]] = {
     "Epochs": lambda run: f"{run.clock['epoch'].iloc[-1]:.2f}",
     "Batch size, first → last": _batch_size,
     "Learning rate, peak → last": _learning_rate,
-    "Validation loss, last, average": _validation(lambda losses: float(np.mean(losses))),
-    "Validation loss, last, worst": _validation(lambda losses: float(np.max(losses))),
+    "Validation loss, last, average": _validation(lambda run, losses: mean_loss(losses, run.eval_weights)),
+    "Validation loss, last, worst": _validation(lambda run, losses: worst_loss(losses)),
     "Time in loading": _seconds("load_seconds"),
     "Time in training": _seconds("train_seconds"),
     _MEASURING: _seconds("probe_seconds"),

@@ -8,6 +8,7 @@ from transformers import TrainingArguments, set_seed
 
 from mixer.assembly import MixtureOptions, assemble, check_mixture, resolve_policy
 from mixer.controller import Mixing
+from mixer.evaluated_losses import check_eval_weights
 from mixer.options import check_own_weights, check_samples
 from mixer.plan import Plan
 from mixer.random_state import seeded
@@ -64,16 +65,20 @@ def parts_of(recipe: Recipe, num_ranks: int) -> Parts:
         built = recipe.build_streams(tokenizer)
     evaluation = {name: one.evaluation for name, one in built.items() if one.evaluation is not None}
     check_evaluation(recipe.streams, evaluation, recipe.training)
+    check_eval_weights(recipe.eval_weights, evaluation)
     streams, stand_ins = _stand_ins(as_streams([one.stream for one in built.values()]))
     seed = args.seed if args.data_seed is None else args.data_seed
     schedule = as_schedule(recipe.batch_size)
-    options = MixtureOptions(schedule, recipe.budget, recipe.epoch_size, tuple(recipe.groupings), recipe.drawing, seed)
+    groupings = tuple(recipe.groupings)
+    options = MixtureOptions(
+        schedule, recipe.budget, recipe.epoch_size, groupings, recipe.drawing, seed, recipe.eval_weights
+    )
     policy = resolve_policy(recipe.mixing, streams)
     check_mixture(policy, streams, args, options, evaluation)
     planner, clock, size = assemble(args, streams, options)
     check_samples(policy, len(streams), size.value)
     mixing = Mixing(planner, policy, clock, size)
-    check_own_weights(policy, describe(streams))
+    check_own_weights(policy, describe(streams), mixing.weights)
     return Parts(args, streams, options, mixing, tuple(evaluation), _followers(streams, mixing), stand_ins)
 
 

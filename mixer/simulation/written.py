@@ -73,7 +73,7 @@ class Writer:
             step: Number of updates before it.
             losses: Losses by stream.
         """
-        self._ledger.record_evaluation(step, dict(losses))
+        self._ledger.record_evaluation(step, losses)
 
     def finish(self) -> None:
         """Seals the ledger, and notes where what was observed came from: how far it was the same run shows by now."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from transformers import TrainerCallback
 from transformers.integrations.integration_utils import (
     MLflowCallback,
@@ -113,9 +114,9 @@ class Reporting:
     def summary(self) -> str:
         """Writes what came out, as a table in Markdown."""
         self._settle()
-        streams = summarise(self._run_folder).streams
-        rows: dict[Any, dict[str, Any]] = streams.to_dict("index")  # type: ignore[assignment]
-        return markdown_table([{"stream": name, **row} for name, row in rows.items()])
+        rows = summarise(self._run_folder).table.astype({"samples": object}).to_dict("records")
+        known = [{str(name): None if value is pd.NA else value for name, value in row.items()} for row in rows]
+        return markdown_table(known)
 
     def page(self) -> Path | None:
         """Writes the page about the run, once for all trackers; `None` where the extra `report` is not installed."""

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from mixer.evaluated_losses import mean_loss, worst_loss
 from mixer.watch.watched_run import WatchedRun
 
 
@@ -14,9 +15,10 @@ def as_document(run: WatchedRun) -> dict[str, Any]:
 
     Returns:
         run, state, reason (what stopped it, else `None`), progress, seconds_left, clock (its newest row),
-        loading_share, evaluated_at and streams: one a stream, with what its newest row says, loss (mean over the last
-        50 updates), share (of their samples) and evaluation. Beside each loss and the gradient's norm
-        `..._is_finite` tells one that is no number (false) from one that is not known (`None`).
+        loading_share, evaluated_at, eval_loss and eval_worst_loss (over all sets), and streams: one a stream, with
+        what its newest row says, loss (mean over the last 50 updates), share (of their samples) and evaluation. Beside
+        each loss and the gradient's norm `..._is_finite` tells one that is no number (false) from one that is not known
+        (`None`).
     """
     gathered = run.gathered
     shares = gathered.shares()
@@ -32,6 +34,8 @@ def as_document(run: WatchedRun) -> dict[str, Any]:
         },
         "loading_share": gathered.loading_share,
         "evaluated_at": gathered.evaluated_at,
+        "eval_loss": mean_loss(gathered.evaluations, run.eval_weights),
+        "eval_worst_loss": worst_loss(gathered.evaluations),
         "streams": [
             {
                 **{key: value for key, value in stream.last.items() if key not in ("step", "count", "loss")},

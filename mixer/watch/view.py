@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mixer.clock_text import clock_text, duration_text, short_number
+from mixer.evaluated_losses import mean_loss
 from mixer.watch.curve import sparkline
 from mixer.watch.stream_table import CURVE_WIDTH, bar_text, loss_text, number_text, stream_table
 from mixer.watch.watched_run import WatchedRun
@@ -37,10 +38,8 @@ def _lines(run: WatchedRun, columns: int) -> list[Text]:
     losses = run.gathered.evaluations
     if losses:
         # No number is worse than any.
-        worst, mean = (
-            max(losses, key=lambda name: (math.isnan(losses[name]), losses[name])),
-            sum(losses.values()) / len(losses),
-        )
+        worst = max(losses, key=lambda name: (math.isnan(losses[name]), losses[name]))
+        mean = mean_loss(losses, run.eval_weights)
         at = f"evaluation at {run.gathered.evaluated_at:,}"
         lines.append(Text(f"{at}: mean {mean:.3f}, worst {worst} {losses[worst]:.3f}"))
     for line in lines:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from mixer.bounded import load_json
+from mixer.evaluated_losses import recorded_weights
 from mixer.ledger_schemas import CLOCK, EVALUATIONS, STREAMS, UPDATES
 from mixer.remaining_time import RemainingTime
 from mixer.table_files import files_of, read_part
@@ -31,6 +32,7 @@ class WatchedRun:
     def __init__(self, folder: Path):
         self.folder = folder
         self.note: dict[str, Any] = {}
+        self.eval_weights: dict[str, float] | None = None  # what the user gave as such
         self.gathered = Gathered()
         self._version: tuple[int, int] | None = None
         self._sources: list[tuple[Follower, Callable[[pa.Table], None]]] = []
@@ -55,6 +57,7 @@ class WatchedRun:
             raise ValueError(f"{path} is damaged: it holds {type(note).__name__} in place of what is noted of a run.")
         if version != self._version:
             self._version, self.note = version, note
+            self.eval_weights = recorded_weights(self.folder, note)
             self._begin(version[1])
         before = self.progress
         for follower, take in self._sources:

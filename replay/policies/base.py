@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.policies import Decision, Fixed, Mixture, Observation, Policy, Proportional, as_policy
-from mixer.policies.base import evaluation_mixture
 from mixer.policies.part import part_of_mixture, part_of_observation
 
 FloatArray = NDArray[np.float64]
@@ -105,7 +104,6 @@ class ReplayPolicy(Policy):
         if self._has_default:
             self.policy = Fixed() if others.has_weights else Proportional()
         inner = self.policy.start(others)
-        self._evaluation_weights = self._join(evaluation_mixture(self.policy, others, inner), 0.0)
         return self._mix(inner, self.start_replay(mixture), mixture.is_there)
 
     def update(self, observation: Observation) -> Decision:
@@ -130,10 +128,6 @@ class ReplayPolicy(Policy):
         joined = np.zeros(len(self.others) + len(self.memories))
         joined[self.others], joined[self.memories] = of_others, of_memories
         return joined
-
-    def evaluation_weights(self) -> FloatArray:
-        """Gives the inner policy's mixture, in which memories do not count; see `Policy.evaluation_weights`."""
-        return self._evaluation_weights
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the inner policy's state under `"policy"`; see `Policy.state_dict`."""

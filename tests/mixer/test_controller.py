@@ -1,5 +1,4 @@
 import json
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -15,12 +14,9 @@ from mixer.planner import Planner
 from mixer.policies import (
     ADO,
     ODM,
-    Aioli,
     Decision,
     Fixed,
-    Floor,
     Function,
-    GroupDRO,
     Hold,
     LossChange,
     Mixture,
@@ -32,8 +28,6 @@ from mixer.policies import (
     WarmUp,
 )
 from mixer.stream import Stream
-from replay import ReplayBuffer
-from replay.policies import ReplayRatio
 
 LENGTHS = {"a": 20, "b": 30, "c": 50}
 NO_TOKENS = np.zeros(3, dtype=np.int64)
@@ -569,50 +563,6 @@ class TestDecision:
         one_update(mixing)
         with pytest.raises(ValueError, match=r"mixing function at step 2: .* 'b' has nan"):
             one_update(mixing)
-
-
-class TestAverageEvaluation:
-    STREAMS = tuple(Stream(name, range(9), weight=weight) for name, weight in {"a": 2.0, "b": 1.0, "c": 1.0}.items())
-
-    @pytest.mark.parametrize(
-        "make",
-        [
-            lambda: Recording([0, 0, 1], [0, 1, 0]),
-            Aioli,  # begins with a probe
-            lambda: ODM(num_warmup_steps=0),  # begins uniform
-            lambda: GroupDRO(acts_on="sampling"),
-            lambda: Floor(Aioli(), 0.1),
-            lambda: ReplayRatio(0.5, Fixed()),
-        ],
-    )
-    def test_it_is_weighted_by_the_own_weights(self, make: Callable[[], Policy]) -> None:
-        policy = make()
-        memory = [Stream("memory", ReplayBuffer(4), weight=4.0)] if isinstance(policy, ReplayRatio) else []
-        mixing = make_mixing(policy, streams=[*self.STREAMS, *memory])
-        one_update(mixing)
-        assert mixing.average_evaluation({"a": 1.0, "b": 2.0, "c": 4.0}) == pytest.approx(2.0)
-
-    @pytest.mark.parametrize("wrap", [lambda policy: policy, Hold, lambda policy: Floor(policy, 0.2)])
-    def test_a_mixture_that_never_changes_is_its_own_weight(self, wrap: Callable[[Policy], Policy]) -> None:
-        mixing = make_mixing(wrap(Fixed([1, 1, 2])), streams=list(self.STREAMS))
-        assert mixing.average_evaluation({"a": 1.0, "b": 2.0, "c": 4.0}) == pytest.approx(2.75)
-
-    def test_so_is_one_that_only_says_so(self) -> None:
-        policy = Recording([1, 1, 2])
-        policy.is_static = True
-        assert make_mixing(policy).average_evaluation({"a": 1.0, "b": 2.0, "c": 4.0}) == pytest.approx(2.75)
-
-    def test_streams_without_an_evaluation_leave_the_mean(self) -> None:
-        assert make_mixing(Fixed([2, 1, 1])).average_evaluation({"c": 4.0, "a": 1.0}) == pytest.approx(2.0)
-
-    def test_other_names_have_a_plain_mean(self) -> None:
-        assert make_mixing(Fixed([2, 1, 1])).average_evaluation({"a": 1.0, "held out": 4.0}) == pytest.approx(2.5)
-
-    def test_a_stream_of_weight_zero_does_not_count_whatever_its_loss(self) -> None:
-        assert make_mixing(Fixed([1, 1, 0])).average_evaluation({"a": 1.0, "b": 2.0, "c": np.nan}) == 1.5
-
-    def test_where_only_weights_of_zero_are_left_it_is_the_plain_mean(self) -> None:
-        assert make_mixing(Fixed([1, 0, 0])).average_evaluation({"b": 2.0, "c": 3.0}) == 2.5
 
 
 class TestWhoIsThere:

@@ -423,12 +423,6 @@ class TestEvaluations:
         resumed.observe_evaluation({second: 2.0})
         assert resumed.state_dict()["weights"]["evaluation_losses"] == [0.5, 2.0, None]
 
-    def test_sets_that_are_no_streams_are_averaged_plainly(self) -> None:
-        mixing = make_mixing(Fixed([1, 2, 5]))
-        first, second, _ = mixing.names
-        assert mixing.average_evaluation({first: 1.0, second: 4.0}) == 3.0
-        assert mixing.average_evaluation({first: 1.0, "other": 4.0}) == 2.5
-
 
 class TestErrorsOfPolicies:
     @pytest.mark.parametrize(("said", "notes"), [("lost", 1), ("lost at step 1", 0)])

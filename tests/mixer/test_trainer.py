@@ -635,18 +635,28 @@ def test_nonfinite_raises(tmp_path: Path) -> None:
 # ---- Evaluation ----
 
 
-def test_evaluation_over_a_dict_gives_the_average_and_the_worst(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "weights"), [({}, [1, 1, 1]), ({"eval_weights": {"c": 5, "b": 0, "a": 1}}, [1, 0, 5])]
+)
+def test_evaluation_over_a_dict_gives_the_mean_whatever_the_mixture_and_the_worst(
+    tmp_path: Path, options: dict[str, Any], weights: list[float]
+) -> None:
     trainer = MixingTrainer(
         build_model("llama"),
         arguments(tmp_path),
         train_dataset=three_streams(),
         eval_dataset={name: Tokens(4, seed) for seed, name in enumerate("abc")},
         mixing=Fixed({"a": 2, "b": 1, "c": 1}),
+        **options,
     )
     metrics = trainer.evaluate()
     losses = [metrics[f"eval_{name}_loss"] for name in "abc"]
-    assert metrics["eval_loss"] == pytest.approx(np.average(losses, weights=[2, 1, 1]))
+    assert metrics["eval_loss"] == pytest.approx(np.average(losses, weights=weights), rel=1e-12)
     assert metrics["eval_worst_loss"] == max(losses)
+    part = {name: trainer.eval_dataset[name] for name in "ab"}
+    assert trainer.evaluate(part)["eval_loss"] == pytest.approx(np.average(losses[:2], weights=weights[:2]), rel=1e-12)
+    others = {**part, "held out": part["a"]}
+    assert trainer.evaluate(others)["eval_loss"] == pytest.approx((2 * losses[0] + losses[1]) / 3, rel=1e-12)
 
 
 def test_the_best_model_is_loaded_at_the_end_by_the_average(tmp_path: Path) -> None:

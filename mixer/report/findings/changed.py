@@ -1,7 +1,6 @@
 """What changed over a run, in one sentence."""
 
-import numpy as np
-
+from mixer.evaluated_losses import mean_loss
 from mixer.report.run import Run
 from mixer.report.words import listed, shortened
 
@@ -25,10 +24,11 @@ def changed(run: Run) -> str:
 
 
 def _losses(run: Run) -> str:
-    kept = [rows["loss"] for rows in run.evaluations.values() if len(rows) > 1]
+    kept = {name: rows["loss"] for name, rows in run.evaluations.items() if len(rows) > 1}
     if kept:
         kind = "the validation loss" if len(kept) == 1 else f"the validation loss, averaged over {len(kept)} sets,"
-        first, last = (float(np.mean([losses.iloc[place] for losses in kept])) for place in (0, -1))
+        ends = ({name: float(losses.iloc[place]) for name, losses in kept.items()} for place in (0, -1))
+        first, last = (mean_loss(losses, run.eval_weights) for losses in ends)
     else:
         losses, tenth = run.clock["loss"].dropna(), max(1, len(run.clock) // 10)
         if len(losses) < 2:

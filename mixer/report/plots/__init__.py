@@ -12,6 +12,7 @@ from mixer.report.plots.learning_rate import learning_rate
 from mixer.report.plots.losses import losses
 from mixer.report.plots.memory import memory
 from mixer.report.plots.memory_classes import memory_classes
+from mixer.report.plots.metrics import metrics
 from mixer.report.plots.mixture import mixture
 from mixer.report.plots.prefetch import prefetch
 from mixer.report.plots.timings import timings
@@ -21,6 +22,7 @@ from mixer.report.run import Run
 # Each takes the runs and the greatest number of points a line. One without panels is left out.
 PLOTS: tuple[Callable[[Sequence[Run], int], Plot], ...] = (
     losses,
+    metrics,
     compared_losses,
     mixture,
     coverage,
@@ -46,6 +48,7 @@ __all__ = [
     "losses",
     "memory",
     "memory_classes",
+    "metrics",
     "mixture",
     "prefetch",
     "timings",

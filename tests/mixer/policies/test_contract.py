@@ -376,19 +376,6 @@ class TestDescription:
             first, other = policy.update(seen), blind.update(hidden)
             np.testing.assert_array_equal(first.weights, other.weights)
 
-    def test_evaluation_weights_are_a_constant_mixture(self, make: Callable[..., Policy]) -> None:
-        policy = make()
-        first = policy.start(mixture())
-        before = policy.evaluation_weights()
-        follow(policy, finite_course(8), first)
-        after = policy.evaluation_weights()
-        if before is None:
-            assert after is None
-        else:
-            assert before.sum() == pytest.approx(1.0)
-            assert before.min() >= 0.0
-            np.testing.assert_array_equal(after, before)
-
 
 WRAPPERS = {
     "Floor": lambda policy: Floor(policy),
@@ -420,11 +407,6 @@ class TestWrappers:
         assert wrap(LossChange()).needs == {"loss"}
         assert wrap(wrap(LossChange(loss="evaluation"))).needs == {"evaluation_loss"}
         assert wrap(Needy()).needs == {"loss", "evaluation_loss"}
-
-    def test_evaluation_weights_are_those_of_the_inner_policy(self, wrap: Callable[[Policy], Policy]) -> None:
-        wrapper = wrap(Scheduled([(0.0, [1, 0, 0, 0]), (1.0, [0, 0, 0, 1])]))
-        wrapper.start(mixture())
-        np.testing.assert_allclose(wrapper.evaluation_weights(), [0.5, 0, 0, 0.5])
 
     def test_only_policies_are_wrapped(self, wrap: Callable[[Policy], Policy]) -> None:
         with pytest.raises(TypeError, match="policy must be a Policy to wrap, got str"):

@@ -19,7 +19,6 @@ from mixer.policies import (
     Uniform,
     WarmUp,
 )
-from mixer.policies.base import evaluation_mixture
 from tests.mixer.policies.losses import Told
 
 MIXTURE = Mixture(("a", "b"), np.array([900, 100]), np.array([0.4, 0.6]))
@@ -139,11 +138,6 @@ class TestScheduled:
         policy.start(MIXTURE)
         assert_weights(policy.update(observe(1, progress=progress)), [1 - share_of_b, share_of_b])
 
-    def test_evaluations_are_averaged_by_the_mean_of_the_schedule(self) -> None:
-        policy = Scheduled([(0.0, [1, 0]), (1.0, [1, 1])])
-        policy.start(MIXTURE)
-        np.testing.assert_allclose(policy.evaluation_weights(), [0.75, 0.25], atol=1e-3)
-
     @pytest.mark.parametrize("progresses", [[], [0.5, 0.5], [0.6, 0.4], [-0.1, 1.0], [0.0, 1.1], [float("nan")]])
     def test_points_that_do_not_ascend_are_refused(self, progresses: list[float]) -> None:
         with pytest.raises(ValueError, match=r"ascending progresses in \[0, 1\]"):
@@ -183,11 +177,6 @@ class TestFunction:
         assert_weights(policy.update(seen), [0.25, 0.75])
         assert seen.weights.tolist() == [0.1, 0.9]
         assert MIXTURE.weights.tolist() == [0.4, 0.6]
-
-    def test_evaluations_are_averaged_by_the_weights_of_the_streams(self) -> None:
-        policy = Function(lambda step, weights: [1, 1])
-        first = policy.start(MIXTURE)
-        assert evaluation_mixture(policy, MIXTURE, first).tolist() == [0.4, 0.6]
 
     @pytest.mark.parametrize(
         ("returned", "message"),

@@ -83,7 +83,9 @@ def write_run(
         }
     )
     for at in range(0, num_updates + 1, eval_every):
-        ledger.record_evaluation(at, {name: 9.0 - at + number for number, name in enumerate(streams)})
+        losses = {name: 9.0 - at + number for number, name in enumerate(streams)}
+        metrics = {name: {"accuracy": loss / 9.0} for name, loss in losses.items()} if measure_every else {}
+        ledger.record_evaluation(at, losses, metrics)
     for at in range(measure_every, num_updates + 1, measure_every) if measure_every else ():
         ledger.record_gradients(at, streams, measured(num_streams, seed=at))
         places = np.arange(num_streams)

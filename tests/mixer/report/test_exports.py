@@ -52,7 +52,17 @@ class TestTables:
         ledger = write_run(tmp_path / "run", measure_every=2)
         own = read_report([tmp_path / "run"]).tables()
         paths = write_tables({"../run": ledger}, own, tmp_path / "new" / "tables", table_format)
-        kept = ["streams", "clock", "updates", "evaluations", "comparisons", "gradients", "memories", "memory_classes"]
+        kept = [
+            "streams",
+            "clock",
+            "updates",
+            "evaluations",
+            "metrics",
+            "comparisons",
+            "gradients",
+            "memories",
+            "memory_classes",
+        ]
         names = ["summary", "findings", "by-stream", *(f"run-{name.replace('_', '-')}" for name in kept)]
         assert [path.name for path in paths] == [f"{name}.{table_format}" for name in names]
         read = pd.read_csv if table_format == "csv" else pd.read_parquet

@@ -58,7 +58,7 @@ def test_every_plot_with_something_to_show_is_there_in_figures_and_in_words(tmp_
     folders = [tmp_path / "first", tmp_path / "second"]
     page = Page(write_report(folders, tmp_path / "pages" / "both.html"))
     plots = [plot for plot in (plot(read_runs(folders), 100) for plot in PLOTS) if plot.panels]
-    assert len(plots) == len(PLOTS) - (0 if measure_every else 5)
+    assert len(plots) == len(PLOTS) - (0 if measure_every else 6)
     assert len(page.figures()) == sum(len(plot.panels) for plot in plots)
     assert page.places == list(range(len(page.figures())))
     assert f"heading-{len(plots) + 1}" not in page.texts

@@ -194,16 +194,6 @@ class TestDescription:
             np.testing.assert_allclose(weights / weights.sum(), expected)
             assert policy.policy.name == name
 
-    def test_evaluations_are_averaged_over_the_others(self, make) -> None:
-        policy = make(INNER["Scheduled"]())
-        policy.start(MIXED)
-        found = policy.evaluation_weights()
-        np.testing.assert_array_equal(found[OTHERS], policy.policy.evaluation_weights())
-        assert not found[MEMORIES].any()
-        policy = make(LossChange())
-        policy.start(MIXED)
-        np.testing.assert_allclose(policy.evaluation_weights(), [0, 0.25, 0, 0.25, 0.5])
-
     def test_the_state_of_something_else_is_refused(self, make) -> None:
         policy = make()
         policy.start(MIXED)
