@@ -7,11 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Terms, Unit
-from mixer.policies.least_share import at_least, share_out
+from mixer.policies.least_share import at_least, resolve_least, share_out
 from mixer.policies.loss_history import LossHistory
 from mixer.policies.ranges import check_count, check_range
 from mixer.policies.scaling_law import MIN_POINTS, ScalingLaw, fit_scaling_law
 from mixer.policies.softmax import softmax
+
+_USUAL_FLOOR = 0.01
 
 
 class ADO(Policy):
@@ -41,7 +43,7 @@ class ADO(Policy):
         num_warmup_steps: Updates before the first fit.
         refit_steps: Updates from a fit to the next.
         num_ignored_steps: Updates at the beginning whose losses no law goes through; at most `num_warmup_steps`.
-        floor: Least share of each stream, at most 1/K.
+        floor: Least share of each stream, at most 1/K; `None` is 0.01, of more than fifty streams 1/(2K).
         credit_decay: Share of `h` that stays at each update, in [0, 1].
         mean_share: Share of `p̄` in `p`, in [0, 1].
         max_points: Most points of a stream's course; even.
@@ -60,7 +62,7 @@ class ADO(Policy):
         num_warmup_steps: int = 1000,
         refit_steps: int = 1000,
         num_ignored_steps: int = 500,
-        floor: float = 0.01,
+        floor: float | None = None,
         credit_decay: float = 0.9,
         mean_share: float = 0.9,
         max_points: int = 64,
@@ -86,7 +88,8 @@ class ADO(Policy):
                 f"num_ignored_steps must be at most num_warmup_steps={self.num_warmup_steps}, got "
                 f"{self.num_ignored_steps}; half of it leaves the first fit the other half."
             )
-        check_range("floor", self.floor, 0, 1, "0 does without")
+        if self.floor is not None:
+            check_range("floor", self.floor, 0, 1, "0 does without")
         check_range("credit_decay", self.credit_decay, 0, 1, "0 credits with the last update alone")
         check_range("mean_share", self.mean_share, 0, 1, "0 follows the newest laws alone")
 
@@ -98,11 +101,7 @@ class ADO(Policy):
     def start(self, mixture: Mixture) -> Decision:
         """Forgets all losses and gives the streams' own weights; see `Policy.start`."""
         num_streams = len(mixture.names)
-        if self.floor * num_streams > 1.0 + 1e-12:
-            raise ValueError(
-                f"ADO: floor {self.floor} for each of {num_streams} streams is more than 1 in all; "
-                f"give floor={1 / (2 * num_streams):.2g} or so."
-            )
+        self._least = resolve_least(self.floor, _USUAL_FLOOR, num_streams, "ADO", "floor")
         self._names, self._own = mixture.names, mixture.weights
         self._credit = self._mean = mixture.weights
         self._amounts = np.zeros(num_streams)
@@ -123,7 +122,7 @@ class ADO(Policy):
         mixed = np.zeros(len(there))
         mixed[there] = self.mean_share * mean[there] + (1.0 - self.mean_share) * preferred[there]
         # With the floor in it already the code's form stays as it is.
-        weights = share_out(mixed, self._own, there, self.floor if self.form == "paper" else 0.0)
+        weights = share_out(mixed, self._own, there, self._least if self.form == "paper" else 0.0)
         averaged = weights if self.form == "paper" else share_out(preferred, self._own, there, 0.0)
         self._mean = self._mean + (averaged - self._mean) / (step + 1)
         return Decision(weights)
@@ -160,7 +159,7 @@ class ADO(Policy):
         if known.any() and np.isfinite(logits[known].max()):
             preferred[known] = preferred[known].sum() * softmax(logits[known])
         if self.form == "code":
-            preferred[there] = at_least(preferred[there], self.floor)
+            preferred[there] = at_least(preferred[there], self._least)
         return preferred
 
     def explain(self) -> Terms:

@@ -4,8 +4,11 @@ import numpy as np
 
 from mixer.policies.base import BoolArray, Decision, Mixture, Observation, Policy
 from mixer.policies.decisions import in_batch, with_weights
+from mixer.policies.least_share import resolve_least
 from mixer.policies.ranges import check_range
 from mixer.policies.wrapper import Wrapper
+
+_USUAL = 0.05
 
 
 class Floor(Wrapper):
@@ -18,7 +21,7 @@ class Floor(Wrapper):
 
     Args:
         policy: The inner policy.
-        minimum: The least share of a stream, at most 1/K.
+        minimum: The least share of a stream, at most 1/K; `None` is 0.05, of more than ten streams 1/(2K).
 
     Raises:
         ValueError: If the minimum is outside [0, 1]; at the start of the run if it is above 1/K.
@@ -26,19 +29,15 @@ class Floor(Wrapper):
 
     keeps_probes = True
 
-    def __init__(self, policy: Policy, minimum: float = 0.05):
+    def __init__(self, policy: Policy, minimum: float | None = None):
         super().__init__(policy)
-        check_range("minimum", minimum, 0, 1, "0 does without")
+        if minimum is not None:
+            check_range("minimum", minimum, 0, 1, "0 does without")
         self.minimum = minimum
 
     def start(self, mixture: Mixture) -> Decision:
         """Starts the inner policy and lifts its weights; see `Policy.start`."""
-        num_streams = len(mixture.names)
-        if self.minimum * num_streams > 1.0 + 1e-12:
-            raise ValueError(
-                f"Floor: {self.minimum} for each of {num_streams} streams is more than 1 in all; "
-                f"give minimum={1 / (2 * num_streams):.2g} or so."
-            )
+        self._least = resolve_least(self.minimum, _USUAL, len(mixture.names), "Floor", "minimum")
         return self._lift(super().start(mixture), mixture.is_there)
 
     def update(self, observation: Observation) -> Decision:
@@ -47,5 +46,5 @@ class Floor(Wrapper):
 
     def _lift(self, decision: Decision, there: BoolArray) -> Decision:
         shares = decision.weights / np.sum(decision.weights)
-        least = in_batch(np.full(len(shares), self.minimum), decision.additional)
+        least = in_batch(np.full(len(shares), self._least), decision.additional)
         return with_weights(decision, least + (1.0 - least.sum()) * shares, there)

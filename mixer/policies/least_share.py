@@ -5,6 +5,34 @@ import numpy as np
 from mixer.policies.base import BoolArray, FloatArray
 
 
+def resolve_least(given: float | None, usual: float, num_streams: int, who: str, option: str) -> float:
+    """Gives the least share of each stream.
+
+    Args:
+        given: What the user gave; `None` for the default.
+        usual: The default of few streams. Of many it is half of what each would have of equal shares, so that half of
+            the samples is left to go by something else.
+        num_streams: Number of streams.
+        who: The policy, for errors.
+        option: What it calls the share.
+
+    Returns:
+        The share.
+
+    Raises:
+        ValueError: If the shares given to all streams are more than 1.
+    """
+    half = 1 / (2 * num_streams)
+    if given is None:
+        return min(usual, half)
+    if given * num_streams > 1.0 + 1e-12:
+        raise ValueError(
+            f"{who}: {option} {given} for each of {num_streams} streams is more than 1 in all; "
+            f"give {option}={half:.2g} or so, or leave it out."
+        )
+    return given
+
+
 def at_least(weights: FloatArray, least: float) -> FloatArray:
     """Lifts weights to a least share; the others keep their proportions.
 

@@ -6,8 +6,11 @@ from typing import Any, Literal
 import numpy as np
 
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Terms, Unit
+from mixer.policies.least_share import resolve_least
 from mixer.policies.ranges import check_count, check_decay, check_range, check_temperature
 from mixer.policies.softmax import softmax
+
+_USUAL_FLOOR = 0.05
 
 
 class LossChange(Policy):
@@ -25,7 +28,7 @@ class LossChange(Policy):
         temperature: T; a low one picks the fastest stream alone, a high one is uniform.
         fast_decay: Decay of the fast average, an observation.
         slow_decay: Decay of the slow average, an observation; above `fast_decay`.
-        floor: Least share of each stream, at most 1/K.
+        floor: Least share of each stream, at most 1/K; `None` is 0.05, of more than ten streams 1/(2K).
         num_warmup_observations: Observations of each stream before its average counts.
         loss: Which loss to follow: the training loss of each update or the losses of evaluations.
         unit: Whether the weights are shares of samples or of tokens.
@@ -41,7 +44,7 @@ class LossChange(Policy):
         temperature: float = 1.0,
         fast_decay: float = 0.9,
         slow_decay: float = 0.98,
-        floor: float = 0.05,
+        floor: float | None = None,
         num_warmup_observations: int = 10,
         loss: Literal["train", "evaluation"] = "train",
         *,
@@ -56,7 +59,8 @@ class LossChange(Policy):
                 f"fast_decay must be below slow_decay, got {fast_decay} and {slow_decay}; 0.9 and 0.98 average over "
                 "about 10 and 50 observations."
             )
-        check_range("floor", floor, 0, 1, "0 does without")
+        if floor is not None:
+            check_range("floor", floor, 0, 1, "0 does without")
         check_count("num_warmup_observations", num_warmup_observations, 1, "1 weighs from the first losses on")
         if loss not in ("train", "evaluation"):
             raise ValueError(f"loss must be 'train' or 'evaluation', got {loss!r}.")
@@ -71,11 +75,7 @@ class LossChange(Policy):
     def start(self, mixture: Mixture) -> Decision:
         """Forgets all losses and gives the streams' own weights; see `Policy.start`."""
         num_streams = len(mixture.names)
-        if self.floor * num_streams > 1.0 + 1e-12:
-            raise ValueError(
-                f"LossChange: floor {self.floor} for each of {num_streams} streams is more than 1 in all; "
-                f"give floor={1 / (2 * num_streams):.2g} or so."
-            )
+        self._least = resolve_least(self.floor, _USUAL_FLOOR, num_streams, "LossChange", "floor")
         self._initial = mixture.weights
         self._fast, self._slow = np.zeros(num_streams), np.zeros(num_streams)
         self._num_observations = np.zeros(num_streams, dtype=np.int64)
@@ -97,7 +97,7 @@ class LossChange(Policy):
 
     def _weigh(self) -> FloatArray:
         scores = self.explain()["score"]
-        weights: FloatArray = self.floor + (1.0 - self.floor * len(self._fast)) * softmax(np.asarray(scores))
+        weights: FloatArray = self._least + (1.0 - self._least * len(self._fast)) * softmax(np.asarray(scores))
         return weights
 
     def explain(self) -> Terms:
@@ -118,7 +118,7 @@ class LossChange(Policy):
             "slow": slow,
             "progress": progress,
             "score": scores,
-            "floor": self.floor,
+            "floor": self._least,
         }
 
     def state_dict(self) -> dict[str, Any]:

@@ -208,7 +208,7 @@ class TestErrors:
 
     def test_floors_above_one_are_refused_at_the_start(self) -> None:
         with pytest.raises(ValueError, match=r"ADO: floor 0.01 for each of 101 streams is more than 1 in all"):
-            ADO().start(mixture_of([1 / 101] * 101))
+            ADO(floor=0.01).start(mixture_of([1 / 101] * 101))
 
     def test_there_are_no_laws_before_a_run(self) -> None:
         assert ADO().laws == {}
