@@ -108,7 +108,7 @@ class BatchSize:
 
         Args:
             state: What `state_dict` gave.
-            allow_inexact: Starts a schedule of another kind anew.
+            allow_inexact: Starts a schedule of another kind, or that remembers other things now, anew.
 
         Raises:
             ValueError: If it is of another schedule.
@@ -118,7 +118,10 @@ class BatchSize:
                 return
             raise ValueError(f"the batch-size schedule was {state['name']} and is {self.schedule.name} now")
         if is_known(self.schedule):
-            check_form(state["state"], self.schedule.state_dict(), self.schedule.name)
+            saved, own = state["state"], self.schedule.state_dict()
+            if allow_inexact and isinstance(saved, Mapping) and saved.keys() != own.keys():
+                return  # an older version remembered other things
+            check_form(saved, own, self.schedule.name)
         self.schedule.load_state_dict(state["state"])
         least = 1 if self.schedule.is_exact else self._world_size
         manual, factor, most = state["manual"], state["own_factor"], MOST_SAMPLES_OF_AN_UPDATE

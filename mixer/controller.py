@@ -298,6 +298,8 @@ class Mixing:
         clock = self.clock
         position_before = clock.schedule_position
         self._end_update(plan.clocked(plan.counts), plan.clocked(tokens))
+        if self.schedule.unit == "epochs":
+            self.drop_rest()
         self.num_tokens += tokens
         if skipped is not None:
             self.skipped += skipped

@@ -92,8 +92,10 @@ class Schedule(KeepsArguments, ABC):
 
     It knows no model, trainer, file or global random state. A subclass says in `needs` what has to be observed for
     it: `"loss"`, `"gradient_norm"`, `"learning_rate"`, `"tokens"` or `"gradient_noise"`. One that says `is_exact`
-    means its sizes to the sample: fewer than one a rank are an error, not raised to it. What costs much is measured in
-    updates after which `step` is a multiple of `interval_steps`, what costs next to nothing in every update.
+    means its sizes to the sample: fewer than one a rank are an error, not raised to it. One that says `unit = "epochs"`
+    decides at epochs' ends alone; where the rest of an epoch is dropped, it is by the old size, and the end is shown
+    with the last update (of others, the new size says what is dropped). What costs much is measured in updates after
+    which `step` is a multiple of `interval_steps`, what costs next to nothing in every update.
 
     Args:
         initial: Size of the first updates, for which the learning rate was chosen; `None` takes
@@ -114,6 +116,7 @@ class Schedule(KeepsArguments, ABC):
     needs: frozenset[str] = frozenset()
     is_constant: bool = False
     is_exact: bool = False
+    unit: str | None = None
     interval_steps: int = 1
 
     def __init__(

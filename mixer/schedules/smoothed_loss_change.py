@@ -6,7 +6,7 @@ from typing import Any, Literal, Unpack
 
 from mixer.schedules.average import Trend
 from mixer.schedules.base import BatchDecision, BatchObservation, Bounds, LearningRateRule
-from mixer.schedules.multiplied import MultipliedSchedule
+from mixer.schedules.multiplied import DecisionUnit, MultipliedSchedule
 
 
 class SmoothedLossChange(MultipliedSchedule):
@@ -47,7 +47,7 @@ class SmoothedLossChange(MultipliedSchedule):
         decay: float = 0.98,
         interval: int = 100,
         *,
-        unit: Literal["steps", "epochs"] = "steps",
+        unit: DecisionUnit = "steps",
         on_plateau: Literal["grow", "shrink"] = "grow",
         factor: float = 1.25,
         otherwise: float = 1.0,
@@ -58,16 +58,15 @@ class SmoothedLossChange(MultipliedSchedule):
         **bounds: Unpack[Bounds],
     ):
         super().__init__(maximum=maximum, learning_rate=learning_rate, **bounds)
-        _check_decisions(interval, unit, on_plateau)
+        self._decide_by(interval, unit)
+        if on_plateau not in ("grow", "shrink"):
+            raise ValueError(f"on_plateau must be 'grow' or 'shrink', got {on_plateau!r}.")
         if not (1.0 <= factor < math.inf and 0.0 < otherwise < math.inf):
             raise ValueError(f"factor must be 1 or more and otherwise above 0, got {factor} and {otherwise}.")
         observed = {"loss": True, "gradient_norm": gradient_norm, "learning_rate": after_warmup}
         self.needs = frozenset(name for name, is_needed in observed.items() if is_needed)
-        self.threshold, self.decay = threshold, decay
-        self.interval = interval
-        self.unit: Literal["steps", "epochs"] = unit
+        self.threshold, self.decay, self.otherwise = threshold, decay, otherwise
         self.plateau_factor = factor if on_plateau == "grow" else 1.0 / factor
-        self.otherwise = otherwise
         self._forget()
 
     def start(self, initial: int) -> BatchDecision:
@@ -79,7 +78,6 @@ class SmoothedLossChange(MultipliedSchedule):
         names = sorted(self.needs & {"loss", "gradient_norm"})
         self._trends = {name: Trend(self.decay, self.threshold) for name in names}
         self._learning_rate = 0.0
-        self._decided_at = 0
 
     def update(self, observation: BatchObservation) -> BatchDecision:
         """Takes the observations into the averages and decides when it is time; see `Schedule.update`."""
@@ -88,11 +86,7 @@ class SmoothedLossChange(MultipliedSchedule):
         is_rising = "learning_rate" in self.needs and observation.learning_rate > self._learning_rate
         if math.isfinite(observation.learning_rate):
             self._learning_rate = observation.learning_rate
-        at = observation.step if self.unit == "steps" else observation.num_epochs_done
-        if at - self._decided_at < self.interval:
-            return self._multiply(1.0, observation)
-        self._decided_at = at
-        return self._multiply(self._decide(is_rising), observation)
+        return self._multiply(self._decide(is_rising) if self._is_due(observation) else 1.0, observation)
 
     def _decide(self, is_rising: bool) -> float:
         # All of them are asked, whatever the first one says: each one remembers what it was at this decision.
@@ -102,29 +96,15 @@ class SmoothedLossChange(MultipliedSchedule):
         return self.plateau_factor if all(still) else self.otherwise
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the averages and the last decision's place too; see `Schedule.state_dict`."""
-        own = {
-            "trends": {name: trend.state_dict() for name, trend in self._trends.items()},
-            "learning_rate": self._learning_rate,
-            "decided_at": self._decided_at,
-        }
-        return {**super().state_dict(), **own}
+        """Gives the averages too; see `Schedule.state_dict`."""
+        trends = {name: trend.state_dict() for name, trend in self._trends.items()}
+        return {**super().state_dict(), "trends": trends, "learning_rate": self._learning_rate}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the averages and the last decision's place too; see `Schedule.load_state_dict`."""
+        """Takes up the averages too; see `Schedule.load_state_dict`."""
         super().load_state_dict(state)
         if sorted(state["trends"]) != sorted(self._trends):
             raise ValueError(f"{self.name} follows {list(self._trends)}, but the saved state {list(state['trends'])}.")
         for name, trend in self._trends.items():
             trend.load_state_dict(state["trends"][name])
         self._learning_rate = state["learning_rate"]
-        self._decided_at = state["decided_at"]
-
-
-def _check_decisions(interval: int, unit: str, on_plateau: str) -> None:
-    if unit not in ("steps", "epochs"):
-        raise ValueError(f"unit must be 'steps' or 'epochs', got {unit!r}.")
-    if interval < 1:
-        raise ValueError(f"interval must be at least 1 of the {unit}, got {interval}.")
-    if on_plateau not in ("grow", "shrink"):
-        raise ValueError(f"on_plateau must be 'grow' or 'shrink', got {on_plateau!r}.")

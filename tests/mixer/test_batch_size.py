@@ -75,7 +75,7 @@ def test_each_rank_needs_a_sample() -> None:
 
 
 def test_a_rule_stops_at_one_sample_a_rank() -> None:
-    size = BatchSize(LossChange(maximum=64), 8, world_size=4)
+    size = BatchSize(LossChange(interval=1, unit="steps", maximum=64), 8, world_size=4)
     for step in range(1, 40):
         size.update(BatchObservation(step, 0.5, 0, 0, 0, size.value, loss=1.0))
     assert size.value == 4
@@ -112,7 +112,7 @@ def test_a_schedule_may_have_a_factor_of_its_own() -> None:
 
 
 def test_the_state_goes_on() -> None:
-    sizes = [BatchSize(LossChange(maximum=64), 8) for _ in range(2)]
+    sizes = [BatchSize(LossChange(interval=1, unit="steps", maximum=64), 8) for _ in range(2)]
     first, second = sizes
     for step in range(1, 9):
         first.update(BatchObservation(step, 0.5, 0, 0, 0, first.value, loss=1 / step))
@@ -129,6 +129,16 @@ def test_another_schedule_is_refused_or_begins() -> None:
         other.load_state_dict(state)
     other.load_state_dict(state, allow_inexact=True)
     assert other.value == 8
+
+
+def test_what_an_older_version_of_a_schedule_remembered_is_refused_or_begins() -> None:
+    older = BatchSize(LossChange(maximum=64), 8).state_dict()
+    older["state"] = {"initial": 8, "size": 8.0, "losses": [1.0, 2.0]}
+    size = BatchSize(LossChange(maximum=64), 8)
+    with pytest.raises(ValueError, match=r"LossChange remembers .*'decided_at'.*, but the saved state has"):
+        size.load_state_dict(older)
+    size.load_state_dict(older, allow_inexact=True)
+    assert size.value == 8
 
 
 def test_growth_is_bound_from_the_first_size_on() -> None:

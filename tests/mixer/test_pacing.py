@@ -317,6 +317,15 @@ class TestLoop:
         # A single stream begins a new pass with each epoch, as the Trainer does.
         assert trainer.mixing.planner.drawers[0].state_dict()["position"] == 120
 
+    @pytest.mark.parametrize(
+        "schedule",
+        [schedules.LossChange(interval=1, growth=1.5, maximum=16), schedules.AdaBatch(every=1, factor=1.5)],
+    )
+    def test_a_size_by_epochs_is_decided_before_the_rest_is_dropped(self, tmp_path: Path, schedule: Any) -> None:
+        """Of 10 samples 2, 4 and 1 are left over by batches of 4, 6 and 9: each epoch has one size."""
+        trainer, _ = train(tmp_path, schedule, Tokens(10, 1), num_train_epochs=3, dataloader_drop_last=True)
+        assert trainer.ledger.clock()["total"].tolist() == [4, 4, 6, 9]
+
     def test_the_speed_counts_the_samples(self, tmp_path: Path) -> None:
         trainer, _ = train(tmp_path, doubling, num_train_epochs=3)
         final = trainer.state.log_history[-1]
@@ -425,7 +434,7 @@ class TestWrongSizes:
 )
 def test_every_schedule_goes_with_an_adaptive_mixture(tmp_path: Path, rule: str) -> None:
     schedule: Any = {
-        "LossChange": lambda: schedules.LossChange(maximum=16),
+        "LossChange": lambda: schedules.LossChange(interval=1, growth=2.0, maximum=16),
         "SmoothedLossChange": lambda: schedules.SmoothedLossChange(
             1e9, 0.5, 2, maximum=16, gradient_norm=True, after_warmup=True
         ),

@@ -41,7 +41,8 @@ MAKERS: dict[str, Callable[..., Schedule]] = {
     "CriticalBatchWarmup": lambda **bounds: CriticalBatchWarmup({900: 32, 4_000: 100}, **bounds),
     "Seesaw": lambda **bounds: Seesaw(**{"maximum": 200, **bounds}),
     "Seesaw, smooth": lambda **bounds: Seesaw(1.5, smooth=True, **{"maximum": 200, **bounds}),
-    "LossChange": lambda **bounds: LossChange(3, **{"maximum": 200, **bounds}),
+    "LossChange": lambda **bounds: LossChange(3, interval=1, **{"maximum": 200, **bounds}),
+    "LossChange, steps": lambda **bounds: LossChange(3, interval=1, unit="steps", **{"maximum": 200, **bounds}),
     "SmoothedLossChange": lambda **bounds: SmoothedLossChange(0.05, 0.7, 2, **{"maximum": 200, **bounds}),
     "SmoothedLossChange, all": lambda **bounds: SmoothedLossChange(
         0.2,

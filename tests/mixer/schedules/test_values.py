@@ -1,3 +1,4 @@
+import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -250,46 +251,103 @@ class TestCriticalBatchWarmup:
             schedule.update(observe(1, 64))
 
 
+def by_steps(*arguments: Any, **options: Any) -> LossChange:
+    return LossChange(*arguments, **{"unit": "steps", "interval": 1, "maximum": 512, **options})
+
+
+def epochs_of(*epochs: Sequence[float]) -> list[dict[str, Any]]:
+    """What is shown of updates with these losses, by epoch; the last update of each ends it."""
+    return [
+        {"loss": loss, "num_epochs_done": epoch + (number == len(values))}
+        for epoch, values in enumerate(epochs)
+        for number, loss in enumerate(values, start=1)
+    ]
+
+
 class TestLossChange:
     def test_the_published_rule(self) -> None:
-        """Five losses first; then 1.1 at each change of 0.01 or more in the mean, else half."""
-        schedule = LossChange(maximum=512)
-        falling = losses(5.0, 4.0, 3.0, 2.0, 1.0, 0.5)  # mean changes of 1 and 0.875
+        """At each epoch's end: 1.1 with fewer than five losses, and at a mean change of 0.01 or more, else half."""
+        schedule = LossChange(interval=1, maximum=512)
+        few = [[5.0], [4.0], [3.0], [2.0]]
+        moving = [[1.0], [1.0], [1.0], [1.0]]  # mean changes of 1, 0.75, 0.5 and 0.25
+        still = [[1.0], [1.039], [1.080]]  # 0, 0.00975 and 0.02
+        # 100 · 1.1^k: 110, 121, 133.1, 146.41; 161.05, 177.16, 194.87, 214.36; halves 107.18, 53.59; 58.95.
+        sizes = [110, 121, 133, 146, 161, 177, 195, 214, 107, 54, 59]
+        assert sizes_of(schedule, epochs_of(*few, *moving, *still), 100) == [100, *sizes]
+        assert schedule.state_dict()["size"] == pytest.approx(100 * 1.1**9 / 4)
+
+    def test_the_loss_of_an_epoch_is_the_mean_of_its_updates(self) -> None:
+        """Means of 2 and 2 stand still, whatever the updates did; those of 2 and 2.5 do not."""
+        still, moving = epochs_of([1.0, 3.0], [2.5, 2.5, 1.0]), epochs_of([1.0, 3.0], [2.5, 2.5, 2.5])
+        assert sizes_of(LossChange(2, interval=1, maximum=512), still, 100) == [100, 100, 110, 110, 110, 55]
+        assert sizes_of(LossChange(2, interval=1, maximum=512), moving, 100) == [100, 100, 110, 110, 110, 121]
+
+    def test_it_decides_every_so_many_epochs(self) -> None:
+        """The losses are those of two epochs together: 2, then 2."""
+        shown = epochs_of([1.0], [3.0], [0.0], [4.0], [9.0])
+        schedule = LossChange(2, maximum=512)
+        assert sizes_of(schedule, shown, 100) == [100, 100, 110, 110, 55, 55]
+        assert sizes_of(LossChange(2, interval=3, maximum=512), shown, 100) == [100, 100, 100, 110, 110, 110]
+
+    def test_the_state_goes_on_in_the_midst_of_an_epoch(self) -> None:
+        shown = epochs_of(*[[1 / epoch, 2 / epoch, 3.0] for epoch in range(1, 9)])
+        first = LossChange(3, maximum=512)
+        sizes = sizes_of(first, shown, 100)
+        for step in range(1, len(shown)):
+            first.start(100)
+            for number, given in enumerate(shown[:step], start=1):
+                first.update(observe(number, sizes[number - 1], **given))
+            second = LossChange(3, maximum=512)
+            second.start(100)
+            second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+            decision = second.update(observe(step + 1, sizes[step], **shown[step]))
+            assert second.limits.apply(decision.batch_size, sizes[step]) == sizes[step + 1]
+
+    def test_the_published_rule_at_every_update(self) -> None:
+        falling = losses(5.0, 4.0, 3.0, 2.0, 1.0, 0.5)  # few losses; mean changes of 1 and 0.875
         still = losses(*[0.5] * 4)  # 0.625, 0.375, 0.125, 0
-        assert sizes_of(schedule, [*falling, *still], 100) == [100] * 5 + [110, 121, 133, 146, 161, 81]
-        assert schedule.state_dict()["size"] == pytest.approx(100 * 1.1**5 / 2)
+        assert sizes_of(by_steps(), [*falling, *still], 100) == [
+            *[100, 110, 121, 133, 146, 161, 177],
+            *[195, 214, 236, 118],
+        ]
 
     def test_the_defaults_are_the_published_ones(self) -> None:
         schedule = LossChange(maximum=512)
         assert (schedule.window, schedule.threshold, schedule.shrink, schedule.growth) == (5, 0.01, 0.5, 1.1)
+        assert (schedule.interval, schedule.unit) == (2, "epochs")
 
-    @pytest.mark.parametrize(("change", "expected"), [(0.009, 4), (0.011, 9)])
+    @pytest.mark.parametrize(("change", "expected"), [(0.009, 4), (0.011, 10)])
     def test_the_threshold(self, change: float, expected: int) -> None:
-        assert sizes_of(LossChange(2, maximum=512), losses(1.0, 1.0 + change))[-1] == expected
+        assert sizes_of(by_steps(2), losses(1.0, 1.0 + change))[-1] == expected
 
     def test_small_sizes_grow_in_the_end(self) -> None:
         """4 · 1.1 rounds to 4, 4 · 1.21 to 5."""
-        assert sizes_of(LossChange(2, maximum=512), losses(5, 4, 3, 2), 4) == [4, 4, 4, 5, 5]
+        assert sizes_of(by_steps(2), losses(5, 4, 3, 2), 4) == [4, 4, 5, 5, 6]
 
     def test_it_does_not_wind_up_at_the_bounds(self) -> None:
         rising = losses(*range(40))
-        assert sizes_of(LossChange(2, maximum=16), [*rising, *losses(39.0)])[-2:] == [16, 8]
+        assert sizes_of(by_steps(2, maximum=16), [*rising, *losses(39.0)])[-2:] == [16, 8]
         falling = losses(*[1.0] * 40)
-        assert sizes_of(LossChange(2, minimum=8, maximum=16), [*falling, *losses(2.0)])[-2:] == [8, 9]
+        assert sizes_of(by_steps(2, minimum=8, maximum=16), [*falling, *losses(2.0)])[-2:] == [8, 9]
 
     def test_it_does_not_wind_up_where_growth_is_bounded(self) -> None:
-        schedule = LossChange(2, growth=2.0, maximum=4096, max_growth=1.25)
-        assert sizes_of(schedule, losses(0, 1, 2, 3, 3), 16) == [16, 16, 20, 25, 31, 16]
+        schedule = by_steps(2, growth=2.0, maximum=4096, max_growth=1.25)
+        assert sizes_of(schedule, losses(0, 1, 2, 3, 3), 16) == [16, 20, 25, 31, 38, 19]
 
     def test_it_goes_on_from_a_size_that_was_set_by_hand(self) -> None:
-        schedule = LossChange(2, maximum=512)
+        schedule = by_steps(2)
         schedule.start(8)
         schedule.update(observe(1, 8, loss=1.0))
         assert schedule.update(observe(2, 100, loss=2.0)).batch_size == pytest.approx(110)
 
     def test_losses_that_are_not_finite_are_skipped(self) -> None:
-        schedule = LossChange(2, maximum=512)
-        assert sizes_of(schedule, losses(2.0, math.nan, math.inf, 1.0, math.nan), 10) == [10, 10, 10, 10, 11, 11]
+        shown = losses(2.0, math.nan, math.inf, 1.0, math.nan)
+        assert sizes_of(by_steps(2), shown, 10) == [10, 11, 11, 11, 12, 12]
+
+    def test_the_mean_of_finite_losses_is_finite(self) -> None:
+        schedule = LossChange(2, interval=1, maximum=512)
+        sizes_of(schedule, epochs_of([1.7e308, 1.7e308, 1.7e308]))
+        assert schedule.state_dict()["losses"] == [pytest.approx(1.7e308)]
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -300,6 +358,10 @@ class TestLossChange:
             ({"shrink": 0.0}, "0 < shrink <= 1 <= growth must hold, got 0.0 and 1.1"),
             ({"shrink": 1.5}, "got 1.5 and 1.1"),
             ({"growth": 0.9}, "got 0.5 and 0.9"),
+            ({"interval": 0}, "interval must be at least 1 of the epochs, got 0"),
+            ({"interval": 1.5}, "got 1.5"),
+            ({"interval": True}, "got True"),
+            ({"unit": "epoch"}, "unit must be 'steps' or 'epochs', got 'epoch'"),
         ],
     )
     def test_arguments_that_cannot_be_are_refused(self, arguments: dict, message: str) -> None:
