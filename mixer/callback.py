@@ -21,6 +21,7 @@ class MixingCallback(TrainerCallback):
     Args:
         begin: Takes up where the run stood, after the Trainer has set everything back.
         close_update: Counts the update that was just trained.
+        show_place: Puts the epoch right.
         mixing: Gives the controller of the present run.
         end_epoch: Is told that the loop's epoch ends, before the other callbacks are.
         callbacks: Gives the trainer's callbacks, among which a progress bar of the user's is found.
@@ -30,12 +31,14 @@ class MixingCallback(TrainerCallback):
         self,
         begin: Callable[[], None],
         close_update: Callable[[], None],
+        show_place: Callable[[], None],
         mixing: Callable[[], Mixing],
         end_epoch: Callable[[], None],
         callbacks: Callable[[], list[TrainerCallback]],
     ):
         self._begin = begin
         self._close_update = close_update
+        self._show_place = show_place
         self._mixing = mixing
         self._end_epoch = end_epoch
         self._callbacks = callbacks
@@ -54,7 +57,7 @@ class MixingCallback(TrainerCallback):
         self._close_update()
         mixing = self._mixing()
         clock = mixing.clock
-        state.epoch = clock.epoch
+        self._show_place()
         if not clock.counts_steps:
             state.max_steps = clock.max_steps
             _show_intervals(args, state, before, clock.progress)

@@ -66,7 +66,7 @@ class Clock:
         self._guessed_tokens = tokens_per_sample
         self.step = self.step_in_epoch = self.num_epochs_done = 0
         self.num_samples = self.num_tokens = self.samples_in_epoch = 0
-        self._warmup_share = self._least_progress = 0.0
+        self._warmup_share = self._least_progress = self._last_coverage = 0.0
         self._planned_steps = self._plan_steps()
         # Of the first size: the present one does not say how many epochs those steps are.
         by_steps = -(-self._planned_steps // self.steps_per_epoch)
@@ -92,9 +92,17 @@ class Clock:
         return self.num_epochs_done + self._epoch_share()
 
     @property
-    def epoch_progress(self) -> float:
-        """Share of the present epoch that is done, in (0, 1] once the run has begun."""
-        return 1.0 if self.at_epoch_end else self._epoch_share()
+    def epoch_coverage(self) -> float:
+        """Share of the present epoch's samples that was seen, in (0, 1] once the run has begun.
+
+        At an epoch's end it is that of this epoch: less than 1 where its rest was dropped.
+        """
+        return self._last_coverage if self.at_epoch_end else self.samples_in_epoch / self.whole_epoch
+
+    @property
+    def whole_epoch(self) -> int:
+        """Samples of an epoch, with those that are dropped."""
+        return self._whole_epoch
 
     @property
     def at_epoch_end(self) -> bool:
@@ -208,6 +216,7 @@ class Clock:
 
     def end_epoch(self) -> None:
         """Ends the present epoch, be it complete or not."""
+        self._last_coverage = self.samples_in_epoch / self._whole_epoch
         self.num_epochs_done += 1
         self.step_in_epoch = self.samples_in_epoch = 0
 
@@ -224,6 +233,7 @@ class Clock:
             "dropped_samples": self.dropped_samples,
             "warmup_share": self._warmup_share,
             "least_progress": self._least_progress,
+            "last_coverage": self._last_coverage,
         }
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
@@ -247,6 +257,7 @@ class Clock:
             setattr(self, name, whole_number(state[name], name, most=MOST_COUNT))
         self._warmup_share = finite_number(state["warmup_share"], "warmup_share", 0.0)
         self._least_progress = finite_number(state["least_progress"], "least_progress", 0.0)
+        self._last_coverage = finite_number(state.get("last_coverage", 1.0), "last_coverage", 0.0)  # older ones: whole
         if is_same:
             self._counts_steps = self._counts_steps and bool(state["counts_steps"])
             self.batch_size = whole_number(state["batch_size"], "batch_size", 1, MOST_SAMPLES_OF_AN_UPDATE)

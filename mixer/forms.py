@@ -135,7 +135,7 @@ class FormsMixin(LoadingMixin):
         self._set_signature_columns_if_needed()
         known: Any = self._signature_columns
         columns = [getattr(dataset, "column_names", None) for dataset in self._datasets()]
-        if not self.args.remove_unused_columns:
+        if not self._removes_columns:
             return len({frozenset(names) for names in columns if names}) <= 1
         return len({frozenset(names) & frozenset(known) for names in columns if names}) <= 1
 

@@ -76,12 +76,12 @@ class LoadingMixin(UpdateMixin):
         unseen = [
             number
             for number, stream in enumerate(self.streams)
-            if stream.is_memory or (_is_made(stream) and _goes_by_first(stream.data_collator or self.data_collator))
+            if stream.is_memory or (_is_made(stream) and goes_by_first(stream.data_collator or self.data_collator))
         ]
         is_unseen = len(self.streams) > 1 and any(stream.is_iterable or stream.is_memory for stream in self.streams)
-        is_unseen = is_unseen or (_goes_by_first(self.data_collator) and any(map(_is_made, self.streams)))
+        is_unseen = is_unseen or (goes_by_first(self.data_collator) and any(map(_is_made, self.streams)))
         self._set_signature_columns_if_needed()
-        taken: Any = self._signature_columns if self.args.remove_unused_columns else None
+        taken: Any = self._signature_columns if self._removes_columns else None
         loader.compare_columns([*unseen, *([-1] if is_unseen else [])], taken)
 
     def _prepare_input(self, data: Any) -> Any:
@@ -95,15 +95,33 @@ class LoadingMixin(UpdateMixin):
     def _data_seed(self) -> int:
         return self.args.seed if self.args.data_seed is None else self.args.data_seed
 
+    @property
+    def _most_per_micro_batch(self) -> int:
+        """Most samples of a micro-batch, until memory runs out."""
+        return int(self._train_batch_size)
+
+    @property
+    def _removes_columns(self) -> bool:
+        """Whether samples lose the columns that the model does not take before they are collated."""
+        return bool(self.args.remove_unused_columns)
+
+    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
+        return super()._remove_unused_columns(dataset, description) if self._removes_columns else dataset
+
+    def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
+        if not self._removes_columns:
+            return data_collator
+        return super()._get_collator_with_removed_columns(data_collator, description)
+
     def _micro_batch_options(self) -> MicroBatchOptions:
         args = self.args
         groups = args.train_sampling_strategy == "group_by_length"
         if not groups and self._max_tokens is None:
-            return MicroBatchOptions(self._train_batch_size)
+            return MicroBatchOptions(self._most_per_micro_batch)
         names = getattr(self.processing_class, "model_input_names", None) or ["input_ids"]
         sources = [preprocessed(stream.dataset, stream.preprocess) for stream in self.streams]
         lengths = Lengths(sources, args.length_column_name, names[0])
-        return MicroBatchOptions(self._train_batch_size, self._max_tokens, groups, lengths, self._agreement.most)
+        return MicroBatchOptions(self._most_per_micro_batch, self._max_tokens, groups, lengths, self._agreement.most)
 
     def _worker_options(self) -> WorkerOptions:
         args = self.args
@@ -147,7 +165,7 @@ class LoadingMixin(UpdateMixin):
     def _model_columns(self, columns: Columns) -> dict[str, Any]:
         """Does with columns what the default collator, and the removal of unused columns, do with samples."""
         self._set_signature_columns_if_needed()
-        known: Any = self._signature_columns if self.args.remove_unused_columns else columns
+        known: Any = self._signature_columns if self._removes_columns else columns
         inputs = {name: values for name, values in columns.items() if name in known}
         if "label" in inputs:
             label = inputs.pop("label")
@@ -184,7 +202,7 @@ class LoadingMixin(UpdateMixin):
         self._set_signature_columns_if_needed()
         taken: list[str] = list(self._signature_columns or ())
         columns = stream.dataset.column_names
-        if self.args.remove_unused_columns and not set(taken) & set(columns):
+        if self._removes_columns and not set(taken) & set(columns):
             raise ValueError(
                 f"Stream {stream.name!r}: of its columns {columns} the model takes none; it takes {taken}. Map the "
                 "data set to those, give the stream a preprocess, or set remove_unused_columns=False for a "
@@ -204,7 +222,15 @@ def _is_made(stream: Stream) -> bool:
     return not _is_arrow(stream.dataset) or stream.preprocess is not None
 
 
-def _goes_by_first(collator: Any) -> bool:
+def goes_by_first(collator: Any) -> bool:
+    """Whether a collator is one of transformers, all of which go by the columns of the first sample.
+
+    Args:
+        collator: The collator.
+
+    Returns:
+        Whether it is.
+    """
     return getattr(collator, "__module__", "").startswith("transformers.data")
 
 

@@ -150,7 +150,7 @@ class Window:
         self._has_begun = True
 
 
-def explain(step: int, rank: int, cap: MicroBatchCap, largest: Size, sizes: str, why_not_repeated: str) -> str:
+def explain(step: int, rank: int, cap: MicroBatchCap, largest: Size, smaller_cap: str, why_not_repeated: str) -> str:
     """Says what to do about an update that does not fit.
 
     Args:
@@ -158,7 +158,7 @@ def explain(step: int, rank: int, cap: MicroBatchCap, largest: Size, sizes: str,
         rank: The rank whose memory ran out.
         cap: The cap that it was cut by.
         largest: Its largest micro-batch.
-        sizes: What `batch_size` has to be for the samples of all ranks to stay what they are.
+        smaller_cap: Which arguments lower a cap in samples; `{}` stands for their number.
         why_not_repeated: Why it was not tried with a smaller cap.
 
     Returns:
@@ -174,6 +174,6 @@ def explain(step: int, rank: int, cap: MicroBatchCap, largest: Size, sizes: str,
     if smaller.max_tokens is not None:
         way_out = f"max_tokens_per_micro_batch={smaller.max_tokens}; the total batch stays"
     else:
-        way_out = f"per_device_train_batch_size={smaller.max_samples}, with batch_size={sizes} so that the total stays"
+        way_out = smaller_cap.format(smaller.max_samples)
     found = f"Update {step} ran out of memory on rank {rank} with micro-batches of at most {cap}."
     return f"{found} Set {way_out}. {why_not_repeated}"

@@ -81,7 +81,7 @@ class PacingMixin(SavingMixin):
             if batch:
                 self._set_learning_rate()
             else:  # nothing is left of the epoch: its rest was dropped, or the streams are exhausted
-                self.state.epoch = self.mixing.clock.epoch
+                self._show_place()
                 self._show_length()
                 self._stop_epoch()
         return batch, num_items
@@ -95,6 +95,10 @@ class PacingMixin(SavingMixin):
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
         self._gradient_norm = super()._get_grad_norm(*args, **kwargs)  # type: ignore[no-untyped-call]
         return self._gradient_norm
+
+    def _show_place(self) -> None:
+        """Tells the Trainer where in the data the run is, which it takes for a count of steps."""
+        self.state.epoch = self.mixing.clock.epoch
 
     def _show_length(self) -> None:
         """Tells the Trainer how many updates the run has, as far as is known; its callbacks and bars go by that."""

@@ -173,7 +173,7 @@ class Recorder:
             then.
         """
         self.settle()
-        entries = {"train_coverage": self._mixing.clock.epoch_progress}
+        entries = {"train_coverage": self._mixing.clock.epoch_coverage}
         if self._batch_size:
             entries["batch_size"] = self._batch_size
         if self._factor != 1.0:

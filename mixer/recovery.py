@@ -212,4 +212,8 @@ class RecoveryMixin(MethodsMixin):
             why = f"auto_find_batch_size=True cannot repeat the update: {self._obstacle}."
         else:
             why = "auto_find_batch_size=True repeats an update only where its micro-batches are the largest so far."
-        return explain(step, rank, self._present_loader.cap, largest, sizes, why)
+        return explain(step, rank, self._present_loader.cap, largest, self._smaller_cap(sizes), why)
+
+    def _smaller_cap(self, sizes: str) -> str:
+        """Says which arguments lower the cap; `{}` stands for the number of samples."""
+        return f"per_device_train_batch_size={{}}, with batch_size={sizes} so that the total stays"

@@ -253,7 +253,7 @@ class ResumingMixin(StoppingMixin):
     ) -> None:
         """Does what the Trainer does at an epoch's end, where the checkpoint was written just before that."""
         progress, control, clock = self._progress, self.control, self.mixing.clock
-        self.state.epoch = clock.epoch
+        self._show_place()
         assert progress is not None, "only a run that goes on has a saved epoch"  # noqa: S101
         self._load_rng_state(resume_from_checkpoint)
         self._ended_at = self.state.global_step

@@ -109,9 +109,10 @@ class Standalone:
     def coverage(self) -> float:
         """Share of the present epoch that was given, in [0, 1]; that of each stream is `mixing.coverage`."""
         if self._uncounted is None:
-            return self.mixing.clock.epoch_progress
+            return self.mixing.clock.epoch_coverage
         uncounted = self._uncounted.clocked(self._uncounted.counts)
-        return min(1.0, (self.mixing.clock.samples_in_epoch + uncounted) / self.mixing.clock.epoch_size)
+        clock = self.mixing.clock
+        return min(1.0, (clock.samples_in_epoch + uncounted) / clock.whole_epoch)
 
     @property
     def is_finished(self) -> bool:

@@ -324,4 +324,5 @@ class LossesMixin(Trainer):
 
 def _is_known(compute_loss: Any) -> bool:
     """Whether a `compute_loss` gives the model's loss, with or without an auxiliary one."""
-    return compute_loss is Trainer.compute_loss or getattr(compute_loss, "__module__", "") == "trl.trainer.sft_trainer"
+    known = ("trl.trainer.sft_trainer", "mixer.adaptive_batch_size")
+    return compute_loss is Trainer.compute_loss or getattr(compute_loss, "__module__", "") in known

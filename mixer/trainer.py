@@ -223,6 +223,7 @@ class MixingMixin(
                 MixingCallback(
                     self._take_up_progress,
                     self._close_update,
+                    self._show_place,
                     lambda: self.mixing,
                     self._take_stop_back,
                     lambda: handler.callbacks,

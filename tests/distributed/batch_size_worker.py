@@ -12,6 +12,7 @@ from transformers import TrainerCallback
 from mixer import AdaptiveBatchSizeTrainer, LossChange, MixingTrainer, schedules
 from tests.distributed.launch import end_with, message_of
 from tests.helpers import Tokens, arguments, build_model, weights_of
+from tests.published import run_script
 
 
 class _Record(TrainerCallback):
@@ -70,6 +71,15 @@ def dropping(folder: Path) -> dict[str, Any]:
     return {str(number): _published(folder / f"dropping-{number}", number, drop_last=True) for number in (0, 2)}
 
 
+def script(folder: Path) -> dict[str, Any]:
+    """The script of the published extension, as it is but for its import."""
+    rank = torch.distributed.get_rank()
+    return {
+        str(drop_last): run_script(folder / "model", folder / str(drop_last), drop_last, rank=rank)
+        for drop_last in (False, True)
+    }
+
+
 def by_hand(folder: Path) -> list[str]:
     """The errors of a size that only one rank sets, and of one with less than a sample a rank."""
     return [_error(folder / "one-rank", {1: 6}, every_rank=False), _error(folder / "too-small", {1: 1})]
@@ -95,7 +105,7 @@ def wrong_sizes(folder: Path) -> list[str]:
         def function(step: int, batch_size: int, wrong: float = wrong) -> Any:
             return wrong if step == 2 else batch_size
 
-        trainer = AdaptiveBatchSizeTrainer(function, build_model("llama"), args, train_dataset=Tokens(40, 1))
+        trainer = AdaptiveBatchSizeTrainer(function, None, build_model("llama"), args, train_dataset=Tokens(40, 1))
         messages.append(message_of(trainer.train))
     return messages
 
@@ -119,7 +129,7 @@ def schedules_agree(folder: Path) -> str:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    names = ("published", "dropping", "by_hand", "wrong_sizes", "schedules_agree")
+    names = ("published", "dropping", "script", "by_hand", "wrong_sizes", "schedules_agree")
     results = {name: globals()[name](folder / name) for name in names}
     end_with(results, folder, "batch-size")
 

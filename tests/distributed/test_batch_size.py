@@ -8,11 +8,13 @@ import pytest
 from mixer import Ledger
 from tests.distributed.launch import results_of
 from tests.distributed.warm import launch_warm
+from tests.published import EPOCHS, lines_of, write_model
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("batch-size")
+    write_model(path / "script" / "model")
     launch_warm("batch_size_worker.py", path)
     return path
 
@@ -39,7 +41,21 @@ def test_the_published_example(results: list[dict[str, Any]], num_workers: str) 
 def test_the_published_example_where_the_last_batch_is_dropped(results: list[dict[str, Any]], num_workers: str) -> None:
     first, second = (result["dropping"][num_workers] for result in results)
     assert first["own_sizes"] == second["own_sizes"] == [*[1] * 5, *[2, 2], *[2, 2], *[2, 3], *[3]]
-    assert [epoch for _, epoch, _ in first["logs"]][-1] == 5.0
+    # 10 + 8 + 8 + 10 + 6 samples of five times 10; the coverage is that of each epoch.
+    assert [epoch for _, epoch, _ in first["logs"]][-1] == pytest.approx(4.2)
+    assert [coverage for coverage, _, _ in first["logs"]] == pytest.approx(
+        [*[0.2, 0.4, 0.6, 0.8, 1.0], *[0.4, 0.8], *[0.4, 0.8], *[0.4, 1.0], 0.6]
+    )
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_the_published_script_shows_its_coverage_epochs_and_sizes(
+    results: list[dict[str, Any]], drop_last: bool
+) -> None:
+    for result in results:
+        shown = result["script"][str(drop_last)]
+        assert shown["lines"] == [pytest.approx(line) for line in lines_of(2, drop_last)]
+        assert shown["rows"] == [rows for epoch in EPOCHS[2, drop_last] for rows in epoch]
 
 
 def test_a_size_that_one_rank_sets_alone_is_refused_on_both(results: list[dict[str, Any]]) -> None:

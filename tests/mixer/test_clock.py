@@ -59,16 +59,25 @@ class TestProgress:
             clock.tick()
             epochs.append(clock.epoch)
             progress.append(clock.progress)
-            in_epoch.append(clock.epoch_progress)
+            in_epoch.append(clock.epoch_coverage)
             ends.append(clock.at_epoch_end)
         assert epochs == pytest.approx([1 / 3, 2 / 3, 1, 4 / 3, 5 / 3, 2])
         assert progress == pytest.approx([1 / 6, 1 / 3, 1 / 2, 2 / 3, 5 / 6, 1])
-        assert in_epoch == pytest.approx([1 / 3, 2 / 3, 1, 1 / 3, 2 / 3, 1])
+        assert in_epoch == pytest.approx([0.4, 0.8, 1, 0.4, 0.8, 1])
         assert ends == [False, False, True, False, False, True]
+
+    def test_what_is_dropped_is_not_seen(self) -> None:
+        """By steps the epoch is done, of 10 samples 8 were seen."""
+        clock = Clock(batch_size=4, epoch_size=10, budget=Budget(epochs=2), drop_unit=4)
+        shown = []
+        for _ in range(4):
+            clock.tick()
+            shown.append((clock.epoch, clock.epoch_coverage))
+        assert shown == [(0.5, 0.4), (1.0, 0.8), (1.5, 0.4), (2.0, 0.8)]
 
     def test_before_the_first_update_all_is_zero(self) -> None:
         clock = Clock(batch_size=4, epoch_size=10, budget=Budget(epochs=2))
-        assert (clock.step, clock.progress, clock.epoch, clock.epoch_progress) == (0, 0.0, 0.0, 0.0)
+        assert (clock.step, clock.progress, clock.epoch, clock.epoch_coverage) == (0, 0.0, 0.0, 0.0)
         assert not clock.at_epoch_end
 
     @given(batch_size=st.integers(1, 9), epoch_size=st.integers(1, 60), num_epochs=st.floats(0.1, 4))
@@ -78,7 +87,7 @@ class TestProgress:
         for _ in range(clock.max_steps):
             clock.tick()
             seen.append(clock.progress)
-            assert 0 < clock.epoch_progress <= 1
+            assert 0 < clock.epoch_coverage <= 1
         assert seen == sorted(set(seen))
         assert seen[-1] == 1.0
         clock.tick()

@@ -36,11 +36,11 @@ class TestLayout:
     def test_a_pass_of_the_trainer_may_be_smaller_than_an_update(self) -> None:
         clock = Clock(batch_size=8, epoch_size=20, budget=Budget(epochs=2), pass_size=3)
         clock.tick()
-        assert (clock.epoch, clock.epoch_progress) == (3 / 7, 3 / 7)
+        assert (clock.epoch, clock.epoch_coverage) == (3 / 7, 8 / 20)
         clock.tick()
         assert (clock.epoch, clock.steps_left_in_epoch) == (6 / 7, 1)
         clock.tick()
-        assert (clock.epoch, clock.epoch_progress, clock.num_samples) == (1.0, 1.0, 20)
+        assert (clock.epoch, clock.epoch_coverage, clock.num_samples) == (1.0, 1.0, 20)
 
     def test_the_streams_may_end_the_run_in_the_midst_of_an_epoch(self) -> None:
         assert Clock(4, 10, Budget(epochs=9), max_samples=25).planned_steps == 8

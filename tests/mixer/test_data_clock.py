@@ -65,7 +65,7 @@ class TestEpochs:
         assert clock.drop_rest() == 0  # 6 are left for a batch of 4
         clock.resize(7)
         assert clock.drop_rest() == 6
-        assert (clock.num_epochs_done, clock.epoch, clock.at_epoch_end) == (1, 1.0, True)
+        assert (clock.num_epochs_done, clock.epoch, clock.at_epoch_end, clock.epoch_coverage) == (1, 1.0, True, 0.4)
         assert clock.next_total() == 7
 
     def test_a_batch_larger_than_an_epoch_is_the_epoch(self) -> None:
@@ -77,7 +77,7 @@ class TestEpochs:
         while clock.progress < 1.0:
             totals.append(clock.next_total())
             clock.tick()
-            coverage.append((round(clock.epoch_progress, 9), round(clock.epoch, 9)))
+            coverage.append((round(clock.epoch_coverage, 9), round(clock.epoch, 9)))
             clock.resize(2 * (1 + clock.step // 5))
         assert totals == [2] * 5 + [4, 4, 2] + [4, 4, 2] + [6, 4] + [6]
         assert coverage == [
@@ -237,6 +237,18 @@ class TestState:
         assert resumed.state_dict() == clock.state_dict()
         assert run(resumed, sizes) == run(clock, sizes)
         assert resumed.state_dict() == clock.state_dict()
+
+    def test_the_coverage_of_an_epoch_that_ended_is_remembered(self) -> None:
+        clock, resumed = (data_clock(10, 4, drop=True) for _ in range(2))
+        clock.tick()
+        clock.tick()
+        clock.drop_rest()
+        state = clock.state_dict()
+        resumed.load_state_dict(state)
+        assert resumed.epoch_coverage == clock.epoch_coverage == 0.8
+        del state["last_coverage"]  # an older version
+        resumed.load_state_dict(state)
+        assert resumed.epoch_coverage == 1.0
 
     def test_a_size_set_by_hand_is_remembered(self) -> None:
         clock, resumed = (Clock(4, 10, Budget(epochs=2)) for _ in range(2))

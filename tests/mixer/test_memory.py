@@ -73,13 +73,14 @@ def test_what_counts_as_out_of_memory(error: Exception, expected: bool) -> None:
 
 
 def test_the_explanation_names_the_cap_to_set() -> None:
-    text = explain(12, 1, MicroBatchCap(16), Size(16, 900), "64", "And why.")
+    smaller = "per_device_train_batch_size={}, with batch_size=64 so that the total stays"
+    text = explain(12, 1, MicroBatchCap(16), Size(16, 900), smaller, "And why.")
     assert text == (
         "Update 12 ran out of memory on rank 1 with micro-batches of at most 16 samples. Set "
         "per_device_train_batch_size=8, with batch_size=64 so that the total stays. And why."
     )
-    assert "Set max_tokens_per_micro_batch=450;" in explain(1, 0, MicroBatchCap(16, 1000), Size(16, 900), "64", "")
-    assert "a single sample (of 900 elements" in explain(1, 0, MicroBatchCap(1), Size(1, 900), "64", "")
+    assert "Set max_tokens_per_micro_batch=450;" in explain(1, 0, MicroBatchCap(16, 1000), Size(16, 900), smaller, "")
+    assert "a single sample (of 900 elements" in explain(1, 0, MicroBatchCap(1), Size(1, 900), smaller, "")
     assert issubclass(MicroBatchMemoryError, torch.OutOfMemoryError)
 
 

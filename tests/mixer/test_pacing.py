@@ -418,7 +418,7 @@ class TestWrongSizes:
 
     def test_a_size_beside_the_function_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(TypeError, match="give it to a MixingTrainer instead"):
-            AdaptiveBatchSizeTrainer(doubling, build_model("llama"), arguments(tmp_path), batch_size=3)
+            AdaptiveBatchSizeTrainer(doubling, model=build_model("llama"), args=arguments(tmp_path), batch_size=3)
 
     def test_no_steps_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="max_steps=0 trains nothing"):

@@ -101,6 +101,7 @@ def test_a_probe_of_another_type_is_refused(tmp_path: Path) -> None:
 def test_a_trainer_of_batch_sizes_can_probe_too(tmp_path: Path) -> None:
     trainer = AdaptiveBatchSizeTrainer(
         lambda step, size: 4 + step,
+        None,
         build_model("llama"),
         arguments(tmp_path),
         train_dataset=three_streams(),

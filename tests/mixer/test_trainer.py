@@ -418,7 +418,7 @@ def test_log_entries_and_ledger_add_up(tmp_path: Path) -> None:
         assert entry[f"loss/{name}"] == pytest.approx(expected, rel=1e-9)
         assert entry[f"coverage/{name}"] == group["coverage"].iloc[-1]
         assert entry[f"weight/{name}"] == group["weight"].iloc[-1]
-    assert entry["train_coverage"] == pytest.approx(4 / 5)  # four of the five updates of an epoch of 37 samples
+    assert entry["train_coverage"] == pytest.approx(36 / 37)
 
 
 def test_tokens_and_items_are_counted_without_padding(tmp_path: Path) -> None:
