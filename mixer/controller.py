@@ -111,6 +111,11 @@ class Mixing:
         return dict(zip(self.names, self._weights.value.tolist(), strict=True))
 
     @property
+    def weighs_losses(self) -> bool:
+        """Whether the streams' losses are multiplied by factors in the next update, by the policy or by their own."""
+        return self.planner.weigh_losses(self._weights.loss_weights) is not None
+
+    @property
     def manual_weights(self) -> dict[str, float] | None:
         """The weights set by hand, by name, or `None`."""
         manual = self._weights.manual

@@ -264,8 +264,8 @@ def warn_of_forwards(num_streams: int, batch_size: int, args: TrainingArguments)
     alone = min(num_streams, batch_size)
     if alone > max(_MANY_STREAMS, together) and args.process_index == 0:
         logger.warning(
-            "Streams differ (in columns, collator, labels, loss or head, or a method or probe asks for it), so each of "
-            "the %d streams has micro-batches of its own: an update of %d samples takes %d forwards or more in place "
-            "of %d. Bring streams to one form, or make fewer of them.",
+            "Streams differ in columns, collator, labels, loss or head, or their losses are weighed, or a method or "
+            "probe asks for it, so each of the %d streams has micro-batches of its own: an update of %d samples takes "
+            "%d forwards or more in place of %d. Bring streams to one form, or make fewer of them.",
             *(num_streams, batch_size, alone, together),
         )

@@ -212,7 +212,7 @@ class MixingMixin(
             self._attach_methods(with_conflict(methods, conflict), self._data_seed)
             check_conflict(self, schedule, self._methods)
             self._check_engine()
-            if self._wants_one_stream_each:
+            if self._wants_one_stream_each or self._mixing.weighs_losses:
                 warn_of_forwards(len(self.streams), size.value, self.args)
             handler = self.callback_handler
             take_bars(handler.callbacks, lambda: self.mixing)
