@@ -12,6 +12,7 @@ from typing import Any
 
 from mixer.bounded import load_json
 from mixer.digests import digests_of, find_damaged
+from mixer.weight_files import find_saved_again, is_of_model
 
 STATE_FILE = "mixing.json"
 MARKER_FILE = "complete.json"
@@ -205,11 +206,12 @@ def read_marker(checkpoint: Path) -> dict[str, Any] | None:
     return marker if are_mappings else None
 
 
-def find_problem(checkpoint: Path) -> str | None:
+def find_problem(checkpoint: Path, allow_inexact: bool = False) -> str | None:
     """Says why a run cannot go on from a checkpoint.
 
     Args:
         checkpoint: The checkpoint's folder.
+        allow_inexact: Whether weights that were saved again since, in other files, are good enough.
 
     Returns:
         What is wrong, with the name of the file; `None` if nothing is.
@@ -223,7 +225,7 @@ def find_problem(checkpoint: Path) -> str | None:
     version = marker.get("format")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         return newer_version(MARKER_FILE, version, FORMAT_VERSION)
-    problem = _find_damage(checkpoint, marker)
+    problem = _find_damage(checkpoint, marker, allow_inexact)
     if problem is not None:
         return problem
     if STATE_FILE not in marker["files"]:
@@ -235,18 +237,24 @@ def find_problem(checkpoint: Path) -> str | None:
     return None
 
 
-def _find_damage(checkpoint: Path, marker: Mapping[str, Any]) -> str | None:
+def _find_damage(checkpoint: Path, marker: Mapping[str, Any], allow_inexact: bool) -> str | None:
     """Says which of the files that a marker lists is not what was written."""
-    for name in (*marker["files"], *marker.get("digests", {})):
+    files, digests = marker["files"], marker.get("digests", {})
+    for name in (*files, *digests):
         if ".." in Path(name).parts or Path(name).is_absolute():
             return f"{MARKER_FILE} is damaged: it lists {name!r}, which is not in the checkpoint"
-    for name, size in marker["files"].items():
+    again = find_saved_again(checkpoint, files)
+    if again is not None and not allow_inexact:
+        return f"its weights were saved again, as {again}; allow_inexact=True goes on with those"
+    if again is not None:
+        files, digests = ({name: one for name, one in of.items() if not is_of_model(name)} for of in (files, digests))
+    for name, size in files.items():
         path = checkpoint / name
         if not path.is_file():
             return f"{name} is missing"
         if path.stat().st_size != size:
             return f"{name} is torn: it has {path.stat().st_size} bytes instead of {size}"
-    damaged = find_damaged(checkpoint, marker.get("digests", {}))
+    damaged = find_damaged(checkpoint, digests)
     if damaged is not None:
         return f"{damaged} is damaged: its content is not what was written"
     return None

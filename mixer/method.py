@@ -29,7 +29,6 @@ class Run:
 
     Args:
         streams: The streams, in order.
-        seed: The seed of the data.
         rank: This rank.
         world_size: Number of ranks.
         is_writer: Whether this process writes files that the others of its machine read.
@@ -41,7 +40,6 @@ class Run:
     """
 
     streams: Sequence[Stream]
-    seed: int
     rank: int
     world_size: int
     is_writer: bool
@@ -50,6 +48,11 @@ class Run:
     planner: Callable[[], Planner]
     runs: SideRuns
     skipped: frozenset[int] = frozenset()
+
+    @property
+    def seed(self) -> int:
+        """The seed of the data, as the training arguments say it when the run begins."""
+        return self.planner().seed
 
     def stream_id(self, name: str, asked_by: str) -> int:
         """Finds a stream.

@@ -35,7 +35,7 @@ class MethodsMixin(SavingMixin):
     _num_terms: int = 0  # those updates
     _num_first: int = 0  # micro-batches of the present update that go first and are to come yet
 
-    def _attach_methods(self, methods: object, seed: int) -> None:
+    def _attach_methods(self, methods: object) -> None:
         """Makes methods of the buffers among the streams and those that the user gives, and shows them the run."""
         own = [stream.dataset.as_method(stream.name) for stream in self.streams if stream.is_memory]
         self._methods = (*own, *as_methods(methods))
@@ -43,7 +43,6 @@ class MethodsMixin(SavingMixin):
         self._check_names()
         self._method_run = Run(
             streams=tuple(self.streams),
-            seed=seed,
             rank=self.args.process_index,
             world_size=self.args.world_size,
             is_writer=self.args.local_process_index == 0,

@@ -55,7 +55,7 @@ class Planner:
         own = np.array([stream.loss_weight for stream in streams], dtype=np.float64)
         self._loss_weights = None if (own == 1).all() else own
         self.seen: Int64Array = np.zeros(len(self.streams), dtype=np.int64)
-        self._seed = seed
+        self.seed = seed
         self._drawing = drawing
         self._groups = Groups(streams, groupings)
         self._lookup = DrawerLookup(self.drawers)
@@ -247,13 +247,13 @@ class Planner:
     def _draw_counts(self, shares: FloatArray, total: int, step: int) -> tuple[Int64Array, FloatArray]:
         if self._drawing == "exact":
             return apportion(shares, total, self._carry)
-        random = np.random.default_rng([self._seed % 2**63, step, int(np.count_nonzero(shares))])
+        random = np.random.default_rng([self.seed % 2**63, step, int(np.count_nonzero(shares))])
         return random.multinomial(total, shares), self._carry
 
     def state_dict(self) -> dict[str, Any]:
         """Gives every stream's state and what it is owed, as plain data."""
         return {
-            "seed": self._seed,
+            "seed": self.seed,
             "streams": {
                 stream.name: {**drawer.state_dict(), "seen": int(seen), "owed": owed, "owed_on_top": on_top}
                 for stream, drawer, seen, owed, on_top in zip(
@@ -281,8 +281,8 @@ class Planner:
         is_same = list(saved) == names
         if not (is_same or allow_inexact):
             raise ValueError(f"the streams were {list(saved)} when the run was saved and are {names} now")
-        if state["seed"] != self._seed and not allow_inexact:
-            raise ValueError(f"the data seed was {state['seed']} when the run was saved and is {self._seed} now")
+        if state["seed"] != self.seed and not allow_inexact:
+            raise ValueError(f"the data seed was {state['seed']} when the run was saved and is {self.seed} now")
         for name, drawer in zip(names, self.drawers, strict=True):
             try:
                 if name in saved:

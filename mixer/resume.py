@@ -21,20 +21,23 @@ class Choice:
         passed_over: What was wrong with each newer one, by its folder.
         ended: Whether the run that wrote it came to its end.
         error: Why the choice that was asked for cannot be had.
+        inexact: What is wrong with it, where it is taken all the same.
     """
 
     checkpoint: str | None = None
     passed_over: dict[str, str] = field(default_factory=dict)
     ended: bool = False
     error: str | None = None
+    inexact: str | None = None
 
 
-def newest_complete(output_dir: Path, among: Collection[str] | None = None) -> Choice:
+def newest_complete(output_dir: Path, among: Collection[str] | None = None, allow_inexact: bool = False) -> Choice:
     """Finds the newest checkpoint that is complete and intact.
 
     Args:
         output_dir: The run's output folder.
         among: Names of those that are so on the other nodes too; `None` where there are none with disks of their own.
+        allow_inexact: See `find_problem`.
 
     Returns:
         The choice; its `checkpoint` is `None` if there is none.
@@ -42,27 +45,36 @@ def newest_complete(output_dir: Path, among: Collection[str] | None = None) -> C
     put_back(output_dir)
     passed_over: dict[str, str] = {}
     for checkpoint in list_checkpoints(output_dir):
-        problem = _why_not(checkpoint)
+        problem = _why_not(checkpoint, allow_inexact)
         if problem is None and among is not None and checkpoint.name not in among:
             problem = "another node, on its own disk, does not have it or not the whole of it"
         if problem is None:
-            marker = read_marker(checkpoint) or {}
-            return Choice(str(checkpoint), passed_over, bool(marker.get("ended", False)))
+            return _chosen(str(checkpoint), passed_over, allow_inexact)
         passed_over[str(checkpoint)] = problem
     return Choice(None, passed_over)
 
 
-def usable_names(output_dir: Path) -> list[str]:
+def _chosen(checkpoint: str, passed_over: dict[str, str], allow_inexact: bool) -> Choice:
+    marker, inexact = read_marker(Path(checkpoint)) or {}, None
+    if allow_inexact:
+        inexact = find_problem(Path(checkpoint))
+    return Choice(checkpoint, passed_over, bool(marker.get("ended", False)), inexact=inexact)
+
+
+def usable_names(output_dir: Path, allow_inexact: bool = False) -> list[str]:
     """Lists the checkpoints that a run can go on from.
 
     Args:
         output_dir: The run's output folder.
+        allow_inexact: See `find_problem`.
 
     Returns:
         Their names.
     """
     put_back(output_dir)
-    return [checkpoint.name for checkpoint in list_checkpoints(output_dir) if _why_not(checkpoint) is None]
+    return [
+        checkpoint.name for checkpoint in list_checkpoints(output_dir) if _why_not(checkpoint, allow_inexact) is None
+    ]
 
 
 def none_in_common(output_dir: Path, by_node: Mapping[int, Collection[str]]) -> str:
@@ -82,26 +94,29 @@ def none_in_common(output_dir: Path, by_node: Mapping[int, Collection[str]]) -> 
     )
 
 
-def _why_not(checkpoint: Path) -> str | None:
-    problem = find_problem(checkpoint)
+def _why_not(checkpoint: Path, allow_inexact: bool) -> str | None:
+    problem = find_problem(checkpoint, allow_inexact)
     if problem is None and (read_marker(checkpoint) or {}).get("superseded", False):
         return "a run has begun anew, or at an earlier step, since it was saved"
     return problem
 
 
-def choose(output_dir: Path, asked: str | bool, among: Collection[str] | None = None) -> Choice:
+def choose(
+    output_dir: Path, asked: str | bool, among: Collection[str] | None = None, allow_inexact: bool = False
+) -> Choice:
     """Chooses as `Trainer.train` was told to.
 
     Args:
         output_dir: The run's output folder.
         asked: A checkpoint's folder, or `True` for the newest.
         among: As for `newest_complete`.
+        allow_inexact: See `find_problem`.
 
     Returns:
         The choice, its `error` set if what was asked for cannot be had.
     """
     if isinstance(asked, bool):
-        choice = newest_complete(output_dir, among)
+        choice = newest_complete(output_dir, among, allow_inexact)
         if choice.checkpoint is not None:
             return choice
         wrong = "; ".join(f"{path}: {problem}" for path, problem in choice.passed_over.items())
@@ -111,10 +126,10 @@ def choose(output_dir: Path, asked: str | bool, among: Collection[str] | None = 
             "without resume_from_checkpoint; `mixer train --resume auto` does so where there is none."
         )
     put_back(Path(asked).parent)
-    problem = find_problem(Path(asked))
+    problem = find_problem(Path(asked), allow_inexact)
     if problem is None:
-        return Choice(asked, ended=bool((read_marker(Path(asked)) or {}).get("ended", False)))
-    other = newest_complete(Path(asked).parent, among).checkpoint
+        return _chosen(asked, {}, allow_inexact)
+    other = newest_complete(Path(asked).parent, among, allow_inexact).checkpoint
     way_out = (
         "There is no other checkpoint beside it to resume from: start anew without resume_from_checkpoint (from its "
         "weights, if those are whole)."
@@ -146,10 +161,12 @@ def agree(choice: Choice | None, gather: Callable[[bytes], list[bytes]]) -> Choi
 
 
 def warn_of_passed_over(choice: Choice) -> None:
-    """Says which newer checkpoints are not used, and why.
+    """Says which newer checkpoints are not used, and why; and what is wrong with the one that is.
 
     Args:
         choice: The choice.
     """
     for path, problem in choice.passed_over.items():
         logger.warning("Checkpoint %s is passed over: %s.", path, problem)
+    if choice.inexact is not None:
+        logger.warning("Resumed inexactly from %s: %s.", choice.checkpoint, choice.inexact)

@@ -120,7 +120,9 @@ class ResumingMixin(StoppingMixin):
         among = self._usable_on_all_nodes(folder) if self.args.save_on_each_node else None
 
         def choose_own() -> Choice:
-            return newest_complete(folder, among) if asked is None else choose(folder, asked, among)
+            if asked is None:
+                return newest_complete(folder, among, self._allow_inexact)
+            return choose(folder, asked, among, self._allow_inexact)
 
         own = self._agreement.together(lambda: choose_own() if saves else None)
         choice = agree(own, self._agreement.gather_bytes)
@@ -135,7 +137,8 @@ class ResumingMixin(StoppingMixin):
 
     def _usable_on_all_nodes(self, folder: Path) -> set[str]:
         """Names the checkpoints that every node can go on from, of those on its own disk."""
-        own = self._agreement.together(lambda: usable_names(folder) if self.args.should_save else None)
+        saves, allow_inexact = self.args.should_save, self._allow_inexact
+        own = self._agreement.together(lambda: usable_names(folder, allow_inexact) if saves else None)
         by_rank = [json.loads(text) for text in self._agreement.gather_bytes(json.dumps(own).encode())]
         by_node = {rank: set(names) for rank, names in enumerate(by_rank) if names is not None}
         common = set.intersection(*by_node.values())

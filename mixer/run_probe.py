@@ -39,7 +39,7 @@ class RunProbe:
         seed: int,
     ):
         self.options, self.intervals, self.variance = options, intervals, variance
-        self._names, self._world_size, self._seed = tuple(names), world_size, seed
+        self._names, self._world_size, self.seed = tuple(names), world_size, seed
         self._told: set[str] = set()  # parameters that a warning has named
         self._probes: dict[tuple[str, bool], GradientProbe] = {}
         self._present: GradientProbe | None = None
@@ -112,7 +112,7 @@ class RunProbe:
             homogeneous=homogeneous,
             exact_accumulate=self.options.exact_accumulate,
             sketch_size=self.options.sketch_size,
-            seed=self._seed,
+            seed=self.seed,
             world_size=self._world_size,
             told=self._told,
         )

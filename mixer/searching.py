@@ -3,13 +3,12 @@
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
 
-from mixer.assembly import MixtureOptions
 from mixer.folder_names import folder_name
 from mixer.ledger import Ledger
 from mixer.methods import MethodsMixin
@@ -39,7 +38,6 @@ class _PrunedElsewhere(Exception):  # noqa: N818
 class SearchingMixin(MethodsMixin):
     """A Trainer whose trials know nothing of each other."""
 
-    _mixture: MixtureOptions
     _start: _Start | None = None  # of the present search
 
     def hyperparameter_search(
@@ -143,17 +141,12 @@ class SearchingMixin(MethodsMixin):
 
     def _begin_anew(self, start: _Start) -> None:
         """Puts everything back that a run leaves behind and the next one does not begin anew by itself."""
-        self._mixture = replace(self._mixture, seed=self._data_seed)
         self.mixing.set_weights(start.weights)
         self.mixing.set_batch_size(start.batch_size)
         num_own = sum(stream.is_memory for stream in self.streams)
-        self._attach_methods(self._methods[num_own:], self._data_seed)
+        self._attach_methods(self._methods[num_own:])
         for method in self._methods:
             method.load(start.folder / folder_name(method.name), self._allow_inexact)
-
-    @property
-    def _data_seed(self) -> int:
-        raise NotImplementedError
 
     def _check_options(self) -> None:
         """Refuses options that do not fit together, those of a trial too."""

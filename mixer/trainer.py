@@ -209,7 +209,7 @@ class MixingMixin(
             check_own_weights(self._policy, describe(self.streams), self._mixing.weights)
             self._agreement = Agreement(self.args.world_size, len(self.streams), self.args.ddp_timeout_delta)
             self._recorder = self._new_recorder(self._mixing)
-            self._attach_methods(with_conflict(methods, conflict), self._data_seed)
+            self._attach_methods(with_conflict(methods, conflict))
             check_conflict(self, schedule, self._methods)
             self._check_engine()
             if self._wants_one_stream_each or self._mixing.weighs_losses:
@@ -267,6 +267,7 @@ class MixingMixin(
 
     def _begin_run(self, resume_from: str | None) -> None:
         mixing, progress = self.mixing, None
+        self._take_seed()
         # What a rank found out of its first samples holds for all.
         self._wants_one_stream_each = bool(self._agreement.most(int(self._wants_one_stream_each)))
         if resume_from is None:
@@ -290,6 +291,12 @@ class MixingMixin(
         self._rows_from = None if resume_from is None else Path(resume_from)
         self._detach_tracker()
         self._reporting.hook()  # callbacks may have been added
+
+    def _take_seed(self) -> None:
+        """Goes by the seed that the arguments have now: it may be another one than at construction."""
+        self._mixture = replace(self._mixture, seed=self._data_seed)
+        if self._run_probe is not None:
+            self._run_probe.seed = self.args.seed
 
     def _resume(self, mixing: Mixing, checkpoint: str) -> Progress:
         state, manual, manual_size = read_state(Path(checkpoint)), mixing.manual_weights, mixing.manual_batch_size

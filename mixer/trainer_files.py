@@ -12,13 +12,14 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_pt_utils import safe_globals
 
-from mixer.bounded import DAMAGE
+from mixer.bounded import DAMAGE, finite_number, whole_number
+from mixer.checkpoint import STATE_FILE, read_state
 from mixer.printable import printable
 from mixer.shortened import shortened
 
 
 def check_trainer_state(checkpoint: Path) -> None:
-    """Refuses a checkpoint whose state of the Trainer cannot be read.
+    """Refuses a checkpoint whose state of the Trainer cannot be read, or counts what no run can have done.
 
     Args:
         checkpoint: The checkpoint's folder.
@@ -28,9 +29,32 @@ def check_trainer_state(checkpoint: Path) -> None:
     """
     path = checkpoint / TRAINER_STATE_NAME
     try:
-        TrainerState.load_from_json(str(path))
+        state = TrainerState.load_from_json(str(path))
+        _check_numbers(state)
+        _check_step(state.global_step, checkpoint)
     except (OSError, ValueError, *DAMAGE) as error:
         raise _unreadable(path, error) from error
+
+
+def _check_numbers(state: TrainerState) -> None:
+    for name in ("global_step", "max_steps", "num_train_epochs", "num_input_tokens_seen"):
+        whole_number(getattr(state, name), name)
+    for name in ("epoch", "logging_steps", "eval_steps", "save_steps", "total_flos"):
+        finite_number(getattr(state, name), name, least=0)
+    for name in ("train_batch_size", "best_global_step"):
+        if getattr(state, name) is not None:
+            whole_number(getattr(state, name), name)
+    if state.best_metric is not None and not isinstance(state.best_metric, int | float):
+        raise ValueError(f"best_metric must be a number, but {state.best_metric!r} was saved")
+    if not all(isinstance(entry, dict) for entry in state.log_history):
+        raise ValueError("log_history must be a list of entries")
+
+
+def _check_step(step: int, checkpoint: Path) -> None:
+    """Refuses a step that is not that of the mixture, which is written beside it."""
+    clock = read_state(checkpoint)["clock"] if (checkpoint / STATE_FILE).is_file() else {}
+    if clock.get("step", step) != step:
+        raise ValueError(f"global_step is {step}, and {STATE_FILE} is of step {clock['step']}")
 
 
 @contextlib.contextmanager

@@ -70,7 +70,7 @@ DIFFERENCES = {
     "model.",
     "ignore_data_skip": "Has no effect: streams go on at the very sample, without passing over any.",
     "seed": "Draws each stream's order by a key of its own, another order than the Trainer's; random samples and "
-    "collators draw by it too, whoever loads them.",
+    "collators draw by it too, whoever loads them. What it is when `train` begins rules.",
     "data_seed": "In place of `seed` for all that it draws of the data.",
     "accelerator_config": "`even_batches` and `use_seedable_sampler` act on evaluation alone: a mixture's counts on "
     "the ranks are exact in any case, and its orders have keys.",

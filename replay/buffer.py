@@ -85,6 +85,7 @@ class ReplayBuffer(Memory):
                 f"selection={self.selection.name} chooses among all samples of a task at once: set is_online=False and "
                 "call remember(...) at the end of each task."
             )
+        self._derives_key = seed is None
         if seed is not None:
             self.start_if_new(int(seed))
 
@@ -226,6 +227,8 @@ class ReplayBuffer(Memory):
 
     def new_drawer(self, key: int) -> BufferDrawer:
         """Gives what draws from the buffer; see `mixer.drawer.GrowingDataset`."""
+        if self._derives_key and not self.num_offered:
+            self.key = None  # the run may begin with another seed than it was made with
         self.start_if_new(key)
         return BufferDrawer(self)
 

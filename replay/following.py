@@ -35,7 +35,6 @@ def follow(buffer: Fed, name: str, streams: Sequence[Stream], planner: Callable[
     nobody: Any = SimpleNamespace()
     run = Run(
         streams=streams,
-        seed=0,
         rank=0,
         world_size=1,
         is_writer=True,

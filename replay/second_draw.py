@@ -69,7 +69,7 @@ class SecondDraw:
 
     def new_drawer(self, key: int) -> BufferDrawer:
         """Gives what draws from the buffer; see `mixer.drawer.GrowingDataset`."""
-        if self.key is None:
+        if self.key is None or (self.key != key and not self.num_drawn):
             self.begin(key)
         return _SecondDrawer(self)
 

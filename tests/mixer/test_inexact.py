@@ -5,13 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from transformers import LlamaForCausalLM
 
 from mixer import LossChange, MixingTrainer, PiKE, Stream, Uniform
 from mixer.budget import Budget
 from mixer.clock import Clock
 from mixer.controller import Mixing
 from mixer.planner import Planner
-from tests.helpers import Tokens, arguments, build_model
+from tests.helpers import Tokens, arguments, build_model, weights_of
 
 
 def _mixing(lengths: dict[str, int], policy: Any = None, seed: int = 0) -> Mixing:
@@ -132,6 +134,42 @@ def test_a_run_that_fits_is_resumed_exactly_even_if_it_need_not_be(tmp_path: Pat
     resumed = _trainer(tmp_path / "parts", streams, max_steps=6, allow_inexact=True)
     resumed.train(resume_from_checkpoint=str(tmp_path / "parts" / "checkpoint-3"))
     assert resumed.ledger.to_pandas().equals(whole.ledger.to_pandas())
+
+
+def _save_in_shards(checkpoint: Path) -> None:
+    model = LlamaForCausalLM.from_pretrained(checkpoint)
+    model.config.made_of = "shards"  # another size than the run's own
+    (checkpoint / "model.safetensors").unlink()
+    model.save_pretrained(checkpoint, max_shard_size="5KB")
+    assert (checkpoint / "model.safetensors.index.json").is_file()
+
+
+def test_weights_that_were_saved_again_in_shards_are_taken_if_told_to(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    streams = {"a": Tokens(40, 1), "b": Tokens(30, 2)}
+    whole = _trainer(tmp_path, streams, 6)
+    whole.train()
+    checkpoint = tmp_path / "checkpoint-3"
+    _save_in_shards(checkpoint)
+    said = r"its weights were saved again, as model\.safetensors\.index\.json; allow_inexact=True goes on with those"
+    with pytest.raises(ValueError, match=said):
+        _trainer(tmp_path, streams, 6).train(resume_from_checkpoint=str(checkpoint))
+    with caplog.at_level("WARNING"):
+        resumed = _trainer(tmp_path, streams, 6, allow_inexact=True)
+        resumed.train(resume_from_checkpoint=str(checkpoint))
+    assert f"Resumed inexactly from {checkpoint}: its weights were saved again" in caplog.text
+    assert torch.equal(weights_of(resumed.model), weights_of(whole.model))
+
+
+def test_weights_of_which_a_shard_is_missing_are_never_taken(tmp_path: Path) -> None:
+    streams = {"a": Tokens(40, 1), "b": Tokens(30, 2)}
+    _trainer(tmp_path, streams, 3).train()
+    checkpoint = tmp_path / "checkpoint-3"
+    _save_in_shards(checkpoint)
+    next(checkpoint.glob("model-00001-*")).unlink()
+    with pytest.raises(ValueError, match=r"checkpoint-3: (config\.json is torn|model\.safetensors is missing)"):
+        _trainer(tmp_path, streams, 6, allow_inexact=True).train(resume_from_checkpoint=str(checkpoint))
 
 
 def test_the_batch_size_that_is_asked_for_now_rules(tmp_path: Path) -> None:

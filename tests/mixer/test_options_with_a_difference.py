@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 from transformers import TrainerCallback
 from transformers.debug_utils import DebugUnderflowOverflow
 
-from mixer import MixingTrainer, Stream
+from mixer import MixingTrainer, Probing, Stream
 from mixer.agreement import Agreement
 from mixer.checkpoint import find_problem
 from mixer.options_page import option_names
@@ -104,6 +104,29 @@ def test_the_data_have_a_seed_of_their_own(tmp_path: Path) -> None:
 
     assert drawn(1, 7) == drawn(2, 7) == drawn(7, None)
     assert drawn(1, None) != drawn(2, None)
+
+
+@pytest.mark.parametrize("name", ["seed", "data_seed"])
+def test_a_seed_set_after_construction_is_the_one_that_rules(name: str, tmp_path: Path) -> None:
+    def trained(folder: str, at_construction: int, later: int | None = None) -> MixingTrainer:
+        args = arguments(tmp_path / folder, max_steps=4, **{name: at_construction})
+        trainer = MixingTrainer(
+            build_model("llama"),
+            args,
+            train_dataset=three_streams(),
+            drawing="multinomial",
+            probe=Probing(interval_steps=2, mode="sketch"),
+        )
+        if later is not None:
+            setattr(trainer.args, name, later)
+        trainer.train()
+        return trainer
+
+    late, early, other = trained("late", 1, 7), trained("early", 7), trained("other", 1)
+    assert torch.equal(weights_of(late.model), weights_of(early.model))
+    assert not torch.equal(weights_of(late.model), weights_of(other.model))
+    assert late.ledger.to_pandas().equals(early.ledger.to_pandas())
+    assert late.describe_run()["data_seed"] == 7
 
 
 def test_how_others_share_a_loader_does_not_matter(tmp_path: Path) -> None:

@@ -503,3 +503,22 @@ def test_two_buffers_in_one_folder_are_refused(tmp_path: Path) -> None:
     first, second = (ReplayBuffer(5, storage=OnDisk(tmp_path / "rows")) for _ in range(2))
     with pytest.raises(ValueError, match=r"The buffers \['m', 'n'\] have the same folder"):
         make(tmp_path / "run", {**two(), "m": first, "n": second})
+
+
+@pytest.mark.parametrize("buffer_seed", [None, 3])
+def test_a_seed_set_after_construction_is_that_of_an_empty_buffer(buffer_seed: int | None, tmp_path: Path) -> None:
+    def trained(folder: str, at_construction: int, later: int | None = None) -> ReplayBuffer:
+        buffer = ReplayBuffer(8, seed=buffer_seed)
+        args = arguments(tmp_path / folder, max_steps=4, seed=at_construction)
+        mixing = ReplayRatio(0.3)
+        trainer = MixingTrainer(build_model("llama"), args, train_dataset={**two(), "old": buffer}, mixing=mixing)
+        if later is not None:
+            trainer.args.seed = later
+        trainer.train()
+        return buffer
+
+    late, early = trained("late", 1, 7), trained("early", 7)
+    assert late.key == early.key
+    assert [late[slot]["input_ids"].tolist() for slot in range(len(late))] == [
+        early[slot]["input_ids"].tolist() for slot in range(len(early))
+    ]
