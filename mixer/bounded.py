@@ -85,15 +85,36 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
 
     Raises:
         OSError: If it cannot be read.
-        ValueError: If it is no plain file (a pipe would never end), or larger.
+        ValueError: If it is no plain file, or larger.
     """
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError("it is no plain file")
+    check_plain(path, most_bytes)
     with path.open("rb") as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
-        raise ValueError(f"it is larger than the {most_bytes:,} bytes that are read of such a file")
+        raise ValueError(_too_large(most_bytes))
     return content
+
+
+def check_plain(path: Path, most_bytes: int | None = None) -> None:
+    """Refuses what is not to be opened: a pipe or a device, which may never end, and what is too large.
+
+    Args:
+        path: The file, or a link to it.
+        most_bytes: Size up to which it is read; `None` for any.
+
+    Raises:
+        OSError: If there is none.
+        ValueError: If it is no plain file, or larger.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is no plain file")
+    if most_bytes is not None and status.st_size > most_bytes:
+        raise ValueError(_too_large(most_bytes))
+
+
+def _too_large(most_bytes: int) -> str:
+    return f"it is larger than the {most_bytes:,} bytes that are read of such a file"
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mixer.arrow_messages import next_batch
+from mixer.bounded import check_plain, read_bytes
 from mixer.ledger_schemas import LATER
 
 # Rows that are decoded at a time: lists take several times their size meanwhile.
@@ -21,7 +22,7 @@ _ROWS_PER_BATCH = 8192
 _MOST_VALUES_PER_PART = 2**28
 _MOST_TEXT_BYTES_PER_PART = 2**31
 _FILE = re.compile(r"(part|tail)-(\d{1,12})\.(parquet|arrow)")
-_MOST_BYTES_PER_PART = 2**31
+_MOST_BYTES = 2**31  # of a part or a tail, which never is so large
 _DIGEST = "crc32"
 _SIGNATURE = b"mixer-crc32=%08x"
 _UNSIGNED = _SIGNATURE % 0
@@ -122,7 +123,7 @@ def read_tail(path: Path, schema: pa.Schema) -> pa.Table:
     """
     found, batches = schema, []
     torn = contextlib.suppress(pa.ArrowException, OSError, EOFError, MemoryError)
-    with naming(path), torn, pa.OSFile(str(path)) as file:
+    with naming(path), torn, opened(path) as file:
         found = read_columns(file)
         while (batch := next_batch(file, found)) is not None:
             batches.append(batch)  # what was read before a torn end is kept
@@ -135,6 +136,25 @@ def read_tail(path: Path, schema: pa.Schema) -> pa.Table:
         if problem is not None:
             raise ValueError(problem)
     return tail
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[pa.NativeFile]:
+    """Opens a tail, if it is a plain file.
+
+    Args:
+        path: The tail.
+
+    Yields:
+        The file, at its beginning.
+
+    Raises:
+        OSError: If there is none.
+        ValueError: If it is something else, or larger than a tail ever is.
+    """
+    check_plain(path, _MOST_BYTES)
+    with pa.OSFile(str(path)) as file:
+        yield file
 
 
 def read_part(path: Path, schema: pa.Schema) -> pa.Table:
@@ -171,6 +191,7 @@ def num_rows_of(path: Path) -> int:
         ValueError: If it is damaged; its file is named.
     """
     with naming(path):
+        check_plain(path, _MOST_BYTES)
         return int(pq.read_metadata(path).num_rows)
 
 
@@ -243,9 +264,7 @@ def _read_parquet(path: Path, names: Sequence[str]) -> pa.Table:
 
 def _read_signed(path: Path) -> bytes:
     """Reads a part's bytes, and compares them with their digest; older versions wrote none."""
-    if path.stat().st_size > _MOST_BYTES_PER_PART:
-        raise ValueError("it is larger than a part ever is")
-    whole = path.read_bytes()
+    whole = read_bytes(path, _MOST_BYTES)
     for found in [*_SIGNED.finditer(whole)][-1:]:
         unsigned = whole[: found.start()] + _UNSIGNED + whole[found.end() :]
         if int(found[1], 16) != zlib.crc32(unsigned):
@@ -274,6 +293,6 @@ def _digest_of(schema: pa.Schema) -> bytes:
 
 def _digests(path: Path) -> Iterator[bytes | None]:
     """Gives the digests of the rows of a tail whose batches were found whole; older versions noted none."""
-    with contextlib.suppress(pa.ArrowException, OSError, EOFError), pa.OSFile(str(path)) as file:
+    with contextlib.suppress(pa.ArrowException, OSError, EOFError), opened(path) as file:
         for _, notes in pa.ipc.open_stream(file).iter_batches_with_custom_metadata():
             yield (notes or {}).get(_DIGEST.encode())

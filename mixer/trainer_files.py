@@ -12,7 +12,7 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_pt_utils import safe_globals
 
-from mixer.bounded import DAMAGE, finite_number, whole_number
+from mixer.bounded import DAMAGE, MOST_JSON_BYTES, check_plain, finite_number, whole_number
 from mixer.checkpoint import STATE_FILE, read_state
 from mixer.printable import printable
 from mixer.shortened import shortened
@@ -29,6 +29,7 @@ def check_trainer_state(checkpoint: Path) -> None:
     """
     path = checkpoint / TRAINER_STATE_NAME
     try:
+        check_plain(path, MOST_JSON_BYTES)
         state = TrainerState.load_from_json(str(path))
         _check_numbers(state)
         _check_step(state.global_step, checkpoint)

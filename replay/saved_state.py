@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.bounded import DAMAGE, refusing_damage
+from mixer.bounded import DAMAGE, check_plain, refusing_damage
 from mixer.checkpoint import newer_version, read_json, write_json
 
 # What the first versions did not write.
@@ -88,6 +88,7 @@ def read_state(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Reads arrays of numbers that take no more room in memory than in the file."""
+    check_plain(path)
     with zipfile.ZipFile(path) as file:
         entries = file.infolist()
     is_packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)

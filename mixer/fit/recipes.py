@@ -7,8 +7,9 @@ from typing import Any
 
 import yaml
 
+from mixer.bounded import read_bytes
 from mixer.flat import Field, flat
-from mixer.plain_yaml import load_yaml
+from mixer.plain_yaml import MOST_CHARACTERS, load_yaml
 from mixer.written_recipe import filled_in, is_aside, is_of_training
 
 _FILE = "recipe.yaml"
@@ -72,7 +73,7 @@ def _read(paths: Mapping[str, Path]) -> dict[str, dict[Field, str]]:
 
 def _text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path, 4 * MOST_CHARACTERS).decode()
         load_yaml(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from mixer.arrow_messages import next_batch
-from mixer.table_files import files_of, find_misfit, naming, read_columns, read_part
+from mixer.table_files import files_of, find_misfit, naming, opened, read_columns, read_part
 
 
 class Follower:
@@ -62,7 +62,7 @@ class Follower:
     def _of_tail(self, path: Path) -> list[pa.Table]:
         pieces = []
         torn = contextlib.suppress(pa.ArrowException, OSError, EOFError)  # its end: more will come, or a part
-        with naming(path), torn, pa.OSFile(str(path)) as file:
+        with naming(path), torn, opened(path) as file:
             file.seek(self._offset)
             if self._tail_schema is None:
                 self._tail_schema = read_columns(file)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from mixer.arrow_messages import next_batch
+from mixer.bounded import check_plain
 from mixer.writing import writing
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -39,7 +40,7 @@ class RowFile:
     def __init__(self, path: Path):
         try:
             table = _read_table(path)
-        except (pa.ArrowException, EOFError, OSError) as error:
+        except (pa.ArrowException, EOFError, OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno is not None:  # of the system, not of the content
                 raise
             raise ValueError(f"{path} is torn ({error}). Load an earlier checkpoint.") from error
@@ -91,6 +92,7 @@ class RowFile:
 
 def _read_table(path: Path) -> pa.Table:
     """Maps a file: its batches as they follow each other, as many as its end says."""
+    check_plain(path)
     file = pa.memory_map(str(path))
     num_batches = pa.ipc.open_file(file).num_record_batches
     file.seek(_BYTES_BEFORE_SCHEMA)

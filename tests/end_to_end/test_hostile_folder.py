@@ -3,10 +3,12 @@
 import csv
 import io
 import json
+import os
 import pickle
 import re
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from mixer import Stream
 from mixer.compare import comparison_table, summarise
 from mixer.explaining.explanation import explain
 from mixer.fit.recipes import check_recipes
+from mixer.fit.run import read_run
 from mixer.ledger import Ledger
 from mixer.printing import console
 from mixer.rebuilding import policy_from
@@ -207,6 +210,88 @@ def _module(folder: Path) -> Path:
     text = f"from pathlib import Path\nPath({str(folder / 'mark')!r}).write_text('code was run')\nclass Policy: ...\n"
     (folder / "modules" / "mark_when_imported.py").write_text(text)
     return folder / "modules"
+
+
+# ---- What is no plain file ----
+
+
+@pytest.fixture
+def _ends() -> Iterator[None]:
+    """Ends what waits for a pipe that nobody writes to."""
+
+    def end(*_: Any) -> None:
+        raise TimeoutError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def _put_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _put_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+READERS: dict[str, Callable[[Path, Path], Any]] = {
+    "report": lambda run, out: write_report([run], out / "report.html"),
+    "compare": lambda run, out: summarise(run),
+    "explain": lambda run, out: explain(run, SAVED_STEP),
+    "watch": lambda run, out: WatchedRun(run).read(),
+    "ledger": lambda run, out: Ledger(run / "ledger").to_pandas(),
+    "go on": lambda run, out: Ledger(run / "ledger").num_rows(),
+    "tables": lambda run, out: write_tables({"run": Ledger(run / "ledger")}, {}, out / "tables"),
+    "fit": lambda run, out: read_run(run, "run", "samples", "train"),
+}
+TABLES = ("clock", "memories", "streams", "updates")
+FILES = [
+    *((f"ledger/{table}/part-000000.parquet", "is damaged (it is no plain file)") for table in TABLES),
+    *((f"ledger/{table}/tail-000007.arrow", "is damaged (it is no plain file)") for table in TABLES),
+    ("ledger/ledger.json", "it has no ledger/ledger.json"),
+]
+
+
+@pytest.mark.usefixtures("_ends")
+@pytest.mark.parametrize("put", [_put_pipe, _put_device])
+@pytest.mark.parametrize(("name", "said"), FILES)
+def test_a_pipe_or_a_device_in_place_of_a_file_is_never_read(
+    name: str, said: str, put: Callable[[Path], None], run: Path, tmp_path: Path
+) -> None:
+    (run / name).unlink(missing_ok=True)
+    put(run / name)
+    refused = {}
+    for reader, read in READERS.items():
+        try:
+            read(run, tmp_path)
+        except ValueError as error:
+            refused[reader] = str(error)
+    assert refused
+    assert all(said in message or "it is no plain file" in message for message in refused.values()), refused
+
+
+@pytest.mark.usefixtures("_ends")
+@pytest.mark.parametrize("name", ["trainer_state.json", "methods/memory/buffer.npz", "methods/memory/rows/rows.arrow"])
+def test_a_pipe_in_a_checkpoint_is_never_read(name: str, run: Path) -> None:
+    checkpoint = run / f"checkpoint-{SAVED_STEP}"
+    _unseal_buffer(checkpoint)
+    (checkpoint / name).unlink()
+    _put_pipe(checkpoint / name)
+    with pytest.raises(ValueError, match=re.escape(name)):
+        make_trainer(run).train(resume_from_checkpoint=str(_checkpoint(run)))
+
+
+def test_a_recipe_without_end_is_not_read(tmp_path: Path) -> None:
+    folders = {name: tmp_path / name for name in ("one", "two")}
+    for folder in folders.values():
+        folder.mkdir()
+        with (folder / "recipe.yaml").open("wb") as file:
+            file.truncate(2**27)
+    with pytest.raises(ValueError, match=r"recipe\.yaml cannot be read \(it is larger than the .* bytes"):
+        check_recipes(folders, allow_different=False)
 
 
 # ---- Names ----
