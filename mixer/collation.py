@@ -17,10 +17,6 @@ Collator = Callable[[list[Any]], Any]
 Selection = slice | NDArray[Any]
 
 TASK = "task"  # what a model with one head per task is told by which of them a micro-batch goes through
-_MIXED = (
-    "Samples of several streams come together in it: bring them to one form, pad them in the data_collator, or give a "
-    "Stream a data_collator of its own."
-)
 
 
 class Loaded:
@@ -128,6 +124,7 @@ class Collation:
         # Streams (-1: micro-batches of several) whose samples may differ in columns: nobody could look before.
         self.compared: frozenset[int] = frozenset()
         self.taken: frozenset[str] | None = None  # the columns that are not removed; `None` for all
+        self.removed: frozenset[str] = frozenset()  # those of data sets that were removed before samples were loaded
 
     def collate(self, loaded: Loaded, selection: Selection, step: int, number: int, stream_id: int = -1) -> Any:
         """Makes a micro-batch.
@@ -147,11 +144,21 @@ class Collation:
             task = self._tasks.get(stream_id)
             return inputs if task is None else {**batch_mapping(inputs), TASK: task}
         except Exception as error:
-            error.add_note(
-                f"While micro-batch {number} of update {step + 1} was collated. "
-                + (_MIXED if stream_id < 0 else f"All its samples are of the stream {self._names[stream_id]!r}.")
-            )
+            which = f" All its samples are of the stream {self._names[stream_id]!r}." if stream_id >= 0 else ""
+            error.add_note(f"While micro-batch {number} of update {step + 1} was collated.{which}")
+            if isinstance(error, KeyError) and (removed := self._removed(loaded, selection)):
+                error.add_note(
+                    f"remove_unused_columns=True removed the columns {removed}, which the model's forward does not "
+                    "take, before the data_collator saw the samples: set it to False if the collator needs one of them."
+                )
             raise
+
+    def _removed(self, loaded: Loaded, selection: Selection) -> list[str]:
+        """Names the columns that the collator does not see; memories and code may make samples of any columns."""
+        if self.taken is None:
+            return []
+        samples = [sample for sample in loaded.samples(selection) if isinstance(sample, Mapping)]
+        return sorted((self.removed | {str(name) for sample in samples for name in sample}) - self.taken)
 
     def _make(self, loaded: Loaded, selection: Selection, step: int, number: int, stream_id: int) -> Any:
         own = self._own.get(stream_id)

@@ -2,16 +2,19 @@
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any
 
 from torch import nn
+from transformers import Trainer
 from transformers.utils import logging
 
 from mixer.collation import TASK, batch_mapping
 from mixer.forms import FormsMixin
+from mixer.labels import find_lack_of_labels
 from mixer.model_inputs import heads_of, parameters_of_forward, takes_task
 from mixer.preprocessed import preprocessed
+from mixer.random_state import seeded
 from mixer.stream import Stream
 
 logger = logging.get_logger(__name__)
@@ -30,8 +33,33 @@ class EvaluatingMixin(FormsMixin):
         super()._take_forms()
         if self.args.eval_strategy == "no" or self.eval_dataset is None:
             return
-        for name in self.eval_dataset if isinstance(self.eval_dataset, dict) else [""]:
-            self._task_of(name, self._stream_of(name))
+        sets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
+        for name, dataset in sets.items():
+            stream = self._stream_of(name)
+            self._task_of(name, stream)
+            if isinstance(dataset, Sized):
+                self._check_set(f"eval_dataset[{name!r}]" if name else "eval_dataset", dataset, stream)
+
+    def _check_set(self, called: str, dataset: Any, stream: Stream | None) -> None:
+        """Refuses a set that would give no loss as it is empty, and warns of one without labels."""
+        if not len(dataset):
+            raise ValueError(
+                f"{called} has no sample, so that evaluations would give no loss of it. Give it some, leave it out, or "
+                "set eval_strategy='no'."
+            )
+        model, has_own_loss = self.model, stream is not None and stream.compute_loss_func is not None
+        if model is None or has_own_loss or self._has_own_loss or type(self).compute_loss != Trainer.compute_loss:
+            return
+        with seeded(0):  # what a data set draws at random here must not show in the run
+            try:
+                sample = preprocessed(dataset, None if stream is None else stream.preprocess)[0]
+            except Exception:
+                logger.debug("The first sample of %s cannot be read.", called, exc_info=True)
+                return
+        inputs = self._collated(-1 if stream is None else self.streams.index(stream), sample)
+        lack = None if inputs is None else find_lack_of_labels(model, inputs, dataset, sample)
+        if lack is not None:
+            logger.warning("%s gives no loss: %s", called, lack)
 
     def _stream_of(self, name: str) -> Stream | None:
         only = self.streams[0] if len(self.streams) == 1 else None  # a set of any name is of its kind

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer
 from transformers.utils import logging
 
 from mixer.agreement import UpdateContents
 from mixer.collation import TASK, OwnForm
-from mixer.labels import check_label_column, check_labels, num_classes_of
+from mixer.labels import check_label_column, check_labels, find_lack_of_labels, needs_labels, num_classes_of
 from mixer.likeness import come_together
 from mixer.loader import Update
 from mixer.loading import LoadingMixin
@@ -113,6 +113,15 @@ class FormsMixin(LoadingMixin):
                 to_loss = {"labels"} if self._computes_own_loss(number) else set()
                 given = {column: value for column, value in inputs.items() if column not in to_loss}
                 check_columns(model, self.streams[number].name, given)
+                self._check_labels(model, number, sample, inputs)
+
+    def _check_labels(self, model: nn.Module, number: int, sample: Any, inputs: Mapping[str, Any]) -> None:
+        stream = self.streams[number]
+        lack = None if self._computes_own_loss(number) else find_lack_of_labels(model, inputs, stream.dataset, sample)
+        if lack is not None and needs_labels(model):
+            raise ValueError(f"Stream {stream.name!r}: {lack}")
+        if lack is not None:
+            logger.warning("Stream %r: %s", stream.name, lack)
 
     def _collated(self, number: int, sample: Any) -> Mapping[str, Any] | None:
         """Makes a micro-batch of one sample; `None` if that fails, which is told when it is due."""

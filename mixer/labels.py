@@ -1,5 +1,6 @@
 """Whether labels are among the classes of the head that learns them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import datasets
@@ -10,6 +11,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
 )
+from transformers.utils.generic import can_return_loss, find_labels
 
 from mixer.model_inputs import heads_of, inner_model
 
@@ -60,6 +62,41 @@ def check_label_column(name: str, dataset: Any, num_classes: int, head: str) -> 
     values = dataset.select_columns(column).with_format("arrow")[:][column]
     extremes = pc.min_max(pc.filter(values, pc.not_equal(values, _IGNORED))).as_py()
     _check(name, extremes["min"], extremes["max"], num_classes, head)
+
+
+def find_lack_of_labels(model: nn.Module, inputs: Mapping[str, Any], dataset: Any, sample: Any) -> str | None:
+    """Says that a micro-batch has none of the labels that a model takes.
+
+    Args:
+        model: The model.
+        inputs: The micro-batch.
+        dataset: The data set that it is made of, before any column was removed.
+        sample: A sample of it, for its columns where the data set does not tell them.
+
+    Returns:
+        What is missing, what is there and the way out; `None` where labels are there, or the model takes none.
+    """
+    kind = type(inner_model(model))
+    names = find_labels(kind)  # type: ignore[no-untyped-call]
+    returns_loss = can_return_loss(kind)  # type: ignore[no-untyped-call]
+    if not names or returns_loss or any(inputs.get(name) is not None for name in names):
+        return None
+    columns = getattr(dataset, "column_names", None) or (list(sample) if isinstance(sample, Mapping) else [])
+    return (
+        f"a micro-batch of it has {list(inputs)}, and {kind.__name__} takes its loss of {' or '.join(names)}. Its "
+        f"samples have the columns {columns}: rename the one with the labels, as in "
+        f"dataset.rename_column(..., {names[0]!r}), or have them made by the stream's preprocess or data_collator "
+        "(DataCollatorForLanguageModeling does for language models); or give it a compute_loss_func."
+    )
+
+
+def needs_labels(model: nn.Module) -> bool:
+    """Whether it is known that a model that takes labels gives no loss without: one of the user's own may.
+
+    Args:
+        model: The model.
+    """
+    return type(inner_model(model)).__module__.startswith(("transformers.", "mixer."))
 
 
 def check_labels(name: str, labels: Any, num_classes: int, head: str) -> None:

@@ -203,15 +203,19 @@ class MixingLoader:
     def cap(self, cap: MicroBatchCap) -> None:
         self._cutter.cap = cap
 
-    def compare_columns(self, stream_ids: Iterable[int], taken: Collection[str] | None = None) -> None:
+    def compare_columns(
+        self, stream_ids: Iterable[int], taken: Collection[str] | None = None, removed: Collection[str] = ()
+    ) -> None:
         """Has samples compared before they are collated, for collators that would lose columns in silence.
 
         Args:
             stream_ids: The streams; -1 for micro-batches of several.
             taken: The columns that are not removed before; `None` for all.
+            removed: Columns of data sets that were, for errors.
         """
         self._collation.compared = frozenset(stream_ids)
         self._collation.taken = None if taken is None else frozenset(taken)
+        self._collation.removed = frozenset(removed)
 
     def stop(self) -> None:
         """Ends the workers; they start again when samples are loaded."""

@@ -82,7 +82,13 @@ class LoadingMixin(UpdateMixin):
         is_unseen = is_unseen or (goes_by_first(self.data_collator) and any(map(_is_made, self.streams)))
         self._set_signature_columns_if_needed()
         taken: Any = self._signature_columns if self._removes_columns else None
-        loader.compare_columns([*unseen, *([-1] if is_unseen else [])], taken)
+        removed = {
+            name
+            for stream in self.streams
+            if taken is not None and not _is_made(stream)
+            for name in set(stream.dataset.column_names) - set(taken)
+        }
+        loader.compare_columns([*unseen, *([-1] if is_unseen else [])], taken, removed)
 
     def _prepare_input(self, data: Any) -> Any:
         # The Trainer's own loader does this: it puts batches on the device.

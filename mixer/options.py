@@ -132,14 +132,21 @@ def check_needs(policy: Policy, streams: Sequence[Stream], args: TrainingArgumen
 
 
 def check_samples(policy: Policy, num_streams: int, batch_size: int) -> None:
-    """Warns of a batch that is too small for a policy to have something to decide.
+    """Warns of a batch that is too small for all streams, or for a policy to have something to decide.
 
     Args:
         policy: The policy.
         num_streams: Number of streams.
         batch_size: Samples of the first update, over all ranks.
     """
-    if num_streams > 1 and num_streams * policy.min_samples >= batch_size:
+    if num_streams > max(batch_size, 1) and policy.min_samples == 0:
+        logger.warning(
+            "batch_size=%d is smaller than the number of streams, %d: no update has all of them. Each comes in "
+            "some updates, and over many of them has its share; a policy sees its loss only then. For all of them in "
+            "every update take a batch_size of %d or more.",
+            *(batch_size, num_streams, num_streams),
+        )
+    if num_streams > 1 and policy.min_samples > 0 and num_streams * policy.min_samples >= batch_size:
         logger.warning(
             "mixing=%s gives each of %d streams at least %d samples of a batch (min_samples), which leaves nothing of "
             "batch_size=%d to decide on: all get equal shares. Take a larger batch, or a smaller min_samples.",

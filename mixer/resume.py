@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from mixer.checkpoint import find_problem, list_checkpoints, put_back, read_marker
+from mixer.checkpoint import MARKER_FILE, find_problem, list_checkpoints, put_back, read_marker
 
 logger = logging.get_logger(__name__)
 
@@ -136,7 +136,10 @@ def choose(
         if other is None
         else f"The newest checkpoint that can be resumed from is {other}."
     )
-    return Choice(error=f"Cannot resume from {asked}: {problem}. {way_out}")
+    # What is no checkpoint at all is told in the Trainer's words, by which scripts know it.
+    is_ours = (Path(asked) / MARKER_FILE).is_file()
+    failed = f"Cannot resume from {asked}" if is_ours else f"Can't find a valid checkpoint at {asked}"
+    return Choice(error=f"{failed}: {problem}. {way_out}")
 
 
 def agree(choice: Choice | None, gather: Callable[[bytes], list[bytes]]) -> Choice:

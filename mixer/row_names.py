@@ -12,6 +12,10 @@ Int64Array = NDArray[np.int64]
 
 # More samples of a stream are not listed one by one.
 _MOST_LISTED = 16
+_MIXED = (
+    "Samples of several streams come together in it: bring them to one form, pad them in the data_collator, or give a "
+    "Stream a data_collator of its own."
+)
 
 
 def name_rows(streams: Sequence[Stream], stream_ids: Int64Array, indices: Int64Array) -> str:
@@ -53,4 +57,6 @@ def naming_rows(streams: Sequence[Stream], stream_ids: Int64Array, indices: Int6
         yield
     except Exception as error:
         error.add_note(f"Its samples: {name_rows(streams, stream_ids, indices)}.")
+        if len(np.unique(stream_ids)) > 1:
+            error.add_note(_MIXED)
         raise

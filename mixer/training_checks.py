@@ -1,5 +1,6 @@
 """Refuses, at construction, what a mixture cannot honour of the training arguments."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +54,7 @@ def check_arguments(trainer: Trainer, streams: Sequence[Stream], schedule: Sched
         ValueError: With the option, the reason and the way out.
     """
     args = trainer.args
+    _check_ranks(args)
     if args.n_gpu > 1:
         raise ValueError(
             f"One process drives {args.n_gpu} GPUs (DataParallel), which splits each batch without regard to streams. "
@@ -131,6 +133,18 @@ _APPLIES: dict[str, Callable[[_Run], bool]] = {
     "optim": _steps_in_backwards,
     "ddp_static_graph": _is_static_in_parts,
 }
+
+
+def _check_ranks(args: TrainingArguments) -> None:
+    """Refuses processes that were started as ranks of one run, and of which each would train by itself."""
+    launched = os.environ.get("WORLD_SIZE", "1")
+    if args.world_size > 1 or not launched.isdecimal() or int(launched) <= 1:
+        return
+    raise ValueError(
+        f"WORLD_SIZE={launched}, but the training arguments see one rank: each process would train the whole run by "
+        "itself, into the same folder. On a machine without a GPU set use_cpu=True (training.use_cpu in a recipe); "
+        "for a run of one process unset WORLD_SIZE, or start it without torchrun."
+    )
 
 
 def _check_workers(args: TrainingArguments) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit, Weights, weights_array
+from mixer.takes import check_takes
 
 WeightFunction = Callable[[int, FloatArray], Weights]
 
@@ -18,7 +19,7 @@ class Function(Policy):
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:
-        TypeError: If it cannot be called.
+        TypeError: If it cannot be called, or not so.
         ValueError: During the run, if what it returns are no weights; the step is named.
     """
 
@@ -26,6 +27,7 @@ class Function(Policy):
         super().__init__(unit=unit)
         if not callable(function):
             raise TypeError(f"function must be callable as f(step, weights), got {type(function).__name__}.")
+        check_takes(function, ("step", "weights"), "mixing: a function")
         self.function = function
 
     def start(self, mixture: Mixture) -> Decision:

@@ -7,6 +7,7 @@ from typing import Unpack
 import numpy as np
 
 from mixer.schedules.base import AllBounds, BatchDecision, BatchObservation, LearningRateRule, Schedule
+from mixer.takes import check_takes
 
 SizeFunction = Callable[[int, int], int]
 
@@ -21,7 +22,8 @@ class Function(Schedule):
         **bounds: See `Schedule`.
 
     Raises:
-        TypeError: If it cannot be called; during the run, if what it returns is no number. The step is named.
+        TypeError: If it cannot be called, or not so; during the run, if what it returns is no number: the step is
+            named.
         ValueError: During the run, if what it returns is no whole number, or below 1. The step is named.
     """
 
@@ -33,6 +35,7 @@ class Function(Schedule):
         super().__init__(learning_rate=learning_rate, **bounds)
         if not callable(function):
             raise TypeError(f"function must be callable as f(step, batch_size), got {type(function).__name__}.")
+        check_takes(function, ("step", "batch_size"), "batch_size: a function")
         self.function = function
         self._first: tuple[int, BatchDecision] | None = None
 

@@ -33,3 +33,10 @@ def test_an_error_keeps_its_kind_and_is_told_with_its_samples() -> None:
     with pytest.raises(KeyError) as info, naming_rows(STREAMS, np.array([2]), np.array([4])):
         raise KeyError("x")
     assert info.value.__notes__ == ["Its samples: stream 'b': samples 4."]
+
+
+def test_several_streams_are_blamed_only_where_there_are_several() -> None:
+    with pytest.raises(KeyError) as info, naming_rows(STREAMS, np.array([2, 0]), np.array([4, 1])):
+        raise KeyError("x")
+    assert info.value.__notes__[0] == "Its samples: stream 'a': samples 1; stream 'b': samples 4."
+    assert info.value.__notes__[1].startswith("Samples of several streams come together in it: bring them to one form")
