@@ -1,7 +1,6 @@
 """A continual run: one task after the other, a Trainer run each, with a score of every task after every task."""
 
 import copy
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from mixer import MixingTrainer, Stream
 from mixer.agreement import Agreement
 from mixer.checkpoint import step_of
 from mixer.folder_lock import FolderLock
-from mixer.method import Method
 from mixer.output_folder import check_shared
 from mixer.policies import Policy
 from replay import ReplayBuffer
@@ -26,7 +24,7 @@ from tasks.heads import HeadKind, as_head
 from tasks.kept_optimizer import KeptOptimizer
 from tasks.learning_curve import LearningCurve
 from tasks.pace import read_pace
-from tasks.rehearsal import Rehearsal
+from tasks.rehearsal import Methods, Rehearsal
 from tasks.results import PAGE_FILE, write_metrics, write_page
 from tasks.score import Score, as_score, score_of
 from tasks.score_matrix import SCORES_FILE, ScoreMatrix
@@ -54,7 +52,8 @@ class ContinualRun:
             `None` for none.
         mixing: How much is replayed; `None` replays as many samples on top as there are new ones, in each draw, as in
             the published protocols.
-        methods: What else takes part, such as `DER("memory")`; made anew for each task by a function of no arguments.
+        methods: What else takes part, with a memory, such as `DER("memory")`, or without one: a function of no
+            arguments makes them anew for each task; those of a list go on from task to task with what they remember.
         batch_size: New samples of an update over all ranks; `None` takes that of the arguments.
         optimizer: Whether each task begins with a fresh optimizer or goes on with the one before.
         scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
@@ -80,7 +79,7 @@ class ContinualRun:
         memory: ReplayBuffer | None = None,
         second_draw: str | None = None,
         mixing: Policy | None = None,
-        methods: Callable[[], Sequence[Method]] | None = None,
+        methods: Methods | None = None,
         batch_size: int | None = None,
         optimizer: Optimizer = "fresh",
         scores_before: bool = True,

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from torch import nn
 from transformers import TrainingArguments
 
+from mixer.method import as_methods
 from mixer.trainer import MixingMixin
 from replay import ReplayBuffer
 from tasks.task import TaskSequence
@@ -21,7 +22,7 @@ def check_types(model: Any, sequence: Any, args: Any, memory: Any, methods: Any,
         sequence: A sequence of tasks.
         args: Training arguments.
         memory: A buffer, or `None`.
-        methods: A function of no arguments, or `None`.
+        methods: A list of methods, a function of no arguments that gives one, or `None`.
         trainer_class: A class of trainers.
 
     Raises:
@@ -33,11 +34,8 @@ def check_types(model: Any, sequence: Any, args: Any, memory: Any, methods: Any,
     for name, (found, kind) in kinds.items():
         if not isinstance(found, kind):
             raise TypeError(f"{name} must be a {kind.__name__}, got a {type(found).__name__}.")
-    if methods is not None and not callable(methods):
-        raise TypeError(
-            "methods must be a function of no arguments that makes them anew for each task, such as lambda: [DER()], "
-            f"got a {type(methods).__name__}."
-        )
+    if not callable(methods):
+        as_methods(methods or ())
     if not (isinstance(trainer_class, type) and issubclass(trainer_class, MixingMixin)):
         raise TypeError(f"trainer_class must be MixingTrainer or a class derived from it, got {trainer_class!r}.")
 

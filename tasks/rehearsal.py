@@ -1,31 +1,35 @@
-"""What a continual run does with its memory: streams and mixing for each task, filling, saving and taking up."""
+"""What takes part in a continual run beside its tasks: the memory, its streams and mixing, and methods."""
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from mixer import MixingTrainer, Stream
-from mixer.method import Method
+from mixer.folder_names import folder_name
+from mixer.method import Method, as_methods
 from mixer.policies import Policy
 from replay import DER, ReplayBuffer, ReplayRatio, extract_features
 from tasks.task import Task
 
 MEMORY = "memory"
+_METHODS = "methods"
+
+Methods = Sequence[Method] | Callable[[], Sequence[Method]]
 
 
 class Rehearsal:
-    """The memory of a continual run and how it takes part; without a memory it gives nothing.
+    """The memory of a continual run and how it takes part, and methods, with a memory or without one.
 
     Args:
         memory: The buffer, or `None`.
         second_draw: Name of a stream that draws from it once more, or `None`.
         mixing: How much is replayed; `None` for as many samples on top as there are new ones, in each draw.
-        methods: Gives what else takes part.
+        methods: What else takes part, or gives it anew for each task.
         task_names: Names of the tasks, whose streams they are too.
 
     Raises:
         ValueError: If there is no memory but something for it, or two streams would have the same name.
-        TypeError: If the mixing is no policy.
+        TypeError: If the mixing is no policy, or methods are none.
     """
 
     def __init__(
@@ -33,12 +37,13 @@ class Rehearsal:
         memory: ReplayBuffer | None,
         second_draw: str | None,
         mixing: Policy | None,
-        methods: Callable[[], Sequence[Method]] | None,
+        methods: Methods | None,
         task_names: Sequence[str],
     ):
-        if memory is None and (mixing is not None or methods is not None or second_draw is not None):
+        if memory is None and (mixing is not None or second_draw is not None):
             raise ValueError(
-                "mixing, methods and second_draw say what a memory is for, but memory is None: give a ReplayBuffer."
+                "mixing and second_draw say how a memory is replayed, but memory is None: give a ReplayBuffer, or "
+                "leave them out."
             )
         if mixing is not None and not isinstance(mixing, Policy):
             raise TypeError(
@@ -51,6 +56,9 @@ class Rehearsal:
             raise ValueError(f"second_draw must be a name that no other stream has, got {second_draw!r}.")
         self.memory, self._second_draw, self._mixing = memory, second_draw, mixing
         self._methods, self._task_names = methods, tuple(task_names)
+        first, second = self.new_methods(), self.new_methods()
+        # What is the same for every task goes on from one to the next with what it remembers.
+        self._lasting = [method for method in first if any(method is other for other in second)]
 
     def refuse_earlier_tasks(self) -> None:
         """Makes sure that a run that begins does not begin with samples of its own tasks.
@@ -99,7 +107,7 @@ class Rehearsal:
         Returns:
             The methods.
         """
-        return [] if self._methods is None else list(self._methods())
+        return list(as_methods(self._methods() if callable(self._methods) else self._methods or ()))
 
     def remember(self, trainer: MixingTrainer, task: Task) -> None:
         """Offers a whole task to a memory that is filled at a task's end.
@@ -116,21 +124,25 @@ class Rehearsal:
             trainer.ledger.finish()
 
     def save(self, folder: Path) -> None:
-        """Writes the memory.
+        """Writes the memory, and what methods remember that go on from task to task.
 
         Args:
             folder: Where a run writes what there is after a task.
         """
         if self.memory is not None:
             self.memory.save(folder / MEMORY)
+        for method in self._lasting:
+            method.save(folder / _METHODS / folder_name(method.name))
 
     def load(self, folder: Path, done: Iterable[Task]) -> None:
-        """Reads the memory.
+        """Reads what was written.
 
         Args:
             folder: Where it was written.
             done: The tasks that were trained on before that.
         """
+        for method in self._lasting:
+            method.load(folder / _METHODS / folder_name(method.name))
         if self.memory is None:
             return
         self.memory.load(folder / MEMORY)

@@ -10,10 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from transformers import TrainerCallback
 
+from mixer.checkpoint import read_json, write_json
 from mixer.folder_lock import LOCK_FILE
 from mixer.ledger import Ledger
+from mixer.loader import Update
+from mixer.method import Method, Trained
 from replay import DERPlusPlus, ReplayBuffer, ReplayRatio
 from replay.storage import OnDisk
 from tasks.continual import ContinualRun
@@ -35,6 +39,7 @@ MEMORIES: dict[str, Callable[[Path], ReplayBuffer | None]] = {
     "in memory": lambda _: ReplayBuffer(13, storage="memory"),
     "herding": lambda _: ReplayBuffer(12, "Herding", is_online=False),
     "disk": lambda folder: ReplayBuffer(13, storage=OnDisk(folder / "rows", rows_per_segment=4)),
+    "none, with a method": lambda _: None,
     "payloads": lambda folder: ReplayBuffer(13, storage=OnDisk(folder / "rows", rows_per_segment=4)),
 }
 RUNS: dict[str, dict[str, Any]] = {
@@ -46,6 +51,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "herding, kept": {"memory": "herding", "optimizer": "kept"},
     "disk, fresh": {"memory": "disk"},
     "payloads, kept": {"memory": "payloads", "optimizer": "kept"},
+    "a method, fresh": {"memory": "none, with a method"},
     "no checkpoints": {"memory": "disk", "optimizer": "kept", "save_strategy": "no"},
 }
 
@@ -75,6 +81,32 @@ def new_model(seed: int = 0, **changes: Any) -> MLPForImageClassification:
     return MLPForImageClassification(MLPConfig(6, [8], **{"num_labels": 3, **changes}))
 
 
+class Anchor(Method):
+    """Holds the weights near their mean over all updates of all tasks so far: without a memory of samples."""
+
+    adds_term = True
+
+    def __init__(self) -> None:
+        self.sum, self.num_updates = torch.zeros(()), 0
+
+    def prepare(self, model: nn.Module) -> None:
+        self._model = model
+
+    def term(self, trained: Trained) -> torch.Tensor | None:
+        weights = torch.cat([parameter.flatten() for parameter in self._model.parameters()])
+        return 0.05 * (weights - self.sum / max(self.num_updates, 1)).square().sum()
+
+    def close(self, update: Update) -> None:
+        self.sum, self.num_updates = self.sum + weights_of(self._model), self.num_updates + 1
+
+    def save(self, folder: Path) -> None:
+        write_json(folder / "anchor.json", {"sum": self.sum.tolist(), "num_updates": self.num_updates})
+
+    def load(self, folder: Path, allow_inexact: bool = False) -> None:
+        state = read_json(folder / "anchor.json")
+        self.sum, self.num_updates = torch.tensor(state["sum"]), state["num_updates"]
+
+
 class Recorder(TrainerCallback):
     """Passes by an instant at each update, and keeps the learning rates."""
 
@@ -100,6 +132,8 @@ def build(folder: Path, name: str = "reservoir, fresh", instants: Instants | Non
     defaults |= {"lr_scheduler_type": "linear", "per_device_train_batch_size": 4, "logging_steps": 5}
     if kind == "payloads":
         own.setdefault("methods", lambda: [DERPlusPlus("memory", alpha=0.2, beta=0.5)])
+    elif kind == "none, with a method":
+        own["methods"] = [Anchor()]
     momentum = {} if "optim" in options else {"optimizer_cls_and_kwargs": (torch.optim.SGD, dict(MOMENTUM))}
     run = ContinualRun(
         model,
@@ -451,6 +485,30 @@ def test_the_pace_counts_all_samples_of_the_tasks_that_were_trained(tmp_path: Pa
     assert read_pace(tmp_path / "nothing", ["a"]).empty
 
 
+def test_methods_take_part_without_a_memory(tmp_path: Path) -> None:
+    anchor = Anchor()
+    run = build(tmp_path / "list", methods=[anchor], memory="none")
+    run.run()
+    plain = build(tmp_path / "plain", memory="none")
+    plain.run()
+    assert anchor.num_updates == 30
+    assert not torch.equal(weights_of(run.model), weights_of(plain.model))
+    made: list[Anchor] = []
+
+    def make() -> list[Method]:
+        made.append(Anchor())
+        return [made[-1]]
+
+    build(tmp_path / "function", methods=make, memory="none").run()
+    assert [one.num_updates for one in made if one.num_updates] == [10, 10, 10]
+
+
+def test_a_method_that_needs_a_memory_says_that_there_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"DERPlusPlus\(memory='memory'\): there is no stream 'memory'"):
+        build(tmp_path, methods=[DERPlusPlus()], memory="none").run()
+    assert not (tmp_path / "run" / "continual.json").exists()
+
+
 def test_a_second_draw_of_the_memory_is_a_stream_of_its_own(tmp_path: Path) -> None:
     methods: Any = lambda: [DERPlusPlus("memory", alpha=0.2, beta=0.5, second="again")]  # noqa: E731
     run = build(tmp_path, second_draw="again", methods=methods)
@@ -518,8 +576,6 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     args, tasks = arguments(tmp_path), sequence()
     with pytest.raises(ValueError, match="optimizer must be 'fresh' or 'kept', got 'both'"):
         ContinualRun(new_model(), tasks, args, optimizer="both")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="memory is None: give a ReplayBuffer"):
-        ContinualRun(new_model(), tasks, args, methods=list)
     for given in ({"second_draw": "again"}, {"mixing": "uniform"}):
         with pytest.raises(ValueError, match="memory is None: give a ReplayBuffer"):
             ContinualRun(new_model(), tasks, args, **given)  # type: ignore[arg-type]
@@ -549,7 +605,9 @@ def test_what_does_not_fit_leaves_no_run_behind(tmp_path: Path) -> None:
     for wrong, message in (
         ({"memory": 5}, "memory must be a ReplayBuffer, got a int"),
         ({"memory": ReplayBuffer(3), "mixing": {"task_1": 1.0}}, "mixing must be a policy that fits every task"),
-        ({"memory": ReplayBuffer(3), "methods": [DERPlusPlus()]}, "methods must be a function of no arguments"),
+        ({"methods": DERPlusPlus()}, r"methods must be a list of methods, got a DERPlusPlus by itself"),
+        ({"methods": DERPlusPlus}, r"methods must be a list of methods, got a DERPlusPlus by itself"),
+        ({"methods": lambda: ["DER"]}, r"methods\[0\] must be a method, got 'DER'"),
         ({"trainer_class": dict}, "trainer_class must be MixingTrainer or a class derived from it"),
         ({"score": len}, "score must be 'accuracy', 'loss' or a Score, got builtin_function_or_method"),
         ({"curve_updates": 2.5}, "curve_updates must be a whole number"),
