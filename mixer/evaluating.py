@@ -95,13 +95,32 @@ class EvaluatingMixin(FormsMixin):
         return metrics
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """Predicts; under the prefix `test_NAME` as the stream `NAME` is trained; see `Trainer.predict`."""
+        """Predicts; a set of a dict, or one under the prefix `test_NAME`, as the stream `NAME` is trained.
+
+        Args:
+            test_dataset: As for the Trainer, or a dict of them by name.
+            *args: As for the Trainer.
+            **kwargs: As for the Trainer.
+
+        Returns:
+            What `Trainer.predict` gives; for a dict, by name of the set, with metrics under `test_NAME_`.
+        """
         predict = super().predict
         call = inspect.signature(predict).bind(test_dataset, *args, **kwargs)
         call.apply_defaults()
         prefix = kwargs.get("metric_key_prefix", call.arguments.get("metric_key_prefix", "test"))
+        if isinstance(test_dataset, dict):
+            return self._predict_sets(test_dataset, prefix, args, kwargs)
         with self._evaluating(self._set_name(prefix)):
             return predict(test_dataset, *args, **kwargs)
+
+    def _predict_sets(self, sets: Mapping[str, Any], prefix: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        given = {**dict(zip(("ignore_keys", "metric_key_prefix"), args, strict=False)), **kwargs}
+        with self._evaluating_sets(prefix, {}):
+            return {
+                name: self.predict(dataset, **{**given, "metric_key_prefix": f"{prefix}_{name}"})
+                for name, dataset in sets.items()
+            }
 
     @contextlib.contextmanager
     def _evaluating_sets(self, prefix: str, options: Mapping[str, Any]) -> Iterator[None]:

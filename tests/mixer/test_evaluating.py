@@ -53,6 +53,25 @@ def test_a_set_by_itself_is_known_by_its_prefix_or_its_name(tmp_path: Path, name
     )
 
 
+def _size(prediction: Any) -> dict[str, float]:
+    return {"size": float(len(prediction.label_ids))}
+
+
+@pytest.mark.parametrize("prefix", ["test", "final_test"])
+def test_a_dict_of_sets_is_predicted_by_name(tmp_path: Path, prefix: str) -> None:
+    trainer = _trainer(tmp_path, compute_metrics=dict.fromkeys(NAMES, _size))
+    asked = () if prefix == "test" else (None, prefix)
+    found = trainer.predict(trainer.eval_dataset, *asked)
+    assert list(found) == list(NAMES)
+    for name, output in found.items():
+        expected = _mean_by_hand(trainer.model.eval(), name, trainer.eval_dataset[name])
+        assert output.metrics[f"{prefix}_{name}_loss"] == pytest.approx(expected, rel=1e-6)
+        assert output.metrics[f"{prefix}_{name}_size"] == 8.0
+        alone = trainer.predict(trainer.eval_dataset[name], metric_key_prefix=f"test_{name}")
+        np.testing.assert_array_equal(output.predictions, alone.predictions)
+        np.testing.assert_array_equal(output.label_ids, alone.label_ids)
+
+
 def test_loaders_of_past_evaluations_are_let_go(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path)
     prepared = trainer.accelerator.prepare(DataLoader(task_data("topic", 8, 7)))
@@ -125,7 +144,7 @@ def test_metrics_by_set_see_their_set_alone(tmp_path: Path) -> None:
 
 
 def test_one_metric_sees_all_sets(tmp_path: Path) -> None:
-    trainer = _trainer(tmp_path, compute_metrics=lambda prediction: {"size": float(len(prediction.label_ids))})
+    trainer = _trainer(tmp_path, compute_metrics=_size)
     metrics = trainer.evaluate()
     assert [metrics[f"eval_{name}_size"] for name in NAMES] == [8.0] * 4
 
