@@ -1,5 +1,6 @@
 """The run's clock: how far it is, how large the next update is, and when an epoch ends."""
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -213,6 +214,13 @@ class Clock:
         self.dropped_samples = max(self.dropped_samples, rest)
         self.end_epoch()
         return rest
+
+    def anew(self) -> "Clock":
+        """Gives a copy that has counted nothing yet."""
+        clock = copy.copy(self)
+        for name in _COUNTS:
+            setattr(clock, name, 0)
+        return clock
 
     def end_epoch(self) -> None:
         """Ends the present epoch, be it complete or not."""

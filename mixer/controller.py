@@ -234,6 +234,25 @@ class Mixing:
             total = plan.clocked(plan.counts)
             yield plan
 
+    def aside(self) -> "Mixing":
+        """Gives a copy that plans an epoch with the present weights and batch size, and moves nothing of this one.
+
+        Returns:
+            The copy; nobody observes its updates, so that `pass_over` has to end each.
+        """
+        copied = copy.copy(self)
+        copied.planner, copied.clock = self.planner.ahead(), self.clock.anew()
+        return copied
+
+    def pass_over(self, plan: Plan) -> None:
+        """Counts an update that is planned and not trained.
+
+        Args:
+            plan: The update's plan.
+        """
+        self._end_update(plan.clocked(plan.counts))
+        self.drop_rest()
+
     @property
     def is_exhausted(self) -> bool:
         """Whether no stream with a positive weight has a sample left."""

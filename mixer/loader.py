@@ -49,11 +49,14 @@ class MicroBatch:
     indices: Int64Array | None = None
 
 
-@dataclass(frozen=True)
-class Update:
+@dataclass(frozen=True, eq=False)
+class Update(Mapping[str, Any]):
     """All micro-batches of one rank for one optimizer step.
 
-    The Trainer's loop asks an update for its tensors only to count tokens; it gets those of all samples, flattened.
+    As a mapping it is the batch that they are of: what each micro-batch has by a name, one after the other. Tensors
+    are put together by rows where they are as long (padded to the same length, say), else they are flattened; of what
+    is neither a tensor nor a list there is a tuple. What only keeps a rank in step with the others is no part of it.
+    It cannot be changed.
 
     Args:
         plan: The plan that it carries out.
@@ -67,13 +70,21 @@ class Update:
     samples: tuple[list[StreamShare], Loaded] | None = None
     broken: tuple[tuple[int, BrokenSample], ...] = ()
 
-    def __contains__(self, key: str) -> bool:
+    def __contains__(self, key: object) -> bool:
         return any(key in micro.inputs for micro in self.micro_batches)
 
-    def __getitem__(self, key: str) -> torch.Tensor:
-        micro_batches = [micro for micro in self.micro_batches if not micro.is_padding and key in micro.inputs]
-        parts = [micro.inputs[key].flatten() for micro in micro_batches]
-        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+    def __getitem__(self, key: str) -> Any:
+        having = [micro for micro in self.micro_batches if key in micro.inputs]
+        if not having:
+            raise KeyError(key)
+        parts = [micro.inputs[key] for micro in having if not micro.is_padding]
+        return _together(parts) if parts else _together([having[0].inputs[key]])[:0]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({key: None for micro in self.micro_batches for key in micro.inputs})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 @dataclass(frozen=True)
@@ -145,6 +156,7 @@ class MixingLoader:
         self.by_stream = False  # whether micro-batches are of one stream each
         self.in_turns = False  # whether those of a few streams are, which change from update to update
         self.keeps_positions = False
+        self.is_looked_at = False  # whether nobody trains on the updates, nor observes them
         keys = [stream.order_key(seed) for stream in mixing.planner.streams]
         are_random = [stream.is_random for stream in mixing.planner.streams]
         self._skipping = skipping or Skipping()
@@ -169,9 +181,16 @@ class MixingLoader:
                 if update is None:
                     return
                 yield update
+                if self.is_looked_at:
+                    self.mixing.pass_over(update.plan)
         finally:
-            if not self._workers.persistent_workers:
+            if self.is_looked_at or not self._workers.persistent_workers:
                 self.stop()
+
+    @property
+    def total_batch_size(self) -> int:
+        """Samples of an update over all ranks at present, as of a loader that Accelerate has prepared."""
+        return self.mixing.clock.batch_size
 
     @property
     def hits_and_misses(self) -> tuple[int, int]:
@@ -454,6 +473,18 @@ class MixingLoader:
         )
         job_size = options.job_size or self._cutter.options.max_samples
         return Prefetcher(workers, self, job_size, has_others=self._world_size > 1)
+
+
+def _together(parts: Sequence[Any]) -> Any:
+    """Puts what micro-batches have by one name together."""
+    if len(parts) == 1 and (isinstance(parts[0], list) or (isinstance(parts[0], torch.Tensor) and parts[0].ndim)):
+        return parts[0]
+    if all(isinstance(part, torch.Tensor) for part in parts):
+        are_alike = all(part.ndim and part.shape[1:] == parts[0].shape[1:] for part in parts)
+        return torch.cat(list(parts) if are_alike else [part.flatten() for part in parts])
+    if all(isinstance(part, list) for part in parts):
+        return [value for part in parts for value in part]
+    return tuple(parts)
 
 
 def _without(selection: Selection, broken: Mapping[int, BrokenSample], num_samples: int) -> Int64Array:

@@ -10,10 +10,11 @@ from transformers import default_data_collator
 from transformers.trainer_utils import seed_worker
 
 from mixer.checkpoint import CAP_ENTRY, read_state
+from mixer.controller import Mixing
 from mixer.cutting import MicroBatchOptions
 from mixer.feed import Feed
 from mixer.lengths import Lengths
-from mixer.loader import MixingLoader, WorkerOptions
+from mixer.loader import MixingLoader, Update, WorkerOptions
 from mixer.packing import Columns
 from mixer.preprocessed import preprocessed
 from mixer.rows import RowSource
@@ -31,41 +32,54 @@ class LoadingMixin(UpdateMixin):
     _combined: Any
     _max_tokens: int | None
     _allow_inexact: bool
+    _is_beginning: bool = False  # whether the loader that is made next is the run's own
     _rows_from: Path | None = None  # the checkpoint from which rows of iterable streams, and the cap, go on
 
     def get_train_dataloader(self) -> MixingLoader:  # type: ignore[override]  # the loop iterates it and asks its length
-        """Makes the loader of the streams; see `Trainer.get_train_dataloader`."""
+        """Makes the loader of the streams; see `Trainer.get_train_dataloader`.
+
+        One that the run does not train on is to look at: it gives an epoch as it would be with the present weights and
+        batch size, and moves no stream of the run.
+        """
         if self.train_dataset is not self._combined:
             raise ValueError(
                 "train_dataset was replaced after construction, but the streams are fixed there. Build a new trainer."
             )
         if self._combined is None:
             raise ValueError("Trainer: training requires a train_dataset.")
-        stack_columns = self._model_columns if self.data_collator is default_data_collator else None
-        self._feed = self._new_feed()
-        self._loader = MixingLoader(
-            self.mixing,
+        is_run, self._is_beginning = self._is_beginning, False
+        mixing = self.mixing if is_run else self.mixing.aside()
+        feed = self._new_feed(mixing)
+        loader = self._new_loader(mixing, feed)
+        loader.is_looked_at = not is_run
+        if is_run:
+            self._loader, self._feed = loader, feed
+        return loader
+
+    def _new_loader(self, mixing: Mixing, feed: Feed | None) -> MixingLoader:
+        loader = MixingLoader(
+            mixing,
             self._datasets(),
             self._common_collator,
             rank=self.args.process_index,
             world_size=self.args.world_size,
             micro_batches=self._micro_batch_options(),
-            stack_columns=stack_columns,
+            stack_columns=self._model_columns if self.data_collator is default_data_collator else None,
             seed=self._data_seed,
             workers=self._worker_options(),
             pin_memory=self.args.dataloader_pin_memory and self.args.device.type not in ("cpu", "mps"),
-            feed=self._feed,
+            feed=feed,
             keeps_samples=True,  # until it is known how losses are normalised
             own_forms=self._own_forms,
             skipping=self._skipping,
         )
-        self._loader.keeps_positions = self._keeps_output
+        loader.keeps_positions = self._keeps_output
         # TRL's trainers say so where samples are laid end to end in one row.
-        self._loader.by_stream = self._wants_one_stream_each or bool(getattr(self, "padding_free", False))
-        self._compare_unseen_columns(self._loader)
+        loader.by_stream = self._wants_one_stream_each or bool(getattr(self, "padding_free", False))
+        self._compare_unseen_columns(loader)
         if self._recovers and self._rows_from is not None:
-            self._loader.cap = self._loader.cap.taken_up(read_state(self._rows_from).get(CAP_ENTRY))
-        return self._loader
+            loader.cap = loader.cap.taken_up(read_state(self._rows_from).get(CAP_ENTRY))
+        return loader
 
     def _compare_unseen_columns(self, loader: MixingLoader) -> None:
         """Has samples compared as they come where nobody could look at their columns before.
@@ -91,6 +105,8 @@ class LoadingMixin(UpdateMixin):
         loader.compare_columns([*unseen, *([-1] if is_unseen else [])], taken, removed)
 
     def _prepare_input(self, data: Any) -> Any:
+        if isinstance(data, Update):
+            raise self._refused_step()
         # The Trainer's own loader does this: it puts batches on the device.
         config: Any = self.args.accelerator_config
         if self._mixing is not None and isinstance(data, Tensor) and config.non_blocking:
@@ -141,7 +157,7 @@ class LoadingMixin(UpdateMixin):
             limit_seconds=_SHARE_OF_TIMEOUT * args.ddp_timeout,
         )
 
-    def _new_feed(self) -> Feed | None:
+    def _new_feed(self, mixing: Mixing) -> Feed | None:
         if not any(stream.is_iterable for stream in self.streams):
             return None
         args, options, skipped = self.args, self._worker_options(), self._skipping.stream_ids
@@ -163,7 +179,7 @@ class LoadingMixin(UpdateMixin):
             for stream_id, stream in enumerate(self.streams)
             if stream.is_iterable
         }
-        feed = Feed(sources, self.mixing, self._agreement, args.world_size)
+        feed = Feed(sources, mixing, self._agreement, args.world_size)
         if self._rows_from is not None:
             feed.load(self._rows_from, args.process_index, self._allow_inexact)
         return feed

@@ -98,6 +98,25 @@ def check_compute_loss(trainer_class: type[Trainer]) -> None:
         )
 
 
+def check_create_optimizer(trainer_class: type[Trainer]) -> None:
+    """Refuses a `create_optimizer_and_scheduler` of a user's own, which the Trainer has but does not call.
+
+    Args:
+        trainer_class: The class that is built.
+
+    Raises:
+        TypeError: With the class that has it, and the way out.
+    """
+    name = "create_optimizer_and_scheduler"
+    owner = next(owner for owner in trainer_class.__mro__ if name in vars(owner))
+    if owner is not Trainer:
+        raise TypeError(
+            f"{trainer_class.__name__}: {owner.__name__} has a {name} of its own, which the Trainer does not call, so "
+            "that its optimizer would never be used. Override create_optimizer() and create_scheduler("
+            "num_training_steps, optimizer=None) in its place, or give optimizers=(optimizer, scheduler)."
+        )
+
+
 def check_prepared_elsewhere(trainer_class: type) -> None:
     """Refuses trainers of TRL that prepare their data in another way than by `_prepare_dataset`.
 

@@ -26,7 +26,8 @@ class PacingMixin(SavingMixin):
             num_samples: float = max_steps * clock.batch_size
         else:
             num_samples = clock.epoch_size * clock.budget.epochs
-        return self._num_epochs_bound, steps, clock.epoch_size, num_samples, clock.batch_size, steps, max_steps
+        num_examples, total = self.num_examples(dataloader), self.get_total_train_batch_size(args)
+        return self._num_epochs_bound, steps, num_examples, num_samples, total, steps, max_steps
 
     @property
     def _num_epochs_bound(self) -> int:

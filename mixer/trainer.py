@@ -31,7 +31,7 @@ from mixer.evaluating import EvaluatingMixin
 from mixer.groups import Grouping
 from mixer.ledger import Ledger
 from mixer.method import Method
-from mixer.mixable import check_compute_loss, check_mixable, check_order
+from mixer.mixable import check_compute_loss, check_create_optimizer, check_mixable, check_order
 from mixer.options import (
     check_evaluation_names,
     check_gradient_noise,
@@ -137,6 +137,7 @@ class MixingMixin(
     """
 
     recipe_text: str | None = None  # of the recipe that it was built by, for trackers
+    _entries: Mapping[str, float] = {}  # what the log entry that is made at present tells of the mixture
 
     def __init__(
         self,
@@ -170,6 +171,7 @@ class MixingMixin(
         check_max_tokens(max_tokens_per_micro_batch)
         check_mixable(type(self), UpdateMixin)
         check_compute_loss(type(self))
+        check_create_optimizer(type(self))
         knows_names = check_order(type(self), UpdateMixin, args, positional)
         self.streams: list[Stream] = [] if train_dataset is None else as_streams(train_dataset)
         length = epoch_size
@@ -361,6 +363,7 @@ class MixingMixin(
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         if self._mixing is not None:
             self._begin_run(kwargs.get("resume_from_checkpoint"))
+            self._is_beginning = True
         with self._arguments_held(**({"eval_on_start": False} if self._progress else {})):  # it was, when it started
             result = super()._inner_training_loop(*args, **kwargs)
         self._raise_method_error()
@@ -398,7 +401,7 @@ class MixingMixin(
     def _close_update(self) -> None:
         update = self._finished
         if update is None:
-            return
+            raise self._refused_step()
         self._finished = None
         self._close_methods()
         losses = np.full(len(self.streams), np.nan)
@@ -426,16 +429,32 @@ class MixingMixin(
 
     # ---- Logs, evaluation, checkpoints ----
 
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """Has the loop's log entry tell of the streams before any override of `log` gets it."""
+        log, own = self.log, vars(self).get("log")
+
+        def tell(logs: dict[str, float], start_time: float | None = None) -> None:
+            if "loss" in logs and not self._entries:
+                self._entries = self._recorder.log_entries() | self._method_entries()
+                logs.update(self._entries)
+            log(logs, start_time)
+
+        self.log = tell  # type: ignore[method-assign]  # the Trainer shows what it logs to nobody else before
+        try:
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+        finally:
+            self._entries = {}
+            del self.log
+            if own is not None:
+                self.log = own  # type: ignore[method-assign]
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds what the streams did to a training log; see `Trainer.log`.
+        """Logs, with what the streams did where it is the loop's own entry; see `Trainer.log`.
 
         Callbacks and trackers get all of it. `state.log_history` leaves out the entries of single streams where there
         are more than 256 of them: the ledger has those.
         """
-        entries: dict[str, float] = {}
-        if self._mixing is not None and self.is_in_train and "loss" in logs:
-            entries = self._recorder.log_entries() | self._method_entries()
-            logs.update(entries)
+        entries = {entry: value for entry, value in self._entries.items() if entry in logs}
         if self._mixing is not None:
             self._reporting.note(entries)
         place = len(self.state.log_history)

@@ -262,6 +262,8 @@ class UpdateMixin(LossesMixin):
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """Runs all micro-batches of an update, with gradients synchronised once; see `Trainer.training_step`."""
         if not isinstance(inputs, Update):
+            if self._mixing is not None and self.is_in_train:
+                raise self._refused_step(f", but something else of the type {type(inputs).__name__}")
             return super().training_step(model, inputs, num_items_in_batch)
         loss, sums = self._train_update(model, inputs, num_items_in_batch)
         self._finished = FinishedUpdate(
@@ -286,6 +288,14 @@ class UpdateMixin(LossesMixin):
             **self._load_counts,
         )
         return loss
+
+    def _refused_step(self, found: str = "") -> TypeError:
+        return TypeError(
+            f"{type(self).__name__}.training_step did not give the batch that it was given on to "
+            f"super().training_step{found}. It is a whole update, of several micro-batches, whose streams are known, "
+            "and can be read like a dict and not changed. Give it on as it is. Inputs can be changed in the "
+            "data_collator or in compute_loss, which get each micro-batch, and terms be added to the loss there."
+        )
 
     def _train_update(
         self, model: nn.Module, update: Update, num_items: Any, is_synchronised: bool = True

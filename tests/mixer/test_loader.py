@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from mixer.budget import Budget
 from mixer.clock import Clock
 from mixer.controller import Mixing
 from mixer.cutting import MicroBatchOptions
-from mixer.loader import MixingLoader, Update
+from mixer.loader import MicroBatch, MixingLoader, Update
 from mixer.planner import Planner
 from mixer.reader import SampleError
 
@@ -127,6 +127,40 @@ def test_an_update_gives_the_tensors_of_its_samples() -> None:
     assert "x" in update
     assert "y" not in update
     assert update["x"].numel() == 18
+
+
+def _update_of(*inputs: dict[str, Any], padding: tuple[int, ...] = ()) -> Update:
+    ids = np.zeros(1, dtype=np.int64)
+    micro_batches = [MicroBatch(own, ids, number in padding) for number, own in enumerate(inputs)]
+    return Update(cast(Any, None), tuple(micro_batches))
+
+
+class TestAsMapping:
+    def test_rows_as_long_are_put_together(self) -> None:
+        update = _update_of({"x": torch.ones(2, 3)}, {"x": torch.ones(1, 3), "y": torch.tensor(5)})
+        assert update["x"].shape == (3, 3)
+        assert update["y"].tolist() == [5]
+        assert (list(update), len(update), "y" in update, update.get("z", 7)) == (["x", "y"], 2, True, 7)
+
+    def test_others_are_flattened(self) -> None:
+        assert _update_of({"x": torch.ones(2, 3)}, {"x": torch.ones(1, 4)})["x"].shape == (10,)
+
+    def test_lists_are_one_and_other_things_stay_apart(self) -> None:
+        update = _update_of({"names": ["a", "b"], "width": 3}, {"names": ["c"], "width": 4})
+        assert dict(update) == {"names": ["a", "b", "c"], "width": (3, 4)}
+
+    def test_what_keeps_a_rank_in_step_is_no_part_of_it(self) -> None:
+        inputs = {"x": torch.ones(1, 3), "names": ["a"], "width": 3}
+        assert _update_of(inputs, inputs, padding=(1,))["x"].shape == (1, 3)
+        alone = _update_of(inputs, padding=(0,))
+        assert (alone["x"].shape, alone["names"], alone["width"]) == ((0, 3), [], ())
+
+    def test_it_cannot_be_changed(self) -> None:
+        update: Any = _update_of({"x": torch.ones(1)})
+        with pytest.raises(KeyError, match="y"):
+            update["y"]
+        with pytest.raises(TypeError, match="does not support item assignment"):
+            update["x"] = 1
 
 
 class _Failing(_Numbers):

@@ -1,0 +1,233 @@
+"""What a user's subclass overrides: that it is called as in the Trainer, and sees what it sees there."""
+
+import functools
+import inspect
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Trainer, TrainerCallback
+
+from mixer import MixingMixin, MixingTrainer, Stream
+from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
+
+# What makes the batches of training is not the Trainer's here, but the streams'; the last two are called by that.
+REPLACED = {"_get_train_sampler", "_get_num_items_in_batch"}
+# Calls that are as many: the loss is asked for thrice more, to find out how it is normalised.
+AS_OFTEN = (
+    *("training_step", "get_batch_samples", "log", "evaluate", "evaluation_loop", "prediction_step", "save_model"),
+    *("create_optimizer", "create_scheduler", "floating_point_ops", "_save_checkpoint", "get_eval_dataloader"),
+    *("get_train_dataloader", "_maybe_log_save_evaluate", "num_examples", "_determine_best_metric"),
+)
+
+
+def overriding(base: type[Trainer], calls: Counter[str]) -> type[Trainer]:
+    """Makes a class that overrides every method of the Trainer, notes the call and hands it on."""
+
+    def noting(name: str) -> Any:
+        @functools.wraps(getattr(Trainer, name))
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            calls[name] += 1
+            return getattr(super(mine, self), name)(*args, **kwargs)
+
+        return method
+
+    own = [name for name, value in vars(Trainer).items() if inspect.isfunction(value) and not name.startswith("__")]
+    own.remove("create_optimizer_and_scheduler")
+    mine: Any = type("Mine", (base,), {name: noting(name) for name in own})
+    return mine
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counter[str]]:
+    """How often each method was called, in a run that trains, evaluates, saves, resumes and predicts."""
+    found: dict[str, Counter[str]] = {}
+    for base in (Trainer, MixingTrainer):
+        found[base.__name__] = Counter()
+        folder = tmp_path_factory.mktemp(base.__name__)
+        changes = {"save_strategy": "steps", "eval_strategy": "steps", "eval_steps": 2, "save_steps": 2}
+        args = arguments(folder, **changes, max_steps=4, load_best_model_at_end=True, max_grad_norm=1.0)
+        data = {"train_dataset": Tokens(40, 1), "eval_dataset": Tokens(8, 2)}
+        trainer = overriding(base, found[base.__name__])(build_model("llama"), args, **data)
+        trainer.train()
+        trainer.train(resume_from_checkpoint=str(folder / "checkpoint-2"))
+        trainer.predict(Tokens(8, 3))
+        trainer.save_state()
+    return found
+
+
+METHODS = sorted(name for name, value in vars(Trainer).items() if inspect.isfunction(value))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_the_trainer_calls_is_called(calls: dict[str, Counter[str]], name: str) -> None:
+    if calls["Trainer"][name] and name not in REPLACED:
+        assert calls["MixingTrainer"][name]
+    if name in AS_OFTEN:
+        assert calls["MixingTrainer"][name] == calls["Trainer"][name] > 0
+
+
+class TestTrainingStep:
+    def test_it_gets_a_batch_like_a_dict(self, tmp_path: Path) -> None:
+        seen = []
+
+        class Mine(MixingTrainer):
+            def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+                assert isinstance(inputs, Mapping)
+                assert "input_ids" in inputs
+                assert list(inputs) == list(inputs.keys()) == list(dict(inputs))
+                seen.append({name: value.shape for name, value in inputs.items()})
+                return super().training_step(model, inputs, num_items_in_batch)
+
+        args = arguments(tmp_path / "mine", per_device_train_batch_size=2)
+        trainer = Mine(build_model("llama"), args, train_dataset=three_streams(), batch_size=5)
+        trainer.train()
+        assert [shapes["input_ids"][0] for shapes in seen] == [5, 5, 5]
+        assert all(shapes["input_ids"] == shapes["labels"] for shapes in seen)
+        args = arguments(tmp_path / "plain", per_device_train_batch_size=2)
+        plain = MixingTrainer(build_model("llama"), args, train_dataset=three_streams(), batch_size=5)
+        plain.train()
+        assert torch.equal(weights_of(trainer.model), weights_of(plain.model))
+
+    def test_a_batch_that_was_changed_is_refused(self, tmp_path: Path) -> None:
+        class Mine(MixingTrainer):
+            def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+                return super().training_step(model, {**inputs, "labels": inputs["input_ids"]}, num_items_in_batch)
+
+        trainer = Mine(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())
+        with pytest.raises(TypeError, match=r"Mine\.training_step did not give the batch .* of the type dict\. It is"):
+            trainer.train()
+
+    def test_a_step_of_its_own_is_refused(self, tmp_path: Path) -> None:
+        class Mine(MixingTrainer):
+            prepares = True
+
+            def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+                inputs = self._prepare_inputs(inputs) if self.prepares else dict(inputs)
+                loss = self.compute_loss(model, inputs)
+                loss.backward()
+                return loss.detach()
+
+        for prepares in (True, False):
+            trainer = Mine(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())
+            trainer.prepares = prepares
+            with pytest.raises(TypeError, match=r"Mine\.training_step did not give the batch .* on to super\(\)"):
+                trainer.train()
+
+    def test_outside_of_a_run_it_is_the_trainers(self, tmp_path: Path) -> None:
+        trainer = MixingTrainer(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())
+        trainer.create_optimizer()
+        trainer.current_gradient_accumulation_steps = 1  # the Trainer needs it, too
+        batch = trainer.data_collator([Tokens(2, 1)[0], Tokens(2, 1)[1]])
+        assert trainer.training_step(trainer.model, batch).item() > 0
+
+
+class TestLog:
+    def test_it_sees_the_streams_once(self, tmp_path: Path) -> None:
+        seen: list[dict[str, float]] = []
+        told: list[dict[str, float]] = []
+
+        class Mine(MixingTrainer):
+            def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+                seen.append(dict(logs))
+                logs["own"] = 1.0
+                super().log(logs, start_time)
+
+        class Kept(TrainerCallback):
+            def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+                told.append(dict(logs))
+
+        args = arguments(tmp_path)
+        trainer = Mine(build_model("llama"), args, train_dataset=three_streams(), callbacks=[Kept()])
+        trainer.train()
+        for step, entry in enumerate(seen[:3], start=1):
+            assert {"loss", "train_coverage", "batch_size", "loss/a", "count/b", "weight/c"} <= entry.keys()
+            assert sum(entry[f"count/{name}"] for name in "abc") == 8
+            kept = {**entry, "own": 1.0, "epoch": told[step - 1]["epoch"]}
+            assert told[step - 1] == kept
+            assert trainer.state.log_history[step - 1] == {**kept, "step": step}
+        assert "log" not in vars(trainer)
+
+    def test_one_that_is_set_on_the_trainer_sees_them_too_and_stays(self, tmp_path: Path) -> None:
+        seen: list[dict[str, float]] = []
+        trainer = MixingTrainer(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())
+        trainer.log = own = lambda logs, start_time=None: seen.append(logs)  # type: ignore[method-assign]
+        trainer.train()
+        assert trainer.log is own
+        assert ["loss/a" in entry for entry in seen] == [True, True, True, False]
+
+    def test_an_entry_of_the_users_own_takes_nothing_from_the_loops(self, tmp_path: Path) -> None:
+        class Telling(TrainerCallback):
+            def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                trainer.log({"loss": 0.0})
+
+        args = arguments(tmp_path)
+        trainer = MixingTrainer(build_model("llama"), args, train_dataset=three_streams(), callbacks=[Telling()])
+        trainer.train()
+        counts = [entry.get("count/a") for entry in trainer.state.log_history[:6]]
+        assert counts[::2] == [None, None, None]
+        assert all(counts[1::2])
+
+
+class TestLoader:
+    def test_it_gives_a_batch_and_says_how_large(self, tmp_path: Path) -> None:
+        args = arguments(tmp_path, per_device_train_batch_size=2)
+        trainer = MixingTrainer(build_model("llama"), args, train_dataset=three_streams(), batch_size=5)
+        before = trainer.mixing.state_dict()
+        loader = trainer.get_train_dataloader()
+        batch = next(iter(loader))
+        assert (loader.total_batch_size, len(batch["input_ids"]), len(loader)) == (5, 5, 8)
+        assert trainer.model(**batch).loss > 0
+        batches = list(loader)
+        assert sum(len(batch["input_ids"]) for batch in [batch, *batches]) >= 37
+        assert trainer.mixing.state_dict() == before
+
+    @pytest.mark.parametrize("when", ["on_train_begin", "on_step_end", "on_epoch_end"])
+    def test_a_look_at_it_changes_no_run(self, tmp_path: Path, when: str) -> None:
+        def run(folder: Path, looks: bool) -> tuple[Any, Any]:
+            class Looking(TrainerCallback):
+                pass
+
+            def look(*args: Any, **kwargs: Any) -> None:
+                if looks:
+                    assert next(iter(trainer.get_train_dataloader()))["input_ids"].ndim == 2
+
+            callback = Looking()
+            setattr(callback, when, look)
+            streams = [*map(Stream, "ab", (Tokens(20, 1), Tokens(11, 2))), Stream("c", Tokens(6, 3))]
+            args = arguments(folder, max_steps=-1, num_train_epochs=2)
+            trainer = MixingTrainer(
+                build_model("llama"), args, train_dataset=streams, mixing="LossChange", callbacks=[callback]
+            )
+            trainer.train()
+            look()
+            return weights_of(trainer.model), trainer.ledger.to_pandas()
+
+        (plain, rows), (looked, other) = run(tmp_path / "plain", False), run(tmp_path / "looked", True)
+        assert torch.equal(plain, looked)
+        assert rows.equals(other)
+
+    def test_an_epoch_of_it_ends(self, tmp_path: Path) -> None:
+        trainer = MixingTrainer(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())
+        batches = [list(trainer.get_train_dataloader()) for _ in range(2)]
+        trainer.train()
+        batches.append(list(trainer.get_train_dataloader()))
+        assert [sum(len(batch["input_ids"]) for batch in epoch) for epoch in batches] == [37, 37, 37]
+        assert torch.equal(batches[0][0]["input_ids"], batches[1][0]["input_ids"])
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_an_optimizer_that_would_not_be_used_is_refused(tmp_path: Path, below: bool) -> None:
+    class Theirs(Trainer):
+        def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
+            raise AssertionError
+
+    class Mine(MixingTrainer):
+        create_optimizer_and_scheduler = Theirs.create_optimizer_and_scheduler
+
+    made: Any = type("Both", (MixingMixin, Theirs), {}) if below else Mine
+    with pytest.raises(TypeError, match=r"has a create_optimizer_and_scheduler of its own, .* Override create_optimiz"):
+        made(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())
