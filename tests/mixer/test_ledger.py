@@ -87,6 +87,19 @@ class TestRecords:
         ledger.record_evaluation(20, {})
         assert ledger.evaluations().to_dict("list") == {"step": [10, 10], "stream": [*NAMES], "loss": [1.5, 2.5]}
 
+    def test_metrics_stand_beside_the_losses_and_those_after_a_checkpoint_go(self, tmp_path: Path) -> None:
+        ledger = started(tmp_path / "ledger")
+        ledger.record_evaluation(5, {"math": 1.5}, {"math": {"f1": 0.5, "size": 3.0}})
+        assert ledger.num_evaluations(5) == (1, 2)
+        ledger.record_evaluation(5, {"math": 1.25, "code": 2.5}, {"code": {"f1": 0.25}})
+        assert ledger.num_evaluations(5) == (3, 3)
+        assert ledger.metrics()["value"].tolist() == [0.5, 3.0, 0.25]
+        ledger.begin(5, {}, 1, 2)
+        assert ledger.num_evaluations(5) == (1, 2)
+        assert ledger.evaluations()["loss"].tolist() == [1.5]
+        expected = {"step": [5, 5], "stream": ["math"] * 2, "metric": ["f1", "size"], "value": [0.5, 3.0]}
+        assert ledger.metrics().to_dict("list") == expected
+
     def test_a_second_evaluation_after_the_end_of_the_run_is_kept(self, tmp_path: Path) -> None:
         ledger = started(tmp_path / "ledger")
         ledger.record_evaluation(10, {"math": 1.5})
