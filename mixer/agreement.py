@@ -1,5 +1,6 @@
 """What the ranks tell each other about an update: one small collective before the forward, one after the backward."""
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
+from mixer.in_flight import held_until_let_go
 from mixer.plan import Plan
 from mixer.shortened import in_words, shortened
 from mixer.signals import NUM_SIGNALS
@@ -84,6 +86,7 @@ class Agreement:
         self._group: dist.ProcessGroup | None = None
         if world_size > 1 and dist.get_backend() != "gloo":
             self._group = dist.new_group(backend="gloo", timeout=timeout)
+            weakref.finalize(self, _end_group, self._group)
         elif world_size > 1 and timeout is not None:  # accelerate does not tell a group on CPUs
             distributed_c10d._set_pg_timeout(timeout)
 
@@ -110,15 +113,14 @@ class Agreement:
             head = np.array([error is not None, *halves, *(half * half for half in halves)], dtype=np.int64)
             counts = np.array([own.num_larger, own.num_first, own.num_rows, own.squared_items, *own.signals])
             skipped = zeros if own.skipped is None else own.skipped
-            message = torch.from_numpy(np.concatenate([head, own.items, own.tokens, skipped, counts]))
-            dist.all_reduce(message, group=self._group)
+            message = self.total(np.concatenate([head, own.items, own.tokens, skipped, counts]))
             failures, *sums = message[:5].tolist()
             if failures:
                 self.raise_on_all(error)
             # By Cauchy and Schwarz, W times the sum of squares is the square of the sum only where all are equal.
             if any(self._world_size * sums[half + 2] != sums[half] ** 2 for half in (0, 1)):
                 self._raise_disagreement(plan)
-            items, tokens, skipped = message[5 : -len(counts)].numpy().reshape(3, self._num_streams)
+            items, tokens, skipped = message[5 : -len(counts)].reshape(3, self._num_streams)
             num_larger, num_first, num_rows, squared_items, *signals = message[-len(counts) :].tolist()
             return UpdateContents(
                 items, tokens, num_larger, num_first, skipped, tuple(signals), num_rows, squared_items
@@ -190,6 +192,7 @@ class Agreement:
         own[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else own[:0]
         parts = [torch.empty(room, dtype=torch.uint8) for _ in range(self._world_size)]
         if room:
+            held_until_let_go(own, *parts)
             dist.all_gather(parts, own, group=self._group)
         return [part[:length].numpy().tobytes() for part, length in zip(parts, lengths.tolist(), strict=True)]
 
@@ -209,6 +212,7 @@ class Agreement:
         told = torch.frombuffer(bytearray(content), dtype=torch.uint8) if is_first and room else None
         message = torch.zeros(room, dtype=torch.uint8) if told is None else told
         if room:
+            held_until_let_go(message)
             dist.broadcast(message, src=0, group=self._group)
         return message.numpy().tobytes()
 
@@ -216,8 +220,9 @@ class Agreement:
         if self._world_size == 1:
             return numbers
         message = torch.from_numpy(numbers.astype(np.int64))
+        held_until_let_go(message)
         dist.all_reduce(message, op=operation, group=self._group)
-        result: Int64Array = message.numpy()
+        result: Int64Array = message.numpy().copy()
         return result
 
     def add_up(self, values: Tensor) -> Tensor:
@@ -230,7 +235,10 @@ class Agreement:
             The sum.
         """
         if self._world_size > 1:
-            dist.all_reduce(values)
+            message = values.detach().clone()
+            held_until_let_go(message)
+            dist.all_reduce(message)
+            values.copy_(message)
         return values
 
     def together(self, work: Callable[[], Result]) -> Result:
@@ -265,22 +273,27 @@ class Agreement:
         """
         if error is not None and self._world_size == 1:
             raise error
-        messages: list[str | None] = [None] * self._world_size
-        dist.all_gather_object(messages, None if error is None else in_words(error), self._group)
+        # An error in words is never empty: its type is in them.
+        messages = self.gather_bytes(b"" if error is None else in_words(error).encode(errors="replace"))
         if error is not None:
             raise error
-        failed = {rank: message for rank, message in enumerate(messages) if message is not None}
+        failed = {rank: message.decode() for rank, message in enumerate(messages) if message}
         raise RemoteError("; ".join(f"rank {rank} failed: {message}" for rank, message in failed.items()))
 
     def _raise_disagreement(self, plan: Plan | None) -> None:
-        plans: list[str] = [""] * self._world_size
         own = "nothing left"
         if plan is not None:  # of thousands of streams not all: each rank gets what every rank says
             counts, weights = (shortened(str(part.tolist()), _MOST_CHARACTERS) for part in (plan.counts, plan.weights))
             own = f"step {plan.step}, counts {counts}, weights {weights}"
-        dist.all_gather_object(plans, own, self._group)
-        described = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(plans))
+        plans = self.gather_bytes(own.encode())
+        described = "; ".join(f"rank {rank}: {text.decode()}" for rank, text in enumerate(plans))
         raise DisagreementError(
             f"The ranks planned different updates ({described}). Every rank must decide alike: call set_weights on "
             "all ranks, and let no policy or function depend on the rank, the time or global random numbers."
         )
+
+
+def _end_group(group: dist.ProcessGroup) -> None:
+    """Ends the threads of a group, unless whoever ended all groups has."""
+    if dist.is_initialized() and group in distributed_c10d._world.pg_map:
+        dist.destroy_process_group(group)
