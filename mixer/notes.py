@@ -1,12 +1,26 @@
-"""A note that a rank leaves before it ends alone, for those that find the connection broken."""
+"""Notes that a rank leaves before it ends alone, for those that find the connection broken.
+
+They lie in the store that the ranks met in. `torchrun` keeps that; where ranks are started by hand, or by `srun`, it is
+in the process of rank 0 and ends with it. So each rank listens while it trains, also while it is held up in a
+collective, and rank 0 stays until all have heard.
+"""
 
 import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.distributed.distributed_c10d import Store
 
-_KEY = "mixer/why-a-rank-ended"
+_KEY, _CALL = "mixer/why-a-rank-ended", "mixer/who-is-there"
+_POLL_SECONDS = 0.25
+_SECONDS_TO_ANSWER = 2.0
+
+_heard: list[str] = []  # the note, where the store may be gone by now
 
 
 def leave_note(text: str) -> None:
@@ -15,22 +29,29 @@ def leave_note(text: str) -> None:
     Args:
         text: Why this rank ends.
     """
-    _with_store(lambda store: store.set(_KEY, text))
+    _with_store(lambda store: store.set(_KEY, f"{dist.get_rank()} {text}"))
 
 
 def read_note() -> str | None:
     """Reads what another rank left.
 
     Returns:
-        The note; `None` if there is none, or it went down with the rank that kept the store.
+        The note; `None` if there is none, or nobody has heard it before it went down with the rank that kept it.
     """
-    found: bytes | None = _with_store(lambda store: store.get(_KEY) if store.check([_KEY]) else None)
-    return None if found is None else found.decode()
+    found = _with_store(_read)
+    return found.partition(" ")[2] if found else _heard[0] if _heard else None
+
+
+def _read(store: Store) -> str | None:
+    return store.get(_KEY).decode() if store.check([_KEY]) else None
 
 
 def remove_note() -> None:
-    """Removes notes of an earlier run in the same processes."""
-    _with_store(lambda store: [store.delete_key(key) for key in (_KEY, _waiting(dist.get_rank()))])
+    """Removes this rank's notes of an earlier run in the same processes: another's may be of its present one."""
+    _heard.clear()
+    if (_with_store(_read) or "").partition(" ")[0] == str(_rank()):
+        _with_store(lambda store: store.delete_key(_KEY))
+    _with_store(lambda store: [store.delete_key(key) for key in (_waiting(_rank()), _here(_rank()))])
 
 
 def note_waiting(rank: int) -> None:
@@ -54,11 +75,91 @@ def has_waited(rank: int) -> bool:
     return bool(_with_store(lambda store: store.check([_waiting(rank)])))
 
 
+def stay_until_heard() -> None:
+    """Has the rank in whose process the store is stay until the others know what is noted there, or do not answer."""
+    _answer_call()
+    if _keeps_store(_rank()):
+        _absent()
+
+
+def who_is_gone() -> list[int]:
+    """Calls all ranks, and waits for those that train to answer.
+
+    Returns:
+        Those that do not: their processes have ended, or stopped.
+    """
+    if _with_store(lambda store: store.set(_CALL, "") or True) is None:
+        return [0] if _keeps_store(0) else []
+    return _absent()
+
+
+def _absent() -> list[int]:
+    """Gives the ranks that do not listen, after giving them time to answer."""
+    _answer_call()
+    end = time.monotonic() + _SECONDS_TO_ANSWER
+    absent = list(range(dist.get_world_size())) if dist.is_initialized() else []
+    while absent and time.monotonic() < end:
+        absent = [rank for rank in absent if not _has_answered(rank)]
+        time.sleep(_POLL_SECONDS / 5)
+    return absent
+
+
+def _has_answered(rank: int) -> bool:
+    return bool(_with_store(lambda store: store.check([_here(rank)])))
+
+
+def _answer_call() -> None:
+    _with_store(lambda store: store.set(_here(_rank()), ""))
+
+
+class Listener:
+    """Hears, while it is entered, what other ranks leave, and answers them: in a thread, beside what the rank does."""
+
+    def __init__(self) -> None:
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="mixer-listener", daemon=True)
+
+    def __enter__(self) -> "Listener":
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        if self._thread.is_alive():
+            self._thread.join(_SECONDS_TO_ANSWER)
+
+    def _listen(self) -> None:
+        while not self._ends.wait(_POLL_SECONDS) and _with_store(self._answer) is not None:
+            pass
+
+    @staticmethod
+    def _answer(store: Store) -> bool:
+        note = _read(store)
+        if note is not None and not _heard:
+            _heard.append(note.partition(" ")[2])
+        if note is not None or store.check([_CALL]):
+            store.set(_here(_rank()), "")
+        return True
+
+
+def _keeps_store(rank: int) -> bool:
+    return rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
 def _waiting(rank: int) -> str:
     return f"mixer/waited/{rank}"
 
 
-def _with_store(use: Any) -> Any:
+def _here(rank: int) -> str:
+    return f"mixer/here/{rank}"
+
+
+def _with_store(use: Callable[[Any], Any]) -> Any:
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return None
     with contextlib.suppress(Exception):  # the store may be gone, and a note is only a help

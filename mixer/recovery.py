@@ -25,9 +25,9 @@ from mixer.gradients import average_gradients, obstacle, settle
 from mixer.loader import Update
 from mixer.memory import MicroBatchMemoryError, Size, Window, explain, is_out_of_memory
 from mixer.methods import MethodsMixin
-from mixer.notes import leave_note, remove_note
+from mixer.notes import leave_note
 from mixer.one_pass import check_one_pass, optimizer_name, steps_in_backward
-from mixer.other_ranks import OUT_OF_MEMORY, explained
+from mixer.other_ranks import OUT_OF_MEMORY, among_others
 from mixer.snapshot import Snapshot
 from mixer.stream_losses import Trial
 
@@ -49,17 +49,11 @@ class RecoveryMixin(MethodsMixin):
         if self._mixing is None:
             return super().train(*args, **kwargs)
         self._recovers = bool(self.args.auto_find_batch_size)
-        remove_note()
-        try:
-            with self._arguments_held(auto_find_batch_size=False):  # else the whole loop starts anew
-                return super().train(*args, **kwargs)
-        except Exception as error:
-            where = f"in update {self.mixing.clock.step + 1}"
-            own = (self.args.process_index, self.args.world_size, self.args.ddp_timeout)
-            explanation = explained(error, where, *own)
-            if explanation is None:
-                raise
-            raise explanation from error
+        with (
+            among_others(lambda: f"in update {self.mixing.clock.step + 1}", lambda: self.args.ddp_timeout),
+            self._arguments_held(auto_find_batch_size=False),  # else the whole loop starts anew
+        ):
+            return super().train(*args, **kwargs)
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         self._window, self._num_trained = Window(), 0

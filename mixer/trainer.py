@@ -41,6 +41,7 @@ from mixer.options import (
     check_samples,
     warn_of_forwards,
 )
+from mixer.other_ranks import made_among_others
 from mixer.planner import Drawing, Planner
 from mixer.policies import Policy
 from mixer.preparing import PreparingMixin
@@ -139,6 +140,7 @@ class MixingMixin(
     recipe_text: str | None = None  # of the recipe that it was built by, for trackers
     _entries: Mapping[str, float] = {}  # what the log entry that is made at present tells of the mixture
 
+    @made_among_others
     def __init__(
         self,
         model: Any = None,

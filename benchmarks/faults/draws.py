@@ -49,6 +49,11 @@ def step_of_rank(generator: random.Random, known: Known) -> dict[str, Any]:
     return {**step(generator, known), **rank(generator, known)}
 
 
+def leaving(by: str) -> Draw:
+    """A step of a rank, and what it leaves `by`."""
+    return lambda generator, known: {**step_of_rank(generator, known), "by": by}
+
+
 def unknown_sample(generator: random.Random, known: Known) -> dict[str, Any]:
     """The `index` of one by which a replay buffer does not know the data set again: else it is another one to it."""
     first = set(np.linspace(0, known.num_samples - 1, 8).astype(int).tolist())

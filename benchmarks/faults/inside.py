@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from benchmarks.faults import controls, data, filling, waits
+from benchmarks.faults import controls, data, filling, leaving, waits
 from benchmarks.faults.run import Parts, Start
 
 INSIDE: dict[str, Callable[[Parts, Start, int], None]] = {
@@ -22,6 +22,8 @@ INSIDE: dict[str, Callable[[Parts, Start, int], None]] = {
         controls.other_policy,
         controls.failing_schedule,
         controls.nonsense_schedule,
+        leaving.leaves,
+        leaving.cannot_begin,
         waits.early_meeting,
         waits.long_update,
         waits.held_update,

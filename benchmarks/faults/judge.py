@@ -112,7 +112,7 @@ def _ends_by_signal(case: Case, end: End, outcome: Outcome) -> None:
 
 
 def _ends_naming(case: Case, end: End, outcome: Outcome) -> None:
-    silent = case.fault.get("rank") if case.kind.how in ("absent", "stop_one") else None
+    silent = case.fault.get("rank") if case.kind.is_silent else None
     names = [name.format(**case.fault) for name in case.kind.names]
     for rank, (code, console) in enumerate(zip(end.codes, end.consoles, strict=True)):
         if rank == silent:

@@ -56,6 +56,8 @@ class Kind:
         draw: Draws the numbers of one of them.
         names: What the error says on every rank that can speak, filled in with what was drawn.
         inside: What each rank does to itself, a name in `inside.INSIDE`.
+        is_silent: Whether the rank that was drawn cannot speak.
+        by_hand: Whether rank 0 keeps the store that the ranks meet in, as where they are started by hand.
         num_workers: Worker processes a rank.
         timeout_seconds: How long ranks wait for each other.
         limit_seconds: When the watchdog takes a start of the run for hung.
@@ -69,6 +71,8 @@ class Kind:
     draw: Draw = lambda generator, known: {}
     names: tuple[str, ...] = ()
     inside: str = ""
+    is_silent: bool = False
+    by_hand: bool = False
     num_workers: int = 0
     timeout_seconds: int = 60
     limit_seconds: float = 90.0

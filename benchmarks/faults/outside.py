@@ -9,7 +9,7 @@ from benchmarks.faults.ranks import End, Ranks
 
 def train(case: Case) -> End:
     """Trains with a fault inside of the ranks."""
-    return Ranks(case.start, case.num_ranks).wait(case.kind.limit_seconds)
+    return Ranks(case.start, case.num_ranks, by_hand=case.kind.by_hand).wait(case.kind.limit_seconds)
 
 
 OUTSIDE: dict[str, Callable[[Case], End]] = {

@@ -55,10 +55,13 @@ class Ranks:
         start: What they are to do.
         num_ranks: How many there are.
         absent: A rank that is never started.
+        by_hand: Whether they are started as by hand, with the store that they meet in in rank 0.
     """
 
-    def __init__(self, start: Start, num_ranks: int, absent: int | None = None):
-        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # kept as torchrun keeps it
+    def __init__(self, start: Start, num_ranks: int, absent: int | None = None, by_hand: bool = False):
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._port, self._store = store.port, None if by_hand else store  # kept as torchrun keeps it
+        del store
         self._case, self._fault_at = Path(start.case), time.monotonic()
         self._case.mkdir(parents=True, exist_ok=True)
         notes = self._case / EVENTS
@@ -74,7 +77,8 @@ class Ranks:
                 process.start()
 
     def _environment(self, rank: int, num_ranks: int) -> dict[str, str]:
-        own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._port)}
+        own["TORCHELASTIC_USE_AGENT_STORE"] = str(self._store is not None)
         own |= {"WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks), "OMP_NUM_THREADS": "1"}
         return {**os.environ, **own, "RANK": str(rank), "LOCAL_RANK": str(rank)}
 

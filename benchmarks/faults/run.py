@@ -201,7 +201,8 @@ def train(start: Start, parts: Parts) -> None:
     if start.resume and resume is None and trainer.is_world_process_zero():
         # A buffer on disk is not taken for one that begins: who starts a run anew removes what an earlier one left.
         shutil.rmtree(start.memory, ignore_errors=True)
-    trainer.accelerator.wait_for_everyone()
+    if start.resume:
+        trainer.accelerator.wait_for_everyone()
     trainer.train(resume_from_checkpoint=resume)
     if trainer.is_world_process_zero() and trainer.state.global_step >= NUM_STEPS:
         end = {

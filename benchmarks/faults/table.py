@@ -44,6 +44,7 @@ _RANKS = (
         {2: 2, 4: 1},
         draws.instant_of_rank,
         names=("waited 5 seconds (ddp_timeout)",),
+        is_silent=True,
         timeout_seconds=5,
     ),
     Kind(
@@ -54,10 +55,46 @@ _RANKS = (
         {2: 2, 4: 1},
         draws.rank,
         names=("imed out",),
+        is_silent=True,
         inside="early_meeting",
         timeout_seconds=5,
     ),
     Kind("clock", "the clock leaps forth or back", Promise.GOES_ON, draw=draws.clock, inside="leaping_clock"),
+)
+
+_LEAVING = {
+    "error": ("an error of a callback ends one rank", "rank {rank} left"),
+    "system-exit": ("SystemExit in one rank", "rank {rank} left"),
+    "interrupt": ("KeyboardInterrupt in one rank", "rank {rank} left"),
+    "os-exit": ("os._exit in one rank", "rank {rank} ended without a word"),
+}
+
+_LEFT = tuple(
+    Kind(
+        f"{by}-{suffix}",
+        f"{what}{told}",
+        Promise.NAMED,
+        counts={2: 2, 4: 1},
+        draw=draws.leaving(by),
+        names=(name,),
+        inside="leaves",
+        is_silent=by == "os-exit",
+        by_hand=suffix == "by-hand",
+    )
+    for by, (what, name) in _LEAVING.items()
+    for suffix, told in (("launched", ""), ("by-hand", "; rank 0 keeps the store"))
+) + tuple(
+    Kind(
+        f"constructor-{suffix}",
+        f"the trainer cannot be made on one rank{told}",
+        Promise.NAMED,
+        counts={2: 2, 4: 1},
+        draw=draws.rank,
+        names=("nonfinite must be",),
+        inside="cannot_begin",
+        by_hand=suffix == "by-hand",
+    )
+    for suffix, told in (("launched", ""), ("by-hand", "; rank 0 keeps the store"))
 )
 
 _DISKS = (
@@ -274,4 +311,4 @@ _CONTROLS = (
     ),
 )
 
-KINDS: tuple[Kind, ...] = (*_KILLS, *_SIGNALS, *_RANKS, *_DISKS, *_DAMAGED, *_DATA, *_LOSSES, *_CONTROLS)
+KINDS: tuple[Kind, ...] = (*_KILLS, *_SIGNALS, *_RANKS, *_LEFT, *_DISKS, *_DAMAGED, *_DATA, *_LOSSES, *_CONTROLS)

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from torch.distributed import TCPStore
 
+from tests.distributed.launch import free_port
+
 # What a rank has to end by itself after another failed: tests read what it says of that.
 GRACE_SECONDS = 30
 
@@ -32,11 +34,12 @@ def launch_warm(worker: str, folder: Path, *arguments: str, world_size: int = 2,
 
 
 def run_warm(
-    worker: str, folder: Path, *arguments: str, world_size: int = 2, timeout_seconds: int = 300
+    worker: str, folder: Path, *arguments: str, world_size: int = 2, timeout_seconds: int = 300, by_hand: bool = False
 ) -> tuple[list[int | None], str]:
-    """Gives the exit code of each rank, and what they wrote to the console."""
+    """Gives the exit code of each rank, and what they wrote to the console; by hand, rank 0 keeps the store."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # kept here, as torchrun keeps it
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    port = free_port() if by_hand else store.port
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": str(not by_hand)}
     shared |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), "OMP_NUM_THREADS": "1"}
     command = [str(Path(__file__).with_name(worker)), str(folder), *arguments]
     ranks: list[BaseProcess] = []

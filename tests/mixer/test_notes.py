@@ -1,0 +1,67 @@
+"""Notes that outlive the store they were left in, on two ranks in one process' stead."""
+
+from typing import Any
+
+import pytest
+from torch.distributed import HashStore
+
+from mixer import notes
+from mixer.notes import Listener, leave_note, read_note, remove_note, who_is_gone
+
+
+class Ranks:
+    """Stands for this process as one of two ranks, with a store that may go down."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.rank, self.store = 0, HashStore()
+        monkeypatch.setattr(notes.dist, "is_initialized", lambda: True)
+        monkeypatch.setattr(notes.dist, "get_world_size", lambda: 2)
+        monkeypatch.setattr(notes.dist, "get_rank", lambda: self.rank)
+        monkeypatch.setattr(notes.distributed_c10d, "_get_default_store", self.get)
+        monkeypatch.setattr(notes, "_POLL_SECONDS", 0.005)
+        monkeypatch.setattr(notes, "_SECONDS_TO_ANSWER", 0.1)
+        monkeypatch.setattr(notes, "_heard", [])
+        monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+
+    def get(self) -> Any:
+        if self.store is None:
+            raise ConnectionError
+        return self.store
+
+
+@pytest.fixture
+def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
+    return Ranks(monkeypatch)
+
+
+def test_a_note_that_was_heard_outlives_its_store(ranks: Ranks) -> None:
+    with Listener() as listener:
+        leave_note("rank 0 failed")
+        while not notes._heard:
+            pass
+        ranks.store = None
+        assert read_note() == "rank 0 failed"
+    assert not listener._thread.is_alive()
+
+
+def test_a_rank_removes_its_own_note_alone(ranks: Ranks) -> None:
+    leave_note("rank 0 failed")
+    ranks.rank = 1
+    remove_note()
+    assert read_note() == "rank 0 failed"
+    ranks.rank = 0
+    remove_note()
+    assert read_note() is None
+
+
+def test_who_does_not_answer_is_gone(ranks: Ranks) -> None:
+    assert who_is_gone() == [1]
+    ranks.store.set(notes._here(1), "")
+    assert who_is_gone() == []
+
+
+def test_where_the_store_is_gone_rank_0_is_that_kept_it(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks.rank, ranks.store = 1, None
+    assert who_is_gone() == [0]
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    assert who_is_gone() == []
