@@ -5,10 +5,12 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any
 
+import numpy as np
 from torch import nn
 from transformers import Trainer
 from transformers.utils import logging
 
+from mixer.agreement import Agreement
 from mixer.collation import TASK, batch_mapping
 from mixer.forms import FormsMixin
 from mixer.labels import find_lack_of_labels
@@ -185,6 +187,17 @@ class EvaluatingMixin(FormsMixin):
             "eval_dataset as a dict by the streams' names, or metric_key_prefix='eval_NAME' ('test_NAME' to predict)."
         )
 
+    def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
+        """Evaluates what all ranks have alike; see `Trainer.evaluation_loop`.
+
+        Raises:
+            ValueError: On all ranks, if one has a set of another length: they would wait for each other in vain.
+        """
+        if self._mixing is not None and self.args.world_size > 1:
+            dataset = getattr(dataloader, "dataset", None)
+            check_same_length(self._agreement, len(dataset) if isinstance(dataset, Sized) else -1)
+        return super().evaluation_loop(dataloader, *args, **kwargs)
+
     def prediction_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Predicts for a batch, by the head of its stream; see `Trainer.prediction_step`."""
         told = inputs if self._evaluated_task is None else {**batch_mapping(inputs), TASK: self._evaluated_task}
@@ -202,6 +215,27 @@ class EvaluatingMixin(FormsMixin):
         prepared = getattr(self.accelerator, "_dataloaders", [])
         prepared[:] = [one for one in prepared if one is not loader]
         return loader
+
+
+def check_same_length(agreement: Agreement, length: int) -> None:
+    """Refuses an evaluation set that is not of the same length on all ranks; all of them have to call it.
+
+    Args:
+        agreement: What brings the ranks together.
+        length: How many samples this rank has; -1 where that is not known.
+
+    Raises:
+        ValueError: On all ranks, with the lengths.
+    """
+    most, negated_least = agreement.greatest(np.array([length, -length])).tolist()
+    if most == -negated_least:
+        return
+    lengths = [int(one) for one in agreement.gather_bytes(str(length).encode())]
+    told = ", ".join(f"{'no length' if one < 0 else one} on rank {rank}" for rank, one in enumerate(lengths))
+    raise ValueError(
+        f"The evaluation set has not as many samples on all ranks: {told}. They would wait for each other. Give every "
+        "rank the whole set: the trainer shares it out among them."
+    )
 
 
 def _given(eval_dataset: Any, ignore_keys: list[str] | None, prefix: str) -> dict[str, Any]:

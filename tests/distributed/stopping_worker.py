@@ -16,7 +16,10 @@ from transformers import Trainer, TrainerCallback
 from mixer.checkpoint import step_of
 from mixer.signals import RunInterrupted, RunTerminated
 from tests.distributed.launch import end_with, message_of
-from tests.mixer.test_resume import build, end_of, go_on
+from tests.helpers import Tokens
+from tests.mixer.test_resume import KIND, build, end_of, go_on
+
+LEAVING = ("exit", "vanish", "make")
 
 
 class At(TrainerCallback):
@@ -95,6 +98,28 @@ def full(folder: Path) -> dict[str, Any]:
     return {"full": message, "goes on from": from_step, "ends": resumed.state.global_step}
 
 
+def uneven(folder: Path) -> dict[str, str]:
+    """Evaluation sets of which one rank has more than the other."""
+    trainer = build(folder / "uneven")
+    rank = trainer.args.process_index
+    several = {"a": Tokens(4, 1, KIND), "b": Tokens(4 + rank, 1, KIND)}
+    return {"uneven": message_of(lambda: trainer.evaluate(several)), "even": message_of(trainer.evaluate)}
+
+
+def leaving(folder: Path, kind: str) -> None:
+    """The rank that keeps the store leaves the other one alone."""
+
+    def leave(control: Any) -> None:
+        if kind == "vanish":
+            os._exit(1)
+        raise SystemExit("no more")
+
+    rank = int(os.environ["RANK"])
+    options = {"train_sampling_strategy": "batch_rebalance"} if (kind, rank) == ("make", 0) else {}
+    message = message_of(lambda: build(folder, callbacks=[At("step_end", 2, {0}, leave)], **options).train())
+    (folder / f"{kind}-{rank}.txt").write_text(message)
+
+
 def failing(folder: Path, kind: str) -> None:
     """An error in the midst of a backward, or a rank that stays away, on rank 1 alone."""
 
@@ -117,5 +142,6 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     place = Path(sys.argv[1])
     if len(sys.argv) > 2:
-        failing(place, sys.argv[2])
-    end_with({**signals(place), **controls(place), **full(place / "full")}, place, "results")
+        (leaving if sys.argv[2] in LEAVING else failing)(place, sys.argv[2])
+    else:
+        end_with({**signals(place), **controls(place), **uneven(place), **full(place / "full")}, place, "results")

@@ -57,3 +57,27 @@ def test_a_rank_that_stays_away_is_waited_for_as_long_as_is_said(tmp_path: Path)
     assert told.startswith(
         "TimeoutError: Rank 0 waited 6 seconds (ddp_timeout) for others in update 4. Of rank 1 nothing"
     )
+
+
+def test_evaluation_sets_of_different_length_are_refused_on_both_ranks(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        assert result["uneven"].startswith(
+            "ValueError: The evaluation set has not as many samples on all ranks: 4 on rank 0, 5 on rank 1."
+        )
+        assert result["even"] == "no error"
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("exit", "rank 0 failed in update 3: SystemExit: no more"),
+        ("vanish", "rank 0 ended without a word in update 3: by os._exit"),
+        ("make", "rank 0 failed as the trainer was made: ValueError: "),
+    ],
+)
+def test_the_rank_that_keeps_the_store_is_named_though_it_takes_that_with_it(
+    kind: str, told: str, tmp_path: Path
+) -> None:
+    codes, output = run_warm("stopping_worker.py", tmp_path, kind, timeout_seconds=60, by_hand=True)
+    assert (tmp_path / f"{kind}-1.txt").read_text().startswith(f"RemoteError: {told}"), output[-4000:]
+    assert codes[1] == 0
