@@ -36,7 +36,7 @@ from mixer.plan import FloatArray, Plan
 from mixer.row_names import name_rows
 from mixer.stream import Stream
 from mixer.trial_rows import rows_to_try
-from mixer.unfit_rows import unfit_rows
+from mixer.unfit_rows import alone, unfit_rows
 
 Trial = Callable[[Update, int], Tensor]
 
@@ -93,7 +93,7 @@ class LossesMixin(Trainer):
             error.add_note(f"While a micro-batch with samples of the streams {names} was trained.")
             if micro.indices is not None:
                 error.add_note(f"They are {name_rows(self.streams, micro.stream_ids, micro.indices)}.")
-            for reason in self._unfit_rows(micro):
+            for reason in alone(error, micro) + self._unfit_rows(micro):
                 error.add_note(reason)
             raise
 

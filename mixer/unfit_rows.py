@@ -43,6 +43,26 @@ def unfit_rows(model: nn.Module, streams: Sequence[Stream], micro: MicroBatch) -
     return reasons
 
 
+def alone(error: Exception, micro: MicroBatch) -> list[str]:
+    """Says why batch normalisation failed on a micro-batch, where it did as that has one row alone.
+
+    Args:
+        error: What the model raised.
+        micro: The micro-batch.
+
+    Returns:
+        A sentence or none.
+    """
+    if len(micro.stream_ids) != 1 or "more than 1 value per channel" not in str(error):
+        return []
+    return [
+        "Batch normalisation cannot train on one row alone, which is what was left for this micro-batch. Choose a "
+        "batch_size whose share of each rank leaves no micro-batch of one row (by per_device_train_batch_size); set "
+        "dataloader_drop_last=True where it is the last batch of an epoch; or take a normalisation that does not look "
+        "at other rows (GroupNorm, LayerNorm)."
+    ]
+
+
 def _named(streams: Sequence[Stream], micro: MicroBatch, are_meant: Tensor) -> str:
     picked = np.flatnonzero(are_meant.numpy())
     assert micro.indices is not None, "the caller has looked"  # noqa: S101
