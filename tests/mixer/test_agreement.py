@@ -1,0 +1,37 @@
+"""The group that an agreement makes of its own, beside one that moves gradients between GPUs."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from mixer.agreement import Agreement
+
+
+@pytest.fixture
+def one_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    monkeypatch.setattr(dist, "get_backend", lambda *_: "nccl")
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_group_of_its_own_ends_with_the_agreement_and_no_other_one() -> None:
+    agreement = Agreement(2, 1)
+    assert len(distributed_c10d._world.pg_map) == 2
+    del agreement
+    gc.collect()
+    assert list(distributed_c10d._world.pg_map) == [dist.group.WORLD]
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_whoever_ended_all_groups_ended_it_too() -> None:
+    agreement = Agreement(2, 1)
+    dist.destroy_process_group()
+    del agreement
+    gc.collect()
+    assert not dist.is_initialized()
