@@ -3,10 +3,13 @@
 import gc
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from mixer import agreement as module
 from mixer.agreement import Agreement
 
 
@@ -35,3 +38,16 @@ def test_whoever_ended_all_groups_ended_it_too() -> None:
     del agreement
     gc.collect()
     assert not dist.is_initialized()
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_what_is_given_to_a_collective_is_held_and_nobody_else_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    monkeypatch.setattr(module, "held_until_let_go", lambda *sent: held.extend(one.data_ptr() for one in sent))
+    agreement, values = Agreement(2, 1), torch.ones(2)
+    total, summed = agreement.total(np.array([3])), agreement.add_up(values)
+    told = agreement.from_first(b"abc")
+    assert (total.tolist(), summed.tolist(), told) == ([3], [1.0, 1.0], b"abc")
+    assert len(held) == 4  # one for the length of what is told
+    assert total.ctypes.data not in held
+    assert values.data_ptr() not in held
