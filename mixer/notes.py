@@ -18,7 +18,8 @@ from torch.distributed.distributed_c10d import Store
 
 _KEY, _CALL = "mixer/why-a-rank-ended", "mixer/who-is-there"
 _POLL_SECONDS = 0.25
-_SECONDS_TO_ANSWER = 2.0
+_MOST_POLLS_A_SECOND = 1_000  # of all ranks together: one process keeps the store
+_POLLS_TO_ANSWER = 8
 
 _heard: list[str] = []  # the note, where the store may be gone by now
 
@@ -96,7 +97,7 @@ def who_is_gone() -> list[int]:
 def _absent() -> list[int]:
     """Gives the ranks that do not listen, after giving them time to answer."""
     _answer_call()
-    end = time.monotonic() + _SECONDS_TO_ANSWER
+    end = time.monotonic() + _POLLS_TO_ANSWER * _poll_seconds()
     absent = list(range(dist.get_world_size())) if dist.is_initialized() else []
     while absent and time.monotonic() < end:
         absent = [rank for rank in absent if not _has_answered(rank)]
@@ -127,10 +128,10 @@ class Listener:
     def __exit__(self, *_: object) -> None:
         self._ends.set()
         if self._thread.is_alive():
-            self._thread.join(_SECONDS_TO_ANSWER)
+            self._thread.join(_POLLS_TO_ANSWER * _POLL_SECONDS)
 
     def _listen(self) -> None:
-        while not self._ends.wait(_POLL_SECONDS) and _with_store(self._answer) is not None:
+        while not self._ends.wait(_poll_seconds()) and _with_store(self._answer) is not None:
             pass
 
     @staticmethod
@@ -141,6 +142,10 @@ class Listener:
         if note is not None or store.check([_CALL]):
             store.set(_here(_rank()), "")
         return True
+
+
+def _poll_seconds() -> float:
+    return max(_POLL_SECONDS, dist.get_world_size() / _MOST_POLLS_A_SECOND if dist.is_initialized() else 0.0)
 
 
 def _keeps_store(rank: int) -> bool:

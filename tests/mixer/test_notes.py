@@ -19,7 +19,7 @@ class Ranks:
         monkeypatch.setattr(notes.dist, "get_rank", lambda: self.rank)
         monkeypatch.setattr(notes.distributed_c10d, "_get_default_store", self.get)
         monkeypatch.setattr(notes, "_POLL_SECONDS", 0.005)
-        monkeypatch.setattr(notes, "_SECONDS_TO_ANSWER", 0.1)
+        monkeypatch.setattr(notes, "_POLLS_TO_ANSWER", 20)
         monkeypatch.setattr(notes, "_heard", [])
         monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
 
