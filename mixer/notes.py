@@ -39,19 +39,22 @@ def read_note() -> str | None:
     Returns:
         The note; `None` if there is none, or nobody has heard it before it went down with the rank that kept it.
     """
-    found = _with_store(_read)
-    return found.partition(" ")[2] if found else _heard[0] if _heard else None
+    found: str | None = _with_store(_read)
+    if found is None:  # the store is gone
+        return _heard[0] if _heard else None
+    return found.partition(" ")[2] or None
 
 
-def _read(store: Store) -> str | None:
-    return store.get(_KEY).decode() if store.check([_KEY]) else None
+def _read(store: Store) -> str:
+    # A note is emptied and never deleted: of a key that is gone after the check, `get` would wait for it to come.
+    return store.get(_KEY).decode() if store.check([_KEY]) else ""
 
 
 def remove_note() -> None:
     """Removes this rank's notes of an earlier run in the same processes: another's may be of its present one."""
     _heard.clear()
     if (_with_store(_read) or "").partition(" ")[0] == str(_rank()):
-        _with_store(lambda store: store.delete_key(_KEY))
+        _with_store(lambda store: store.set(_KEY, ""))
     _with_store(lambda store: [store.delete_key(key) for key in (_waiting(_rank()), _here(_rank()))])
 
 
@@ -137,9 +140,8 @@ class Listener:
     @staticmethod
     def _answer(store: Store) -> bool:
         note = _read(store)
-        if note is not None and not _heard:
-            _heard.append(note.partition(" ")[2])
-        if note is not None or store.check([_CALL]):
+        _heard[:] = [note.partition(" ")[2]] if note else []
+        if note or store.check([_CALL]):
             store.set(_here(_rank()), "")
         return True
 

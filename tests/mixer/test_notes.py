@@ -54,6 +54,27 @@ def test_a_rank_removes_its_own_note_alone(ranks: Ranks) -> None:
     assert read_note() is None
 
 
+def test_nobody_waits_for_a_note_that_is_removed_while_it_is_read(ranks: Ranks) -> None:
+    leave_note("rank 0 failed")
+    store, check = ranks.store, ranks.store.check
+
+    class Removing:
+        """A store whose note is removed by another rank between a look and the reading."""
+
+        def check(self, keys: list[str]) -> bool:
+            found = check(keys)
+            ranks.store = store
+            remove_note()
+            return found
+
+        def get(self, key: str) -> bytes:
+            assert check([key]), "it would wait for the note to come back"
+            return store.get(key)
+
+    ranks.store = Removing()
+    assert read_note() is None
+
+
 def test_who_does_not_answer_is_gone(ranks: Ranks) -> None:
     assert who_is_gone() == [1]
     ranks.store.set(notes._here(1), "")
