@@ -30,7 +30,7 @@ from mixer.convention import (
 from mixer.label_shift import shifts_labels
 from mixer.liger import RowlessTracker, hides_rows
 from mixer.loader import MicroBatch, MixingLoader, Update
-from mixer.losses import LossTracker, items_per_row, labels_can_shift
+from mixer.losses import LossTracker, items_per_row, labels_can_shift, num_rows
 from mixer.model_inputs import inner_model
 from mixer.plan import FloatArray, Plan
 from mixer.row_names import name_rows
@@ -164,9 +164,11 @@ class LossesMixin(Trainer):
         return int(items_per_row(batch_mapping(micro.inputs), self._loss_shifts_labels).sum())
 
     def _items_per_row(self, micro: MicroBatch) -> Tensor:
-        if self._convention_of(int(micro.stream_ids[0])).counts_rows:
-            return torch.ones(len(micro.stream_ids), dtype=torch.int64)
-        return self._labels_per_row(batch_mapping(micro.inputs))
+        inputs, stream_ids = batch_mapping(micro.inputs), micro.stream_ids
+        first = int(stream_ids[0]) if len(stream_ids) else 0  # samples of no stream count as the first's
+        if self._convention_of(first).counts_rows:
+            return torch.ones(len(stream_ids) or num_rows(inputs), dtype=torch.int64)
+        return self._labels_per_row(inputs)
 
     def _labels_per_row(self, inputs: Mapping[str, Any]) -> Tensor:
         return items_per_row(inputs, self._shifts_labels)

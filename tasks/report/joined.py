@@ -47,9 +47,9 @@ def join(parts: Sequence[Run], first_streams: Sequence[str] = ()) -> Run:
     """
     ends = [{name: part.clock[name].iloc[-1] for name in _COUNTED} for part in parts]
     done = [{name: sum(end[name] for end in ends[:number]) for name in _COUNTED} for number in range(len(parts))]
-    joined: dict[str, Any] = {"name": parts[0].name, "ended": parts[-1].ended}
+    joined: dict[str, Any] = {"name": parts[0].name, "ended": parts[-1].ended, "eval_weights": parts[-1].eval_weights}
     for field in fields(Run):
-        if field.name not in ("name", "description", "ended", "cosines"):
+        if field.name not in (*joined, "description", "cosines"):
             joined[field.name] = _joined([getattr(part, field.name) for part in parts], done)
     joined["description"] = {"streams": [row for part in parts for row in part.description.get("streams", [])]}
     joined["cosines"] = None  # a task has no gradient in common with another one, and its own report shows the memory's

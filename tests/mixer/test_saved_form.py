@@ -93,4 +93,4 @@ def test_what_refers_to_itself_comes_to_an_end() -> None:
 
 
 def test_functions_are_known() -> None:
-    assert is_known(Function(lambda observation: [1.0]))
+    assert is_known(Function(lambda step, weights: [1.0]))
