@@ -75,18 +75,6 @@ class LossConvention:
             return num_items / world_size
         return num_items / (micro_items * world_size) if micro_items else float("inf")
 
-    def row_terms(self, rows: Tensor, items: Tensor) -> Tensor:
-        """Makes what rows count with in the loss of the sums that the tracker sees.
-
-        Args:
-            rows: `[num_rows]`: the sum of each row's item losses.
-            items: int64 `[num_rows]`: its items.
-
-        Returns:
-            `[num_rows]`.
-        """
-        return rows / items.to(rows.device).clamp(min=1) if self.has_row_means else rows
-
 
 def samples_per_item(counts: NDArray[np.int64], items: NDArray[np.int64]) -> NDArray[np.float64]:
     """Gives the factors by which streams count by their samples in a mean over items.

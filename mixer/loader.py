@@ -48,6 +48,11 @@ class MicroBatch:
     positions: Int64Array | None = None
     indices: Int64Array | None = None
 
+    @property
+    def first_stream(self) -> int:
+        """The stream of its first sample; samples of no stream count as the first stream's."""
+        return int(self.stream_ids[0]) if len(self.stream_ids) else 0
+
 
 @dataclass(frozen=True, eq=False)
 class Update(Mapping[str, Any]):

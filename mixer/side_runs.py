@@ -130,7 +130,7 @@ class SideRuns:
             A scalar; 0 if it has no items.
         """
         trainer = self._trainer
-        first = int(micro.stream_ids[0]) if len(micro.stream_ids) else 0  # samples of no stream count as the first's
+        first = micro.first_stream
         convention = trainer._convention_of(first)
         inputs = trainer._prepare_inputs(dict(micro.inputs))
         num_items = max(int(self.items(micro).sum()), 1)

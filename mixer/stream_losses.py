@@ -165,8 +165,7 @@ class LossesMixin(Trainer):
 
     def _items_per_row(self, micro: MicroBatch) -> Tensor:
         inputs, stream_ids = batch_mapping(micro.inputs), micro.stream_ids
-        first = int(stream_ids[0]) if len(stream_ids) else 0  # samples of no stream count as the first's
-        if self._convention_of(first).counts_rows:
+        if self._convention_of(micro.first_stream).counts_rows:
             return torch.ones(len(stream_ids) or num_rows(inputs), dtype=torch.int64)
         return self._labels_per_row(inputs)
 
@@ -176,10 +175,10 @@ class LossesMixin(Trainer):
     def _row_terms(self, micro: MicroBatch) -> Tensor | None:
         """Gives what the rows of the last forward count with in the loss, `[num_rows]`, or `None` if nobody saw it."""
         assert self._tracker is not None, "rows are asked for after a forward that was tracked"  # noqa: S101
-        rows, convention = self._tracker.row_losses(), self._convention_of(int(micro.stream_ids[0]))
+        rows, convention = self._tracker.row_losses(), self._convention_of(micro.first_stream)
         if rows is None or not convention.has_row_means:
             return rows
-        return convention.row_terms(rows, self._labels_per_row(batch_mapping(micro.inputs)))
+        return rows / self._labels_per_row(batch_mapping(micro.inputs)).to(rows.device).clamp(min=1)
 
     def _new_tracker(self, model: nn.Module, wraps: bool = True, keeps_output: bool = False) -> LossTracker:
         kind = RowlessTracker if hides_rows(self.args) else LossTracker
