@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from benchmarks.competitors import ROW_LENGTH, LazyRows
 from benchmarks.process_state import ProcessState, as_rows, begin, growth, sample
-from mixer.agreement import UpdateContents
 from mixer.budget import Budget
 from mixer.clock import Clock
 from mixer.controller import Mixing
@@ -28,6 +27,7 @@ from mixer.plan import Plan
 from mixer.planner import Planner
 from mixer.policies import ODM, Fixed, LossChange, PiKE, Policy, Smoothed
 from mixer.recorder import FinishedUpdate, Recorder
+from mixer.step import UpdateContents
 from mixer.stream import Stream
 
 NUM_STREAMS, BATCH_SIZE, WORLD_SIZE = 10, 64, 16

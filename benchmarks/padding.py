@@ -14,7 +14,8 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 from benchmarks.competitors import SHARES, new_mixing
 from mixer.cutting import MicroBatchOptions
 from mixer.lengths import Lengths
-from mixer.loader import MixingLoader, Update
+from mixer.loader import MixingLoader
+from mixer.step import Update
 
 Int64Array = NDArray[np.int64]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmarks.competitors import LazyRows
 from benchmarks.scale_planning import share_counts
-from mixer.agreement import Agreement, UpdateContents
+from mixer.agreement import Agreement
 from mixer.apportion import apportion
 from mixer.budget import Budget
 from mixer.clock import Clock
@@ -23,6 +23,7 @@ from mixer.order import Order
 from mixer.plan import Plan
 from mixer.planner import Planner
 from mixer.policies import Proportional
+from mixer.step import UpdateContents, confirm
 from mixer.stream import Stream
 
 NUM_SAMPLES = 10**13
@@ -164,7 +165,7 @@ def summed_message(world_size: int, tokens: int) -> int:
     plan = Plan(0, np.array([2**40]), np.array([2**43]), ones, ones, None, 2**40, 0)
     contents = UpdateContents(np.array([tokens]), np.array([tokens]))
     with patch.multiple("mixer.agreement.dist", get_backend=lambda: "gloo", all_reduce=multiply):
-        return int(Agreement(world_size, 1).confirm(plan, contents, None).tokens[0])
+        return int(confirm(Agreement(world_size), 1, plan, contents, None).tokens[0])
 
 
 def _messages_add_up() -> Check:

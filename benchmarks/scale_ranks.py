@@ -19,7 +19,8 @@ import torch.distributed as dist
 from benchmarks.launching import launch
 from benchmarks.scale_planning import NUM_STREAMS, a_plan
 from benchmarks.scaling import STREAMS, Term, counted
-from mixer.agreement import Agreement, UpdateContents
+from mixer.agreement import Agreement
+from mixer.step import UpdateContents, confirm
 
 _NUM_ROUNDS = 60
 _LIMIT_SECONDS = 600.0
@@ -52,13 +53,13 @@ def statistics_bytes(num_streams: int) -> int:
 
 def _seconds(num_streams: int, world_size: int) -> dict[str, float]:
     _, plan = a_plan(num_streams)
-    agreement = Agreement(world_size, num_streams)
+    agreement = Agreement(world_size)
     contents = UpdateContents(plan.counts, plan.counts)
     laps: dict[str, list[float]] = {"confirm": [], "statistics": []}
     for _ in range(_NUM_ROUNDS):
         dist.barrier()
         started = time.perf_counter()
-        agreement.confirm(plan, contents, None)
+        confirm(agreement, num_streams, plan, contents, None)
         laps["confirm"].append(time.perf_counter() - started)
         values = torch.ones(num_streams + 1)
         started = time.perf_counter()

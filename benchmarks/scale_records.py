@@ -13,9 +13,9 @@ from benchmarks.competitors import ROW_LENGTH, LazyRows
 from benchmarks.report import Length, measure, write_ledger
 from benchmarks.scale_planning import NUM_STREAMS, a_plan
 from benchmarks.scaling import ENTRIES, STEPS, STREAMS, Term, counted, cpu_seconds, swept
-from mixer.agreement import UpdateContents
 from mixer.ledger import Ledger
 from mixer.recorder import FinishedUpdate, Recorder
+from mixer.step import UpdateContents
 from mixer.watch.view import view
 from mixer.watch.watched_run import WatchedRun
 from replay import ReplayBuffer

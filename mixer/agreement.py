@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -14,50 +13,10 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from mixer.in_flight import held_until_let_go
-from mixer.plan import Plan
-from mixer.shortened import in_words, shortened
-from mixer.signals import NUM_SIGNALS
+from mixer.shortened import in_words
 
 Int64Array = NDArray[np.int64]
 Result = TypeVar("Result")
-
-_HALF = 2**24  # fingerprints travel in halves of 24 bits, whose squares still add up in 64 bits over 2^15 ranks
-
-_MOST_CHARACTERS = 1_000  # of each list in what a rank says of its plan
-
-
-@dataclass(frozen=True)
-class UpdateContents:
-    """What an update consists of.
-
-    Args:
-        items: int64 `[num_streams]`: terms of the loss.
-        tokens: int64 `[num_streams]`: tokens.
-        num_larger: Ranks that have a larger micro-batch in it than any before.
-        num_first: Labels that are no terms, as the first of their row, and that the Trainer counts all the same.
-        skipped: int64 `[num_streams]`: samples that could not be loaded and are left out; `None` for none.
-        signals: `[NUM_SIGNALS]`: how many ranks have had each signal that ends a run.
-        num_rows: Rows of the micro-batches.
-        squared_items: Sum of the squares of the rows' items.
-    """
-
-    items: Int64Array
-    tokens: Int64Array
-    num_larger: int = 0
-    num_first: int = 0
-    skipped: Int64Array | None = None
-    signals: tuple[int, ...] = (0,) * NUM_SIGNALS
-    num_rows: int = 0
-    squared_items: int = 0
-
-    @property
-    def is_even(self) -> bool:
-        """Whether all rows have equally many items: only then is n Σ xᵢ² = (Σ xᵢ)² (Cauchy and Schwarz)."""
-        return self.num_rows * self.squared_items == int(self.items.sum()) ** 2
-
-
-class DisagreementError(RuntimeError):
-    """The ranks planned different updates; the plans are in the message."""
 
 
 class OtherRankError(RuntimeError):
@@ -76,58 +35,17 @@ class Agreement:
 
     Args:
         world_size: Number of ranks.
-        num_streams: Number of streams.
         timeout: How long the ranks wait for each other, as in `torch.distributed`; `None` takes torch's default.
     """
 
-    def __init__(self, world_size: int, num_streams: int, timeout: timedelta | None = None):
+    def __init__(self, world_size: int, timeout: timedelta | None = None):
         self.world_size = self._world_size = world_size
-        self._num_streams = num_streams
         self._group: dist.ProcessGroup | None = None
         if world_size > 1 and dist.get_backend() != "gloo":
             self._group = dist.new_group(backend="gloo", timeout=timeout)
             weakref.finalize(self, _end_group, self._group)
         elif world_size > 1 and timeout is not None:  # accelerate does not tell a group on CPUs
             distributed_c10d._set_pg_timeout(timeout)
-
-    def confirm(self, plan: Plan | None, contents: UpdateContents | None, error: Exception | None) -> UpdateContents:
-        """Adds up what the ranks hold of an update, after making sure that they mean the same one.
-
-        Args:
-            plan: This rank's plan, or `None` if it has none.
-            contents: This rank's share, or `None` after an error.
-            error: What went wrong on this rank, or `None`.
-
-        Returns:
-            The contents of the whole update.
-
-        Raises:
-            DisagreementError: On every rank, if the plans differ.
-            RemoteError: If another rank had an error; the rank with the error raises that error itself.
-        """
-        zeros = np.zeros(self._num_streams, dtype=np.int64)
-        own = contents or UpdateContents(zeros, zeros)
-        if self._world_size > 1:
-            fingerprint = 0 if plan is None else plan.fingerprint()
-            halves = divmod(fingerprint, _HALF)
-            head = np.array([error is not None, *halves, *(half * half for half in halves)], dtype=np.int64)
-            counts = np.array([own.num_larger, own.num_first, own.num_rows, own.squared_items, *own.signals])
-            skipped = zeros if own.skipped is None else own.skipped
-            message = self.total(np.concatenate([head, own.items, own.tokens, skipped, counts]))
-            failures, *sums = message[:5].tolist()
-            if failures:
-                self.raise_on_all(error)
-            # By Cauchy and Schwarz, W times the sum of squares is the square of the sum only where all are equal.
-            if any(self._world_size * sums[half + 2] != sums[half] ** 2 for half in (0, 1)):
-                self._raise_disagreement(plan)
-            items, tokens, skipped = message[5 : -len(counts)].reshape(3, self._num_streams)
-            num_larger, num_first, num_rows, squared_items, *signals = message[-len(counts) :].tolist()
-            return UpdateContents(
-                items, tokens, num_larger, num_first, skipped, tuple(signals), num_rows, squared_items
-            )
-        if error is not None:
-            raise error
-        return own
 
     def most(self, number: int) -> int:
         """Finds the largest number of all ranks, through the CPU.
@@ -279,18 +197,6 @@ class Agreement:
             raise error
         failed = {rank: message.decode() for rank, message in enumerate(messages) if message}
         raise RemoteError("; ".join(f"rank {rank} failed: {message}" for rank, message in failed.items()))
-
-    def _raise_disagreement(self, plan: Plan | None) -> None:
-        own = "nothing left"
-        if plan is not None:  # of thousands of streams not all: each rank gets what every rank says
-            counts, weights = (shortened(str(part.tolist()), _MOST_CHARACTERS) for part in (plan.counts, plan.weights))
-            own = f"step {plan.step}, counts {counts}, weights {weights}"
-        plans = self.gather_bytes(own.encode())
-        described = "; ".join(f"rank {rank}: {text.decode()}" for rank, text in enumerate(plans))
-        raise DisagreementError(
-            f"The ranks planned different updates ({described}). Every rank must decide alike: call set_weights on "
-            "all ranks, and let no policy or function depend on the rank, the time or global random numbers."
-        )
 
 
 def _end_group(group: dist.ProcessGroup) -> None:

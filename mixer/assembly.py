@@ -10,7 +10,6 @@ from mixer.batch_size import BatchSize
 from mixer.budget import Budget
 from mixer.clock import Clock
 from mixer.groups import Grouping
-from mixer.one_pass import check_budget
 from mixer.options import check_needs, check_schedule, resolve_batch_size, resolve_epoch_size
 from mixer.planner import Drawing, Planner
 from mixer.policies import Fixed, Policy, Proportional, as_policy
@@ -105,7 +104,6 @@ def check_mixture(
     Raises:
         ValueError: With the reason.
     """
-    check_budget(args, resolve_budget(args, options.budget))
     check_needs(policy, streams, args, eval_dataset)
     check_schedule(options.schedule, scheduler)
 

@@ -9,14 +9,13 @@ import torch
 from numpy.typing import NDArray
 
 from mixer.deterministic import collates_without_randomness
+from mixer.model_inputs import TASK
 from mixer.packing import Columns, Row, stack_rows
 from mixer.random_state import seeded
 from mixer.skipping import BrokenSample
 
 Collator = Callable[[list[Any]], Any]
 Selection = slice | NDArray[Any]
-
-TASK = "task"  # what a model with one head per task is told by which of them a micro-batch goes through
 
 
 class Loaded:

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from mixer.excess_loss import ExcessLoss, check_told_apart
-from mixer.loader import MicroBatch, Update
 from mixer.losses_after import LossesAfter
 from mixer.measuring import MeasuringMixin
 from mixer.plan import Plan
 from mixer.recorder import FinishedUpdate
 from mixer.reference_model import ReferenceModel, check_reference
 from mixer.side_runs import SideRuns
+from mixer.step import MicroBatch, Update
 
 logger = logging.get_logger(__name__)
 

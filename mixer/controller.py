@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from mixer.batch_size import BatchSize
 from mixer.bounded import MOST_COUNT, refusing_damage, whole_number
-from mixer.checkpoint import newer_version
 from mixer.clock import Clock
 from mixer.gradient_statistics import GradientStatistics
 from mixer.plan import Plan
@@ -19,6 +18,7 @@ from mixer.planner import Planner
 from mixer.policies.base import Observation, Policy, Weights
 from mixer.schedules import BatchObservation, Constant, GradientNoise, Schedule
 from mixer.streams import describe
+from mixer.utils.files import newer_version
 from mixer.weights import MixtureWeights
 
 FloatArray = NDArray[np.float64]

@@ -9,11 +9,12 @@ from torch.utils.data import default_collate
 from mixer.budget import Budget
 from mixer.collation import Collator, OwnForm
 from mixer.cutting import MicroBatchOptions
-from mixer.loader import MicroBatch, MixingLoader, Update, WorkerOptions
+from mixer.loader import MixingLoader, WorkerOptions
 from mixer.preprocessed import preprocessed
 from mixer.schedules.limits import check_whole
 from mixer.standalone import MixingLike, Standalone
 from mixer.standalone_options import BatchSizeLike
+from mixer.step import MicroBatch, Update
 from mixer.streams import read_from
 
 _ALL = 2**62  # samples of a micro-batch that is the whole batch

@@ -9,7 +9,6 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
-from mixer.checkpoint import write_json
 from mixer.commands import Command, build_recipe
 from mixer.doremi import POLICY, FoundWeights, find_weights
 from mixer.doremi_steps import Step, finish, on_main
@@ -18,6 +17,7 @@ from mixer.model_recipe import Task
 from mixer.policies import Policy
 from mixer.printing import add_json, console, only_json, print_json
 from mixer.recipe import RECIPE_FIELDS, Recipe
+from mixer.utils.files import write_json
 from mixer.written_mixing import mixing_of
 
 WEIGHTS_FILE = "weights.json"

@@ -10,11 +10,11 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import SaveStrategy
 from transformers.utils import logging
 
-from mixer.checkpoint import read_json, write_json, write_text
 from mixer.recipe import Recipe
 from mixer.resume import newest_complete
 from mixer.same_recipe import differences, read_recipe
 from mixer.trainer import MixingTrainer
+from mixer.utils.files import read_json, write_json, write_text
 
 FINISHED_FILE = "finished.json"
 RECIPE_FILE = "recipe.yaml"

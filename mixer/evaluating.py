@@ -11,10 +11,10 @@ from transformers import Trainer
 from transformers.utils import logging
 
 from mixer.agreement import Agreement
-from mixer.collation import TASK, batch_mapping
+from mixer.collation import batch_mapping
 from mixer.forms import FormsMixin
 from mixer.labels import find_lack_of_labels
-from mixer.model_inputs import heads_of, parameters_of_forward, takes_task
+from mixer.model_inputs import TASK, heads_of, parameters_of_forward, takes_task
 from mixer.preprocessed import preprocessed
 from mixer.random_state import seeded
 from mixer.stream import Stream

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from mixer.convention import LARGEST_OTHER_SHARE
-from mixer.loader import MicroBatch
 from mixer.reference_model import ReferenceModel
+from mixer.step import MicroBatch
 
 _OWN, _REFERENCE = -2, -1  # places after the streams': micro-batches whose items are not known
 

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from mixer.agreement import OtherRankError
 from mixer.bounded import refusing_damage
 from mixer.chained_rows import ENDLESS, ChainedRows
-from mixer.checkpoint import read_json, write_json
 from mixer.controller import Mixing
 from mixer.drawers import StreamShare
 from mixer.plan import Plan
 from mixer.rows import RowSource
+from mixer.utils.files import read_json, write_json
 
 Int64Array = NDArray[np.int64]
 

@@ -11,14 +11,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer
 from transformers.utils import logging
 
-from mixer.agreement import UpdateContents
-from mixer.collation import TASK, OwnForm
+from mixer.collation import OwnForm
 from mixer.labels import check_label_column, check_labels, find_lack_of_labels, needs_labels, num_classes_of
 from mixer.likeness import come_together
-from mixer.loader import Update
 from mixer.loading import LoadingMixin
-from mixer.model_inputs import check_columns, heads_of
+from mixer.model_inputs import TASK, check_columns, heads_of
 from mixer.random_state import seeded
+from mixer.step import Update, UpdateContents
 from mixer.stream import Stream
 from mixer.stream_heads import tasks_of
 

@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 from mixer.aggregators import Aggregator
 from mixer.conflict_log import ConflictLog
 from mixer.gradients import averaged_parameters, obstacle
-from mixer.loader import Update
 from mixer.method import Method, Run, Trained
+from mixer.step import Update
 from mixer.stream_gradients import StreamGradients
 from mixer.weightings import known_name
 

@@ -10,7 +10,6 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from mixer.checkpoint import write_json
 from mixer.gradient_rows import cosines_of, rows_of
 from mixer.gradient_statistics import GradientStatistics
 from mixer.ledger_schemas import (
@@ -25,6 +24,7 @@ from mixer.ledger_schemas import (
     UPDATES,
 )
 from mixer.table import Table
+from mixer.utils.files import write_json
 from mixer.writing import UnwrittenError, writing
 
 FloatArray = NDArray[np.float64]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from mixer.collation import Collation, Collator, Loaded, OwnForm, Selection
@@ -21,6 +20,7 @@ from mixer.prefetch import Prefetcher
 from mixer.reader import SampleError, StreamReader
 from mixer.row_names import naming_rows
 from mixer.skipping import BrokenSample, Skipping
+from mixer.step import MicroBatch, Update
 from mixer.streams import combine
 from mixer.workers import Workers
 
@@ -28,68 +28,6 @@ Int64Array = NDArray[np.int64]
 
 # So many samples are tried for a rank that has none of its own in an update.
 _MOST_EXAMPLES = 100
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """One micro-batch of one rank.
-
-    Args:
-        inputs: What the collator gave.
-        stream_ids: int64 `[num_samples]`: the stream of each sample.
-        is_padding: Whether it only keeps this rank in step with the others and counts for nothing.
-        positions: int64 `[num_samples]`: the position of each sample in its stream, where somebody asks for it.
-        indices: int64 `[num_samples]`: where each sample stands in its stream's data set, for errors.
-    """
-
-    inputs: Any
-    stream_ids: Int64Array
-    is_padding: bool
-    positions: Int64Array | None = None
-    indices: Int64Array | None = None
-
-    @property
-    def first_stream(self) -> int:
-        """The stream of its first sample; samples of no stream count as the first stream's."""
-        return int(self.stream_ids[0]) if len(self.stream_ids) else 0
-
-
-@dataclass(frozen=True, eq=False)
-class Update(Mapping[str, Any]):
-    """All micro-batches of one rank for one optimizer step.
-
-    As a mapping it is the batch that they are of: what each micro-batch has by a name, one after the other. Tensors
-    are put together by rows where they are as long (padded to the same length, say), else they are flattened; of what
-    is neither a tensor nor a list there is a tuple. What only keeps a rank in step with the others is no part of it.
-    It cannot be changed.
-
-    Args:
-        plan: The plan that it carries out.
-        micro_batches: The micro-batches, in order.
-        samples: Whose samples they are made of, and the samples, where they are kept to be cut anew.
-        broken: What could not be loaded and is left out: streams and what stands for their samples.
-    """
-
-    plan: Plan
-    micro_batches: tuple[MicroBatch, ...]
-    samples: tuple[list[StreamShare], Loaded] | None = None
-    broken: tuple[tuple[int, BrokenSample], ...] = ()
-
-    def __contains__(self, key: object) -> bool:
-        return any(key in micro.inputs for micro in self.micro_batches)
-
-    def __getitem__(self, key: str) -> Any:
-        having = [micro for micro in self.micro_batches if key in micro.inputs]
-        if not having:
-            raise KeyError(key)
-        parts = [micro.inputs[key] for micro in having if not micro.is_padding]
-        return _together(parts) if parts else _together([having[0].inputs[key]])[:0]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({key: None for micro in self.micro_batches for key in micro.inputs})
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 @dataclass(frozen=True)
@@ -478,18 +416,6 @@ class MixingLoader:
         )
         job_size = options.job_size or self._cutter.options.max_samples
         return Prefetcher(workers, self, job_size, has_others=self._world_size > 1)
-
-
-def _together(parts: Sequence[Any]) -> Any:
-    """Puts what micro-batches have by one name together."""
-    if len(parts) == 1 and (isinstance(parts[0], list) or (isinstance(parts[0], torch.Tensor) and parts[0].ndim)):
-        return parts[0]
-    if all(isinstance(part, torch.Tensor) for part in parts):
-        are_alike = all(part.ndim and part.shape[1:] == parts[0].shape[1:] for part in parts)
-        return torch.cat(list(parts) if are_alike else [part.flatten() for part in parts])
-    if all(isinstance(part, list) for part in parts):
-        return [value for part in parts for value in part]
-    return tuple(parts)
 
 
 def _without(selection: Selection, broken: Mapping[int, BrokenSample], num_samples: int) -> Int64Array:

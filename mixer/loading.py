@@ -14,10 +14,11 @@ from mixer.controller import Mixing
 from mixer.cutting import MicroBatchOptions
 from mixer.feed import Feed
 from mixer.lengths import Lengths
-from mixer.loader import MixingLoader, Update, WorkerOptions
+from mixer.loader import MixingLoader, WorkerOptions
 from mixer.packing import Columns
 from mixer.preprocessed import preprocessed
 from mixer.rows import RowSource
+from mixer.step import Update
 from mixer.stream import Stream
 from mixer.streams import read_from
 from mixer.updates import UpdateMixin

@@ -12,8 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from mixer.collation import TASK
-from mixer.model_inputs import heads_of
+from mixer.model_inputs import TASK, heads_of
 
 _IGNORED = -100
 _CROSS_ENTROPY_SIGNATURE = inspect.signature(F.cross_entropy)

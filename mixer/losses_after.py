@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from mixer.loader import MicroBatch
 from mixer.side_runs import SideRuns
 from mixer.snapshot import Snapshot
+from mixer.step import MicroBatch
 
 
 class LossesAfter:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from mixer.assembly import MixtureOptions
 from mixer.batch_size import BatchSize
-from mixer.loader import MicroBatch, Update
 from mixer.plan import Plan
 from mixer.policies import Policy
 from mixer.probing import Probing, check_exact, exact_refusal, resolve_probing
@@ -19,6 +18,7 @@ from mixer.recorder import FinishedUpdate
 from mixer.recovery import RecoveryMixin
 from mixer.run_probe import RunProbe
 from mixer.schedules import GradientNoise
+from mixer.step import MicroBatch, Update
 from mixer.update_norm import UpdateNorm
 
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from mixer.agreement import Agreement
 from mixer.drawer import GrowingDataset
-from mixer.loader import MicroBatch, Update
 from mixer.plan import Plan
 from mixer.planner import Planner
 from mixer.side_runs import SideRuns
+from mixer.step import MicroBatch, Update
 from mixer.stream import Stream
 
 FloatArray = NDArray[np.float64]

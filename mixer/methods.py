@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from mixer.checkpoint import METHODS_ENTRY
 from mixer.folder_names import folder_name
-from mixer.loader import MicroBatch, Update
 from mixer.method import Method, Run, Trained, as_methods
 from mixer.plan import Plan
 from mixer.saving import SavingMixin
 from mixer.side_runs import SideRuns
+from mixer.step import MicroBatch, Update
 from mixer.writing import UnwrittenError
 
 _FOLDER = "methods"

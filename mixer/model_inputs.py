@@ -7,8 +7,6 @@ from typing import Any
 from torch import nn
 from transformers.trainer_utils import unwrap_peft_model
 
-from mixer.collation import TASK
-
 
 def inner_model(model: nn.Module) -> nn.Module:
     """Gives the model whose forward says what can be given to it.
@@ -94,3 +92,6 @@ def check_columns(model: nn.Module, name: str, inputs: Mapping[str, Any]) -> Non
             f"Stream {name!r}: {forward} needs {missing}, but a micro-batch of it has {list(inputs)}. Add the columns, "
             "or have them made by the stream's preprocess or data_collator."
         )
+
+
+TASK = "task"  # what a model with one head per task is told by which of them a micro-batch goes through

@@ -10,7 +10,7 @@ from typing import ParamSpec
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
-from mixer.agreement import DisagreementError, RemoteError
+from mixer.agreement import RemoteError
 from mixer.memory import MicroBatchMemoryError
 from mixer.notes import (
     Listener,
@@ -24,6 +24,7 @@ from mixer.notes import (
 )
 from mixer.shortened import in_words
 from mixer.signals import RunInterrupted, RunTerminated
+from mixer.step import DisagreementError
 
 # These are raised on all ranks together, and say everything.
 _TOLD = (RemoteError, DisagreementError, MicroBatchMemoryError, RunInterrupted, RunTerminated)

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch.distributed.tensor import DTensor
 from transformers.utils import logging
 
-from mixer.agreement import UpdateContents
 from mixer.controller import Mixing
 from mixer.gradient_entries import gradient_entries
 from mixer.gradient_statistics import GradientStatistics
 from mixer.ledger import Ledger
 from mixer.plan import Plan
+from mixer.step import UpdateContents
 from mixer.stream_means import StreamMeans
 
 FloatArray = NDArray[np.float64]

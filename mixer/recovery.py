@@ -18,17 +18,16 @@ from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from mixer.agreement import UpdateContents
 from mixer.collation import batch_mapping
 from mixer.engines import engine_of
 from mixer.gradients import average_gradients, obstacle, settle
-from mixer.loader import Update
 from mixer.memory import MicroBatchMemoryError, Size, Window, explain, is_out_of_memory
 from mixer.methods import MethodsMixin
 from mixer.notes import leave_note
 from mixer.one_pass import check_one_pass, optimizer_name, steps_in_backward
 from mixer.other_ranks import OUT_OF_MEMORY, among_others
 from mixer.snapshot import Snapshot
+from mixer.step import Update, UpdateContents
 from mixer.stream_losses import Trial
 
 logger = logging.get_logger(__name__)

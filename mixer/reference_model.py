@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mixer.loader import MicroBatch
 from mixer.losses import LossTracker
 from mixer.shards import shards_of
 from mixer.side_runs import SideRuns
 from mixer.snapshot import Snapshot
+from mixer.step import MicroBatch
 
 
 class ReferenceModel:

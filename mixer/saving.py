@@ -10,13 +10,14 @@ from typing import Any
 from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 
-from mixer.checkpoint import CAP_ENTRY, METHODS_ENTRY, STATE_FILE, abandon, begin_writing, complete, rotate, write_json
+from mixer.checkpoint import CAP_ENTRY, METHODS_ENTRY, STATE_FILE, abandon, begin_writing, complete, rotate
 from mixer.feed import rows_file
 from mixer.output_folder import share_files
 from mixer.progress import Progress
 from mixer.recorder import Recorder
 from mixer.unsaved import not_saved
 from mixer.updates import UpdateMixin
+from mixer.utils.files import write_json
 
 
 class SavingMixin(UpdateMixin):

@@ -14,9 +14,9 @@ from mixer.aside import gradients_aside, model_aside
 from mixer.collation import Loaded
 from mixer.drawers import StreamShare
 from mixer.gradients import average_gradients, settle
-from mixer.loader import MicroBatch, Update
 from mixer.metrics_aside import metrics_aside
 from mixer.plan import Plan
+from mixer.step import MicroBatch, Update
 from mixer.updates import UpdateMixin
 
 Int64Array = NDArray[np.int64]

@@ -10,11 +10,10 @@ import numpy as np
 from transformers import TrainerCallback
 from transformers.trainer_utils import SaveStrategy
 
-from mixer.agreement import UpdateContents
 from mixer.checkpoint import step_of
-from mixer.loader import Update
 from mixer.pacing import PacingMixin
 from mixer.signals import StopSignals, ending, which
+from mixer.step import Update, UpdateContents
 
 _FLAGS = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
 # Callbacks of these packages go by what is the same on all ranks.

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer
 
-from mixer.agreement import UpdateContents
 from mixer.aside import model_aside
 from mixer.collation import batch_mapping
 from mixer.convention import (
@@ -29,11 +28,12 @@ from mixer.convention import (
 )
 from mixer.label_shift import shifts_labels
 from mixer.liger import RowlessTracker, hides_rows
-from mixer.loader import MicroBatch, MixingLoader, Update
+from mixer.loader import MixingLoader
 from mixer.losses import LossTracker, items_per_row, labels_can_shift, num_rows
 from mixer.model_inputs import inner_model
 from mixer.plan import FloatArray, Plan
 from mixer.row_names import name_rows
+from mixer.step import MicroBatch, Update, UpdateContents
 from mixer.stream import Stream
 from mixer.trial_rows import rows_to_try
 from mixer.unfit_rows import alone, unfit_rows

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
-from mixer.checkpoint import write_text
 from mixer.commands import Command, build_recipe
 from mixer.compare import comparison, summarise
 from mixer.inspecting.examples import Decoding
@@ -16,6 +15,7 @@ from mixer.launching import build_together
 from mixer.printing import add_json, console, only_json, print_json
 from mixer.recipe import RECIPE_FIELDS, Recipe
 from mixer.trainer import MixingTrainer
+from mixer.utils.files import write_text
 
 
 def train() -> Command:

@@ -32,6 +32,7 @@ from mixer.groups import Grouping
 from mixer.ledger import Ledger
 from mixer.method import Method
 from mixer.mixable import check_compute_loss, check_create_optimizer, check_mixable, check_order
+from mixer.one_pass import check_budget
 from mixer.options import (
     check_evaluation_names,
     check_gradient_noise,
@@ -211,7 +212,7 @@ class MixingMixin(
             self._run_probe = self._new_probe(probe, size)
             self._mixing = Mixing(planner, self._policy, clock, size)
             check_own_weights(self._policy, describe(self.streams), self._mixing.weights)
-            self._agreement = Agreement(self.args.world_size, len(self.streams), self.args.ddp_timeout_delta)
+            self._agreement = Agreement(self.args.world_size, self.args.ddp_timeout_delta)
             self._recorder = self._new_recorder(self._mixing)
             self._attach_methods(with_conflict(methods, conflict))
             check_conflict(self, schedule, self._methods)
@@ -239,6 +240,7 @@ class MixingMixin(
     def _check_options(self) -> None:
         schedule = self._mixture.schedule
         check_arguments(self, self.streams, schedule, self._max_tokens)
+        check_budget(self.args, resolve_budget(self.args, self._mixture.budget))
         check_mixture(self._policy, self.streams, self.args, self._mixture, self.eval_dataset, self.lr_scheduler)
         check_gradient_noise(self, schedule)
         check_evaluation_names(self.eval_dataset)

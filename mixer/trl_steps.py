@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from transformers.trainer_utils import unwrap_peft_model
 
 from mixer.comparing import ComparingMixin
-from mixer.loader import MicroBatch, Update
 from mixer.metrics_aside import metrics_aside
 from mixer.plan import Plan
 from mixer.probe.plain_head import is_fused
 from mixer.rank_metrics import gathering, rows_of_ranks
+from mixer.step import MicroBatch, Update
 
 
 class TRLStepsMixin(ComparingMixin):

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixer.loader import MicroBatch
 from mixer.losses import tokens_per_row
 from mixer.row_names import name_rows
+from mixer.step import MicroBatch
 from mixer.stream import Stream
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from mixer.agreement import Agreement, OtherRankError, UpdateContents
+from mixer.agreement import Agreement, OtherRankError
 from mixer.collation import OwnForm
 from mixer.controller import Mixing
 from mixer.convention import LossConvention, counts_other_items, decide, needs_kind
@@ -20,11 +20,12 @@ from mixer.feed import Feed
 from mixer.gradient_statistics import GradientStatistics
 from mixer.learning_rate import LearningRate
 from mixer.ledger import Ledger
-from mixer.loader import MicroBatch, MixingLoader, Update
+from mixer.loader import MixingLoader
 from mixer.losses import tokens_per_row
 from mixer.plan import Plan
 from mixer.recorder import FinishedUpdate
 from mixer.skipping import Int64Array, Skipping
+from mixer.step import MicroBatch, Update, UpdateContents, confirm
 from mixer.stream_losses import LossesMixin
 from mixer.unsaved import NotSavedError, not_saved
 from mixer.writing import UnwrittenError
@@ -125,7 +126,7 @@ class UpdateMixin(LossesMixin):
         except Exception as caught:  # goes to all ranks before it is raised
             error = caught
         plan = None if update is None else update.plan
-        self._contents_of_update = self._agreement.confirm(plan, contents, error)
+        self._contents_of_update = confirm(self._agreement, len(self.streams), plan, contents, error)
         if update is not None:
             contents = self._contents_of_update
             self.mixing.check_tokens(update.plan, contents.tokens, contents.skipped)

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from mixer.loader import Update
 from mixer.method import Method, Run, Trained
 from mixer.output_folder import check_shared
+from mixer.step import Update
 from replay.drawing import BufferDrawer
 from replay.gradient_scores import GradientScores
 from replay.held_classes import HeldClasses

@@ -7,11 +7,11 @@ from typing import Any, cast
 import torch
 
 from mixer.agreement import Agreement
-from mixer.loader import Update
 from mixer.method import Run
 from mixer.plan import Plan
 from mixer.planner import Planner
 from mixer.side_runs import SideRuns
+from mixer.step import Update
 from mixer.stream import Stream
 from replay.feeding import BufferFeeding, Fed
 
@@ -39,7 +39,7 @@ def follow(buffer: Fed, name: str, streams: Sequence[Stream], planner: Callable[
         world_size=1,
         is_writer=True,
         device=torch.device("cpu"),
-        agreement=Agreement(1, len(streams)),
+        agreement=Agreement(1),
         planner=planner,
         runs=cast(SideRuns, nobody),
     )

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from mixer.drawers import StreamShare
-from mixer.loader import Update
 from mixer.method import Run
 from mixer.order import Order
 from mixer.probe import GradientProbe
+from mixer.step import Update
 from replay.offered import Facts, Offered
 from replay.random_numbers import RandomNumbers
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from mixer.cutting import ids_of, positions_of
 from mixer.drawers import StreamShare
-from mixer.loader import Update
 from mixer.method import Run, Trained
+from mixer.step import Update
 from replay.exchange import gather_rows
 from replay.offered import Offered
 from replay.storage import Row

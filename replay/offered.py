@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mixer.agreement import Agreement
-from mixer.loader import MicroBatch
 from mixer.plan import Plan
+from mixer.step import MicroBatch
 
 Int64Array = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.bounded import DAMAGE, check_plain, refusing_damage
-from mixer.checkpoint import newer_version, read_json, write_json
+from mixer.utils.files import newer_version, read_json, write_json
 
 # What the first versions did not write.
 _LATER = frozenset({"selection_options", "retrieval_options"})

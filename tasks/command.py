@@ -11,10 +11,10 @@ import pandas as pd
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
-from mixer.checkpoint import write_text
 from mixer.commands import Command, build_recipe
 from mixer.launching import build_together
 from mixer.printing import add_json, console, only_json, print_json
+from mixer.utils.files import write_text
 from tasks.compared import read_matrices
 from tasks.continual import ContinualRun
 from tasks.continual_recipe import ContinualRecipe

@@ -199,7 +199,7 @@ class ContinualRun:
         return self.scores
 
     def _new_agreement(self) -> Agreement:
-        return Agreement(self.args.world_size, 0, self.args.ddp_timeout_delta)
+        return Agreement(self.args.world_size, self.args.ddp_timeout_delta)
 
     # ---- One task ----
 

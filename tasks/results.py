@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from transformers.utils import logging
 
-from mixer.checkpoint import write_json
+from mixer.utils.files import write_json
 from tasks.explaining import explain
 from tasks.metrics import all_metrics
 from tasks.score_matrix import ScoreMatrix

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mixer.bounded import DAMAGE, load_json
-from mixer.checkpoint import newer_version, write_json
+from mixer.utils.files import newer_version, write_json
 
 FloatArray = NDArray[np.float64]
 

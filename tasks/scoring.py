@@ -11,9 +11,9 @@ from transformers import default_data_collator
 from mixer import MixingTrainer
 from mixer.agreement import RemoteError
 from mixer.aside import evaluating
-from mixer.loader import MicroBatch
 from mixer.reader import ColumnReader
 from mixer.side_runs import SideRuns
+from mixer.step import MicroBatch
 
 Inputs = Mapping[str, Any]
 Sums = tuple[float, int]  # of what is averaged, and how many there are

@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.fuzzing.mutations import AWFUL_NAMES, changed_bytes, changed_data, changed_json, changed_text
 from mixer.batch_size import BatchSize
 from mixer.budget import Budget
-from mixer.checkpoint import MARKER_FILE, STATE_FILE, complete, find_problem, read_json
+from mixer.checkpoint import MARKER_FILE, STATE_FILE, complete, find_problem
 from mixer.clock import Clock
 from mixer.compare import summarise
 from mixer.controller import Mixing
@@ -31,6 +31,7 @@ from mixer.report.exporting import file_name
 from mixer.run_folder import read_description
 from mixer.schedules import Schedule, schedule_classes
 from mixer.stream import Stream
+from mixer.utils.files import read_json
 from mixer.watch.view import view
 from mixer.watch.watched_run import WatchedRun
 from replay import OnDisk, ReplayBuffer

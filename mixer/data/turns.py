@@ -23,7 +23,7 @@ def in_turns(training: TrainingArguments, work: Callable[[], Result]) -> Result:
     Raises:
         ValueError: On all ranks, if it failed on one; that one raises its own error.
     """
-    agreement = Agreement(training.world_size, 0, training.ddp_timeout_delta)
+    agreement = Agreement(training.world_size, training.ddp_timeout_delta)
     is_first = training.local_process_index == 0
     try:
         first: Any = agreement.together(lambda: work() if is_first else None)

@@ -8,7 +8,6 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from mixer.checkpoint import write_json
 from mixer.commands import Command
 from mixer.fit.fitted import FittedMixture
 from mixer.fit.mixture import fit_mixture
@@ -16,6 +15,7 @@ from mixer.fit.regressors import AUTO, REGRESSORS
 from mixer.fit.runs import read_recorded_runs
 from mixer.fit.table import error_table, share_table, summary
 from mixer.printing import add_json, console, print_json
+from mixer.utils.files import write_json
 from mixer.written_mixing import mixing_of
 
 

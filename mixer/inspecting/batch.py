@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from mixer.loader import MicroBatch
 from mixer.losses import tokens_per_row
 from mixer.shortened import shortened
+from mixer.step import MicroBatch
 from mixer.trainer import MixingTrainer
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from transformers import TrainingArguments, set_seed
 
-from mixer.assembly import MixtureOptions, assemble, check_mixture, resolve_policy
+from mixer.assembly import MixtureOptions, assemble, check_mixture, resolve_budget, resolve_policy
 from mixer.controller import Mixing
 from mixer.evaluated_losses import check_eval_weights
+from mixer.one_pass import check_budget
 from mixer.options import check_own_weights, check_samples
 from mixer.plan import Plan
 from mixer.random_state import seeded
@@ -74,6 +75,7 @@ def parts_of(recipe: Recipe, num_ranks: int) -> Parts:
         schedule, recipe.budget, recipe.epoch_size, groupings, recipe.drawing, seed, recipe.eval_weights
     )
     policy = resolve_policy(recipe.mixing, streams)
+    check_budget(args, resolve_budget(args, options.budget))
     check_mixture(policy, streams, args, options, evaluation)
     planner, clock, size = assemble(args, streams, options)
     check_samples(policy, len(streams), size.value)

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mixer.agreement import UpdateContents
-from mixer.checkpoint import read_json, write_json
 from mixer.ledger import Ledger
 from mixer.plan import Plan
 from mixer.recorder import FinishedUpdate, Recorder
 from mixer.run_description import describe_run
 from mixer.simulation.parts import Parts
 from mixer.simulation.seen import Int64Array, Seen, Source
+from mixer.step import UpdateContents
+from mixer.utils.files import read_json, write_json
 
 
 class Writer:

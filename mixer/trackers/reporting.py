@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from mixer.trackers.tensorboard import TensorBoard
 from mixer.trackers.tracker import Tracker
 from mixer.trackers.trackio import Trackio
 from mixer.trackers.wandb import WeightsAndBiases
+
+PAGE_GROUP = "adaptive_mixer.pages"  # what draws stands above training: it is found by name
 
 logger = logging.get_logger(__name__)
 
@@ -121,9 +124,10 @@ class Reporting:
     def page(self) -> Path | None:
         """Writes the page about the run, once for all trackers; `None` where the extra `report` is not installed."""
         try:
-            from mixer.report.page import write_report  # its libraries are an extra that training does without
-        except ModuleNotFoundError as error:
-            logger.info("Trackers get no page about the run: %s is not installed.", error.name)
+            (entry,) = entry_points(group=PAGE_GROUP, name="run")
+            write_report = entry.load()  # its libraries are an extra that training does without
+        except (ModuleNotFoundError, ValueError) as error:
+            logger.info("Trackers get no page about the run: %s", error)
             return None
         if self._folder is None:
             self._settle()

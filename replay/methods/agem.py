@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mixer.gradients import add_up, obstacle
-from mixer.loader import Update
 from mixer.method import Method, Run, Trained
 from mixer.plan import Plan
+from mixer.step import Update
 from replay.methods.memories import factors_of_means, find_memory, refuse_second_draws
 
 FloatArray = NDArray[np.float64]

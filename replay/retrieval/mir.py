@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mixer.gradients import obstacle
-from mixer.loader import Update
 from mixer.method import Run
 from mixer.order import Order
 from mixer.plan import Plan
 from mixer.policies.ranges import check_count, check_range
+from mixer.step import Update
 from replay.offered import Facts
 from replay.random_numbers import RandomNumbers
 from replay.retrieval.base import Int64Array

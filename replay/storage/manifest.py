@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from mixer.bounded import load_json, refusing_damage, whole_number
-from mixer.checkpoint import write_json
+from mixer.utils.files import write_json
 from replay.storage.number_set import NumberSet
 from replay.storage.row_file import RowFile, write_rows, write_whole
 from replay.storage.segment import Segment

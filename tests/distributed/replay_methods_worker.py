@@ -159,7 +159,7 @@ def failures(folder: Path) -> dict[str, str]:
         found[name] = message_of(trainer.train)
     MIR._losses = _LOSSES  # type: ignore[method-assign]
     odd = {rank: Row({"kept"} if rank else "kept")}
-    found["row"] = message_of(lambda: gather_rows(Agreement(2, 1), odd))
+    found["row"] = message_of(lambda: gather_rows(Agreement(2), odd))
     return found
 
 

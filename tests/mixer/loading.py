@@ -13,8 +13,9 @@ from mixer.budget import Budget
 from mixer.clock import Clock
 from mixer.controller import Mixing
 from mixer.cutting import MicroBatchOptions
-from mixer.loader import MixingLoader, Update, WorkerOptions
+from mixer.loader import MixingLoader, WorkerOptions
 from mixer.planner import Planner
+from mixer.step import Update
 
 
 class Noisy:

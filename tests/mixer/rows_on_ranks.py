@@ -11,14 +11,15 @@ from torch.utils.data import IterableDataset
 
 from mixer import Stream, Uniform
 from mixer.budget import Budget
-from mixer.checkpoint import read_json, write_json
 from mixer.clock import Clock
 from mixer.controller import Mixing
 from mixer.cutting import MicroBatchOptions
 from mixer.feed import Feed
-from mixer.loader import MixingLoader, Update
+from mixer.loader import MixingLoader
 from mixer.planner import Planner
 from mixer.rows import RowSource
+from mixer.step import Update
+from mixer.utils.files import read_json, write_json
 
 
 class Rows(IterableDataset[dict[str, int]]):

@@ -24,7 +24,7 @@ def one_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("one_rank")
 def test_a_group_of_its_own_ends_with_the_agreement_and_no_other_one() -> None:
-    agreement = Agreement(2, 1)
+    agreement = Agreement(2)
     assert len(distributed_c10d._world.pg_map) == 2
     del agreement
     gc.collect()
@@ -33,7 +33,7 @@ def test_a_group_of_its_own_ends_with_the_agreement_and_no_other_one() -> None:
 
 @pytest.mark.usefixtures("one_rank")
 def test_whoever_ended_all_groups_ended_it_too() -> None:
-    agreement = Agreement(2, 1)
+    agreement = Agreement(2)
     dist.destroy_process_group()
     del agreement
     gc.collect()
@@ -44,7 +44,7 @@ def test_whoever_ended_all_groups_ended_it_too() -> None:
 def test_what_is_given_to_a_collective_is_held_and_nobody_else_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
     monkeypatch.setattr(module, "held_until_let_go", lambda *sent: held.extend(one.data_ptr() for one in sent))
-    agreement, values = Agreement(2, 1), torch.ones(2)
+    agreement, values = Agreement(2), torch.ones(2)
     total, summed = agreement.total(np.array([3])), agreement.add_up(values)
     told = agreement.from_first(b"abc")
     assert (total.tolist(), summed.tolist(), told) == ([3], [1.0, 1.0], b"abc")

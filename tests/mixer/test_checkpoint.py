@@ -14,11 +14,10 @@ from mixer.checkpoint import (
     begin_writing,
     complete,
     find_problem,
-    read_json,
     read_state,
-    write_json,
 )
 from mixer.digests import digests_of
+from mixer.utils.files import read_json, write_json
 
 
 class TestWrite:

@@ -9,10 +9,10 @@ import pytest
 
 from mixer import Fixed, Stream
 from mixer.agreement import OtherRankError
-from mixer.checkpoint import write_json
 from mixer.policies.base import Decision, Mixture, Observation, Policy
 from mixer.reader import SampleError
 from mixer.rows import RowSource
+from mixer.utils.files import write_json
 from tests.mixer.rows_on_ranks import Meeting, Places, Rows, make_loader, outcomes_of, rows_of, run_ranks, shards
 
 

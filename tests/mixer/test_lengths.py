@@ -17,10 +17,11 @@ from mixer.controller import Mixing
 from mixer.cutting import MicroBatchOptions
 from mixer.drawers import StreamShare
 from mixer.lengths import Lengths, deal_by_length, sort_by_length, split_by_tokens
-from mixer.loader import MixingLoader, Update
+from mixer.loader import MixingLoader
 from mixer.memory import MicroBatchCap
 from mixer.planner import Planner
 from mixer.reader import SampleError
+from mixer.step import Update
 from tests.helpers import GradientRecorder, arguments, build_model
 
 lengths_lists = st.lists(st.integers(1, 50), min_size=1, max_size=60)

@@ -11,9 +11,10 @@ from mixer.budget import Budget
 from mixer.clock import Clock
 from mixer.controller import Mixing
 from mixer.cutting import MicroBatchOptions
-from mixer.loader import MicroBatch, MixingLoader, Update
+from mixer.loader import MixingLoader
 from mixer.planner import Planner
 from mixer.reader import SampleError
+from mixer.step import MicroBatch, Update
 
 
 class _Numbers:

@@ -200,5 +200,5 @@ def test_ranks_wait_for_each_other_as_long_as_is_said(monkeypatch: pytest.Monkey
     made: list[Any] = []
     monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
     monkeypatch.setattr(dist, "new_group", lambda **options: made.append(options))
-    Agreement(2, 1, arguments(tmp_path, ddp_timeout=7200).ddp_timeout_delta)
+    Agreement(2, arguments(tmp_path, ddp_timeout=7200).ddp_timeout_delta)
     assert made == [{"backend": "gloo", "timeout": timedelta(hours=2)}]

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.checkpoint import write_json
 from mixer.reader import SampleError
+from mixer.utils.files import write_json
 from replay import MIR, InMemory, OnDisk, ReplayBuffer
 from replay.random_numbers import RandomNumbers
 from replay.retrieval import LeastRecent

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from transformers import TrainerCallback
 
-from mixer.checkpoint import read_json, write_json
 from mixer.folder_lock import LOCK_FILE
 from mixer.ledger import Ledger
-from mixer.loader import Update
 from mixer.method import Method, Trained
+from mixer.step import Update
+from mixer.utils.files import read_json, write_json
 from replay import DERPlusPlus, ReplayBuffer, ReplayRatio
 from replay.storage import OnDisk
 from tasks.continual import ContinualRun

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from mixer.agreement import UpdateContents
 from mixer.budget import Budget
 from mixer.clock import Clock
 from mixer.controller import Mixing
@@ -18,6 +17,7 @@ from mixer.planner import Drawing, Planner
 from mixer.policies import Fixed, Policy, Scheduled
 from mixer.policies.base import Unit
 from mixer.recorder import FinishedUpdate, Recorder
+from mixer.step import UpdateContents
 from mixer.stream import Stream
 
 SHARES, SEEDS = (0.3, 0.5, 0.7), range(3)

@@ -9,11 +9,11 @@ import pytest
 
 import mixer
 from mixer import Ledger, schedules
-from mixer.checkpoint import read_json
 from mixer.cli import main
 from mixer.explaining.explanation import explain
 from mixer.simulation import AssumedLosses
 from mixer.stream_recipe import StreamRecipe
+from mixer.utils.files import read_json
 from tests.mixer.simulation.runs import assert_same, plan, three, train
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 12}
