@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import torch
-from numpy.typing import NDArray
 
 from benchmarks.competitors import ROW_LENGTH, LazyRows
 from benchmarks.process_state import ProcessState, as_rows, begin, growth, sample
@@ -33,8 +32,6 @@ from mixer.stream import Stream
 NUM_STREAMS, BATCH_SIZE, WORLD_SIZE = 10, 64, 16
 _NUM_TURNS, _NUM_LOST, _NUM_EVENTS = 10, 100, 200
 _LOG_STEPS = 100
-
-FloatArray = NDArray[np.float64]
 
 
 def new_streams(num_steps: int) -> list[Stream]:

@@ -1,7 +1,8 @@
 """Fixed mixtures to compare with: the same for everyone, spread over the simplex."""
 
 import numpy as np
-from numpy.typing import NDArray
+
+from mixer.utils.arrays import FloatArray, Int64Array
 
 _EIGHTHS = 8
 _NUM_SPREAD = 15
@@ -9,7 +10,7 @@ _POWERS = (2.0, 0.7, 0.5, -0.5, -1.0)  # of the size: temperatures, and beyond u
 _LEAST = 0.25  # least share, in multiples of an equal one
 
 
-def grid(num_samples: NDArray[np.int64]) -> NDArray[np.float64]:
+def grid(num_samples: Int64Array) -> FloatArray:
     """Lists fixed mixtures.
 
     For three streams all 21 whose weights are positive multiples of 1/8. For another number 20: five by size, `w ∝ n^p`
@@ -34,10 +35,10 @@ def grid(num_samples: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.array([least + (1.0 - least * num_streams) * point / point.sum() for point in points])
 
 
-def _recurrence(count: int, dimensions: int) -> NDArray[np.float64]:
+def _recurrence(count: int, dimensions: int) -> FloatArray:
     root = 2.0
     for _ in range(60):
         root = (1.0 + root) ** (1.0 / (dimensions + 1))
     steps = root ** -np.arange(1.0, dimensions + 1)
-    values: NDArray[np.float64] = (0.5 + np.outer(np.arange(1, count + 1), steps)) % 1.0
+    values: FloatArray = (0.5 + np.outer(np.arange(1, count + 1), steps)) % 1.0
     return np.clip(values, 1e-6, 1.0 - 1e-6)

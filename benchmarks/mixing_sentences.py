@@ -13,13 +13,13 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from benchmarks.mixing_data import PARTS, Parts, labelled, part_of
+from mixer.utils.arrays import Int64Array
 from tasks.sources import words
 from tasks.sources.splits import Splits
 
@@ -45,7 +45,7 @@ class Sentences(Dataset[dict[str, torch.Tensor]]):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return {"input_ids": self.input_ids[index], "labels": self.labels[index]}
 
-    def read_columns(self, indices: NDArray[np.int64]) -> dict[str, torch.Tensor]:
+    def read_columns(self, indices: Int64Array) -> dict[str, torch.Tensor]:
         """Reads several samples at once; see `mixer.reader.ColumnReader`."""
         picked = torch.from_numpy(indices)
         return {"input_ids": self.input_ids.index_select(0, picked), "labels": self.labels.index_select(0, picked)}

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from benchmarks.mixing_data import Parts
+from mixer.utils.arrays import FloatArray, Int64Array
 
 STREAMS = ("plain", "slow", "noisy", "contrary")
 _WIDTH = 12  # coordinates of a group
@@ -109,7 +109,7 @@ class Regression(Dataset[dict[str, Tensor]]):
         labels: `[num_samples]`.
     """
 
-    def __init__(self, features: NDArray[np.float64], labels: NDArray[np.float64]):
+    def __init__(self, features: FloatArray, labels: FloatArray):
         self.features, self.labels = torch.from_numpy(features).float(), torch.from_numpy(labels).float()
 
     def __len__(self) -> int:
@@ -118,7 +118,7 @@ class Regression(Dataset[dict[str, Tensor]]):
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         return {"features": self.features[index], "labels": self.labels[index]}
 
-    def read_columns(self, indices: NDArray[np.int64]) -> dict[str, Tensor]:
+    def read_columns(self, indices: Int64Array) -> dict[str, Tensor]:
         """Reads several samples at once; see `mixer.reader.ColumnReader`."""
         picked = torch.from_numpy(indices)
         return {"features": self.features.index_select(0, picked), "labels": self.labels.index_select(0, picked)}
@@ -147,13 +147,13 @@ def draw(num_samples: Mapping[str, int], num_validation: int, num_test: int) -> 
     return found
 
 
-def _whitened(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _whitened(values: FloatArray) -> FloatArray:
     """Makes the second moments of columns the identity."""
-    orthogonal: NDArray[np.float64] = np.linalg.qr(values)[0] * len(values) ** 0.5
+    orthogonal: FloatArray = np.linalg.qr(values)[0] * len(values) ** 0.5
     return orthogonal
 
 
-def _regression(problem: Problem, k: int, white: NDArray[np.float64]) -> Regression:
+def _regression(problem: Problem, k: int, white: FloatArray) -> Regression:
     features = white[:, :-1] * problem.inputs[k].numpy() ** 0.5
     return Regression(features, features @ problem.targets[k].numpy() + white[:, -1] * float(problem.noise[k]) ** 0.5)
 

@@ -4,20 +4,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.common import show
 from benchmarks.mixing_report import paired
 from benchmarks.multi_task_data import TASKS
+from mixer.utils.arrays import FloatArray
 
 SEPARATELY = "separate models"
 # CNN-rand of Kim 2014, arXiv:1408.5882: other parts of the data, a larger model.
 PUBLISHED = {"trec": 91.2, "mr": 76.1, "subj": 89.6, "cr": 79.8, "mpqa": 83.4, "sst2": 82.7}
 
-Accuracies = Mapping[str, NDArray[np.float64]]
+Accuracies = Mapping[str, FloatArray]
 
 
-def accuracies(results: Sequence[Mapping[str, Any]], part: str) -> dict[str, NDArray[np.float64]]:
+def accuracies(results: Sequence[Mapping[str, Any]], part: str) -> dict[str, FloatArray]:
     """Collects the accuracies of a row.
 
     Args:
@@ -31,7 +31,7 @@ def accuracies(results: Sequence[Mapping[str, Any]], part: str) -> dict[str, NDA
     return {**found, "average": np.mean(list(found.values()), axis=0)}
 
 
-def less(own: NDArray[np.float64], base: NDArray[np.float64]) -> tuple[float, float]:
+def less(own: FloatArray, base: FloatArray) -> tuple[float, float]:
     """Compares two rows, seed by seed.
 
     Args:
@@ -97,5 +97,5 @@ def _show_differences(found: Mapping[str, Accuracies], part: str) -> None:
     show(f"{part.capitalize()} part: less {SEPARATELY}, by seed, with 95 % intervals", ["", "difference", ""], rows)
 
 
-def _text(values: NDArray[np.float64]) -> str:
+def _text(values: FloatArray) -> str:
     return f"{values.mean():.1f}" + (f" ± {values.std(ddof=1):.1f}" if len(values) > 1 else "")

@@ -6,7 +6,6 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers.trainer_pt_utils import get_length_grouped_indices
@@ -16,8 +15,7 @@ from mixer.cutting import MicroBatchOptions
 from mixer.lengths import Lengths
 from mixer.loader import MixingLoader
 from mixer.step import Update
-
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
 
 BATCH_SIZE = 64
 MICRO_BATCH_SIZE = 8

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 from transformers import default_data_collator
 
@@ -21,6 +20,7 @@ from mixer.plan import Plan
 from mixer.planner import Planner
 from mixer.policies import Decision, Mixture, Observation, Policy
 from mixer.stream import Stream
+from mixer.utils.arrays import Int64Array
 
 Keys = list[tuple[int, int]]
 Assignment = Callable[[Plan], Keys]
@@ -163,7 +163,7 @@ def _by_home(mixing: Mixing, world_size: int) -> Assignment:
 def _by_list(plan: Plan, world_size: int) -> Keys:
     """Gives rank 0 the items 0, W, 2 W ... of all samples of an update in a row."""
     ends = np.cumsum(plan.counts)
-    items: NDArray[np.int64] = np.arange(0, plan.total, world_size)
+    items: Int64Array = np.arange(0, plan.total, world_size)
     stream_ids = np.searchsorted(ends, items, side="right")
     positions = plan.starts[stream_ids] + items - (ends - plan.counts)[stream_ids]
     return list(zip(stream_ids.tolist(), positions.tolist(), strict=True))

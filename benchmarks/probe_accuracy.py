@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.probe_steps import Subject
 from mixer.gradient_statistics import GradientStatistics
 from mixer.probe import GradientProbe
+from mixer.utils.arrays import FloatArray
 from tasks.text_domains import cpp_headers, english_docstrings, python_source
 
 SIZES = (16, 32, 64, 128)
@@ -100,5 +100,5 @@ def _read(subject: Subject, probe: GradientProbe, ids: Tensor) -> GradientStatis
     return statistics
 
 
-def _pairs(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+def _pairs(matrix: FloatArray) -> FloatArray:
     return matrix[np.triu_indices(len(matrix), 1)]

@@ -12,15 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from benchmarks.common import show
+from mixer.utils.arrays import Int64Array
 from replay import ReplayBuffer
 from replay.selection import Offers
 
 BIASED = "0..n-1"
 _UPDATE = 32
-Int64Array = NDArray[np.int64]
 
 
 def kept_by_buffer(selection: str, capacity: int, num_samples: int, seed: int) -> Int64Array:

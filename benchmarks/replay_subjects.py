@@ -6,16 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from mixer.utils.arrays import Int64Array
 from replay import ReplayBuffer
 from replay.retrieval import Retrieval
 from replay.selection import Offers
 from replay.storage import Row, Storage
 from replay.storage.addresses import addresses
-
-Int64Array = NDArray[np.int64]
 
 UPDATE = 32  # samples of an update
 BLOCK = 8  # updates that are timed together

@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mixer.random_state import seeded
+from mixer.utils.arrays import FloatArray
 from mixer.weightings import Weighting, described, weighting_of
-
-FloatArray = NDArray[np.float64]
 
 
 class Aggregator:

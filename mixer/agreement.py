@@ -8,14 +8,13 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from mixer.in_flight import held_until_let_go
 from mixer.shortened import in_words
+from mixer.utils.arrays import Int64Array
 
-Int64Array = NDArray[np.int64]
 Result = TypeVar("Result")
 
 

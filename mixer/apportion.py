@@ -1,10 +1,8 @@
 """From weights to whole samples, so that no stream is ever a sample behind or ahead of its share."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import FloatArray, Int64Array
 
 # Shares are sums of rounded numbers: a bound that is missed by less than this counts as met.
 _TOLERANCE = 1e-9

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.shortened import shortened
+from mixer.utils.arrays import FloatArray
 
 MOST_JSON_BYTES = 512 * 2**20
 MOST_LEVELS = 100
@@ -180,7 +180,7 @@ def finite_number(value: Any, name: str, least: float = -math.inf, most: float =
     return float(value)
 
 
-def finite_numbers(values: Any, name: str, length: int | None = None) -> NDArray[np.float64]:
+def finite_numbers(values: Any, name: str, length: int | None = None) -> FloatArray:
     """Takes a list of numbers out of saved data.
 
     Args:

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers.utils import logging
 
@@ -17,10 +16,10 @@ from mixer.recorder import FinishedUpdate
 from mixer.reference_model import ReferenceModel, check_reference
 from mixer.side_runs import SideRuns
 from mixer.step import MicroBatch, Update
+from mixer.utils.arrays import FloatArray, Int64Array
 
 logger = logging.get_logger(__name__)
 
-FloatArray = NDArray[np.float64]
 
 # What the policy sees of it, by column of the ledger's table `comparisons`.
 _SEEN_AS = {"excess_loss": "excess_losses", "loss_after": "losses_after"}
@@ -162,7 +161,7 @@ def compared_in(observed: Mapping[str, Any]) -> dict[str, FloatArray]:
     return {column: observed[name].copy() for column, name in _SEEN_AS.items() if name in observed}
 
 
-def _means(sums: Tensor, items: NDArray[np.int64]) -> FloatArray:
+def _means(sums: Tensor, items: Int64Array) -> FloatArray:
     """Means per item; NaN where there are none, or they are not finite."""
     values = sums.cpu().numpy().astype(np.float64)
     means: FloatArray = np.divide(values, items, out=np.full(len(values), np.nan), where=items > 0)

@@ -3,10 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-FloatArray = NDArray[np.float64]
+from mixer.utils.arrays import FloatArray
 
 
 class ConflictLog:

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.batch_size import BatchSize
 from mixer.bounded import MOST_COUNT, refusing_damage, whole_number
@@ -18,11 +17,9 @@ from mixer.planner import Planner
 from mixer.policies.base import Observation, Policy, Weights
 from mixer.schedules import BatchObservation, Constant, GradientNoise, Schedule
 from mixer.streams import describe
+from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.files import newer_version
 from mixer.weights import MixtureWeights
-
-FloatArray = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
 
 FORMAT_VERSION = 2
 

@@ -6,8 +6,9 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+
+from mixer.utils.arrays import FloatArray, Int64Array
 
 LossKind = Literal["sum", "item mean", "row mean", "other"]
 
@@ -76,7 +77,7 @@ class LossConvention:
         return num_items / (micro_items * world_size) if micro_items else float("inf")
 
 
-def samples_per_item(counts: NDArray[np.int64], items: NDArray[np.int64]) -> NDArray[np.float64]:
+def samples_per_item(counts: Int64Array, items: Int64Array) -> FloatArray:
     """Gives the factors by which streams count by their samples in a mean over items.
 
     Terms of different losses are of different kinds, so that their numbers say nothing about what a stream should
@@ -96,7 +97,7 @@ def samples_per_item(counts: NDArray[np.int64], items: NDArray[np.int64]) -> NDA
     """
     counted = np.where(items > 0, counts, 0)
     total = items.sum() / max(counted.sum(), 1)
-    factors: NDArray[np.float64] = total * counted / np.maximum(items, 1)
+    factors: FloatArray = total * counted / np.maximum(items, 1)
     return factors
 
 
@@ -118,8 +119,8 @@ class Seen:
     """
 
     loss: float
-    rows: NDArray[np.float64] | None
-    items: NDArray[np.int64]
+    rows: FloatArray | None
+    items: Int64Array
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ def find_kind(whole: Seen, parts: Sequence[Seen], tolerance: float = TOLERANCE) 
     return KindFound("item mean" if is_tentative or by_item <= by_row else "row mean", is_tentative=is_tentative)
 
 
-def _kind_by_rows(whole: Seen, rows: NDArray[np.float64], close: float) -> KindFound | None:
+def _kind_by_rows(whole: Seen, rows: FloatArray, close: float) -> KindFound | None:
     means = rows / np.maximum(whole.items, 1)
     if abs(rows.sum() - whole.loss) <= close:
         return KindFound("sum", rows_known=True)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.collation import Loaded
 from mixer.drawers import StreamShare
@@ -15,10 +14,7 @@ from mixer.memory import MicroBatchCap
 from mixer.micro_batches import MicroBatchSlice, MostOnARank, deal_evenly, split_by_stream, split_mixed
 from mixer.plan import Plan
 from mixer.planner import Planner
-
-Int64Array = NDArray[np.int64]
-
-BoolArray = NDArray[np.bool_]
+from mixer.utils.arrays import BoolArray, Int64Array
 
 _NOTHING = contextlib.nullcontext()
 # Of losses whose rows are unknown, so many streams' are measured in an update, in turns.

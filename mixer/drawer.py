@@ -3,10 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
 
 
 class Drawer(Protocol):

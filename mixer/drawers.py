@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.bounded import MOST_COUNT, whole_number
 from mixer.drawer import Drawer
@@ -14,8 +13,7 @@ from mixer.iterable_drawer import IterableDrawer
 from mixer.order import Order, OrderBlock
 from mixer.plan import Plan
 from mixer.stream import Stream
-
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
 
 # Up to so many streams each looks up its own positions; of more, all are mapped in one vectorised call.
 _FEW_STREAMS = 32

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.agreement import OtherRankError
 from mixer.bounded import refusing_damage
@@ -15,9 +14,8 @@ from mixer.controller import Mixing
 from mixer.drawers import StreamShare
 from mixer.plan import Plan
 from mixer.rows import RowSource
+from mixer.utils.arrays import Int64Array
 from mixer.utils.files import read_json, write_json
-
-Int64Array = NDArray[np.int64]
 
 _FAILED = -1
 _ROWS_FILE = re.compile(r"rows-\d{1,9}\.json")

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer
 from transformers.utils import logging
@@ -20,8 +19,7 @@ from mixer.random_state import seeded
 from mixer.step import Update, UpdateContents
 from mixer.stream import Stream
 from mixer.stream_heads import tasks_of
-
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
 
 logger = logging.get_logger(__name__)
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from accelerate.state import GradientState
-from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -16,9 +15,8 @@ from mixer.gradients import averaged_parameters, obstacle
 from mixer.method import Method, Run, Trained
 from mixer.step import Update
 from mixer.stream_gradients import StreamGradients
+from mixer.utils.arrays import FloatArray
 from mixer.weightings import known_name
-
-FloatArray = NDArray[np.float64]
 
 _KEY = 0x636F6E66  # keeps its random numbers apart from others that are drawn for a seed and an update
 

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from typing import overload
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import FloatArray, Int64Array
 
 
 @dataclass(frozen=True)

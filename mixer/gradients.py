@@ -6,9 +6,10 @@ from typing import Protocol
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+from mixer.utils.arrays import Int64Array
 
 _BUCKET_BYTES = 25 * 2**20
 
@@ -16,7 +17,7 @@ _BUCKET_BYTES = 25 * 2**20
 class Ranks(Protocol):
     """What the ranks have to agree on."""
 
-    def total(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    def total(self, numbers: Int64Array) -> Int64Array:
         """Adds numbers of all ranks up."""
 
 

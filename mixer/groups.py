@@ -4,12 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.stream import Stream
-
-FloatArray = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 _MAX_SWEEPS = 200
 
@@ -98,7 +95,7 @@ class Groups:
             available = table.limit(available, shares, seen)
         return available
 
-    def have_left(self, seen: Int64Array) -> NDArray[np.bool_]:
+    def have_left(self, seen: Int64Array) -> BoolArray:
         """Says of which streams no group is used up.
 
         Args:

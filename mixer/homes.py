@@ -6,11 +6,9 @@ change ranks with every change of the mixture.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.plan import Plan
-
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
 
 
 def rank_samples(plan: Plan, rank: int, world_size: int, is_balanced: bool = True) -> tuple[Int64Array, Int64Array]:

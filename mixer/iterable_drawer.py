@@ -5,12 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.bounded import MOST_COUNT, whole_number
 from mixer.stream import Stream
-
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
 
 
 class IterableDrawer:

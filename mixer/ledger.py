@@ -24,11 +24,9 @@ from mixer.ledger_schemas import (
     UPDATES,
 )
 from mixer.table import Table
+from mixer.utils.arrays import FloatArray
 from mixer.utils.files import write_json
 from mixer.writing import UnwrittenError, writing
-
-FloatArray = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
 
 FORMAT_VERSION = 1
 

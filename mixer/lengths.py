@@ -5,14 +5,12 @@ from typing import Any
 
 import datasets
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.collation import Loaded
 from mixer.drawers import StreamShare
 from mixer.micro_batches import MicroBatchSlice
 from mixer.skipping import BrokenSample
-
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
 
 _ALL = slice(None)
 

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.collation import Collation, Collator, Loaded, OwnForm, Selection
 from mixer.controller import Mixing
-from mixer.cutting import BoolArray, Cutter, MicroBatchOptions, ids_of, indices_of, positions_of, streams_in_turn
+from mixer.cutting import Cutter, MicroBatchOptions, ids_of, indices_of, positions_of, streams_in_turn
 from mixer.drawers import StreamShare
 from mixer.feed import Feed
 from mixer.memory import MicroBatchCap
@@ -22,9 +21,8 @@ from mixer.row_names import naming_rows
 from mixer.skipping import BrokenSample, Skipping
 from mixer.step import MicroBatch, Update
 from mixer.streams import combine
+from mixer.utils.arrays import BoolArray, Int64Array
 from mixer.workers import Workers
-
-Int64Array = NDArray[np.int64]
 
 # So many samples are tried for a rank that has none of its own in an update.
 _MOST_EXAMPLES = 100

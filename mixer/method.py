@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mixer.agreement import Agreement
@@ -18,9 +16,7 @@ from mixer.planner import Planner
 from mixer.side_runs import SideRuns
 from mixer.step import MicroBatch, Update
 from mixer.stream import Stream
-
-FloatArray = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import FloatArray, Int64Array
 
 
 @dataclass(frozen=True)

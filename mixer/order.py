@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from math import isqrt
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from mixer.utils.arrays import Int64Array, UInt64Array
 
 _ROUNDS = 8  # even: the two halves change places in each and have to end where they began
 _SMALL = 4_096  # a grid of few cells mixes slowly: streams below this length get twice the rounds
@@ -13,9 +15,6 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _SHIFT_27, _SHIFT_30, _SHIFT_31, _SHIFT_32 = (np.uint64(bits) for bits in (27, 30, 31, 32))
 _ROUND_CONSTANTS = np.arange(1, _ROUNDS + 1, dtype=np.uint64) * _MIX_1
-
-UInt64Array = NDArray[np.uint64]
-Int64Array = NDArray[np.int64]
 
 
 def mix_bits(values: UInt64Array) -> UInt64Array:

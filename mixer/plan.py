@@ -5,10 +5,8 @@ import hashlib
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Plan:
     loss_weights: FloatArray | None
     batch_size: int
     staleness: int
-    are_additional: NDArray[np.bool_] | None = None
+    are_additional: BoolArray | None = None
 
     @functools.cached_property
     def total(self) -> int:
@@ -59,7 +57,7 @@ class Plan:
         """The first stream that has samples in it."""
         return int(np.argmax(self.counts > 0))
 
-    def only(self, are_in: NDArray[np.bool_]) -> "Plan":
+    def only(self, are_in: BoolArray) -> "Plan":
         """Gives the part of the update that some streams have.
 
         Args:

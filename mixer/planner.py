@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.apportion import apportion
 from mixer.bounded import MOST_COUNT, finite_number, whole_number
@@ -15,9 +14,7 @@ from mixer.groups import Grouping, Groups
 from mixer.iterable_drawer import IterableDrawer
 from mixer.plan import Plan
 from mixer.stream import Stream
-
-FloatArray = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 Drawing = Literal["exact", "multinomial"]
 
@@ -90,7 +87,7 @@ class Planner:
             shares = self._groups.fit(shares / shares.sum())
         return shares, available
 
-    def there(self, progress: float) -> NDArray[np.bool_]:
+    def there(self, progress: float) -> BoolArray:
         """Says which streams can give a sample now, whatever their weights.
 
         Args:

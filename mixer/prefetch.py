@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.drawers import StreamShare
 from mixer.packing import Row, Samples
@@ -19,7 +18,6 @@ from mixer.plan import Plan
 from mixer.skipping import BrokenSample
 from mixer.workers import Job, Workers
 
-Int64Array = NDArray[np.int64]
 Key = tuple[int, int, int]  # stream, position and index: what a memory gives at a position is not sure beforehand
 
 _PENDING = None

@@ -3,17 +3,14 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from mixer.deterministic import reads_without_randomness
 from mixer.drawers import StreamShare
 from mixer.packing import Columns
 from mixer.random_state import RandomState, seed_generators
 from mixer.skipping import BrokenSample
-
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
 
 
 @runtime_checkable

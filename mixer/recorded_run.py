@@ -13,9 +13,7 @@ from mixer.gradient_rows import measurements_in
 from mixer.gradient_statistics import GradientStatistics
 from mixer.policies.base import Mixture
 from mixer.run_folder import open_ledger, read_note
-
-FloatArray = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import FloatArray, Int64Array
 
 # What stands in the place of a stream that an update did not have.
 _ABSENT = {"count": 0, "tokens": 0, "seen": 0, "staleness": 0, "there": False}

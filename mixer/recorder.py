@@ -19,9 +19,7 @@ from mixer.ledger import Ledger
 from mixer.plan import Plan
 from mixer.step import UpdateContents
 from mixer.stream_means import StreamMeans
-
-FloatArray = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 logger = logging.get_logger(__name__)
 
@@ -52,7 +50,7 @@ class FinishedUpdate:
     learning_rate_factor: float
     gradients: GradientStatistics | None = None
     item_factors: FloatArray | None = None
-    measured: NDArray[np.bool_] | None = None
+    measured: BoolArray | None = None
 
     @functools.cached_property
     def losses(self) -> FloatArray:

@@ -7,12 +7,9 @@ from typing import SupportsFloat
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from mixer.gradient_statistics import GradientStatistics
-
-FloatArray = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import FloatArray, Int64Array
 
 # By name, in order, or one number for a single stream.
 ByStream = Mapping[str, SupportsFloat] | Sequence[SupportsFloat] | FloatArray | SupportsFloat

@@ -4,11 +4,9 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.stream import Stream
-
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
 
 # More samples of a stream are not listed one by one.
 _MOST_LISTED = 16

@@ -4,17 +4,15 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers.utils import logging
 
 from mixer.gradient_statistics import GradientStatistics
 from mixer.probe import GradientProbe
 from mixer.probing import Probing, exact_refusal
+from mixer.utils.arrays import Int64Array
 
 logger = logging.get_logger(__name__)
-
-Int64Array = NDArray[np.int64]
 
 
 class RunProbe:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mixer.aside import gradients_aside, model_aside
@@ -18,8 +17,7 @@ from mixer.metrics_aside import metrics_aside
 from mixer.plan import Plan
 from mixer.step import MicroBatch, Update
 from mixer.updates import UpdateMixin
-
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
 
 
 class SideRuns:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
+
 OnSampleError = Literal["raise", "skip"]
 
 # Fewer samples of a stream never end a run: the first of a hundred may be broken, and be the only one.

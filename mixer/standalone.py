@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, SupportsFloat
 
 import numpy as np
-from numpy.typing import NDArray
 from transformers.utils import logging
 
 from mixer.assembly import resolve_policy
@@ -27,8 +26,8 @@ from mixer.standalone_options import (
     resolve_streams,
 )
 from mixer.streams import combine, total_max_samples
+from mixer.utils.arrays import Int64Array
 
-Int64Array = NDArray[np.int64]
 MixingLike = Policy | str | Mapping[str, float] | Sequence[float] | Callable[..., Any]
 
 logger = logging.get_logger(__name__)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from mixer.agreement import Agreement
 from mixer.collation import Loaded
@@ -15,8 +14,7 @@ from mixer.plan import Plan
 from mixer.shortened import shortened
 from mixer.signals import NUM_SIGNALS
 from mixer.skipping import BrokenSample
-
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
 
 _HALF = 2**24  # fingerprints travel in halves of 24 bits, whose squares still add up in 64 bits over 2^15 ranks
 _MOST_CHARACTERS = 1_000  # of each list in what a rank says of its plan

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mixer.gradients import Ranks, add_up
-
-FloatArray = NDArray[np.float64]
+from mixer.utils.arrays import FloatArray
 
 
 class StreamGradients:

@@ -31,12 +31,13 @@ from mixer.liger import RowlessTracker, hides_rows
 from mixer.loader import MixingLoader
 from mixer.losses import LossTracker, items_per_row, labels_can_shift, num_rows
 from mixer.model_inputs import inner_model
-from mixer.plan import FloatArray, Plan
+from mixer.plan import Plan
 from mixer.row_names import name_rows
 from mixer.step import MicroBatch, Update, UpdateContents
 from mixer.stream import Stream
 from mixer.trial_rows import rows_to_try
 from mixer.unfit_rows import alone, unfit_rows
+from mixer.utils.arrays import FloatArray
 
 Trial = Callable[[Update, int], Tensor]
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mixer.losses import num_rows
+from mixer.utils.arrays import Int64Array
 
 _MOST_ROWS = 8
 _IGNORED = -100
@@ -48,7 +48,7 @@ def rows_to_try(
     return whole, _rows_of(whole, fewer, len(places)), _rows_of(whole, more, len(places))
 
 
-def _rows_of(inputs: Mapping[str, Any], places: NDArray[np.int64], num_samples: int) -> Inputs:
+def _rows_of(inputs: Mapping[str, Any], places: Int64Array, num_samples: int) -> Inputs:
     """Picks rows of everything that has one for each sample."""
 
     def pick(value: Any) -> Any:
@@ -61,7 +61,7 @@ def _rows_of(inputs: Mapping[str, Any], places: NDArray[np.int64], num_samples: 
     return {name: pick(value) for name, value in inputs.items()}
 
 
-def _ignore_half(inputs: Inputs, rows: NDArray[np.int64]) -> None:
+def _ignore_half(inputs: Inputs, rows: Int64Array) -> None:
     """Ignores every second of the labels of some rows, if the loss is known to take labels that are ignored."""
     labels = inputs.get("labels")
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dim() < 2:

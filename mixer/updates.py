@@ -24,10 +24,11 @@ from mixer.loader import MixingLoader
 from mixer.losses import tokens_per_row
 from mixer.plan import Plan
 from mixer.recorder import FinishedUpdate
-from mixer.skipping import Int64Array, Skipping
+from mixer.skipping import Skipping
 from mixer.step import MicroBatch, Update, UpdateContents, confirm
 from mixer.stream_losses import LossesMixin
 from mixer.unsaved import NotSavedError, not_saved
+from mixer.utils.arrays import Int64Array
 from mixer.writing import UnwrittenError
 
 logger = logging.get_logger(__name__)

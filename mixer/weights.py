@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.bounded import DAMAGE, finite_numbers
 from mixer.policies.base import (
@@ -19,9 +18,7 @@ from mixer.policies.base import (
     weights_array,
 )
 from mixer.saved_form import arrays_of, check_form, is_known
-
-FloatArray = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 
 class MixtureWeights:
@@ -36,12 +33,12 @@ class MixtureWeights:
         ValueError: If the policy's first decision does not fit the streams.
     """
 
-    def __init__(self, policy: Policy, mixture: Mixture, there: NDArray[np.bool_] | None = None):
+    def __init__(self, policy: Policy, mixture: Mixture, there: BoolArray | None = None):
         self.policy, self._mixture, self._names = policy, mixture, mixture.names
         self.manual: FloatArray | None = None
         self.start(there)
 
-    def start(self, there: NDArray[np.bool_] | None = None) -> None:
+    def start(self, there: BoolArray | None = None) -> None:
         """Begins a new run; weights that were set by hand stay.
 
         Args:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
 
 
 def as_names(option: str, names: Sequence[str] | None) -> tuple[str, ...] | None:

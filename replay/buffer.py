@@ -11,6 +11,7 @@ from mixer.method import Method
 from mixer.plan import Plan
 from mixer.planner import Planner
 from mixer.stream import Stream
+from mixer.utils.arrays import Int64Array
 from replay.arguments import as_column, as_names, as_payloads, as_whole_numbers
 from replay.drawing import BufferDrawer
 from replay.feeding import BufferFeeding
@@ -22,8 +23,6 @@ from replay.second_draw import SecondDraw
 from replay.selection import Offers, Selection, as_selection
 from replay.sources import addresses
 from replay.storage import Row, Storage, as_storage
-
-Int64Array = NDArray[np.int64]
 
 
 class ReplayBuffer(Memory):

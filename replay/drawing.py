@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mixer.utils.arrays import Int64Array
 from replay.retrieval import Retrieval
-
-Int64Array = NDArray[np.int64]
 
 
 class Slots(Protocol):

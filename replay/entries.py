@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
 
 # `address` is where the sample is read (-1 for nowhere), `row` the number of what is kept of it (-1 for nothing),
 # `number` counts entries and is never given again.

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import Trainer, default_data_collator
 
 from mixer.aside import evaluating
 from mixer.shards import shards_of
+from mixer.utils.arrays import Float32Array
 
-Float32Array = NDArray[np.float32]
 Collator = Callable[[list[Any]], Any]
 
 

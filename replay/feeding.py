@@ -13,6 +13,7 @@ from transformers.utils import logging
 from mixer.method import Method, Run, Trained
 from mixer.output_folder import check_shared
 from mixer.step import Update
+from mixer.utils.arrays import FloatArray, Int64Array
 from replay.drawing import BufferDrawer
 from replay.gradient_scores import GradientScores
 from replay.held_classes import HeldClasses
@@ -23,9 +24,6 @@ from replay.same_form import check_same_form
 from replay.selection import Offers, Selection
 from replay.sources import Sources, addresses
 from replay.storage import Row, Storage
-
-Int64Array = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 logger = logging.get_logger(__name__)
 

@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from mixer.drawers import StreamShare
@@ -14,11 +13,9 @@ from mixer.method import Run
 from mixer.order import Order
 from mixer.probe import GradientProbe
 from mixer.step import Update
+from mixer.utils.arrays import FloatArray, Int64Array
 from replay.offered import Facts, Offered
 from replay.random_numbers import RandomNumbers
-
-FloatArray = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
 
 _MOST_ROWS = 32  # new samples in one backward: each holds a gradient of a layer of its own
 _PURPOSE = 13  # of the random numbers

@@ -6,10 +6,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.utils.arrays import Int64Array
 from replay.sources import Sources
 from replay.storage import Storage
-
-Int64Array = NDArray[np.int64]
 
 # Labels of more values than that are rather numbers than classes, and would fill the ledger.
 _MOST_CLASSES = 1_000

@@ -11,11 +11,11 @@ from mixer.cutting import ids_of, positions_of
 from mixer.drawers import StreamShare
 from mixer.method import Run, Trained
 from mixer.step import Update
+from mixer.utils.arrays import Int64Array
 from replay.exchange import gather_rows
 from replay.offered import Offered
 from replay.storage import Row
 
-Int64Array = NDArray[np.int64]
 Extract = Callable[[Trained], list[Tensor]]
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mixer.bounded import refusing_damage, whole_number
 from mixer.digests import digests_of, find_damaged
+from mixer.utils.arrays import Int64Array
 from replay.arguments import as_whole_numbers
 from replay.entries import Entries
 from replay.retrieval import Retrieval
@@ -19,8 +20,6 @@ from replay.selection import Offers, Selection
 from replay.sources import Sources
 from replay.storage import Row, Rows, Storage
 from replay.storage.addresses import split
-
-Int64Array = NDArray[np.int64]
 
 FORMAT_VERSION = 1
 _FIELDS = {"task": "tasks", "label": "labels", "loss": "losses", "gradient": "scores", "features": "features"}

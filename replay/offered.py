@@ -3,15 +3,12 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mixer.agreement import Agreement
 from mixer.plan import Plan
 from mixer.step import MicroBatch
-
-Int64Array = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 
 class Offered:
@@ -59,7 +56,7 @@ class Offered:
             return np.full(len(micro.stream_ids), -1, dtype=np.int64)
         return self.numbers(micro.stream_ids, micro.positions)
 
-    def by_stream(self, numbers: Int64Array) -> Iterator[tuple[int, NDArray[np.bool_], Int64Array]]:
+    def by_stream(self, numbers: Int64Array) -> Iterator[tuple[int, BoolArray, Int64Array]]:
         """Parts samples by stream.
 
         Args:

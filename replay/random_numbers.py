@@ -1,13 +1,9 @@
 """Random numbers that are computed, not drawn: pure functions of a key and a counter."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.order import mix_bits
-
-UInt64Array = NDArray[np.uint64]
-Int64Array = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from mixer.utils.arrays import FloatArray, Int64Array, UInt64Array
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _LOW = np.uint64(0xFFFFFFFF)

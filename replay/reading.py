@@ -5,14 +5,12 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from mixer.deterministic import reads_without_randomness
 from mixer.reader import ColumnReader
+from mixer.utils.arrays import Int64Array
 from replay.sources import Sources
 from replay.storage import Rows
-
-Int64Array = NDArray[np.int64]
 
 
 class ReferenceReader:

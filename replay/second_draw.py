@@ -3,17 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mixer.method import Method, Run
 from mixer.plan import Plan
 from mixer.planner import Planner
 from mixer.stream import Stream
+from mixer.utils.arrays import Int64Array
 from replay.drawing import BufferDrawer
 from replay.retrieval import Retrieval, Uniform
-
-Int64Array = NDArray[np.int64]
 
 
 class Drawn(Protocol):

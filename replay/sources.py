@@ -6,16 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from mixer.bounded import whole_number
 from mixer.reader import ColumnReader
+from mixer.utils.arrays import Int64Array
 from replay.storage.addresses import MAX_SOURCES, addresses, split
 from replay.storage.source import Source
 
 __all__ = ["Sources", "addresses", "split"]
-
-Int64Array = NDArray[np.int64]
 
 
 class Sources:

@@ -1,9 +1,9 @@
 """Which scores each metric of continual learning reads: those without which it is NaN."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-BoolArray = NDArray[np.bool_]
+from mixer.utils.arrays import BoolArray
+
 Shape = tuple[int, ...]
 
 

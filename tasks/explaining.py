@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tasks.formulas import FloatArray
+from mixer.utils.arrays import FloatArray
 from tasks.metrics import METRICS, Metric, all_metrics
 from tasks.score_matrix import NOT_RECORDED, ScoreMatrix
 

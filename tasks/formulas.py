@@ -6,9 +6,8 @@ rows and columns beyond. A missing score that enters a metric makes it NaN.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from mixer.utils.arrays import FloatArray
 
 
 def average_accuracy(scores: FloatArray, after: int | None = None) -> float:

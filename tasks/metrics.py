@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 import tasks.cells as cells
+from mixer.utils.arrays import BoolArray, FloatArray
 from tasks.formulas import (
-    FloatArray,
     average_accuracy,
     backward_transfer,
     forgetting,
@@ -56,7 +56,7 @@ class Metric:
     measure: Callable[[FloatArray, int | None], float]
     formula: str
     source: str
-    reads: Callable[[cells.Shape, int], cells.BoolArray]
+    reads: Callable[[cells.Shape, int], BoolArray]
     is_difference: bool = False
     is_of_curves: bool = False
 

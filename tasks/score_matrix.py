@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from mixer.bounded import DAMAGE, load_json
+from mixer.utils.arrays import FloatArray
 from mixer.utils.files import newer_version, write_json
-
-FloatArray = NDArray[np.float64]
 
 FORMAT_VERSION = 1
 SCORES_FILE = "scores.json"

@@ -38,7 +38,7 @@ class ByteBlocks(Dataset[dict[str, torch.Tensor]]):
         ids = self.blocks[index].long()
         return {"input_ids": ids, "labels": ids}
 
-    def read_columns(self, indices: npt.NDArray[np.int64]) -> dict[str, torch.Tensor]:
+    def read_columns(self, indices: npt.Int64Array) -> dict[str, torch.Tensor]:
         """Reads several blocks at once; see `mixer.reader.ColumnReader`.
 
         Args:

@@ -5,19 +5,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-SOURCE, ROW = "source", "row"  # columns of every sample: its stream, and which of the stream's samples it is
+from mixer.utils.arrays import Int64Array
 
-IntArray = NDArray[np.int64]
+SOURCE, ROW = "source", "row"  # columns of every sample: its stream, and which of the stream's samples it is
 
 
 class Counter:
     """Notes stream and row of every sample that a model is trained on, update by update."""
 
     def __init__(self) -> None:
-        self.updates: list[IntArray] = []  # [num_samples, 2] each: stream, row
+        self.updates: list[Int64Array] = []  # [num_samples, 2] each: stream, row
 
     def attach(self, model: nn.Module) -> None:
         """Counts what this model is given from now on, and takes the two columns out of its inputs.
@@ -43,7 +42,7 @@ class Counter:
         """
         self.updates.append(np.stack([source.numpy(), row.numpy()], axis=1).astype(np.int64))
 
-    def samples(self, start: int = 0, end: int | None = None) -> IntArray:
+    def samples(self, start: int = 0, end: int | None = None) -> Int64Array:
         """Gives what some updates had.
 
         Args:
@@ -57,7 +56,7 @@ class Counter:
         return np.concatenate(chosen) if chosen else np.empty((0, 2), dtype=np.int64)
 
 
-def realised_shares(samples: IntArray, num_streams: int) -> list[float]:
+def realised_shares(samples: Int64Array, num_streams: int) -> list[float]:
     """Gives the share of each stream.
 
     Args:
@@ -71,7 +70,7 @@ def realised_shares(samples: IntArray, num_streams: int) -> list[float]:
     return [float(share) for share in counts / counts.sum()]
 
 
-def largest_deviation(updates: Sequence[IntArray], shares: Sequence[float]) -> float:
+def largest_deviation(updates: Sequence[Int64Array], shares: Sequence[float]) -> float:
     """Gives how far a stream's count was from its asked share at most, after any update.
 
     Args:
@@ -86,7 +85,7 @@ def largest_deviation(updates: Sequence[IntArray], shares: Sequence[float]) -> f
     return float(np.abs(counts - asked).max())
 
 
-def repeated_and_lost(seen: IntArray, uninterrupted: IntArray) -> tuple[int, int]:
+def repeated_and_lost(seen: Int64Array, uninterrupted: Int64Array) -> tuple[int, int]:
     """Compares a run that was interrupted with one that was not, stream by stream, whatever their mixture.
 
     Of each stream as many of the uninterrupted run's samples are taken as were seen of it, so that another order of the

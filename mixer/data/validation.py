@@ -5,9 +5,8 @@ from typing import Any
 
 import datasets
 import numpy as np
-from numpy.typing import NDArray
 
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 
-from mixer.policies.base import FloatArray, Observation
+from mixer.policies.base import Observation
 from mixer.recorded_run import RecordedRun
 from mixer.schedules import BatchObservation, GradientNoise
+from mixer.utils.arrays import FloatArray
 
 
 def observation_after(

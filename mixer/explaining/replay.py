@@ -9,10 +9,10 @@ from mixer.batch_size import BatchSize
 from mixer.explaining.levels import Level, levels_of, watched
 from mixer.explaining.observations import batch_observation_after, observation_after
 from mixer.policies import Policy
-from mixer.policies.base import FloatArray
 from mixer.policies.terms import Terms, terms_of
 from mixer.recorded_run import RecordedRun
 from mixer.schedules import Schedule
+from mixer.utils.arrays import FloatArray
 from mixer.weights import MixtureWeights
 
 TOLERANCE = 1e-9

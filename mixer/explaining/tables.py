@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mixer.policies.base import FloatArray
 from mixer.recorded_run import RecordedRun
+from mixer.utils.arrays import FloatArray
 from mixer.weights import mean_tokens
 
 

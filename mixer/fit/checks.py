@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from mixer.fit.objective import Objective
 from mixer.fit.replicates import Groups, group_runs, numbered
-
-FloatArray = NDArray[np.float64]
+from mixer.utils.arrays import FloatArray
 
 LEAST_MIXTURES = 3
 

@@ -5,12 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.fit.left_out import LeftOut
 from mixer.fit.objective import Objective
-
-FloatArray = NDArray[np.float64]
+from mixer.utils.arrays import FloatArray
 
 _NEAR = 0.01
 _EDGE = 0.05

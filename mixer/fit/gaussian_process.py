@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from mixer.fit.laws import FloatArray, Predictor
+from mixer.fit.laws import Predictor
 from mixer.fit.libraries import library
 from mixer.fit.replicates import Groups
+from mixer.utils.arrays import FloatArray
 
 
 def fit_gaussian_process(mixtures: FloatArray, losses: FloatArray, groups: Groups) -> Predictor:

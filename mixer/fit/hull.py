@@ -3,11 +3,9 @@
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.fit.libraries import library
-
-FloatArray = NDArray[np.float64]
+from mixer.utils.arrays import FloatArray
 
 _BLOCK = 4096
 # Concentrations of the Dirichlet distributions drawn from: near one run's mixture, up to all over those drawn together.

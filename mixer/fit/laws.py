@@ -4,12 +4,11 @@ import itertools
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.fit.replicates import Groups
 from mixer.fit.ridge import Ridge, fit_ridge
+from mixer.utils.arrays import FloatArray
 
-FloatArray = NDArray[np.float64]
 Predictor = Callable[[FloatArray], FloatArray]
 Regressor = Callable[[FloatArray, FloatArray, Groups], Predictor]  # of mixtures, losses and which runs are of one
 

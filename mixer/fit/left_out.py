@@ -5,12 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from mixer.fit.laws import Predictor, Regressor
 from mixer.fit.replicates import Groups, numbered
-
-FloatArray = NDArray[np.float64]
+from mixer.utils.arrays import FloatArray
 
 MOST_FOLDS = 40
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from mixer.fit.checks import check_groups, check_losses, check_names, check_shape, normalised
 from mixer.fit.fitted import FittedMixture
@@ -14,8 +14,7 @@ from mixer.fit.objective import AVERAGE, Objective, make_objective
 from mixer.fit.regressors import AUTO, REGRESSORS, regressors_to_try
 from mixer.fit.replicates import Groups
 from mixer.policies.ranges import check_count, check_range
-
-FloatArray = NDArray[np.float64]
+from mixer.utils.arrays import FloatArray
 
 
 def fit_mixture(

@@ -4,11 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.policies.base import check_weights
-
-FloatArray = NDArray[np.float64]
+from mixer.utils.arrays import BoolArray, FloatArray
 
 AVERAGE, WORST = "average", "worst"
 
@@ -28,7 +26,7 @@ class Objective:
     is_worst: bool = False
 
     @property
-    def counts(self) -> NDArray[np.bool_]:
+    def counts(self) -> BoolArray:
         """Which losses count: bool `[num_losses]`."""
         return self.weights > 0.0
 

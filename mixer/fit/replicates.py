@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from mixer.utils.arrays import FloatArray
+
 Groups = NDArray[np.intp]
 
 _SAME_MIXTURE = 1e-3

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from mixer.utils.arrays import FloatArray
 
 # Penalties tried, as multiples of the features' largest squared singular value: from next to none to mostly a constant.
 _PENALTIES = np.logspace(-8, 1, 19)

@@ -7,15 +7,13 @@ from typing import get_args
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from mixer.fit.comparable import check_budgets, check_evaluated, common_streams
 from mixer.fit.recipes import check_recipes
 from mixer.fit.replicates import Groups, group_runs
 from mixer.fit.run import LossKind, Run, read_run
 from mixer.policies.base import Unit
-
-FloatArray = NDArray[np.float64]
+from mixer.utils.arrays import FloatArray
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from mixer.utils.arrays import Int64Array
 
 _NUM_BINS = 10
 _SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -44,7 +45,7 @@ class Distribution:
     bins: list[Bin]
 
 
-def distribution_of(numbers: NDArray[np.int64]) -> Distribution | None:
+def distribution_of(numbers: Int64Array) -> Distribution | None:
     """Describes how numbers are distributed.
 
     Args:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
+
+from mixer.utils.arrays import Int64Array, UInt64Array
 
 _AT_ONCE = 65_536
 
@@ -25,7 +26,7 @@ class Part:
     stream: str
     is_validation: bool
     kind: str
-    digests: NDArray[np.uint64]
+    digests: UInt64Array
     is_whole: bool
 
 
@@ -92,7 +93,7 @@ def find_overlaps(parts: Sequence[Part]) -> list[Overlap]:
     return overlaps
 
 
-def _samples_in(parts: Sequence[Part]) -> NDArray[np.int64]:
+def _samples_in(parts: Sequence[Part]) -> Int64Array:
     """Gives `[num_parts, num_parts]`: how many samples of the first are in the second; on the diagonal, repetitions."""
     counted = np.zeros((len(parts), len(parts)), np.int64)
     for kind in {part.kind for part in parts}:
@@ -108,7 +109,7 @@ def _samples_in(parts: Sequence[Part]) -> NDArray[np.int64]:
     return counted
 
 
-def _gathered(digests: Sequence[NDArray[np.uint64]]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def _gathered(digests: Sequence[UInt64Array]) -> tuple[UInt64Array, Int64Array]:
     """Gives the digests that come more than once, sorted, and the part that each is of."""
     contents = np.concatenate(digests)
     owners = np.repeat(np.arange(len(digests)), [len(part) for part in digests])
@@ -119,7 +120,7 @@ def _gathered(digests: Sequence[NDArray[np.uint64]]) -> tuple[NDArray[np.uint64]
     return contents[comes_again], owners[comes_again]
 
 
-def _pieces(contents: NDArray[np.uint64]) -> list[tuple[int, int]]:
+def _pieces(contents: UInt64Array) -> list[tuple[int, int]]:
     """Cuts sorted digests into pieces of bounded length, none of which parts equal ones."""
     starts = np.flatnonzero(np.concatenate([[True], contents[1:] != contents[:-1]])) if len(contents) else np.zeros(0)
     edges = [0, *(int(starts[place]) for place in range(_AT_ONCE, len(starts), _AT_ONCE)), len(contents)]

@@ -6,12 +6,12 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.data.formats.tokens import IGNORED
 from mixer.inspecting.reading import SampleReading
 from mixer.inspecting.tokens import class_of, labels_by_token, labels_of, tokens_of
 from mixer.shortened import shortened
+from mixer.utils.arrays import BoolArray, Int64Array
 
 NUM_EXAMPLES = 3
 _MOST_CHARACTERS = 400
@@ -102,7 +102,7 @@ def example_of(index: int, sample: Any, decoding: Decoding) -> Example:
     return Example(index, _shortened(whole), _label(labels, by_token, decoding))
 
 
-def _pieces(tokens: NDArray[np.int64], is_learned: NDArray[np.bool_], tokenizer: Any) -> list[Piece]:
+def _pieces(tokens: Int64Array, is_learned: BoolArray, tokenizer: Any) -> list[Piece]:
     pieces = []
     for learned, group in groupby(zip(tokens.tolist(), is_learned.tolist(), strict=True), key=lambda pair: pair[1]):
         pieces.append(Piece(_decoded([token for token, _ in group], tokenizer), learned))
@@ -129,7 +129,7 @@ def _shortened(pieces: list[Piece]) -> list[Piece]:
     return kept
 
 
-def _label(labels: Any, by_token: NDArray[np.int64] | None, decoding: Decoding) -> str | None:
+def _label(labels: Any, by_token: Int64Array | None, decoding: Decoding) -> str | None:
     if labels is None:
         return None
     if by_token is not None and decoding.task in ("seq2seq-lm", "causal-lm", "masked-lm"):

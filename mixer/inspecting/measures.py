@@ -2,13 +2,8 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mixer.inspecting.reading import Broken
-
-Int64Array = NDArray[np.int64]
-UInt64Array = NDArray[np.uint64]
+from mixer.utils.arrays import Int64Array, UInt64Array
 
 
 @dataclass(frozen=True)

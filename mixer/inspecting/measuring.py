@@ -9,7 +9,7 @@ import numpy as np
 
 from mixer.data.formats.tokens import IGNORED
 from mixer.inspecting.digests import digest
-from mixer.inspecting.measures import Int64Array, Limits, Measures, Outside
+from mixer.inspecting.measures import Limits, Measures, Outside
 from mixer.inspecting.reading import SampleReading
 from mixer.inspecting.tokens import (
     TOKEN_COLUMNS,
@@ -20,6 +20,7 @@ from mixer.inspecting.tokens import (
     num_learned,
     tokens_of,
 )
+from mixer.utils.arrays import Int64Array
 
 _OF_VOCABULARY = ("causal-lm", "masked-lm", "seq2seq-lm")  # tasks whose labels are tokens
 

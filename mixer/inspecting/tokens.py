@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from mixer.data.formats.tokens import IGNORED
 from mixer.labels import LABEL_COLUMNS
+from mixer.utils.arrays import Int64Array
 
 # What a sample with tokens is known again by, and the only columns that are read of it.
 TOKEN_COLUMNS = ("input_ids", *LABEL_COLUMNS)
 
 
-def tokens_of(sample: Any) -> NDArray[np.int64] | None:
+def tokens_of(sample: Any) -> Int64Array | None:
     """Gives the tokens of a sample.
 
     Args:
@@ -41,7 +41,7 @@ def labels_of(sample: Any) -> Any:
     return next((sample[name] for name in LABEL_COLUMNS if sample.get(name) is not None), None)
 
 
-def labels_by_token(labels: Any, tokens: NDArray[np.int64] | None, task: str) -> NDArray[np.int64] | None:
+def labels_by_token(labels: Any, tokens: Int64Array | None, task: str) -> Int64Array | None:
     """Gives labels that are one for each token.
 
     Args:
@@ -72,7 +72,7 @@ def class_of(labels: Any) -> int | None:
     return int(labels) if isinstance(labels, int) else None
 
 
-def num_learned(tokens: NDArray[np.int64] | None, labels: Any, task: str) -> int:
+def num_learned(tokens: Int64Array | None, labels: Any, task: str) -> int:
     """Counts what is learned of a sample.
 
     Args:
@@ -94,7 +94,7 @@ def num_learned(tokens: NDArray[np.int64] | None, labels: Any, task: str) -> int
     return -1
 
 
-def length_of(sample: Any, tokens: NDArray[np.int64] | None) -> tuple[int, str]:
+def length_of(sample: Any, tokens: Int64Array | None) -> tuple[int, str]:
     """Measures how long a sample is.
 
     Args:
@@ -111,7 +111,7 @@ def length_of(sample: Any, tokens: NDArray[np.int64] | None) -> tuple[int, str]:
     return (sum(lengths), "characters") if lengths else (-1, "")
 
 
-def _whole_numbers(values: Any) -> NDArray[np.int64] | None:
+def _whole_numbers(values: Any) -> Int64Array | None:
     """Gives whole numbers in a row, or `None` for anything else."""
     try:
         array = np.asarray(values)

@@ -4,8 +4,9 @@ from typing import Literal
 
 import numpy as np
 
-from mixer.policies.base import BoolArray, Decision, FloatArray
+from mixer.policies.base import Decision
 from mixer.policies.least_share import share_out
+from mixer.utils.arrays import BoolArray, FloatArray
 
 ActsOn = Literal["sampling", "loss"]
 

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Terms, Unit
+from mixer.policies.base import Decision, Mixture, Observation, Policy, Terms, Unit
 from mixer.policies.least_share import at_least, resolve_least, share_out
 from mixer.policies.loss_history import LossHistory
 from mixer.policies.ranges import check_count, check_range
 from mixer.policies.scaling_law import MIN_POINTS, ScalingLaw, fit_scaling_law
 from mixer.policies.softmax import softmax
+from mixer.utils.arrays import BoolArray, FloatArray
 
 _USUAL_FLOOR = 0.01
 
@@ -147,7 +147,7 @@ class ADO(Policy):
             return self._laws[stream]
         return fit_scaling_law(log_amounts, log_losses)
 
-    def _prefer(self, there: NDArray[np.bool_]) -> FloatArray:
+    def _prefer(self, there: BoolArray) -> FloatArray:
         """`ρ` over the streams that are there; 0 for others."""
         preferred, amounts = _among(self._own, there), np.maximum(self._amounts_of_laws(), 1.0)
         credit = self._credit if self.form == "paper" else self._credit * (1.0 - self._credit)
@@ -189,7 +189,7 @@ class ADO(Policy):
         self._amounts = np.array(state["amounts"], dtype=np.float64)
 
 
-def _among(weights: FloatArray, there: NDArray[np.bool_]) -> FloatArray:
+def _among(weights: FloatArray, there: BoolArray) -> FloatArray:
     """Shares among the streams that are there, 0 for others; equal ones where these have none."""
     among = np.where(there, weights, 0.0)
     total = among.sum()

@@ -7,11 +7,12 @@ from typing import Any, Literal, TypedDict, Unpack
 import numpy as np
 
 from mixer.policies.acts_on import with_mean_one
-from mixer.policies.base import BoolArray, Decision, FloatArray, Mixture, Observation, Unit
+from mixer.policies.base import Decision, Mixture, Observation, Unit
 from mixer.policies.descent_bound import Bound
 from mixer.policies.pike import PiKE
 from mixer.policies.ranges import check_range
 from mixer.policies.stream_average import StreamAverage
+from mixer.utils.arrays import BoolArray, FloatArray
 
 
 class PiKEArguments(TypedDict, total=False):

@@ -8,8 +8,9 @@ from typing import Any, Literal
 import numpy as np
 
 from mixer.kept_arguments import KeepsArguments
-from mixer.policies.contract import BoolArray, Decision, FloatArray, Int64Array, Mixture, Observation
+from mixer.policies.contract import Decision, Mixture, Observation
 from mixer.policies.terms import Terms, terms_of
+from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 __all__ = [
     "BoolArray",

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.policies.acts_on import ActsOn, check_acts_on, decide
-from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
+from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit
 from mixer.policies.least_share import at_least
 from mixer.policies.plain import from_plain, to_plain
 from mixer.policies.ranges import check_count, check_range
 from mixer.policies.slopes import slopes_of
 from mixer.policies.softmax import softmax
+from mixer.utils.arrays import BoolArray, FloatArray
 
 _HUGE = 1e100  # infinity with which one can still calculate
 
@@ -112,7 +112,7 @@ class CoBa(Policy):
         self._ratios = np.vstack([self._ratios, ratios])[-self.window :]
         self._num_evaluations += 1
 
-    def _weigh(self, among: NDArray[np.bool_]) -> None:
+    def _weigh(self, among: BoolArray) -> None:
         slopes = slopes_of(self._steps, self._ratios)
         self._slopes = np.vstack([self._slopes, slopes])[-self.window :]
         known = among & np.isfinite(slopes)

@@ -4,14 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.bounded import finite_numbers
 from mixer.gradient_statistics import GradientStatistics
-
-FloatArray = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
+from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 
 @dataclass(frozen=True)

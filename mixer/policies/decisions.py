@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from mixer.policies.base import BoolArray, Decision, FloatArray
+from mixer.policies.base import Decision
+from mixer.utils.arrays import BoolArray, FloatArray
 
 
 def with_weights(decision: Decision, weights: FloatArray, there: BoolArray) -> Decision:

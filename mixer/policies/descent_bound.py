@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from mixer.policies.base import FloatArray, Int64Array
+from mixer.utils.arrays import FloatArray, Int64Array
 
 Bound = Literal["per_stream", "published"]
 

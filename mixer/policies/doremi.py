@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from mixer.policies.acts_on import ActsOn
-from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Unit
+from mixer.policies.base import Decision, Mixture, Observation, Unit
 from mixer.policies.group_dro import GroupDRO
 from mixer.policies.named_losses import check_losses, losses_array
+from mixer.utils.arrays import FloatArray
 
 
 class DoReMi(GroupDRO):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mixer.policies.base import FloatArray
+from mixer.utils.arrays import FloatArray
 
 HUGE = 1e300  # infinity with which one can still calculate
 

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mixer.policies.base import FloatArray
 from mixer.policies.exponentiated import HUGE, log_step
 from mixer.policies.softmax import softmax
+from mixer.utils.arrays import BoolArray, FloatArray
 
 _LOG_RANGE = 230.0  # e^-230 is about 1e-100: no sample in any run, and far from underflow
 
@@ -52,7 +51,7 @@ class ExponentiatedWeights:
         """`[num_streams]` on the simplex."""
         return softmax(self._logs, self._among)
 
-    def shares(self, there: NDArray[np.bool_]) -> FloatArray:
+    def shares(self, there: BoolArray) -> FloatArray:
         """Gives the weights of some streams as shares among these.
 
         Args:
@@ -63,7 +62,7 @@ class ExponentiatedWeights:
         """
         return softmax(self._logs, self._among & there)
 
-    def mixture(self, there: NDArray[np.bool_]) -> FloatArray:
+    def mixture(self, there: BoolArray) -> FloatArray:
         """Gives the weights as a mixture to sample from, in which every stream that is not out has something.
 
         That is 1e-100 of the largest of those that are there, so that these share out what they are left with when

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from mixer.policies.base import FloatArray, Mixture, Unit, weights_array
+from mixer.policies.base import Mixture, Unit, weights_array
 from mixer.policies.static import StaticPolicy
+from mixer.utils.arrays import FloatArray
 
 
 class Fixed(StaticPolicy):

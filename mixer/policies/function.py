@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit, Weights, weights_array
+from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit, Weights, weights_array
 from mixer.takes import check_takes
+from mixer.utils.arrays import FloatArray
 
 WeightFunction = Callable[[int, FloatArray], Weights]
 

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from mixer.policies.acts_on import ActsOn, check_acts_on, with_mean_one
-from mixer.policies.base import BoolArray, Decision, FloatArray, Mixture, Observation, Unit
+from mixer.policies.base import Decision, Mixture, Observation, Unit
 from mixer.policies.gradient_policy import GradientPolicy, Gradients
 from mixer.policies.ranges import check_range
 from mixer.policies.stream_average import StreamAverage
+from mixer.utils.arrays import BoolArray, FloatArray
 
 
 class GradNorm(GradientPolicy):

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.gradient_statistics import GradientStatistics
-from mixer.policies.base import BoolArray, Decision, FloatArray, Mixture, Observation, Policy, Unit
+from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit
 from mixer.policies.least_share import share_out
 from mixer.policies.ranges import check_count
 from mixer.policies.stream_average import StreamAverage
+from mixer.utils.arrays import BoolArray, FloatArray
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Gradients:
         batch_size: Samples of an update.
     """
 
-    known: NDArray[np.bool_]
+    known: BoolArray
     gram: FloatArray
     variance: FloatArray
     weights: FloatArray
@@ -79,7 +79,7 @@ class GradientPolicy(Policy):
                 self._weights = share_out(self._weights, self._own, there, least, lengths)
         return self._decision(share_out(self._weights, self._own, there, least, lengths), there)
 
-    def _measure(self, gradients: GradientStatistics, there: NDArray[np.bool_], batch_size: int) -> None:
+    def _measure(self, gradients: GradientStatistics, there: BoolArray, batch_size: int) -> None:
         gram, variance = self._products(gradients)
         self._gram.take(gram.ravel())
         self._variance.take(variance)
@@ -93,7 +93,7 @@ class GradientPolicy(Policy):
         np.fill_diagonal(gram, np.where(is_whole, gradients.squared_norm, np.nan))
         return gram, np.where(is_whole, gradients.variance, np.nan)
 
-    def _decide(self, there: NDArray[np.bool_], batch_size: int) -> None:
+    def _decide(self, there: BoolArray, batch_size: int) -> None:
         gradients = self._averages(there, batch_size)
         found = None if gradients is None else self._weigh(gradients)
         if gradients is None or found is None:
@@ -102,7 +102,7 @@ class GradientPolicy(Policy):
         weights[gradients.known] = weights[gradients.known].sum() * found
         self._weights = weights
 
-    def _averages(self, there: NDArray[np.bool_], batch_size: int) -> Gradients | None:
+    def _averages(self, there: BoolArray, batch_size: int) -> Gradients | None:
         gram = self._gram.values.reshape(len(there), -1)
         known = there & np.isfinite(np.diagonal(gram))
         total = float(self._weights[known].sum())

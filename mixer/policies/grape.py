@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Unit
+from mixer.policies.base import Decision, Mixture, Observation, Unit
 from mixer.policies.exponentiated import exponentiated_step
 from mixer.policies.gradient_policy import GradientPolicy, Gradients
 from mixer.policies.ranges import check_range
 from mixer.policies.stream_average import StreamAverage
 from mixer.policies.targets import Targets, among, check_targets, target_weights
+from mixer.utils.arrays import FloatArray
 
 
 class GRAPE(GradientPolicy):

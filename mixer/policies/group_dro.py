@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.policies.acts_on import ActsOn, check_acts_on, decide
-from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Terms, Unit
+from mixer.policies.base import Decision, Mixture, Observation, Policy, Terms, Unit
 from mixer.policies.exponentiated_weights import ExponentiatedWeights
 from mixer.policies.ranges import check_range
 from mixer.policies.stream_average import StreamAverage
+from mixer.utils.arrays import BoolArray, FloatArray
 
 
 class GroupDRO(Policy):
@@ -81,7 +81,7 @@ class GroupDRO(Policy):
         """`[num_streams]`: what is to be made small for the worst stream, for a subclass; NaN where there is none."""
         return observation.losses
 
-    def _decide(self, there: NDArray[np.bool_]) -> Decision:
+    def _decide(self, there: BoolArray) -> Decision:
         if self.acts_on == "sampling":
             return Decision(self._alpha.mixture(there))
         factors = np.ones(len(self._own))

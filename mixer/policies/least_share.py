@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mixer.policies.base import BoolArray, FloatArray
+from mixer.utils.arrays import BoolArray, FloatArray
 
 
 def resolve_least(given: float | None, usual: float, num_streams: int, who: str, option: str) -> float:

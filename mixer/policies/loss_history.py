@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.base import FloatArray
+from mixer.utils.arrays import FloatArray
 
 
 class LossHistory:

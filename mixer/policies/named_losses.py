@@ -6,7 +6,7 @@ from numbers import Real
 
 import numpy as np
 
-from mixer.policies.base import FloatArray
+from mixer.utils.arrays import FloatArray
 
 
 def check_losses(losses: object, where: str) -> None:

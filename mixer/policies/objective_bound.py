@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from mixer.policies.base import FloatArray
 from mixer.policies.simplex_programme import minimise_quadratic
+from mixer.utils.arrays import FloatArray
 
 
 @dataclass(frozen=True)

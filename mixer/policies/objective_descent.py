@@ -5,10 +5,9 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.gradient_statistics import GradientStatistics
-from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Unit
+from mixer.policies.base import Decision, Mixture, Observation, Unit
 from mixer.policies.evidence import Evidence
 from mixer.policies.gradient_policy import GradientPolicy, Gradients
 from mixer.policies.objective_bound import ObjectiveBound
@@ -17,6 +16,7 @@ from mixer.policies.simplex_programme import positive_part, project
 from mixer.policies.stream_average import StreamAverage
 from mixer.policies.targets import Targets, among, check_targets, target_weights
 from mixer.policies.worst import worst_weights
+from mixer.utils.arrays import BoolArray, FloatArray
 
 _LOSSES = {"train": "loss", "evaluation": "evaluation_loss", "excess": "excess_loss"}  # and what has to be observed
 _SAME = 1e-9  # weights that differ by less are the same mixture
@@ -139,11 +139,11 @@ class ObjectiveDescent(GradientPolicy):
         """How far the candidate is trusted now, in [0, 1]."""
         return self._evidence.trust
 
-    def _measure(self, gradients: GradientStatistics, there: NDArray[np.bool_], batch_size: int) -> None:
+    def _measure(self, gradients: GradientStatistics, there: BoolArray, batch_size: int) -> None:
         self._evidence.take(self._gain(gradients, there, batch_size))
         super()._measure(gradients, there, batch_size)
 
-    def _gain(self, gradients: GradientStatistics, there: NDArray[np.bool_], batch_size: int) -> float:
+    def _gain(self, gradients: GradientStatistics, there: BoolArray, batch_size: int) -> float:
         """By how much more the candidate lowers the objective than the base, as a new measurement has it.
 
         The unit, which is what the base promises, is that of the averages: the gain is linear in the new statistics,
@@ -180,7 +180,7 @@ class ObjectiveDescent(GradientPolicy):
         self._base, self._candidate = (self._in_place(weights, gradients.known) for weights in (base, best))
         return base + self._evidence.trust * (best - base)
 
-    def _in_place(self, weights: FloatArray, known: NDArray[np.bool_]) -> FloatArray:
+    def _in_place(self, weights: FloatArray, known: BoolArray) -> FloatArray:
         """`[num_streams]`: weights of those that are known, the others' own."""
         whole = self._own.copy()
         whole[known] = self._own[known].sum() * weights
@@ -199,7 +199,7 @@ class ObjectiveDescent(GradientPolicy):
             noise = self.step_sharpness * noise
         return ObjectiveBound(gram / unit / unit, noise, importance)
 
-    def _objective(self, known: NDArray[np.bool_]) -> FloatArray:
+    def _objective(self, known: BoolArray) -> FloatArray:
         """`[num_streams]`: the weights `a` of the losses in the objective's gradient."""
         if self.objective == "average":
             return self._importance

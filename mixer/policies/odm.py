@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Terms, Unit
+from mixer.policies.base import Decision, Mixture, Observation, Policy, Terms, Unit
 from mixer.policies.exponentiated import HUGE
 from mixer.policies.least_share import share_out
 from mixer.policies.ranges import check_count
 from mixer.policies.stream_average import StreamAverage
+from mixer.utils.arrays import BoolArray, FloatArray
 
 _LARGEST_EXPONENT = math.log(HUGE)
 
@@ -84,7 +84,7 @@ class ODM(Policy):
                 rewards[new] = np.clip(losses[new] / drawn[new], -HUGE, HUGE)
         return rewards
 
-    def _decide(self, step: int, there: NDArray[np.bool_]) -> Decision:
+    def _decide(self, step: int, there: BoolArray) -> Decision:
         num_there, time = int(there.sum()), step + 1  # the paper counts from 1
         if step < self.num_warmup_steps or num_there == 0:
             return Decision(self._own)
@@ -94,7 +94,7 @@ class ODM(Policy):
         weights[there] += explored / num_there
         return Decision(share_out(weights, self._own, there, 0.0))
 
-    def _exploited(self, there: NDArray[np.bool_], rate: float) -> FloatArray:
+    def _exploited(self, there: BoolArray, rate: float) -> FloatArray:
         """The shares by reward among the streams that are there."""
         rewards = self._rewards.values[there]
         known = np.isfinite(rewards)

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from mixer.policies.base import FloatArray, Mixture, Observation
+from mixer.policies.base import Mixture, Observation
+from mixer.utils.arrays import FloatArray
 
 _ROUNDING = 1e-9
 

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.gradient_statistics import GradientStatistics, alignment_of, conflict_of
-from mixer.policies.base import Decision, FloatArray, Int64Array, Mixture, Observation, Policy, Terms, Unit
+from mixer.policies.base import Decision, Mixture, Observation, Policy, Terms, Unit
 from mixer.policies.descent_bound import Bound, best_weights, bound_factors
 from mixer.policies.least_share import share_out
 from mixer.policies.mirror_step import log_changes
 from mixer.policies.ranges import check_count, check_range
 from mixer.policies.stream_average import StreamAverage
+from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 
 class PiKE(Policy):
@@ -135,7 +135,7 @@ class PiKE(Policy):
         if "gram" in self._averages:
             self._averages["gram"].take(gradients.gram.ravel())
 
-    def _weigh(self, counts: Int64Array, batch_size: int, there: NDArray[np.bool_]) -> FloatArray:
+    def _weigh(self, counts: Int64Array, batch_size: int, there: BoolArray) -> FloatArray:
         factors = self._factors()
         if self.scale_free or self.mode == "conceptual":
             factors = factors / factors.max()  # only ratios matter
@@ -163,7 +163,7 @@ class PiKE(Policy):
         noise: FloatArray,
         counts: Int64Array,
         batch_size: int,
-        known: NDArray[np.bool_],
+        known: BoolArray,
         factors: FloatArray,
     ) -> FloatArray | None:
         """The mixture of Theorem 3.4 over the streams of which something is known."""

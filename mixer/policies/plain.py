@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.base import FloatArray
+from mixer.utils.arrays import FloatArray
 
 
 def to_plain(values: FloatArray) -> Any:

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from mixer.bounded import whole_number
-from mixer.policies.base import BoolArray, FloatArray
 from mixer.policies.interactions import interactions_of, probe_mixture
 from mixer.policies.plain import from_plain
+from mixer.utils.arrays import BoolArray, FloatArray
 
 
 class ProbeRound:

@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from mixer.policies.base import Decision, FloatArray, Mixture, Unit
+from mixer.policies.base import Decision, Mixture, Unit
 from mixer.policies.gradient_policy import GradientPolicy, Gradients, scaled_to_one
 from mixer.policies.ranges import check_range
 from mixer.policies.softmax import softmax
 from mixer.policies.targets import Targets, among, check_targets, target_weights
+from mixer.utils.arrays import FloatArray
 
 
 class RegularizedBalance(GradientPolicy):

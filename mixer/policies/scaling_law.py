@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mixer.policies.base import FloatArray
+from mixer.utils.arrays import FloatArray
 
 MIN_POINTS = 4  # one more than the law has parameters
 EXPONENTS = (0.05, 0.8)

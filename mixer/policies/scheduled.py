@@ -5,7 +5,8 @@ from typing import Literal
 
 import numpy as np
 
-from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit, Weights, weights_array
+from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit, Weights, weights_array
+from mixer.utils.arrays import FloatArray
 
 
 class Scheduled(Policy):

@@ -1,9 +1,8 @@
 """Quadratic programmes on the simplex with bounds, solved exactly."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mixer.policies.base import FloatArray
+from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 RIDGE = 1e-6  # relative to the largest coefficient: where the objective is flat, the solution nearest to the centre
 _TOLERANCE = 1e-11
@@ -132,7 +131,7 @@ def _settle(
     return clipped
 
 
-def _newton(curvature: FloatArray, gradient: FloatArray, free: NDArray[np.bool_]) -> tuple[FloatArray, float | None]:
+def _newton(curvature: FloatArray, gradient: FloatArray, free: BoolArray) -> tuple[FloatArray, float | None]:
     """The step to the minimum over the free weights whose sum stays, and their common slope; `None` without any."""
     direction = np.zeros(len(gradient))
     index = np.flatnonzero(free)
@@ -148,11 +147,11 @@ def _newton(curvature: FloatArray, gradient: FloatArray, free: NDArray[np.bool_]
 def _released(
     gradient: FloatArray,
     level: float | None,
-    free: NDArray[np.bool_],
+    free: BoolArray,
     weights: FloatArray,
     lower: FloatArray,
     upper: FloatArray,
-) -> NDArray[np.int64]:
+) -> Int64Array:
     """Which weights to let go from their bounds: the one with the wrongest sign, or a pair where none is free."""
     may_rise, may_fall = ~free & (weights < upper), ~free & (weights > lower)
     rise = np.where(may_rise, gradient, np.inf)

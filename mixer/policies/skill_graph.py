@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mixer.policies.base import FloatArray
+from mixer.utils.arrays import FloatArray
 
 SkillGraph = Mapping[str, Mapping[str, float]] | Sequence[Sequence[float]] | FloatArray
 

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.policies.acts_on import decide
-from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy, Unit
+from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit
 from mixer.policies.plain import from_plain, to_plain
 from mixer.policies.ranges import check_count, check_range
 from mixer.policies.skill_graph import SkillGraph, graph_array
 from mixer.policies.softmax import softmax
+from mixer.utils.arrays import BoolArray, FloatArray
 
 _HUGE = 1e100  # infinity with which one can still calculate
 
@@ -74,7 +74,7 @@ class SkillIt(Policy):
             self._history = np.vstack([self._history, row])[-self.window :]
         return self._weigh(observation.is_there)
 
-    def _weigh(self, there: NDArray[np.bool_]) -> Decision:
+    def _weigh(self, there: BoolArray) -> Decision:
         exponents = self.learning_rate * (self._graph @ self._sums())
         return decide(softmax(exponents, there & (self._own > 0)), self._own, there, "sampling")
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mixer.policies.base import FloatArray
+from mixer.utils.arrays import FloatArray
 
 
 def slopes_of(positions: FloatArray, rows: FloatArray) -> FloatArray:

@@ -1,12 +1,11 @@
 """Shares from scores."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mixer.policies.base import FloatArray
+from mixer.utils.arrays import BoolArray, FloatArray
 
 
-def softmax(scores: FloatArray, among: NDArray[np.bool_] | None = None) -> FloatArray:
+def softmax(scores: FloatArray, among: BoolArray | None = None) -> FloatArray:
     """Turns scores into shares: `exp(s_k) / Σ_j exp(s_j)`.
 
     Args:

@@ -2,7 +2,8 @@
 
 from abc import abstractmethod
 
-from mixer.policies.base import Decision, FloatArray, Mixture, Observation, Policy
+from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.utils.arrays import FloatArray
 
 
 class StaticPolicy(Policy):

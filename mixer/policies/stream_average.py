@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.base import FloatArray
 from mixer.policies.ranges import check_decay
+from mixer.utils.arrays import FloatArray
 
 
 class StreamAverage:

@@ -1,8 +1,9 @@
 """Shares by data-set size, flattened by a temperature."""
 
-from mixer.policies.base import FloatArray, Mixture, Unit
+from mixer.policies.base import Mixture, Unit
 from mixer.policies.ranges import check_temperature
 from mixer.policies.static import StaticPolicy
+from mixer.utils.arrays import FloatArray
 
 
 class Temperature(StaticPolicy):

@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 
-from mixer.policies.base import FloatArray, Mixture, Unit, Weights, weights_array
+from mixer.policies.base import Mixture, Unit, Weights, weights_array
 from mixer.policies.ranges import check_range
 from mixer.policies.static import StaticPolicy
+from mixer.utils.arrays import FloatArray
 
 
 class UniMax(StaticPolicy):

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from mixer.policies.base import FloatArray, Mixture
+from mixer.policies.base import Mixture
 from mixer.policies.static import StaticPolicy
+from mixer.utils.arrays import FloatArray
 
 
 class Uniform(StaticPolicy):

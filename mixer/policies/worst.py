@@ -1,12 +1,11 @@
 """The worst of the streams' losses, as a smooth objective."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mixer.policies.base import FloatArray
+from mixer.utils.arrays import BoolArray, FloatArray
 
 
-def worst_weights(importance: FloatArray, losses: FloatArray, known: NDArray[np.bool_], tau: float) -> FloatArray:
+def worst_weights(importance: FloatArray, losses: FloatArray, known: BoolArray, tau: float) -> FloatArray:
     """Gives the gradient of the smooth maximum `(1/τ) log Σ_i a_i exp(τ L_i)` with respect to the losses.
 
     Args:

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 from transformers.utils import logging
 
 from mixer.probe.captures import Capture
 from mixer.probe.sums import Target
+from mixer.utils.arrays import FloatArray
 
 logger = logging.get_logger(__name__)
 
@@ -44,7 +44,7 @@ class Covered:
         """Share of the elements of all trainable parameters that is read."""
         return sum(self.parameters[index].numel() for index in self.read) / self.num_elements
 
-    def leave_out(self, failures: NDArray[np.float64]) -> None:
+    def leave_out(self, failures: FloatArray) -> None:
         """Leaves parameters out of a measurement, and warns of those that are new.
 
         They are left out of this one only: what one batch does must not change the figures of later ones, or a run that

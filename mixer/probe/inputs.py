@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 import torch.distributed as dist
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-Int64Array = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from mixer.utils.arrays import FloatArray, Int64Array
 
 
 def check_arguments(

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+
+from mixer.utils.arrays import Int64Array
 
 
 class Rows:
@@ -18,9 +19,7 @@ class Rows:
         device: Where the model is.
     """
 
-    def __init__(
-        self, stream_ids: NDArray[np.int64], num_items: NDArray[np.int64], num_streams: int, device: torch.device
-    ):
+    def __init__(self, stream_ids: Int64Array, num_items: Int64Array, num_streams: int, device: torch.device):
         self.num_rows = len(stream_ids)
         self.counts = np.bincount(stream_ids[num_items > 0], minlength=num_streams)
         self.num_items = np.bincount(stream_ids, weights=num_items, minlength=num_streams)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mixer.gradient_statistics import GradientStatistics, signal_and_noise
@@ -14,8 +13,7 @@ from mixer.gradients import add_up
 from mixer.probe.rows import Rows
 from mixer.probe.sketch import Projection
 from mixer.probe.sums import ExactSums, HeldSums, SketchSums, Sums, Target
-
-FloatArray = NDArray[np.float64]
+from mixer.utils.arrays import FloatArray
 
 
 @dataclass

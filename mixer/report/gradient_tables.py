@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from mixer.gradient_statistics import GradientStatistics
 from mixer.ledger import Ledger
 from mixer.report.clocked import by_stream, on_clock
-
-FloatArray = NDArray[np.float64]
+from mixer.utils.arrays import FloatArray, Int64Array
 
 # Cosines are averaged over so many stretches of the data clock at most: more are narrower than can be seen.
 _MOST_STRETCHES = 60
@@ -37,7 +35,7 @@ class Cosines:
     stretches: FloatArray
     mean: FloatArray
     error: FloatArray
-    counts: NDArray[np.int64]
+    counts: Int64Array
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
 
 
 def buckets(epochs: NDArray[Any], most: int) -> Int64Array:

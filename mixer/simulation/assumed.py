@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from mixer.plan import Plan
-from mixer.simulation.seen import FloatArray, Int64Array, Seen, mean_loss
+from mixer.simulation.seen import Seen, mean_loss
+from mixer.utils.arrays import FloatArray, Int64Array
 
 ALL = "default"
 EXAMPLE = """'{"default": {"start": 4.0, "end": 1.5}}'"""

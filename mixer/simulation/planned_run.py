@@ -10,9 +10,10 @@ from mixer.plan import Plan
 from mixer.simulation.evaluations import Evaluations
 from mixer.simulation.learning_rate import PlannedLearningRate
 from mixer.simulation.parts import Parts
-from mixer.simulation.seen import FloatArray, Int64Array, Seen, Source
+from mixer.simulation.seen import Seen, Source
 from mixer.simulation.tokens import PlannedTokens
 from mixer.simulation.written import Writer
+from mixer.utils.arrays import FloatArray, Int64Array
 
 
 @dataclass

@@ -12,7 +12,8 @@ from mixer.gradient_statistics import GradientStatistics
 from mixer.plan import Plan
 from mixer.policies import Policy
 from mixer.recorded_run import RecordedRun
-from mixer.simulation.seen import FloatArray, Int64Array, Seen, mean_loss
+from mixer.simulation.seen import Seen, mean_loss
+from mixer.utils.arrays import FloatArray, Int64Array
 
 
 class RecordedLosses:

@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.gradient_statistics import GradientStatistics
 from mixer.plan import Plan
 from mixer.policies import Policy
 from mixer.schedules import Schedule
-
-FloatArray = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import FloatArray, Int64Array
 
 # What is planned, and needs no model.
 PLANNED = frozenset({"tokens", "learning_rate"})

@@ -4,9 +4,9 @@ import numpy as np
 
 from mixer.simulation.findings import warnings_of
 from mixer.simulation.planned_run import PlannedRun
-from mixer.simulation.seen import FloatArray, Int64Array
 from mixer.simulation.simulated import Simulated, StreamPlan
 from mixer.simulation.sizes import array_bytes, state_bytes
+from mixer.utils.arrays import FloatArray, Int64Array
 
 
 def summed_up(run: PlannedRun, num_ranks: int, seconds: float) -> Simulated:

@@ -8,7 +8,6 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from mixer.plan import Plan
 from mixer.planner import Planner
@@ -16,8 +15,7 @@ from mixer.preprocessed import preprocessed
 from mixer.random_state import seeded
 from mixer.stream import Stream
 from mixer.streams import read_from
-
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
 
 _NUM_LOOKED_AT = 256  # samples from which a mean is taken
 _MAX_READ = 50_000  # samples that are read one by one for a figure that nothing goes by

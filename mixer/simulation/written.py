@@ -12,8 +12,9 @@ from mixer.plan import Plan
 from mixer.recorder import FinishedUpdate, Recorder
 from mixer.run_description import describe_run
 from mixer.simulation.parts import Parts
-from mixer.simulation.seen import Int64Array, Seen, Source
+from mixer.simulation.seen import Seen, Source
 from mixer.step import UpdateContents
+from mixer.utils.arrays import Int64Array
 from mixer.utils.files import read_json, write_json
 
 

@@ -1,7 +1,8 @@
 """A curve of a few hundred points, however long the run, and its picture in one line of text."""
 
 import numpy as np
-from numpy.typing import NDArray
+
+from mixer.utils.arrays import FloatArray
 
 _MOST_POINTS = 512
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -11,11 +12,11 @@ class Curve:
     """Means of equally many values each; two are made one whenever there are too many."""
 
     def __init__(self) -> None:
-        self._points: NDArray[np.float64] = np.empty(0)
+        self._points: FloatArray = np.empty(0)
         self._stride = 1
-        self._rest: NDArray[np.float64] = np.empty(0)  # values that make no whole point yet
+        self._rest: FloatArray = np.empty(0)  # values that make no whole point yet
 
-    def extend(self, values: NDArray[np.float64]) -> None:
+    def extend(self, values: FloatArray) -> None:
         """Adds values; those that are not finite are left out.
 
         Args:
@@ -33,12 +34,12 @@ class Curve:
             self._stride *= 2
 
     @property
-    def points(self) -> NDArray[np.float64]:
+    def points(self) -> FloatArray:
         """`[num_points]`: the means, and that of the values that make no whole point yet."""
         return np.append(self._points, self._rest.mean()) if len(self._rest) else self._points
 
 
-def sparkline(points: NDArray[np.float64], width: int) -> str:
+def sparkline(points: FloatArray, width: int) -> str:
     """Draws a curve with blocks of eight heights, from its least to its greatest value.
 
     Args:

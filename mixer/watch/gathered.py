@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from mixer.utils.arrays import FloatArray
 from mixer.watch.curve import Curve
-
-FloatArray = NDArray[np.float64]
 
 _RECENT_UPDATES = 50
 

@@ -6,17 +6,14 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.state import GradientState
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mixer.gradients import add_up, obstacle
 from mixer.method import Method, Run, Trained
 from mixer.plan import Plan
 from mixer.step import Update
+from mixer.utils.arrays import FloatArray, Int64Array
 from replay.methods.memories import factors_of_means, find_memory, refuse_second_draws
-
-FloatArray = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
 
 
 class AGEM(Method):

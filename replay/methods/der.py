@@ -1,17 +1,14 @@
 """Dark experience replay: the model has to go on saying of old samples what it said when it saw them."""
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mixer.method import Method, Run, Trained
 from mixer.plan import Plan
 from mixer.policies.ranges import check_count, check_range
+from mixer.utils.arrays import FloatArray, Int64Array
 from replay.methods.logits import Logits
 from replay.methods.memories import factors_of_means, find_memory, refuse_second_draws
-
-FloatArray = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
 
 _LOGITS = "logits"
 

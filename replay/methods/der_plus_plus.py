@@ -3,7 +3,8 @@
 from mixer.method import Run
 from mixer.plan import Plan
 from mixer.policies.ranges import check_range
-from replay.methods.der import DER, FloatArray, Int64Array
+from mixer.utils.arrays import FloatArray, Int64Array
+from replay.methods.der import DER
 from replay.methods.memories import factors_of_means, refuse_second_draws
 from replay.second_draw import SecondDraw
 

@@ -3,15 +3,12 @@
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.method import Run
+from mixer.utils.arrays import FloatArray, Int64Array
 from replay.buffer import ReplayBuffer
 from replay.feeding import BufferFeeding
 from replay.second_draw import SecondDraw
-
-FloatArray = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
 
 
 def find_memory(run: Run, name: str, asked_by: str) -> tuple[int, ReplayBuffer, BufferFeeding]:

@@ -5,13 +5,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.policies import Decision, Fixed, Mixture, Observation, Policy, Proportional, as_policy
 from mixer.policies.part import part_of_mixture, part_of_observation
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
+from mixer.utils.arrays import BoolArray, FloatArray
 
 
 class Replay(NamedTuple):

@@ -4,14 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.policies import Mixture, Observation, Policy
 from mixer.policies.ranges import check_range
 from mixer.policies.stream_average import StreamAverage
+from mixer.utils.arrays import FloatArray
 from replay.policies.base import Replay, ReplayPolicy
-
-FloatArray = NDArray[np.float64]
 
 _ROUNDING = 1e-9
 

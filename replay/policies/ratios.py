@@ -5,11 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.policies import Mixture, Observation
-
-FloatArray = NDArray[np.float64]
+from mixer.utils.arrays import FloatArray
 
 
 class Ratio(ABC):

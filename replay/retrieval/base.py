@@ -4,10 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
 
 
 class Retrieval(ABC):

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.bounded import whole_number
-from replay.retrieval.base import Int64Array, Retrieval
+from mixer.utils.arrays import Int64Array
+from replay.retrieval.base import Retrieval
 
 _GONE = -1
 

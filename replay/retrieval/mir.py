@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mixer.gradients import obstacle
@@ -17,12 +16,10 @@ from mixer.order import Order
 from mixer.plan import Plan
 from mixer.policies.ranges import check_count, check_range
 from mixer.step import Update
+from mixer.utils.arrays import FloatArray, Int64Array
 from replay.offered import Facts
 from replay.random_numbers import RandomNumbers
-from replay.retrieval.base import Int64Array
 from replay.retrieval.uniform import Uniform
-
-FloatArray = NDArray[np.float64]
 
 _CANDIDATES = 11  # purpose of their random numbers
 

@@ -3,8 +3,9 @@
 import numpy as np
 
 from mixer.order import Order
+from mixer.utils.arrays import Int64Array
 from replay.random_numbers import RandomNumbers
-from replay.retrieval.base import Int64Array, Retrieval
+from replay.retrieval.base import Retrieval
 
 
 class Uniform(Retrieval):

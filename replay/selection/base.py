@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mixer.policies.ranges import check_count
+from mixer.utils.arrays import FloatArray, Int64Array
 
-FloatArray = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
 Values = TypeVar("Values")
 
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from mixer.bounded import whole_number
 from mixer.policies.ranges import check_count
-from replay.selection.base import FloatArray, Int64Array, Offers, Selection, known
+from mixer.utils.arrays import FloatArray, Int64Array
+from replay.selection.base import Offers, Selection, known
 
 
 class Exemplars(Selection):

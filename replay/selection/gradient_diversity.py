@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from mixer.policies.ranges import check_count
+from mixer.utils.arrays import Int64Array
 from replay.random_numbers import RandomNumbers
-from replay.selection.base import Int64Array, Offers, Selection, known
+from replay.selection.base import Offers, Selection, known
 from replay.selection.slot_trees import SumTree
 
 _UNKNOWN = 0.1  # what the authors' code gives to the first samples, for which there is nothing to compare with

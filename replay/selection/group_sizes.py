@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from mixer.utils.arrays import Int64Array
 from replay.selection.bags import Bags
-from replay.selection.base import Int64Array
 
 Group = tuple[int, ...]
 

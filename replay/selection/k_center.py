@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from replay.selection.base import FloatArray, Int64Array
+from mixer.utils.arrays import FloatArray, Int64Array
 from replay.selection.exemplars import Exemplars
 
 

@@ -4,7 +4,7 @@ from array import array
 
 import numpy as np
 
-from replay.selection.base import Int64Array
+from mixer.utils.arrays import Int64Array
 
 _NONE = -1
 

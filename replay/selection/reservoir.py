@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from mixer.bounded import whole_number
+from mixer.utils.arrays import Int64Array
 from replay.random_numbers import RandomNumbers
-from replay.selection.base import Int64Array, Offers, Selection
+from replay.selection.base import Offers, Selection
 
 
 class Reservoir(Selection):

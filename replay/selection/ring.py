@@ -6,7 +6,8 @@ from typing import Any, Literal
 import numpy as np
 
 from mixer.policies.ranges import check_count
-from replay.selection.base import Int64Array, Offers, Selection, known
+from mixer.utils.arrays import Int64Array
+from replay.selection.base import Offers, Selection, known
 from replay.selection.group_sizes import Group, GroupSizes
 from replay.selection.queues import Queues
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from replay.selection.base import FloatArray
+from mixer.utils.arrays import FloatArray
 
 
 class _SlotTree:

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from replay.selection.base import Int64Array, Offers, Selection, known
+from mixer.utils.arrays import Int64Array
+from replay.selection.base import Offers, Selection, known
 from replay.selection.largest import Largest
 
 

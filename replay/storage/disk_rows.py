@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from mixer.utils.arrays import Int64Array
 from replay.storage.codec import decode, encode
 from replay.storage.manifest import Manifest, read_manifest, remove_manifest, write_manifest
 from replay.storage.number_set import NumberSet
-from replay.storage.row_numbers import Int64Array, as_numbers, no_such_row
+from replay.storage.row_numbers import as_numbers, no_such_row
 from replay.storage.rows import Row, Rows
 from replay.storage.segment import Segment, merge, neighbourhood
 from replay.storage.segment_files import SegmentFiles

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Subset
 
 from mixer.reader import ColumnReader
-
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
 
 # Where labels are looked for unless a column is named; data sets of images and the like hold them as attributes.
 _COLUMNS = ("label", "labels")

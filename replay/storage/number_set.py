@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
 
 
 class NumberSet:

@@ -11,10 +11,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from mixer.arrow_messages import next_batch
 from mixer.bounded import check_plain
+from mixer.utils.arrays import Int64Array
 from mixer.writing import writing
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -57,7 +57,7 @@ class RowFile:
             raise ValueError(f"{path} is torn (its rows are not in their order). Load an earlier checkpoint.")
 
     @property
-    def numbers(self) -> NDArray[np.int64]:
+    def numbers(self) -> Int64Array:
         """int64 `[count]`: the rows' numbers, ascending."""
         return np.concatenate([np.empty(0, dtype=np.int64), *self._numbers])
 
@@ -146,7 +146,7 @@ class OpenFiles:
         self._files.clear()
 
 
-def write_rows(path: Path, numbers: NDArray[np.int64], rows: Sequence[Any], next_number: int = 0) -> None:
+def write_rows(path: Path, numbers: Int64Array, rows: Sequence[Any], next_number: int = 0) -> None:
     """Writes a file of rows; equal rows give equal files.
 
     Args:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from replay.storage.number_set import Int64Array, NumberSet
+from mixer.utils.arrays import Int64Array
+from replay.storage.number_set import NumberSet
 
 _NAME = re.compile(r"rows-(\d+)-(\d+)-\d+\.arrow")
 

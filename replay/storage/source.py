@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mixer.reader import SampleError
+from mixer.utils.arrays import Int64Array
 from replay.storage.fingerprint import fingerprint
 from replay.storage.labels import Labels
 
@@ -65,7 +63,7 @@ class Source:
             "as before, give the new one another name, or keep contents in the buffer, in memory or on disk."
         )
 
-    def labels(self, indices: NDArray[np.int64], column: str | None = None) -> NDArray[np.int64] | None:
+    def labels(self, indices: Int64Array, column: str | None = None) -> Int64Array | None:
         """Reads labels without reading whole samples.
 
         Args:

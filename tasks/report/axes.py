@@ -9,7 +9,8 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from mixer.report.plot import Panel, panel
-from tasks.score_matrix import FloatArray, ScoreMatrix
+from mixer.utils.arrays import FloatArray
+from tasks.score_matrix import ScoreMatrix
 
 
 def task_names(matrices: Mapping[str, ScoreMatrix]) -> list[str]:

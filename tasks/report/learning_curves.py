@@ -6,8 +6,9 @@ import numpy as np
 
 from mixer.report.plot import Plot, colours_of
 from mixer.report.words import between, known
+from mixer.utils.arrays import FloatArray
 from tasks.report.axes import common_range, score_panel, task_names
-from tasks.score_matrix import FloatArray, ScoreMatrix
+from tasks.score_matrix import ScoreMatrix
 
 
 def learning_curves(matrices: Mapping[str, ScoreMatrix]) -> Plot:

@@ -3,13 +3,11 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mixer.utils.arrays import Int64Array
 from tasks.sequences.arguments import check_seed
 from tasks.sequences.parts import class_labels, groups_of, pick_where
 from tasks.task import Task, TaskSequence
-
-Int64Array = NDArray[np.int64]
 
 
 def blurry(train: Any, evaluation: Any, num_tasks: int, overlap: float, seed: int) -> TaskSequence:

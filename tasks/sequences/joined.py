@@ -10,8 +10,9 @@ import torch
 from torch.utils.data import ConcatDataset
 
 from mixer.reader import ColumnReader
+from mixer.utils.arrays import Int64Array
 from replay.storage.labels import read_labels
-from tasks.sources.by_columns import ByColumns, Int64Array, Sample
+from tasks.sources.by_columns import ByColumns, Sample
 from tasks.task import Task, TaskSequence
 
 

@@ -4,17 +4,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mixer.utils.arrays import BoolArray, Int64Array
 from tasks.sequences.arguments import check_between, listed
 from tasks.sequences.picked import pick
 from tasks.sources.labels import require_labels
 from tasks.sources.map_style import check_map_style
 
-Int64Array = NDArray[np.int64]
 
-
-def pick_where(dataset: Any, is_picked: NDArray[np.bool_]) -> Any:
+def pick_where(dataset: Any, is_picked: BoolArray) -> Any:
     """Picks samples in their order.
 
     Args:

@@ -9,10 +9,11 @@ import numpy.typing as npt
 from torch.utils.data import Subset
 
 from mixer.reader import ColumnReader
+from mixer.utils.arrays import Int64Array
 from replay.storage.labels import read_labels
 from tasks.sequences.relabelled import Relabelled
 from tasks.sequences.transformed import Transformed
-from tasks.sources.by_columns import ByColumns, Int64Array, Sample
+from tasks.sources.by_columns import ByColumns, Sample
 
 
 class Picked(ByColumns):

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from mixer.reader import ColumnReader
-from tasks.sources.by_columns import ByColumns, Int64Array, Sample
+from mixer.utils.arrays import Int64Array
+from tasks.sources.by_columns import ByColumns, Sample
 from tasks.sources.labels import label_column, require_labels
 
 

@@ -8,8 +8,9 @@ import numpy as np
 from torch import Tensor
 
 from mixer.reader import ColumnReader
+from mixer.utils.arrays import Int64Array
 from replay.storage.labels import read_labels
-from tasks.sources.by_columns import ByColumns, Int64Array, Sample
+from tasks.sources.by_columns import ByColumns, Sample
 
 _LABELS = ("label", "labels")
 

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tasks.sources.by_columns import ByColumns, Int64Array, Sample
+from mixer.utils.arrays import Int64Array
+from tasks.sources.by_columns import ByColumns, Sample
 
 
 class Arrays(ByColumns):

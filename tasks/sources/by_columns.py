@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-Int64Array = NDArray[np.int64]
+from mixer.utils.arrays import Int64Array
+
 Sample = dict[str, torch.Tensor]
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from mixer.utils.arrays import Int64Array
 from replay.storage.labels import read_labels
-from tasks.sources.by_columns import Int64Array
 from tasks.sources.map_style import check_map_style
 
 

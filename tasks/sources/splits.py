@@ -2,10 +2,8 @@
 
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mixer.data.validation import hold_out as draw_held_out
+from mixer.utils.arrays import Int64Array
 
 
 class Splits(NamedTuple):
@@ -20,7 +18,7 @@ class Splits(NamedTuple):
     evaluation: Any
 
 
-def hold_out(num_samples: int, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def hold_out(num_samples: int, share: float, seed: int) -> tuple[Int64Array, Int64Array]:
     """Draws which samples are held out for evaluation.
 
     Args:

@@ -16,7 +16,8 @@ from tokenizers.trainers import WordLevelTrainer
 
 from mixer.called_by_name import call_by_name
 from mixer.policies.ranges import check_count
-from tasks.sources.by_columns import ByColumns, Int64Array, Sample
+from mixer.utils.arrays import Int64Array
+from tasks.sources.by_columns import ByColumns, Sample
 from tasks.sources.labels import require_column, require_labels
 from tasks.sources.splits import Splits
 

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mixer import Decision, MixingTrainer, Mixture, Observation, Policy
+from mixer.utils.arrays import FloatArray
 from tests.helpers import Tokens, arguments
 
 KIND = "token-classification"
-FloatArray = NDArray[np.float64]
 
 
 class Watching(Policy):

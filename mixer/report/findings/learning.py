@@ -2,10 +2,10 @@
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from mixer.report.findings.finding import Finding, about_streams
 from mixer.report.run import Run
+from mixer.utils.arrays import FloatArray
 
 # Not judged before this part of the budget is used: a learning rate that warms up teaches nothing yet.
 _LEAST_PROGRESS = 0.2
@@ -89,7 +89,7 @@ def _risen(run: Run) -> dict[str, tuple[str, bool]]:
     return found
 
 
-def _noise(losses: NDArray[np.float64]) -> float:
+def _noise(losses: FloatArray) -> float:
     """Estimates the deviation of single evaluations from their trend, by how it bends from one to the next."""
     if len(losses) < _FEWEST_FOR_NOISE:
         return 0.0

@@ -1,9 +1,8 @@
 """Known laws of losses, and mixtures to see them at."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from mixer.utils.arrays import FloatArray
 
 
 def own_squares(mixtures: FloatArray) -> FloatArray:

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from mixer.fit.laws import FloatArray, Predictor
+from mixer.fit.laws import Predictor
 from mixer.fit.left_out import LeftOut, fit_constant, leave_out
 from mixer.fit.replicates import Groups, group_runs
+from mixer.utils.arrays import FloatArray
 
 
 def average(losses: FloatArray) -> FloatArray:
