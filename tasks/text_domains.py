@@ -17,6 +17,8 @@ import pandas as pd
 import torch
 from torch.utils.data import Dataset
 
+from mixer.utils.arrays import Int64Array
+
 _TEST_FOLDERS = frozenset({"test", "tests", "site-packages", "dist-packages", "idlelib", "__pycache__"})
 _VALIDATION_SHARE = 1 / 12
 
@@ -38,7 +40,7 @@ class ByteBlocks(Dataset[dict[str, torch.Tensor]]):
         ids = self.blocks[index].long()
         return {"input_ids": ids, "labels": ids}
 
-    def read_columns(self, indices: npt.Int64Array) -> dict[str, torch.Tensor]:
+    def read_columns(self, indices: Int64Array) -> dict[str, torch.Tensor]:
         """Reads several blocks at once; see `mixer.reader.ColumnReader`.
 
         Args:
