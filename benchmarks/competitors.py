@@ -11,14 +11,14 @@ from datasets import interleave_datasets
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, RandomSampler
 
-from mixer.budget import Budget
-from mixer.clock import Clock
-from mixer.controller import Mixing
-from mixer.cutting import MicroBatchOptions
-from mixer.loader import MixingLoader
-from mixer.planner import Planner
+from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.loader import MixingLoader
+from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Clock
+from mixer.mixture.controller import Mixing
+from mixer.mixture.planner import Planner
+from mixer.mixture.stream import Stream
 from mixer.policies import Fixed
-from mixer.stream import Stream
 
 ROW_LENGTH = 128
 SHARES = (0.5, 0.3, 0.2)
@@ -55,7 +55,7 @@ class ColumnRows(Rows):
     """
 
     def read_columns(self, indices: np.ndarray) -> Batch:
-        """Reads several samples at once; see `mixer.reader.ColumnReader`."""
+        """Reads several samples at once; see `mixer.loading.reader.ColumnReader`."""
         rows = self.rows.index_select(0, torch.from_numpy(indices))
         return {"input_ids": rows, "labels": rows.clone()}
 

@@ -27,9 +27,9 @@ from benchmarks.common import show, write_json
 from benchmarks.continual_methods import METHODS
 from benchmarks.continual_protocols import PROTOCOLS, Protocol
 from mixer import MixingTrainer
-from tasks.continual import ContinualRun
-from tasks.metrics import all_metrics
-from tasks.pace import read_pace
+from tasks.continual.continual import ContinualRun
+from tasks.continual.pace import read_pace
+from tasks.metrics.metrics import all_metrics
 
 _COLUMNS = ["method", "memory", "ACC", "published", "forgetting", "s a seed", "samples/s at first", "last / first"]
 

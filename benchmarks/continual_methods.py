@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks.continual_protocols import A_GEM_BATCH, Protocol
 from mixer import MixingTrainer
-from mixer.method import Method as TakesPart
 from mixer.policies import Policy
+from mixer.trainer.method import Method as TakesPart
 from replay import AGEM, DER, DERPlusPlus, ReplayBuffer, ReplayRatio
 from replay.selection import Reservoir, Ring, Selection, selection_classes
 from tasks.score import Score

@@ -12,9 +12,9 @@ from transformers import default_data_collator
 
 from benchmarks.common import paired_ratio, rotated, spread
 from benchmarks.competitors import ROW_LENGTH, SHARES, Batch, ColumnRows, LazyRows, Rows, Sample, make_rows, new_mixing
-from mixer.cutting import MicroBatchOptions
-from mixer.loader import MixingLoader, WorkerOptions
-from mixer.plan import Plan
+from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.loader import MixingLoader, WorkerOptions
+from mixer.mixture.plan import Plan
 
 OURS, BY_COLUMNS, THEIRS = "mixer", "mixer, by columns", "DataLoader"
 PREFETCH_FACTOR = 2

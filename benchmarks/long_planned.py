@@ -17,17 +17,17 @@ import torch
 
 from benchmarks.competitors import ROW_LENGTH, LazyRows
 from benchmarks.process_state import ProcessState, as_rows, begin, growth, sample
-from mixer.budget import Budget
-from mixer.clock import Clock
-from mixer.controller import Mixing
-from mixer.gradient_statistics import GradientStatistics
-from mixer.ledger import Ledger
-from mixer.plan import Plan
-from mixer.planner import Planner
+from mixer.ledger.ledger import Ledger
+from mixer.ledger.recorder import FinishedUpdate, Recorder
+from mixer.loading.step import UpdateContents
+from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Clock
+from mixer.mixture.controller import Mixing
+from mixer.mixture.plan import Plan
+from mixer.mixture.planner import Planner
+from mixer.mixture.stream import Stream
 from mixer.policies import ODM, Fixed, LossChange, PiKE, Policy, Smoothed
-from mixer.recorder import FinishedUpdate, Recorder
-from mixer.step import UpdateContents
-from mixer.stream import Stream
+from mixer.policies.gradient_statistics import GradientStatistics
 
 NUM_STREAMS, BATCH_SIZE, WORLD_SIZE = 10, 64, 16
 _NUM_TURNS, _NUM_LOST, _NUM_EVENTS = 10, 100, 200

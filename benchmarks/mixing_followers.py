@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.mixing_cache import Run
 from benchmarks.mixing_policies import FIT, PROXY, PROXY_FIXED
 from benchmarks.mixing_report import GRID, Results, best_of_grid
-from mixer.fit import fit_mixture
+from mixer.analysis.fit import fit_mixture
 
 _NUM_BEST = 3
 

@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mixer.gradients.conflict.weightings import NAMES as CONFLICTS
 from mixer.policies import Policy
 from mixer.policies.registry import built_in_policies
-from mixer.weightings import NAMES as CONFLICTS
 
 UNIFORM, PROPORTIONAL, TEMPERATURE = "Uniform", "Proportional", "Temperature"
 # The proxy of DoReMi, and fixed mixtures that come of other runs: of that, and of the grid.

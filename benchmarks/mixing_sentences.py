@@ -46,7 +46,7 @@ class Sentences(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": self.input_ids[index], "labels": self.labels[index]}
 
     def read_columns(self, indices: Int64Array) -> dict[str, torch.Tensor]:
-        """Reads several samples at once; see `mixer.reader.ColumnReader`."""
+        """Reads several samples at once; see `mixer.loading.reader.ColumnReader`."""
         picked = torch.from_numpy(indices)
         return {"input_ids": self.input_ids.index_select(0, picked), "labels": self.labels.index_select(0, picked)}
 

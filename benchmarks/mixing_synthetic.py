@@ -119,7 +119,7 @@ class Regression(Dataset[dict[str, Tensor]]):
         return {"features": self.features[index], "labels": self.labels[index]}
 
     def read_columns(self, indices: Int64Array) -> dict[str, Tensor]:
-        """Reads several samples at once; see `mixer.reader.ColumnReader`."""
+        """Reads several samples at once; see `mixer.loading.reader.ColumnReader`."""
         picked = torch.from_numpy(indices)
         return {"features": self.features.index_select(0, picked), "labels": self.labels.index_select(0, picked)}
 

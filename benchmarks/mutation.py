@@ -29,17 +29,17 @@ _CLOCK = ("tests/mixer/test_clock.py", "tests/mixer/test_data_clock.py", "tests/
 _METRICS = ("tests/tasks/test_metrics.py", "tests/tasks/test_score_matrix.py", "tests/tasks/test_explaining.py")
 # What is mutated, and the tests that have to notice.
 TESTS: dict[str, tuple[str, ...]] = {
-    "mixer.apportion": ("tests/mixer/test_apportion.py", *_PLANNER),
-    "mixer.order": ("tests/mixer/test_order.py",),
-    "mixer.plan": ("tests/mixer/test_plan.py", *_PLANNING),
-    "mixer.planner": _PLANNING,
-    "mixer.controller": _CONTROLLER,
-    "mixer.weights": _CONTROLLER,
-    "mixer.batch_size": ("tests/mixer/test_batch_size.py", *_CONTROLLER),
-    "mixer.clock": (*_CLOCK, *_CONTROLLER),
-    "tasks.formulas": _METRICS,
-    "tasks.metrics": _METRICS,
-    "tasks.score_matrix": _METRICS,
+    "mixer.mixture.apportion": ("tests/mixer/test_apportion.py", *_PLANNER),
+    "mixer.mixture.permutation": ("tests/mixer/test_order.py",),
+    "mixer.mixture.plan": ("tests/mixer/test_plan.py", *_PLANNING),
+    "mixer.mixture.planner": _PLANNING,
+    "mixer.mixture.controller": _CONTROLLER,
+    "mixer.mixture.weights": _CONTROLLER,
+    "mixer.mixture.batch_size": ("tests/mixer/test_batch_size.py", *_CONTROLLER),
+    "mixer.mixture.clock": (*_CLOCK, *_CONTROLLER),
+    "tasks.metrics.formulas": _METRICS,
+    "tasks.metrics.metrics": _METRICS,
+    "tasks.metrics.score_matrix": _METRICS,
 }
 LEAST_KILLED = 0.85
 

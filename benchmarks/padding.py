@@ -11,10 +11,10 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from benchmarks.competitors import SHARES, new_mixing
-from mixer.cutting import MicroBatchOptions
-from mixer.lengths import Lengths
-from mixer.loader import MixingLoader
-from mixer.step import Update
+from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.lengths import Lengths
+from mixer.loading.loader import MixingLoader
+from mixer.loading.step import Update
 from mixer.utils.arrays import Int64Array
 
 BATCH_SIZE = 64

@@ -18,8 +18,8 @@ from transformers.utils import logging
 from benchmarks.common import QUIET
 from benchmarks.domains import Data, Stopwatch, new_model, read_domains
 from mixer import BalancedPiKE, MixingTrainer, PiKE, Policy, Proportional, Uniform
-from mixer.gradient_rows import measurements_in
-from mixer.gradient_statistics import alignment_of, conflict_of
+from mixer.gradients.gradient_rows import measurements_in
+from mixer.policies.gradient_statistics import alignment_of, conflict_of
 
 UNIFORM, PROPORTIONAL = "Uniform", "Proportional"
 PLACES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the run, at which weights are noted

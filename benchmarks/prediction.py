@@ -11,15 +11,15 @@ from torch.utils.data import get_worker_info
 from transformers import default_data_collator
 
 from benchmarks.competitors import ROW_LENGTH, LazyRows, Sample
-from mixer.budget import Budget
-from mixer.clock import Clock
-from mixer.controller import Mixing
-from mixer.cutting import MicroBatchOptions
-from mixer.loader import MixingLoader, WorkerOptions
-from mixer.plan import Plan
-from mixer.planner import Planner
+from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.loader import MixingLoader, WorkerOptions
+from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Clock
+from mixer.mixture.controller import Mixing
+from mixer.mixture.plan import Plan
+from mixer.mixture.planner import Planner
+from mixer.mixture.stream import Stream
 from mixer.policies import Decision, Mixture, Observation, Policy
-from mixer.stream import Stream
 from mixer.utils.arrays import Int64Array
 
 Keys = list[tuple[int, int]]
@@ -170,7 +170,7 @@ def _by_list(plan: Plan, world_size: int) -> Keys:
 
 
 def _simulate(mixing: Mixing, assign: Assignment, steps: int) -> dict[str, float]:
-    """Keeps account of what is asked for ahead, as `mixer.prefetch` does, without loading anything."""
+    """Keeps account of what is asked for ahead, as `mixer.loading.prefetch` does, without loading anything."""
     num_ahead = _NUM_WORKERS * _PREFETCH_FACTOR + 1
     due_by_key: dict[tuple[int, int], int] = {}
     num_hits = num_used = num_loads = 0

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.probe_steps import Subject
-from mixer.gradient_statistics import GradientStatistics
-from mixer.probe import GradientProbe
+from mixer.gradients.probe import GradientProbe
+from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import FloatArray
 from tasks.text_domains import cpp_headers, english_docstrings, python_source
 

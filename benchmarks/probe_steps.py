@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from benchmarks.overhead import new_model
-from mixer.probe import GradientProbe
+from mixer.gradients.probe import GradientProbe
 
 PLAIN, AGAIN, IDLE = "plain step", "plain step again", "probe that is idle"
 EXACT, EXACT_VARIANCE = "exact", "exact, variance"

@@ -24,7 +24,7 @@ from benchmarks.common import paired_ratio, show, spread
 from benchmarks.domains import new_model
 from benchmarks.turns import take_turns
 from mixer import MixingTrainer
-from mixer.method import Method
+from mixer.trainer.method import Method
 from replay import InMemory, OnDisk, ReplayBuffer, ReplayRatio
 from replay.methods import AGEM, DER
 from replay.storage import Storage

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import show, spread, write_json
-from mixer.gradient_statistics import GradientStatistics
-from mixer.ledger import Ledger
+from mixer.ledger.ledger import Ledger
+from mixer.policies.gradient_statistics import GradientStatistics
 
 _MEGABYTE = 1e6
 _EVALUATIONS = 100
@@ -27,7 +27,7 @@ _BATCH_SIZE, _EPOCHS, _SKETCH = 256, 3.0, 16
 # The command line, and then what it took: what the system tells of a process that has ended counts its parent in.
 _COMMAND = """
 import sys
-from mixer.cli import main
+from mixer.cli.entry import main
 main(sys.argv[1:])
 print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """

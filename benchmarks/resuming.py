@@ -16,14 +16,14 @@ from transformers import default_data_collator
 
 from benchmarks.common import rotated, spread
 from benchmarks.competitors import ROW_LENGTH, SHARES, Batch, LazyRows, new_mixing
-from mixer.budget import Budget
-from mixer.clock import Clock
-from mixer.controller import Mixing
-from mixer.cutting import MicroBatchOptions
-from mixer.loader import MixingLoader
-from mixer.planner import Planner
+from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.loader import MixingLoader
+from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Clock
+from mixer.mixture.controller import Mixing
+from mixer.mixture.planner import Planner
+from mixer.mixture.stream import Stream
 from mixer.policies import LossChange
-from mixer.stream import Stream
 
 OURS, THEIRS = "mixer", "accelerate.skip_first_batches"
 FAR = 10**12

@@ -13,18 +13,18 @@ from torch import Tensor
 
 from benchmarks.competitors import LazyRows
 from benchmarks.scale_planning import share_counts
-from mixer.agreement import Agreement
-from mixer.apportion import apportion
-from mixer.budget import Budget
-from mixer.clock import Clock
-from mixer.controller import Mixing
-from mixer.ledger import Ledger
-from mixer.order import Order
-from mixer.plan import Plan
-from mixer.planner import Planner
+from mixer.distributed.agreement import Agreement
+from mixer.ledger.ledger import Ledger
+from mixer.loading.step import UpdateContents, confirm
+from mixer.mixture.apportion import apportion
+from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Clock
+from mixer.mixture.controller import Mixing
+from mixer.mixture.permutation import Order
+from mixer.mixture.plan import Plan
+from mixer.mixture.planner import Planner
+from mixer.mixture.stream import Stream
 from mixer.policies import Proportional
-from mixer.step import UpdateContents, confirm
-from mixer.stream import Stream
 
 NUM_SAMPLES = 10**13
 _BATCH_SIZE = 10**9 + 7
@@ -164,7 +164,7 @@ def summed_message(world_size: int, tokens: int) -> int:
     ones = np.ones(1)
     plan = Plan(0, np.array([2**40]), np.array([2**43]), ones, ones, None, 2**40, 0)
     contents = UpdateContents(np.array([tokens]), np.array([tokens]))
-    with patch.multiple("mixer.agreement.dist", get_backend=lambda: "gloo", all_reduce=multiply):
+    with patch.multiple("mixer.distributed.agreement.dist", get_backend=lambda: "gloo", all_reduce=multiply):
         return int(confirm(Agreement(world_size), 1, plan, contents, None).tokens[0])
 
 

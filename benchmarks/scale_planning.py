@@ -9,15 +9,15 @@ import numpy as np
 
 from benchmarks.competitors import ROW_LENGTH, LazyRows
 from benchmarks.scaling import BATCH, RANKS, SAMPLES, STREAMS, Term, counted, swept
-from mixer.budget import Budget
-from mixer.clock import Clock
-from mixer.controller import Mixing
-from mixer.homes import rank_samples
-from mixer.order import Order
-from mixer.plan import Plan
-from mixer.planner import Planner
+from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Clock
+from mixer.mixture.controller import Mixing
+from mixer.mixture.permutation import Order
+from mixer.mixture.plan import Plan
+from mixer.mixture.planner import Planner
+from mixer.mixture.sharding import rank_samples
+from mixer.mixture.stream import Stream
 from mixer.policies import Fixed, Function, LossChange, Policy
-from mixer.stream import Stream
 
 NUM_STREAMS = (100, 1_000, 10_000)
 NUM_RANKS = (64, 512, 4_096)

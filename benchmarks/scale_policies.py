@@ -9,8 +9,8 @@ import numpy as np
 
 from benchmarks.scaling import STREAMS, Term, counted, cpu_seconds
 from mixer import policies
-from mixer.gradient_statistics import GradientStatistics
 from mixer.policies import LossChange, Mixture, Observation, Policy
+from mixer.policies.gradient_statistics import GradientStatistics
 
 # Policies that go by products of gradients see K x K numbers; at 10,000 streams those alone are 800 MB.
 _BY_STREAM, _BY_PAIR = (100, 1_000, 10_000), (30, 100, 300)

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from benchmarks.launching import launch
 from benchmarks.scale_planning import NUM_STREAMS, a_plan
 from benchmarks.scaling import STREAMS, Term, counted
-from mixer.agreement import Agreement
-from mixer.step import UpdateContents, confirm
+from mixer.distributed.agreement import Agreement
+from mixer.loading.step import UpdateContents, confirm
 
 _NUM_ROUNDS = 60
 _LIMIT_SECONDS = 600.0

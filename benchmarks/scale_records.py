@@ -13,11 +13,11 @@ from benchmarks.competitors import ROW_LENGTH, LazyRows
 from benchmarks.report import Length, measure, write_ledger
 from benchmarks.scale_planning import NUM_STREAMS, a_plan
 from benchmarks.scaling import ENTRIES, STEPS, STREAMS, Term, counted, cpu_seconds, swept
-from mixer.ledger import Ledger
-from mixer.recorder import FinishedUpdate, Recorder
-from mixer.step import UpdateContents
-from mixer.watch.view import view
-from mixer.watch.watched_run import WatchedRun
+from mixer.analysis.watch.view import view
+from mixer.analysis.watch.watched_run import WatchedRun
+from mixer.ledger.ledger import Ledger
+from mixer.ledger.recorder import FinishedUpdate, Recorder
+from mixer.loading.step import UpdateContents
 from replay import ReplayBuffer
 
 _SHOWN = (100, 1_000)  # on a page

@@ -24,8 +24,8 @@ from transformers import (
 )
 
 from replay import ReplayBuffer
-from tasks.continual import ContinualRun
-from tasks.metrics import all_metrics
+from tasks.continual.continual import ContinualRun
+from tasks.metrics.metrics import all_metrics
 from tasks.sequences import by_column
 from tasks.sources import clinc150
 

@@ -3,11 +3,9 @@
 from typing import TYPE_CHECKING
 
 import mixer.schedules as schedules
-from mixer.budget import Budget
-from mixer.gradient_statistics import GradientStatistics
-from mixer.lazy_names import lazy_names
-from mixer.ledger import Ledger
-from mixer.order import Order
+from mixer.ledger.ledger import Ledger
+from mixer.mixture.budget import Budget
+from mixer.mixture.permutation import Order
 from mixer.policies import (
     ADO,
     DWA,
@@ -46,40 +44,42 @@ from mixer.policies import (
     WarmUp,
     Wrapper,
 )
+from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.utils.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
-    from mixer.adaptive_batch_size import AdaptiveBatchSizeTrainer
-    from mixer.batch_sampler import AdaptiveBatchSampler
-    from mixer.controller import Mixing
-    from mixer.data_loader import MixingDataLoader
-    from mixer.gradient_aggregation import GradientAggregation
-    from mixer.groups import Grouping
-    from mixer.heads import Head
-    from mixer.multi_task import MultiTaskConfig, MultiTaskModel
-    from mixer.probe import GradientProbe
-    from mixer.probing import Probing
-    from mixer.seq2seq import MixingSeq2SeqTrainer
-    from mixer.sft import MixingSFTTrainer as MixingSFTTrainer
-    from mixer.stream import Stream
-    from mixer.trainer import MixingMixin, MixingTrainer
+    from mixer.gradients.probe import GradientProbe
+    from mixer.loading.batch_sampler import AdaptiveBatchSampler
+    from mixer.loading.dataloader import MixingDataLoader
+    from mixer.mixture.controller import Mixing
+    from mixer.mixture.groups import Grouping
+    from mixer.mixture.stream import Stream
+    from mixer.models.heads import Head
+    from mixer.models.multi_task import MultiTaskConfig, MultiTaskModel
+    from mixer.trainer.adaptive_batch_size import AdaptiveBatchSizeTrainer
+    from mixer.trainer.gradient_aggregation import GradientAggregation
+    from mixer.trainer.observers.gradient_options import Probing
+    from mixer.trainer.seq2seq import MixingSeq2SeqTrainer
+    from mixer.trainer.sft import MixingSFTTrainer as MixingSFTTrainer
+    from mixer.trainer.trainer import MixingMixin, MixingTrainer
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "mixer.adaptive_batch_size": ["AdaptiveBatchSizeTrainer"],
-            "mixer.batch_sampler": ["AdaptiveBatchSampler"],
-            "mixer.controller": ["Mixing"],
-            "mixer.data_loader": ["MixingDataLoader"],
-            "mixer.gradient_aggregation": ["GradientAggregation"],
-            "mixer.groups": ["Grouping"],
-            "mixer.heads": ["Head"],
-            "mixer.multi_task": ["MultiTaskConfig", "MultiTaskModel"],
-            "mixer.probe": ["GradientProbe"],
-            "mixer.probing": ["Probing"],
-            "mixer.seq2seq": ["MixingSeq2SeqTrainer"],
-            "mixer.sft": ["MixingSFTTrainer"],
-            "mixer.stream": ["Stream"],
-            "mixer.trainer": ["MixingMixin", "MixingTrainer"],
+            "mixer.trainer.adaptive_batch_size": ["AdaptiveBatchSizeTrainer"],
+            "mixer.loading.batch_sampler": ["AdaptiveBatchSampler"],
+            "mixer.mixture.controller": ["Mixing"],
+            "mixer.loading.dataloader": ["MixingDataLoader"],
+            "mixer.trainer.gradient_aggregation": ["GradientAggregation"],
+            "mixer.mixture.groups": ["Grouping"],
+            "mixer.models.heads": ["Head"],
+            "mixer.models.multi_task": ["MultiTaskConfig", "MultiTaskModel"],
+            "mixer.gradients.probe": ["GradientProbe"],
+            "mixer.trainer.observers.gradient_options": ["Probing"],
+            "mixer.trainer.seq2seq": ["MixingSeq2SeqTrainer"],
+            "mixer.trainer.sft": ["MixingSFTTrainer"],
+            "mixer.mixture.stream": ["Stream"],
+            "mixer.trainer.trainer": ["MixingMixin", "MixingTrainer"],
         },
     )
 

@@ -1,7 +1,7 @@
 """Replay buffers that are streams of a mixture: what to remember, where to keep it, how much of it to replay."""
 
 from replay.buffer import ReplayBuffer
-from replay.features import extract_features
+from replay.feeding.features import extract_features
 from replay.methods import AGEM, DER, DERPlusPlus
 from replay.policies import ForgettingAware, ReplayRatio, Spaced
 from replay.retrieval import MIR

@@ -7,21 +7,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.method import Method
-from mixer.plan import Plan
-from mixer.planner import Planner
-from mixer.stream import Stream
+from mixer.mixture.plan import Plan
+from mixer.mixture.planner import Planner
+from mixer.mixture.stream import Stream
+from mixer.trainer.method import Method
 from mixer.utils.arrays import Int64Array
-from replay.arguments import as_column, as_names, as_payloads, as_whole_numbers
-from replay.drawing import BufferDrawer
-from replay.feeding import BufferFeeding
-from replay.following import follow
-from replay.memory import Memory
-from replay.reading import RowReader, reference_reader
+from replay.feeding.feeding import BufferFeeding
+from replay.feeding.following import follow
+from replay.memory.drawing import BufferDrawer
+from replay.memory.memory import Memory
+from replay.memory.reading import RowReader, reference_reader
+from replay.memory.sources import addresses
 from replay.retrieval import Retrieval, as_retrieval
 from replay.second_draw import SecondDraw
 from replay.selection import Offers, Selection, as_selection
-from replay.sources import addresses
+from replay.shared.arguments import as_column, as_names, as_payloads, as_whole_numbers
 from replay.storage import Row, Storage, as_storage
 
 
@@ -225,14 +225,14 @@ class ReplayBuffer(Memory):
     # ---- A stream of the mixture ----
 
     def new_drawer(self, key: int) -> BufferDrawer:
-        """Gives what draws from the buffer; see `mixer.drawer.GrowingDataset`."""
+        """Gives what draws from the buffer; see `mixer.mixture.cursor.GrowingDataset`."""
         if self._derives_key and not self.num_offered:
             self.key = None  # the run may begin with another seed than it was made with
         self.start_if_new(key)
         return BufferDrawer(self)
 
     def reader(self, datasets: Mapping[str, Any]) -> Any:
-        """Gives what samples are read from, by address; see `mixer.drawer.GrowingDataset`."""
+        """Gives what samples are read from, by address; see `mixer.mixture.cursor.GrowingDataset`."""
         if self.storage.keeps_contents:
             return RowReader(self)
         return reference_reader(lambda: self.sources, datasets)
@@ -248,11 +248,11 @@ class ReplayBuffer(Memory):
         return SecondDraw(self)
 
     def follow(self, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]) -> Callable[[Plan], None]:
-        """Gives what fills the buffer in a loop of one's own; see `mixer.drawer.GrowingDataset`."""
+        """Gives what fills the buffer in a loop of one's own; see `mixer.mixture.cursor.GrowingDataset`."""
         return follow(self, name, streams, planner)
 
     def stand_in(self) -> "ReplayBuffer":
-        """Gives what holds as many entries, for plans without a model; see `mixer.simulation`.
+        """Gives what holds as many entries, for plans without a model; see `mixer.analysis.simulate`.
 
         Returns:
             A buffer of the same streams that chooses by nothing and keeps references.
@@ -260,6 +260,6 @@ class ReplayBuffer(Memory):
         return ReplayBuffer(self.capacity, streams=self.stream_names, is_online=self.is_online)
 
     def as_method(self, name: str) -> Method:
-        """Gives what fills the buffer as a run goes on; see `mixer.drawer.GrowingDataset`."""
+        """Gives what fills the buffer as a run goes on; see `mixer.mixture.cursor.GrowingDataset`."""
         self.feeding = BufferFeeding(self, name)
         return self.feeding

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from mixer.method import Method, Run
-from mixer.plan import Plan
-from mixer.planner import Planner
-from mixer.stream import Stream
+from mixer.mixture.plan import Plan
+from mixer.mixture.planner import Planner
+from mixer.mixture.stream import Stream
+from mixer.trainer.method import Method, Run
 from mixer.utils.arrays import Int64Array
-from replay.drawing import BufferDrawer
+from replay.memory.drawing import BufferDrawer
 from replay.retrieval import Retrieval, Uniform
 
 
@@ -64,7 +64,7 @@ class SecondDraw:
         return self.buffer.num_offered
 
     def new_drawer(self, key: int) -> BufferDrawer:
-        """Gives what draws from the buffer; see `mixer.drawer.GrowingDataset`."""
+        """Gives what draws from the buffer; see `mixer.mixture.cursor.GrowingDataset`."""
         if self.key is None or (self.key != key and not self.num_drawn):
             self.begin(key)
         return _SecondDrawer(self)
@@ -80,11 +80,11 @@ class SecondDraw:
         self.retrieval.start(max(len(self), 1), key)
 
     def reader(self, datasets: Mapping[str, Any]) -> Any:
-        """Gives what samples are read from, by address; see `mixer.drawer.GrowingDataset`."""
+        """Gives what samples are read from, by address; see `mixer.mixture.cursor.GrowingDataset`."""
         return self.buffer.reader(datasets)
 
     def follow(self, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]) -> Callable[[Plan], None]:
-        """Fills nothing, but refuses a mix without the buffer; see `mixer.drawer.GrowingDataset`."""
+        """Fills nothing, but refuses a mix without the buffer; see `mixer.mixture.cursor.GrowingDataset`."""
         self.check(name, streams)
         return lambda plan: None
 
@@ -105,7 +105,7 @@ class SecondDraw:
             )
 
     def as_method(self, name: str) -> Method:
-        """Gives what makes sure of the buffer; see `mixer.drawer.GrowingDataset`."""
+        """Gives what makes sure of the buffer; see `mixer.mixture.cursor.GrowingDataset`."""
         return _Check(self, name)
 
 
@@ -121,7 +121,7 @@ class _SecondDrawer(BufferDrawer):
         self._draw = draw
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives position and key; see `mixer.drawer.Drawer.state_dict`."""
+        """Gives position and key; see `mixer.mixture.cursor.Drawer.state_dict`."""
         return {**super().state_dict(), "key": self._draw.key}
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:

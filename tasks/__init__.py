@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from mixer.lazy_names import lazy_names
-from tasks.explaining import explain
-from tasks.metrics import Metric, all_metrics
-from tasks.score_matrix import ScoreMatrix
+from mixer.utils.lazy_imports import lazy_names
+from tasks.metrics.explaining import explain
+from tasks.metrics.metrics import Metric, all_metrics
+from tasks.metrics.score_matrix import ScoreMatrix
 
 if TYPE_CHECKING:
-    from tasks.continual import ContinualRun
+    from tasks.continual.continual import ContinualRun
     from tasks.mlp import MLPConfig, MLPForImageClassification
     from tasks.score import Score
     from tasks.task import Task, TaskSequence
@@ -17,7 +17,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "tasks.continual": ["ContinualRun"],
+            "tasks.continual.continual": ["ContinualRun"],
             "tasks.mlp": ["MLPConfig", "MLPForImageClassification"],
             "tasks.score": ["Score"],
             "tasks.task": ["Task", "TaskSequence"],

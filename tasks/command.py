@@ -11,18 +11,18 @@ import pandas as pd
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
-from mixer.commands import Command, build_recipe
-from mixer.launching import build_together
-from mixer.printing import add_json, console, only_json, print_json
+from mixer.cli.command import Command, build_recipe
+from mixer.distributed.launching import build_together
+from mixer.utils.console import add_json, console, only_json, print_json
 from mixer.utils.files import write_text
-from tasks.compared import read_matrices
-from tasks.continual import ContinualRun
-from tasks.continual_recipe import ContinualRecipe
-from tasks.ends import RUN_STATE_FILE
-from tasks.metrics import all_metrics, title_of
-from tasks.pace import read_pace
-from tasks.results import METRICS_FILE, PAGE_FILE, write_page
-from tasks.score_matrix import SCORES_FILE, ScoreMatrix
+from tasks.continual.continual import ContinualRun
+from tasks.continual.ends import RUN_STATE_FILE
+from tasks.continual.pace import read_pace
+from tasks.metrics.metrics import all_metrics, title_of
+from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
+from tasks.recipe import ContinualRecipe
+from tasks.report.compared import read_matrices
+from tasks.report.results import METRICS_FILE, PAGE_FILE, write_page
 
 _FIELDS = tuple(field.name for field in fields(ContinualRecipe) if field.name != "training")
 _RESUME = ("auto", "must", "never")

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers.utils import logging
 
 from mixer import MixingTrainer
-from mixer.agreement import RemoteError
+from mixer.distributed.agreement import RemoteError
 from tasks.scoring import accuracy, mean_loss
 from tasks.task import Task, TaskSequence
 

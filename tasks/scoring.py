@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from transformers import default_data_collator
 
 from mixer import MixingTrainer
-from mixer.agreement import RemoteError
-from mixer.aside import evaluating
-from mixer.reader import ColumnReader
-from mixer.side_runs import SideRuns
-from mixer.step import MicroBatch
+from mixer.distributed.agreement import RemoteError
+from mixer.loading.reader import ColumnReader
+from mixer.loading.step import MicroBatch
+from mixer.models.aside import evaluating
+from mixer.trainer.side_runs import SideRuns
 
 Inputs = Mapping[str, Any]
 Sums = tuple[float, int]  # of what is averaged, and how many there are

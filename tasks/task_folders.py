@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mixer.folder_names import folder_name
+from mixer.utils.folder_names import folder_name
 
 
 def folder_of_task(folder: Path, number: int, name: str) -> Path:

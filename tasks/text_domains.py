@@ -41,7 +41,7 @@ class ByteBlocks(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": ids, "labels": ids}
 
     def read_columns(self, indices: Int64Array) -> dict[str, torch.Tensor]:
-        """Reads several blocks at once; see `mixer.reader.ColumnReader`.
+        """Reads several blocks at once; see `mixer.loading.reader.ColumnReader`.
 
         Args:
             indices: int64 `[count]`: which ones.

@@ -10,34 +10,34 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fuzzing.mutations import AWFUL_NAMES, changed_bytes, changed_data, changed_json, changed_text
-from mixer.batch_size import BatchSize
-from mixer.budget import Budget
-from mixer.checkpoint import MARKER_FILE, STATE_FILE, complete, find_problem
-from mixer.clock import Clock
-from mixer.compare import summarise
-from mixer.controller import Mixing
-from mixer.folder_names import folder_name
-from mixer.given_fields import check_given
-from mixer.ledger import Ledger
-from mixer.planner import Planner
+from mixer.analysis.report.exporting import file_name
+from mixer.analysis.watch.view import view
+from mixer.analysis.watch.watched_run import WatchedRun
+from mixer.ledger.folder import read_description
+from mixer.ledger.ledger import Ledger
+from mixer.ledger.recorded_run import RecordedRun
+from mixer.ledger.summary import summarise
+from mixer.mixture.batch_size import BatchSize
+from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Clock
+from mixer.mixture.controller import Mixing
+from mixer.mixture.planner import Planner
+from mixer.mixture.rebuild import policy_from, schedule_from
+from mixer.mixture.stream import Stream
 from mixer.policies import Policy
 from mixer.policies.registry import built_in_policies
-from mixer.printable import printable
-from mixer.progress import Progress
-from mixer.rebuilding import policy_from, schedule_from
-from mixer.recipe import Recipe
-from mixer.recorded_run import RecordedRun
-from mixer.report.exporting import file_name
-from mixer.run_folder import read_description
+from mixer.recipe.given_fields import check_given
+from mixer.recipe.recipe import Recipe
 from mixer.schedules import Schedule, schedule_classes
-from mixer.stream import Stream
+from mixer.trainer.checkpointing.checkpoint import MARKER_FILE, STATE_FILE, complete, find_problem
+from mixer.trainer.checkpointing.progress import Progress
 from mixer.utils.files import read_json
-from mixer.watch.view import view
-from mixer.watch.watched_run import WatchedRun
+from mixer.utils.folder_names import folder_name
+from mixer.utils.printable import printable
 from replay import OnDisk, ReplayBuffer
 from replay.storage.codec import decode, encode
 from replay.storage.rows import Row
-from tasks.score_matrix import ScoreMatrix
+from tasks.metrics.score_matrix import ScoreMatrix
 
 Case = Callable[[Random], None]
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from mixer.apportion import apportion
-from mixer.batch_size import BatchSize
-from mixer.budget import Budget
-from mixer.clock import Clock
-from mixer.controller import Mixing
-from mixer.plan import Plan
-from mixer.planner import Planner
+from mixer.mixture.apportion import apportion
+from mixer.mixture.batch_size import BatchSize
+from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Clock
+from mixer.mixture.controller import Mixing
+from mixer.mixture.plan import Plan
+from mixer.mixture.planner import Planner
+from mixer.mixture.stream import Stream
 from mixer.policies import GroupDRO, LossChange, Policy, Uniform
 from mixer.schedules import Constant
-from mixer.stream import Stream
 from replay import ReplayBuffer
 from replay.policies import ReplayRatio
 

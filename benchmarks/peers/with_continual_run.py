@@ -12,7 +12,7 @@ from benchmarks.peers.clock import Clock
 from benchmarks.peers.continual_work import BATCH_SIZE, EVALUATION_BATCH_SIZE, PROTOCOLS, read_tasks
 from mixer import MixingTrainer
 from replay import ReplayBuffer
-from tasks.continual import ContinualRun
+from tasks.continual.continual import ContinualRun
 from tasks.score import Score
 from tasks.scoring import accuracy
 from tasks.task import Task

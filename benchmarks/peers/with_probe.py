@@ -7,7 +7,7 @@ from torch import Tensor
 
 from benchmarks.peers.gramian_work import measure, new_subject
 from benchmarks.peers.peak import Peak
-from mixer.probe import GradientProbe
+from mixer.gradients.probe import GradientProbe
 
 
 def training(options: dict[str, Any]) -> dict[str, Any]:

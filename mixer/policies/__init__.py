@@ -24,16 +24,16 @@ from mixer.policies.proportional import Proportional
 from mixer.policies.registry import as_policy, policy_classes
 from mixer.policies.regularized_balance import RegularizedBalance
 from mixer.policies.scheduled import Scheduled
+from mixer.policies.shared.static import StaticPolicy
+from mixer.policies.shared.wrapper import Wrapper
 from mixer.policies.skill_it import SkillIt
 from mixer.policies.smoothed import Smoothed
-from mixer.policies.static import StaticPolicy
 from mixer.policies.target_loss import TargetLoss
 from mixer.policies.temperature import Temperature
 from mixer.policies.trust_region import TrustRegion
 from mixer.policies.uni_max import UniMax
 from mixer.policies.uniform import Uniform
 from mixer.policies.warm_up import WarmUp
-from mixer.policies.wrapper import Wrapper
 
 __all__ = [
     "ADO",

@@ -6,11 +6,11 @@ from typing import Any, Literal
 import numpy as np
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy, Terms, Unit
-from mixer.policies.least_share import at_least, resolve_least, share_out
-from mixer.policies.loss_history import LossHistory
-from mixer.policies.ranges import check_count, check_range
-from mixer.policies.scaling_law import MIN_POINTS, ScalingLaw, fit_scaling_law
-from mixer.policies.softmax import softmax
+from mixer.policies.shared.least_share import at_least, resolve_least, share_out
+from mixer.policies.shared.loss_history import LossHistory
+from mixer.policies.shared.ranges import check_count, check_range
+from mixer.policies.shared.scaling_law import MIN_POINTS, ScalingLaw, fit_scaling_law
+from mixer.policies.shared.softmax import softmax
 from mixer.utils.arrays import BoolArray, FloatArray
 
 _USUAL_FLOOR = 0.01

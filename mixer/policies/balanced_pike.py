@@ -6,12 +6,12 @@ from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
-from mixer.policies.acts_on import with_mean_one
 from mixer.policies.base import Decision, Mixture, Observation, Unit
-from mixer.policies.descent_bound import Bound
 from mixer.policies.pike import PiKE
-from mixer.policies.ranges import check_range
-from mixer.policies.stream_average import StreamAverage
+from mixer.policies.shared.acts_on import with_mean_one
+from mixer.policies.shared.descent_bound import Bound
+from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
 
 

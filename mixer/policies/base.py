@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mixer.kept_arguments import KeepsArguments
 from mixer.policies.contract import Decision, Mixture, Observation
-from mixer.policies.terms import Terms, terms_of
+from mixer.policies.shared.terms import Terms, terms_of
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+from mixer.utils.kept_arguments import KeepsArguments
 
 __all__ = [
     "BoolArray",

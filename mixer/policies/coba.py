@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.acts_on import ActsOn, check_acts_on, decide
 from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit
-from mixer.policies.least_share import at_least
-from mixer.policies.plain import from_plain, to_plain
-from mixer.policies.ranges import check_count, check_range
-from mixer.policies.slopes import slopes_of
-from mixer.policies.softmax import softmax
+from mixer.policies.shared.acts_on import ActsOn, check_acts_on, decide
+from mixer.policies.shared.least_share import at_least
+from mixer.policies.shared.plain import from_plain, to_plain
+from mixer.policies.shared.ranges import check_count, check_range
+from mixer.policies.shared.slopes import slopes_of
+from mixer.policies.shared.softmax import softmax
 from mixer.utils.arrays import BoolArray, FloatArray
 
 _HUGE = 1e100  # infinity with which one can still calculate

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mixer.bounded import finite_numbers
-from mixer.gradient_statistics import GradientStatistics
+from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+from mixer.utils.bounded import finite_numbers
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ import math
 import numpy as np
 
 from mixer.policies.base import Decision, Mixture, Unit
-from mixer.policies.exponentiated import exponentiated_step
-from mixer.policies.gradient_policy import GradientPolicy, Gradients, scaled_to_one
-from mixer.policies.ranges import check_range
-from mixer.policies.targets import Targets, among, check_targets, target_weights
+from mixer.policies.shared.exponentiated import exponentiated_step
+from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients, scaled_to_one
+from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.targets import Targets, among, check_targets, target_weights
 from mixer.utils.arrays import FloatArray
 
 

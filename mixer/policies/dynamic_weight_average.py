@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.acts_on import ActsOn, check_acts_on, decide
 from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit
-from mixer.policies.plain import from_plain, to_plain
-from mixer.policies.ranges import check_count, check_range
-from mixer.policies.softmax import softmax
+from mixer.policies.shared.acts_on import ActsOn, check_acts_on, decide
+from mixer.policies.shared.plain import from_plain, to_plain
+from mixer.policies.shared.ranges import check_count, check_range
+from mixer.policies.shared.softmax import softmax
 from mixer.utils.arrays import FloatArray
 
 _HUGE = 1e300  # infinity with which one can still calculate

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.acts_on import ActsOn, check_acts_on, decide
 from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit
-from mixer.policies.ranges import check_range
-from mixer.policies.softmax import softmax
-from mixer.policies.stream_average import StreamAverage
+from mixer.policies.shared.acts_on import ActsOn, check_acts_on, decide
+from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.softmax import softmax
+from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import FloatArray
 
 _LEAST = 1e-8  # added to a loss before its logarithm is taken, as the paper's listing does

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from mixer.policies.base import Mixture, Unit, weights_array
-from mixer.policies.static import StaticPolicy
+from mixer.policies.shared.static import StaticPolicy
 from mixer.utils.arrays import FloatArray
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy
-from mixer.policies.decisions import in_batch, with_weights
-from mixer.policies.least_share import resolve_least
-from mixer.policies.ranges import check_range
-from mixer.policies.wrapper import Wrapper
+from mixer.policies.shared.decisions import in_batch, with_weights
+from mixer.policies.shared.least_share import resolve_least
+from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.wrapper import Wrapper
 from mixer.utils.arrays import BoolArray
 
 _USUAL = 0.05

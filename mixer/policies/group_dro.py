@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.acts_on import ActsOn, check_acts_on, decide
 from mixer.policies.base import Decision, Mixture, Observation, Policy, Terms, Unit
-from mixer.policies.exponentiated_weights import ExponentiatedWeights
-from mixer.policies.ranges import check_range
-from mixer.policies.stream_average import StreamAverage
+from mixer.policies.shared.acts_on import ActsOn, check_acts_on, decide
+from mixer.policies.shared.exponentiated_weights import ExponentiatedWeights
+from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
 
 

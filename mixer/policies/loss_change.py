@@ -6,9 +6,9 @@ from typing import Any, Literal
 import numpy as np
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy, Terms, Unit
-from mixer.policies.least_share import resolve_least
-from mixer.policies.ranges import check_count, check_decay, check_range, check_temperature
-from mixer.policies.softmax import softmax
+from mixer.policies.shared.least_share import resolve_least
+from mixer.policies.shared.ranges import check_count, check_decay, check_range, check_temperature
+from mixer.policies.shared.softmax import softmax
 from mixer.utils.arrays import FloatArray
 
 _USUAL_FLOOR = 0.05

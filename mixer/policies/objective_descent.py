@@ -6,16 +6,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mixer.gradient_statistics import GradientStatistics
 from mixer.policies.base import Decision, Mixture, Observation, Unit
-from mixer.policies.evidence import Evidence
-from mixer.policies.gradient_policy import GradientPolicy, Gradients
-from mixer.policies.objective_bound import ObjectiveBound
-from mixer.policies.ranges import check_range
-from mixer.policies.simplex_programme import positive_part, project
-from mixer.policies.stream_average import StreamAverage
-from mixer.policies.targets import Targets, among, check_targets, target_weights
-from mixer.policies.worst import worst_weights
+from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.policies.shared.evidence import Evidence
+from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients
+from mixer.policies.shared.objective_bound import ObjectiveBound
+from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.simplex_programme import positive_part, project
+from mixer.policies.shared.stream_average import StreamAverage
+from mixer.policies.shared.targets import Targets, among, check_targets, target_weights
+from mixer.policies.shared.worst import worst_weights
 from mixer.utils.arrays import BoolArray, FloatArray
 
 _LOSSES = {"train": "loss", "evaluation": "evaluation_loss", "excess": "excess_loss"}  # and what has to be observed

@@ -7,10 +7,10 @@ from typing import Any, Literal
 import numpy as np
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy, Terms, Unit
-from mixer.policies.exponentiated import HUGE
-from mixer.policies.least_share import share_out
-from mixer.policies.ranges import check_count
-from mixer.policies.stream_average import StreamAverage
+from mixer.policies.shared.exponentiated import HUGE
+from mixer.policies.shared.least_share import share_out
+from mixer.policies.shared.ranges import check_count
+from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
 
 _LARGEST_EXPONENT = math.log(HUGE)

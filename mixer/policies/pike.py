@@ -6,13 +6,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mixer.gradient_statistics import GradientStatistics, alignment_of, conflict_of
 from mixer.policies.base import Decision, Mixture, Observation, Policy, Terms, Unit
-from mixer.policies.descent_bound import Bound, best_weights, bound_factors
-from mixer.policies.least_share import share_out
-from mixer.policies.mirror_step import log_changes
-from mixer.policies.ranges import check_count, check_range
-from mixer.policies.stream_average import StreamAverage
+from mixer.policies.gradient_statistics import GradientStatistics, alignment_of, conflict_of
+from mixer.policies.shared.descent_bound import Bound, best_weights, bound_factors
+from mixer.policies.shared.least_share import share_out
+from mixer.policies.shared.mirror_step import log_changes
+from mixer.policies.shared.ranges import check_count, check_range
+from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 

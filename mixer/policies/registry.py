@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from mixer.choices import choose, refuse_class
-from mixer.plugins import load_plug_ins
 from mixer.policies.ado import ADO
 from mixer.policies.aioli import Aioli
 from mixer.policies.balanced_pike import BalancedPiKE
@@ -41,6 +39,8 @@ from mixer.policies.trust_region import TrustRegion
 from mixer.policies.uni_max import UniMax
 from mixer.policies.uniform import Uniform
 from mixer.policies.warm_up import WarmUp
+from mixer.utils.choices import choose, refuse_class
+from mixer.utils.entry_points import load_plug_ins
 
 PLUG_IN_GROUP = "adaptive_mixer.policies"
 

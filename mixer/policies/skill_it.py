@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.acts_on import decide
 from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit
-from mixer.policies.plain import from_plain, to_plain
-from mixer.policies.ranges import check_count, check_range
-from mixer.policies.skill_graph import SkillGraph, graph_array
-from mixer.policies.softmax import softmax
+from mixer.policies.shared.acts_on import decide
+from mixer.policies.shared.plain import from_plain, to_plain
+from mixer.policies.shared.ranges import check_count, check_range
+from mixer.policies.shared.skill_graph import SkillGraph, graph_array
+from mixer.policies.shared.softmax import softmax
 from mixer.utils.arrays import BoolArray, FloatArray
 
 _HUGE = 1e100  # infinity with which one can still calculate

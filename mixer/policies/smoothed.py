@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy
-from mixer.policies.decisions import in_batch, with_weights
-from mixer.policies.ranges import check_decay
-from mixer.policies.wrapper import Wrapper
+from mixer.policies.shared.decisions import in_batch, with_weights
+from mixer.policies.shared.ranges import check_decay
+from mixer.policies.shared.wrapper import Wrapper
 
 
 class Smoothed(Wrapper):

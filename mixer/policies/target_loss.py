@@ -6,9 +6,9 @@ from typing import Any, Literal
 import numpy as np
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit
-from mixer.policies.exponentiated_weights import ExponentiatedWeights
-from mixer.policies.named_losses import check_losses, losses_array
-from mixer.policies.ranges import check_range
+from mixer.policies.shared.exponentiated_weights import ExponentiatedWeights
+from mixer.policies.shared.named_losses import check_losses, losses_array
+from mixer.policies.shared.ranges import check_range
 
 
 class TargetLoss(Policy):

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy
-from mixer.policies.decisions import in_batch, mean_factor, with_mean_factor
-from mixer.policies.ranges import check_range
-from mixer.policies.wrapper import Wrapper
+from mixer.policies.shared.decisions import in_batch, mean_factor, with_mean_factor
+from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.wrapper import Wrapper
 from mixer.utils.arrays import FloatArray
 
 _NUM_BISECTIONS = 60  # halves an interval of 1 to what a float tells apart

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mixer.policies.base import Mixture
-from mixer.policies.static import StaticPolicy
+from mixer.policies.shared.static import StaticPolicy
 from mixer.utils.arrays import FloatArray
 
 

@@ -1,8 +1,8 @@
 """Starting weights for a while, then a policy."""
 
 from mixer.policies.base import Decision, Mixture, Observation, Policy
-from mixer.policies.ranges import check_count
-from mixer.policies.wrapper import Wrapper
+from mixer.policies.shared.ranges import check_count
+from mixer.policies.shared.wrapper import Wrapper
 
 
 class WarmUp(Wrapper):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from mixer.kept_arguments import KeepsArguments
 from mixer.schedules.limits import Limits
+from mixer.utils.kept_arguments import KeepsArguments
 
 LearningRateRule = Literal["none", "linear", "sqrt"]
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mixer.choices import choose, refuse_class
 from mixer.schedules.ada_batch import AdaBatch
 from mixer.schedules.base import Schedule
 from mixer.schedules.constant import Constant
@@ -16,6 +15,7 @@ from mixer.schedules.norm_test import NormTest
 from mixer.schedules.ramp import Ramp
 from mixer.schedules.seesaw import Seesaw
 from mixer.schedules.smoothed_loss_change import SmoothedLossChange
+from mixer.utils.choices import choose, refuse_class
 
 _SCHEDULES: tuple[type[Schedule], ...] = (
     Constant,

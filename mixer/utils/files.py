@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mixer.bounded import load_json
+from mixer.utils.bounded import load_json
 
 _DIGEST_ENTRY = "crc32"
 

@@ -8,10 +8,10 @@ import torch
 from accelerate.state import GradientState
 from torch import Tensor, nn
 
-from mixer.gradients import add_up, obstacle
-from mixer.method import Method, Run, Trained
-from mixer.plan import Plan
-from mixer.step import Update
+from mixer.distributed.gradients import add_up, obstacle
+from mixer.loading.step import Update
+from mixer.mixture.plan import Plan
+from mixer.trainer.method import Method, Run, Trained
 from mixer.utils.arrays import FloatArray, Int64Array
 from replay.methods.memories import factors_of_means, find_memory, refuse_second_draws
 

@@ -3,9 +3,9 @@
 import numpy as np
 from torch import Tensor, nn
 
-from mixer.method import Method, Run, Trained
-from mixer.plan import Plan
-from mixer.policies.ranges import check_count, check_range
+from mixer.mixture.plan import Plan
+from mixer.policies.shared.ranges import check_count, check_range
+from mixer.trainer.method import Method, Run, Trained
 from mixer.utils.arrays import FloatArray, Int64Array
 from replay.methods.logits import Logits
 from replay.methods.memories import factors_of_means, find_memory, refuse_second_draws

@@ -1,8 +1,8 @@
 """Dark experience replay with labels."""
 
-from mixer.method import Run
-from mixer.plan import Plan
-from mixer.policies.ranges import check_range
+from mixer.mixture.plan import Plan
+from mixer.policies.shared.ranges import check_range
+from mixer.trainer.method import Run
 from mixer.utils.arrays import FloatArray, Int64Array
 from replay.methods.der import DER
 from replay.methods.memories import factors_of_means, refuse_second_draws

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mixer.method import Trained
-from mixer.side_runs import SideRuns
+from mixer.trainer.method import Trained
+from mixer.trainer.side_runs import SideRuns
 
 _IGNORED = -100
 _FOR_TOKENS = 32

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mixer.method import Run
+from mixer.trainer.method import Run
 from mixer.utils.arrays import FloatArray, Int64Array
 from replay.buffer import ReplayBuffer
-from replay.feeding import BufferFeeding
+from replay.feeding.feeding import BufferFeeding
 from replay.second_draw import SecondDraw
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mixer.policies import Decision, Fixed, Mixture, Observation, Policy, Proportional, as_policy
-from mixer.policies.part import part_of_mixture, part_of_observation
+from mixer.policies.shared.part import part_of_mixture, part_of_observation
 from mixer.utils.arrays import BoolArray, FloatArray
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from mixer.policies import Mixture, Observation, Policy
-from mixer.policies.ranges import check_range
-from mixer.policies.stream_average import StreamAverage
+from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import FloatArray
 from replay.policies.base import Replay, ReplayPolicy
 

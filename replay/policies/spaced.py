@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mixer.policies import Mixture, Observation, Policy
-from mixer.policies.ranges import check_count, check_range
+from mixer.policies.shared.ranges import check_count, check_range
 from replay.policies.base import Replay, ReplayPolicy
 from replay.policies.ratios import check_ratio
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.bounded import whole_number
 from mixer.utils.arrays import Int64Array
+from mixer.utils.bounded import whole_number
 from replay.retrieval.base import Retrieval
 
 _GONE = -1

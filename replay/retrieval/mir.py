@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixer.gradients import obstacle
-from mixer.method import Run
-from mixer.order import Order
-from mixer.plan import Plan
-from mixer.policies.ranges import check_count, check_range
-from mixer.step import Update
+from mixer.distributed.gradients import obstacle
+from mixer.loading.step import Update
+from mixer.mixture.permutation import Order
+from mixer.mixture.plan import Plan
+from mixer.policies.shared.ranges import check_count, check_range
+from mixer.trainer.method import Run
 from mixer.utils.arrays import FloatArray, Int64Array
-from replay.offered import Facts
-from replay.random_numbers import RandomNumbers
 from replay.retrieval.uniform import Uniform
+from replay.shared.offered import Facts
+from replay.shared.random_numbers import RandomNumbers
 
 _CANDIDATES = 11  # purpose of their random numbers
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from mixer.order import Order
+from mixer.mixture.permutation import Order
 from mixer.utils.arrays import Int64Array
-from replay.random_numbers import RandomNumbers
 from replay.retrieval.base import Retrieval
+from replay.shared.random_numbers import RandomNumbers
 
 
 class Uniform(Retrieval):

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mixer.policies.ranges import check_count
+from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import FloatArray, Int64Array
 
 Values = TypeVar("Values")

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
-from replay.random_numbers import RandomNumbers, scaled
 from replay.selection.bags import Bags
 from replay.selection.base import Offers, Selection, known
 from replay.selection.group_sizes import GroupSizes
+from replay.shared.random_numbers import RandomNumbers, scaled
 
 
 class ClassBalanced(Selection):

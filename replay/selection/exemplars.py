@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from mixer.bounded import whole_number
-from mixer.policies.ranges import check_count
+from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.bounded import whole_number
 from replay.selection.base import Offers, Selection, known
 
 

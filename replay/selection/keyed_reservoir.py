@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import FloatArray, Int64Array
-from replay.random_numbers import RandomNumbers
 from replay.selection.base import Offers, Selection
 from replay.selection.largest import Largest
+from replay.shared.random_numbers import RandomNumbers
 
 
 class KeyedReservoir(Selection):

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from mixer.bounded import whole_number
 from mixer.utils.arrays import Int64Array
-from replay.random_numbers import RandomNumbers
+from mixer.utils.bounded import whole_number
 from replay.selection.base import Offers, Selection
+from replay.shared.random_numbers import RandomNumbers
 
 
 class Reservoir(Selection):

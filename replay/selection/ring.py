@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mixer.policies.ranges import check_count
+from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import Int64Array
 from replay.selection.base import Offers, Selection, known
 from replay.selection.group_sizes import Group, GroupSizes

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mixer.bounded import DAMAGE
+from mixer.utils.bounded import DAMAGE
 from replay.storage.image_bytes import encode_image, is_image
 from replay.storage.node_reader import NodeReader
 from replay.storage.rows import Row

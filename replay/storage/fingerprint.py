@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from mixer.deterministic import reads_without_randomness
-from mixer.random_state import seeded
+from mixer.loading.deterministic import reads_without_randomness
+from mixer.utils.random_state import seeded
 from replay.storage.codec import encode
 from replay.storage.rows import Row
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Subset
 
-from mixer.reader import ColumnReader
+from mixer.loading.reader import ColumnReader
 from mixer.utils.arrays import Int64Array
 
 # Where labels are looked for unless a column is named; data sets of images and the like hold them as attributes.

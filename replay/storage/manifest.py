@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from mixer.bounded import load_json, refusing_damage, whole_number
+from mixer.utils.bounded import load_json, refusing_damage, whole_number
 from mixer.utils.files import write_json
 from replay.storage.number_set import NumberSet
 from replay.storage.row_file import RowFile, write_rows, write_whole

@@ -12,10 +12,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from mixer.arrow_messages import next_batch
-from mixer.bounded import check_plain
+from mixer.ledger.arrow_messages import next_batch
 from mixer.utils.arrays import Int64Array
-from mixer.writing import writing
+from mixer.utils.bounded import check_plain
+from mixer.utils.writing import writing
 
 TEMPORARY_SUFFIX = ".tmp"
 

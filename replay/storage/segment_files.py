@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mixer.writing import writing
+from mixer.utils.writing import writing
 from replay.storage.row_file import TEMPORARY_SUFFIX, OpenFiles, link_or_copy, sync_folder, write_rows
 from replay.storage.segment import Segment, covers
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from mixer.reader import SampleError
+from mixer.loading.reader import SampleError
 from mixer.utils.arrays import Int64Array
 from replay.storage.fingerprint import fingerprint
 from replay.storage.labels import Labels

@@ -8,9 +8,9 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from mixer.report.plot import Panel, panel
+from mixer.analysis.report.plot import Panel, panel
 from mixer.utils.arrays import FloatArray
-from tasks.score_matrix import ScoreMatrix
+from tasks.metrics.score_matrix import ScoreMatrix
 
 
 def task_names(matrices: Mapping[str, ScoreMatrix]) -> list[str]:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mixer.report.plot import Plot, colours_of
-from mixer.report.words import between, known
+from mixer.analysis.report.plot import Plot, colours_of
 from mixer.utils.arrays import FloatArray
+from mixer.utils.words import between, known
+from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.report.axes import after_tasks, common_range, score_panel, task_names
-from tasks.score_matrix import ScoreMatrix
 
 
 def forgetting_curves(matrices: Mapping[str, ScoreMatrix]) -> list[Plot]:

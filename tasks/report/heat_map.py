@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from mixer.report.plot import Panel, Plot
-from mixer.report.words import between, known, listed
-from tasks.explaining import explain
-from tasks.metrics import title_of
-from tasks.score_matrix import NOT_RECORDED, ScoreMatrix
+from mixer.analysis.report.plot import Panel, Plot
+from mixer.utils.words import between, known, listed
+from tasks.metrics.explaining import explain
+from tasks.metrics.metrics import title_of
+from tasks.metrics.score_matrix import NOT_RECORDED, ScoreMatrix
 
 _MOST_TASKS_BESIDE = 10  # of more the cells would be too narrow for their numbers
 _LONGEST_NAME = 24

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from mixer.ledger import Ledger
-from mixer.report.run import Run, read_run
+from mixer.analysis.report.run import Run, read_run
+from mixer.ledger.ledger import Ledger
 from tasks.task_folders import folder_of_task
 
 # What counts from the beginning of a run: that of the tasks before is added.

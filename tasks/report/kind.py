@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from mixer.report.contents import points_per_line
-from mixer.report.kinds import Contents, ReportKind
-from mixer.report.run import Run
-from mixer.report.summary import differing_streams
-from mixer.report.words import listed
-from tasks.compared import read_matrices
+from mixer.analysis.report.contents import points_per_line
+from mixer.analysis.report.kinds import Contents, ReportKind
+from mixer.analysis.report.run import Run
+from mixer.analysis.report.summary import differing_streams
+from mixer.utils.words import listed
+from tasks.metrics.score_matrix import SCORES_FILE
 from tasks.report.axes import task_names
+from tasks.report.compared import read_matrices
 from tasks.report.joined import joined_run
 from tasks.report.scores import metric_rows, score_plots
 from tasks.report.training import training_plots, training_rows
-from tasks.score_matrix import SCORES_FILE
 
 
 def continual_run() -> ReportKind:

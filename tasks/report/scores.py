@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
-from mixer.report.page import write_page
-from mixer.report.plot import Plot
-from tasks.compared import check_same_metric
-from tasks.metrics import all_metrics, title_of
+from mixer.analysis.report.page import write_page
+from mixer.analysis.report.plot import Plot
+from tasks.metrics.metrics import all_metrics, title_of
+from tasks.metrics.score_matrix import ScoreMatrix
+from tasks.report.compared import check_same_metric
 from tasks.report.forgetting import forgetting_curves
 from tasks.report.heat_map import heat_maps
 from tasks.report.learning_curves import learning_curves
-from tasks.score_matrix import ScoreMatrix
 
 
 def write_scores(matrices: Mapping[str, ScoreMatrix], path: str | Path) -> Path:

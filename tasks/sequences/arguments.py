@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.ranges import check_count
+from mixer.policies.shared.ranges import check_count
 
 
 def check_between(name: str, value: Any, most: int, of_what: str) -> None:

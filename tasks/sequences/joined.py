@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset
 
-from mixer.reader import ColumnReader
+from mixer.loading.reader import ColumnReader
 from mixer.utils.arrays import Int64Array
 from replay.storage.labels import read_labels
 from tasks.sources.by_columns import ByColumns, Sample

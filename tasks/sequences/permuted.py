@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from mixer.policies.ranges import check_count
+from mixer.policies.shared.ranges import check_count
 from tasks.sequences.arguments import check_seed
 from tasks.sequences.parts import check_filled, pick_some
 from tasks.sequences.permutation import Permutation

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Subset
 
-from mixer.reader import ColumnReader
+from mixer.loading.reader import ColumnReader
 from mixer.utils.arrays import Int64Array
 from replay.storage.labels import read_labels
 from tasks.sequences.relabelled import Relabelled

@@ -7,7 +7,7 @@ import datasets
 import numpy as np
 import torch
 
-from mixer.reader import ColumnReader
+from mixer.loading.reader import ColumnReader
 from mixer.utils.arrays import Int64Array
 from tasks.sources.by_columns import ByColumns, Sample
 from tasks.sources.labels import label_column, require_labels

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
-from mixer.reader import ColumnReader
+from mixer.loading.reader import ColumnReader
 from mixer.utils.arrays import Int64Array
 from replay.storage.labels import read_labels
 from tasks.sources.by_columns import ByColumns, Sample

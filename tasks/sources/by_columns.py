@@ -13,7 +13,7 @@ Sample = dict[str, torch.Tensor]
 
 
 class ByColumns(Dataset[Sample], ABC):
-    """A data set that is read by columns (`mixer.reader.ColumnReader`); single samples are rows of them."""
+    """A data set that is read by columns (`mixer.loading.reader.ColumnReader`); single samples are rows of them."""
 
     @abstractmethod
     def __len__(self) -> int: ...

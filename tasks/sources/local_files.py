@@ -4,7 +4,7 @@ from pathlib import Path
 
 import datasets
 
-from mixer.data.files import KNOWN, files_in, read_files
+from mixer.recipe.data.files import KNOWN, files_in, read_files
 from tasks.sources.numbered import with_numbered_labels
 from tasks.sources.splits import Splits, hold_out
 

@@ -3,7 +3,7 @@
 import datasets
 import numpy as np
 
-from mixer.data.label_names import in_order, label_name
+from mixer.recipe.data.label_names import in_order, label_name
 from tasks.sources.labels import require_column
 from tasks.sources.splits import Splits
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mixer.random_state import RandomState, seed_generators
+from mixer.utils.random_state import RandomState, seed_generators
 
 _NUM_SAMPLES = 8
 _NUM_COMPARISONS = 16  # of one change in two all but one in 65,536 are found

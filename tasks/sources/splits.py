@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from mixer.data.validation import hold_out as draw_held_out
+from mixer.recipe.data.validation import hold_out as draw_held_out
 from mixer.utils.arrays import Int64Array
 
 

@@ -14,8 +14,8 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import WordLevelTrainer
 
-from mixer.called_by_name import call_by_name
-from mixer.policies.ranges import check_count
+from mixer.policies.shared.ranges import check_count
+from mixer.recipe.called_by_name import call_by_name
 from mixer.utils.arrays import Int64Array
 from tasks.sources.by_columns import ByColumns, Sample
 from tasks.sources.labels import require_column, require_labels

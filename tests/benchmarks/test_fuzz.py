@@ -12,8 +12,8 @@ from benchmarks import fuzz
 from benchmarks.fuzzing import files
 from benchmarks.fuzzing.errors import why_undocumented
 from benchmarks.fuzzing.walk import Walk, check_apportionment
-from mixer.ledger import Ledger
-from mixer.stream import Stream
+from mixer.ledger.ledger import Ledger
+from mixer.mixture.stream import Stream
 
 _NUMBERS = st.sampled_from([0.0, 0.3, 1.0, 1e-9, 1e9])
 
@@ -110,7 +110,7 @@ TestAnyOrder.settings = hypothesis.settings(max_examples=25, stateful_step_count
 
 
 def test_a_lowered_max_epochs_ends_a_stream_and_no_plan_hangs() -> None:
-    from mixer.planner import Planner
+    from mixer.mixture.planner import Planner
 
     before = Planner([Stream("a", range(10), max_epochs=3), Stream("b", range(10))], 0)
     before.drawers[0].draw(25)

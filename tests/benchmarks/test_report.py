@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from benchmarks.report import Length, measure, write_ledger
-from mixer.report.contents import read_report
+from mixer.analysis.report.contents import read_report
 
 
 def test_the_page_of_a_made_up_run_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:

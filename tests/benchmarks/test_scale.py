@@ -5,8 +5,8 @@ from benchmarks import scale_limits
 from benchmarks.scale_limits import NUM_SAMPLES, drift, summed_message, whole_run
 from benchmarks.scale_planning import a_plan
 from benchmarks.scaling import RANKS, STREAMS, Term, in_words
-from mixer.homes import rank_samples
-from mixer.order import Order
+from mixer.mixture.permutation import Order
+from mixer.mixture.sharding import rank_samples
 
 NUM_STREAMS, WORLD_SIZE, BATCH_SIZE = 10_000, 4_096, 65_536
 

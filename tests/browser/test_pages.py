@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mixer.report import write_report
-from mixer.report.page import write_page
+from mixer.analysis.report import write_report
+from mixer.analysis.report.page import write_page
 from tasks.report.kind import continual_run
 from tests.browser.opened import Opened, opened
 from tests.mixer.report.ledgers import write_run

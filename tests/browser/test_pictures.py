@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.pictures import Picture, main, take
-from mixer.report import write_report
+from mixer.analysis.report import write_report
 from tests.mixer.report.ledgers import write_run
 
 

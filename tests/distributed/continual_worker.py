@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tasks.continual import ContinualRun
+from tasks.continual.continual import ContinualRun
 from tasks.score import Score
 from tasks.scoring import accuracy
 from tasks.sequences import by_class

@@ -14,8 +14,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from mixer.gradient_statistics import GradientStatistics
-from mixer.probe import GradientProbe
+from mixer.gradients.probe import GradientProbe
+from mixer.policies.gradient_statistics import GradientStatistics
 from tests.distributed.launch import end_with, message_of
 from tests.mixer.probe.cases import Mlp, build, vector_case
 from tests.mixer.probe.reference import Case, expected_of

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from mixer import MixingTrainer, schedules
-from mixer.rank_noise import RankNoise, noise_of_ranks
+from mixer.gradients.noise_scale import RankNoise, noise_of_ranks
 from tests.distributed.launch import end_with
 from tests.distributed.recovery_worker import Fault
 from tests.helpers import arguments, build_model, three_streams, weights_of

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from mixer.agreement import Agreement
+from mixer.distributed.agreement import Agreement
 from replay import InMemory, ReplayBuffer, ReplayRatio
-from replay.exchange import gather_rows
-from replay.features import extract_features
+from replay.feeding.features import extract_features
+from replay.memory.exchange import gather_rows
 from replay.methods import AGEM, DER, DERPlusPlus
 from replay.retrieval import MIR
 from replay.selection import GradientDiversity

@@ -13,8 +13,8 @@ import pytest
 import torch
 from transformers import Trainer, TrainerCallback
 
-from mixer.checkpoint import step_of
-from mixer.signals import RunInterrupted, RunTerminated
+from mixer.distributed.signals import RunInterrupted, RunTerminated
+from mixer.trainer.checkpointing.checkpoint import step_of
 from tests.distributed.launch import end_with, message_of
 from tests.helpers import Tokens
 from tests.mixer.test_resume import KIND, build, end_of, go_on

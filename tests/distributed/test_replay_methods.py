@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from replay.features import extract_features
+from replay.feeding.features import extract_features
 from tests.distributed.launch import results_of
 from tests.distributed.replay_methods_worker import CASES, FAILING, SMALL, found_in, run
 from tests.distributed.warm import launch_warm

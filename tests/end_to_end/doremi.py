@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mixer import MixingTrainer
-from mixer.cli import main
+from mixer.cli.entry import main
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mixer import Ledger
-from mixer.cli import main
+from mixer.cli.entry import main
 from tests.mixer.simulation.runs import assert_same
 
 RECIPE = str(Path(__file__).parents[2] / "recipes" / "demo.yaml")

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from mixer import Ledger
-from mixer.cli import main
-from mixer.costs import STEP_WITH_VARIANCES
+from mixer.analysis.report.plots import batch_size, learning_rate, losses
+from mixer.analysis.report.run import read_runs
+from mixer.cli.entry import main
 from mixer.policies import policy_classes
-from mixer.report.plots import batch_size, learning_rate, losses
-from mixer.report.run import read_runs
+from mixer.policies.costs import STEP_WITH_VARIANCES
 
 ROOT = Path(__file__).parents[2]
 
@@ -283,7 +283,7 @@ def test_a_page_reports_two_runs(recipe: Path, tmp_path: Path, capsys: pytest.Ca
 def test_a_page_without_its_libraries_says_how_to_get_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("mixer.report")]:
+    for name in [name for name in sys.modules if name.startswith("mixer.analysis.report")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
     monkeypatch.setitem(sys.modules, "plotly.offline", None)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mixer import cli
-from mixer.cli import main
-from mixer.commands import Command
+from mixer.cli import entry as cli
+from mixer.cli.command import Command
+from mixer.cli.entry import main
 from tests.mixer.report.ledgers import write_run
 
 OTHERS = [entry.name for entry in entry_points(group="adaptive_mixer.commands")]

@@ -11,7 +11,7 @@ from tests.mixer.report.ledgers import write_run
 # The commands one after the other in one process; stdout ends with what they imported of what trains.
 SCRIPT = """
 import sys
-from mixer.cli import main
+from mixer.cli.entry import main
 for command in sys.argv[1:]:
     main(command.split())
 trains = {"accelerate", "datasets", "peft", "torch", "transformers"}

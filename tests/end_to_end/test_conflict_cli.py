@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mixer.cli import main
+from mixer.cli.entry import main
 from tests.end_to_end.test_cli import RECIPE
 
 pytest.importorskip("torchjd")

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixer import commands, plugins
-from mixer.cli import main
-from tasks.score_matrix import ScoreMatrix
+from mixer.cli import command as commands
+from mixer.cli.entry import main
+from mixer.utils import entry_points as plugins
+from tasks.metrics.score_matrix import ScoreMatrix
 from tests.tasks.data import write_intents
 
 ROOT = Path(__file__).parents[2]
@@ -130,11 +131,11 @@ def test_a_missing_library_leaves_out_the_page_only(
     matrix = ScoreMatrix(["one"], path=tmp_path / "scores.json")
     matrix.record(1, {"one": 0.5})
     for name in list(sys.modules):
-        if name.split(".")[0] == library or name.startswith(("mixer.report", "tasks.report")):
+        if name.split(".")[0] == library or name.startswith(("mixer.analysis.report", "tasks.report")):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, library, None)
     said: list[str] = []
-    monkeypatch.setattr("tasks.results.logger.warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr("tasks.report.results.logger.warning", lambda text, *values: said.append(text % values))
     main(["continual-compare", str(tmp_path)])
     printed = capsys.readouterr()
     assert "0.500" in printed.out

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from mixer import Ledger
-from mixer.cli import main
-from mixer.fit.recipes import check_recipes
-from mixer.same_recipe import differences
+from mixer.analysis.fit.recipes import check_recipes
+from mixer.cli.entry import main
+from mixer.recipe.same_recipe import differences
 
 LLAMA = {
     "model_type": "llama",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mixer.cli import main
-from mixer.compare import summarise
+from mixer.cli.entry import main
+from mixer.ledger.summary import summarise
 from mixer.policies.registry import built_in_policies
 
 ROOT = Path(__file__).parents[2]

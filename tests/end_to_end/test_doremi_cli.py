@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from mixer import DoReMi, Floor, Ledger, Mixture, Observation
-from mixer.cli import main
-from mixer.doremi import averaged_weights
+from mixer.analysis.doremi.doremi import averaged_weights
+from mixer.cli.entry import main
 from tests.distributed.warm import run_warm
 from tests.end_to_end.doremi import fails, trained
 from tests.end_to_end.test_cli import RECIPE, ROOT

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mixer.cli import main
+from mixer.cli.entry import main
 from tests.end_to_end.doremi import fails, trained
 from tests.end_to_end.test_cli import RECIPE
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from mixer import Ledger
-from mixer.cli import main
+from mixer.cli.entry import main
 
 ROOT = Path(__file__).parents[2]
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)

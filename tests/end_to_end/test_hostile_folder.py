@@ -18,18 +18,18 @@ import torch
 import yaml
 
 from mixer import Stream
-from mixer.compare import comparison_table, summarise
-from mixer.explaining.explanation import explain
-from mixer.fit.recipes import check_recipes
-from mixer.fit.run import read_run
-from mixer.ledger import Ledger
-from mixer.printing import console
-from mixer.rebuilding import policy_from
-from mixer.report import write_report
-from mixer.report.tables import write_tables
-from mixer.trackers.run_text import markdown_table
-from mixer.watch.view import view
-from mixer.watch.watched_run import WatchedRun
+from mixer.analysis.explain.explanation import explain
+from mixer.analysis.fit.recipes import check_recipes
+from mixer.analysis.fit.run import read_run
+from mixer.analysis.report import write_report
+from mixer.analysis.report.tables import write_tables
+from mixer.analysis.watch.view import view
+from mixer.analysis.watch.watched_run import WatchedRun
+from mixer.ledger.ledger import Ledger
+from mixer.ledger.summary import comparison_table, summarise
+from mixer.ledger.trackers.run_text import markdown_table
+from mixer.mixture.rebuild import policy_from
+from mixer.utils.console import console
 from tasks.task_folders import folder_of_task
 from tests.fixtures.runs import NUM_STEPS, SAVED_STEP, make_trainer
 

@@ -15,7 +15,7 @@ import datasets
 import pytest
 import yaml
 
-from mixer.cli import main
+from mixer.cli.entry import main
 from tests.end_to_end.test_data_cli import LLAMA
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ import yaml
 from safetensors.torch import load, load_file
 
 from mixer import Ledger
-from mixer.cli import main
+from mixer.cli.entry import main
 from tests.distributed.launch import ROOT, free_port, launch_nodes
 
 RECIPE: dict[str, Any] = {

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from mixer import Ledger, MultiTaskModel
-from mixer.cli import main
+from mixer.cli.entry import main
 
 HERE = "tests.end_to_end.test_multi_task_cli.labelled"
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}

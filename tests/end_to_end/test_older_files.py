@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from mixer.compare import summarise
-from mixer.explaining.explanation import explain
-from mixer.ledger import Ledger
-from mixer.recorded_run import RecordedRun
-from mixer.report.run import read_run
-from tasks.score_matrix import ScoreMatrix
+from mixer.analysis.explain.explanation import explain
+from mixer.analysis.report.run import read_run
+from mixer.ledger.ledger import Ledger
+from mixer.ledger.recorded_run import RecordedRun
+from mixer.ledger.summary import summarise
+from tasks.metrics.score_matrix import ScoreMatrix
 from tests.fixtures.runs import LIVE_STEP, NUM_STEPS, SAVED_STEP, make_trainer
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from mixer import Ledger
-from mixer.cli import main
+from mixer.cli.entry import main
 from tests.end_to_end.test_cli import RECIPE
 
 

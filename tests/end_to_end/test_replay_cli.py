@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mixer import Ledger
-from mixer.cli import main
+from mixer.cli.entry import main
 
 RECIPE = str(Path(__file__).parents[2] / "recipes" / "replay.yaml")
 SMALL = [

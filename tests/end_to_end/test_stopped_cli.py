@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mixer.callback import MixingCallback
-from mixer.checkpoint import list_checkpoints
-from mixer.cli import main
-from mixer.run_folder import read_note
+from mixer.cli.entry import main
+from mixer.ledger.folder import read_note
+from mixer.trainer.callback import MixingCallback
+from mixer.trainer.checkpointing.checkpoint import list_checkpoints
 
 ROOT = Path(__file__).parents[2]
 

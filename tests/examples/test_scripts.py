@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mixer import Ledger, MultiTaskModel
-from tasks.score_matrix import ScoreMatrix
+from tasks.metrics.score_matrix import ScoreMatrix
 from tests.tasks.data import write_intents
 
 Run = Callable[..., None]

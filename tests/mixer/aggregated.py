@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from mixer import MixingTrainer
-from mixer.method import Method
+from mixer.trainer.method import Method
 from tests.helpers import arguments
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, BertConfig
 
 from mixer import Head, MixingTrainer, MultiTaskModel, Stream
-from mixer.step import Update
+from mixer.loading.step import Update
 from tests.helpers import VOCABULARY, Tokens, arguments
 
 HEADS = {

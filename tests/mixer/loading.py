@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from mixer import Decision, Mixture, Observation, Policy, Stream, Uniform
-from mixer.budget import Budget
-from mixer.clock import Clock
-from mixer.controller import Mixing
-from mixer.cutting import MicroBatchOptions
-from mixer.loader import MixingLoader, WorkerOptions
-from mixer.planner import Planner
-from mixer.step import Update
+from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.loader import MixingLoader, WorkerOptions
+from mixer.loading.step import Update
+from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Clock
+from mixer.mixture.controller import Mixing
+from mixer.mixture.planner import Planner
 
 
 class Noisy:

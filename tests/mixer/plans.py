@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mixer.homes import rank_samples
-from mixer.plan import Plan
+from mixer.mixture.plan import Plan
+from mixer.mixture.sharding import rank_samples
 
 Key = tuple[int, int]
 

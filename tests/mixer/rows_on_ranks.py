@@ -10,15 +10,15 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from mixer import Stream, Uniform
-from mixer.budget import Budget
-from mixer.clock import Clock
-from mixer.controller import Mixing
-from mixer.cutting import MicroBatchOptions
-from mixer.feed import Feed
-from mixer.loader import MixingLoader
-from mixer.planner import Planner
-from mixer.rows import RowSource
-from mixer.step import Update
+from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.iterable.feed import Feed
+from mixer.loading.iterable.source import RowSource
+from mixer.loading.loader import MixingLoader
+from mixer.loading.step import Update
+from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Clock
+from mixer.mixture.controller import Mixing
+from mixer.mixture.planner import Planner
 from mixer.utils.files import read_json, write_json
 
 

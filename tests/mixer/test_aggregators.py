@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mixer import GradientAggregation
-from mixer.aggregators import Aggregator
-from mixer.weightings import NAMES
+from mixer.gradients.conflict.aggregators import Aggregator
+from mixer.gradients.conflict.weightings import NAMES
 from tests.mixer.aggregated import at_odds, make_trainer
 
 torchjd = pytest.importorskip("torchjd.aggregation")

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from mixer import agreement as module
-from mixer.agreement import Agreement
+from mixer.distributed import agreement as module
+from mixer.distributed.agreement import Agreement
 
 
 @pytest.fixture

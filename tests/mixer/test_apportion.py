@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import mixer.apportion
-from mixer.apportion import apportion
+import mixer.mixture.apportion
+from mixer.mixture.apportion import apportion
 
 TOLERANCE = 1e-6
 HARD_WEIGHTS = (4937, 1432, 189, 23)
@@ -125,7 +125,7 @@ class TestCounts:
         assert (counts.tolist(), carry.tolist()) == ([17], [0.0])
 
     def test_the_example_of_the_documentation_holds(self) -> None:
-        assert doctest.testmod(mixer.apportion) == doctest.TestResults(failed=0, attempted=2)
+        assert doctest.testmod(mixer.mixture.apportion) == doctest.TestResults(failed=0, attempted=2)
 
     def test_an_empty_update_gives_nothing(self) -> None:
         counts, carry = apportion(np.array([0.5, 0.3, 0.2]), 0, np.zeros(3))

@@ -10,12 +10,54 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-RANKS = {"mixer": 0, "replay": 1, "tasks": 2, "benchmarks": 3}
+# Rooms from the ground up: a room imports rooms below it. A line of several has rooms that do not know each other.
+ROOMS = {
+    "mixer": (
+        "utils",
+        "distributed schedules",
+        "policies",
+        "mixture",
+        "models",
+        "gradients",
+        "loading",
+        "ledger",
+        "trainer",
+        "recipe",
+        "analysis",
+        "cli",
+    ),
+    "replay": (
+        "storage shared",
+        "selection retrieval policies",
+        "memory",
+        "feeding",
+        "second_draw",
+        "buffer",
+        "methods",
+    ),
+    "tasks": (
+        "sources mlp text_domains task_folders",
+        "task",
+        "heads scoring sequences",
+        "score metrics",
+        "report",
+        "continual",
+        "recipe",
+        "command",
+    ),
+}
+LEVELS = {
+    (package, room): (height, level)
+    for height, (package, levels) in enumerate(ROOMS.items())
+    for level, rooms in enumerate(levels)
+    for room in rooms.split()
+}
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for package in ("mixer", "replay", "tasks")
+    for package in ROOMS
     for path in (ROOT / package).rglob("*.py")
 )
+FACES = {f"{package}.{name}" for package in ROOMS for name in ("__init__", "__main__")}  # see every room
 
 
 def _imports(module: str) -> set[str]:
@@ -27,13 +69,35 @@ def _imports(module: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module}: imports are absolute"
             found.add(node.module or "")
-    return {name for name in found if name.split(".")[0] in RANKS}
+    return {name for name in found if name.split(".")[0] in (*ROOMS, "benchmarks")}
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_package_imports_only_packages_below_it(module: str) -> None:
-    own = RANKS[module.split(".")[0]]
-    assert all(RANKS[name.split(".")[0]] <= own for name in _imports(module))
+def _room(module: str) -> tuple[str, str]:
+    package, *rest = module.split(".")
+    return package, rest[0] if rest else "__init__"
+
+
+def test_rooms_import_only_rooms_below_them() -> None:
+    wrong = []
+    for module in set(MODULES) - FACES:
+        own = _room(module)
+        for imported in _imports(module):
+            other = _room(imported)
+            is_below = other in LEVELS and LEVELS[other] < LEVELS[own]
+            is_face = other[1] == "__init__" and other[0] in ROOMS and other[0] != own[0]
+            if not (is_below or other == own or (is_face and list(ROOMS).index(other[0]) < LEVELS[own][0])):
+                wrong.append(f"{module} (room {'/'.join(own)}) imports {imported} (room {'/'.join(other)})")
+    assert not wrong, "A room imports only rooms below it:\n" + "\n".join(sorted(wrong))
+
+
+def test_every_room_has_its_place_and_says_what_it_is_for() -> None:
+    assert {_room(module) for module in set(MODULES) - FACES} == set(LEVELS)
+    folders = {path.parent for package in ROOMS for path in (ROOT / package).rglob("*.py")}
+    for folder in folders:
+        docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+        assert docstring, f"{folder}/__init__.py does not say what it is for"
+    entries = {path.name for path in (ROOT / "mixer").iterdir() if path.name != "__pycache__"}
+    assert len(entries) <= 16, entries
 
 
 def test_no_two_modules_import_each_other_however_far_apart() -> None:
@@ -59,13 +123,13 @@ def _gathered_by_none(package: str) -> list[str]:
 
 # What every policy sees and gives back: read once for all of them.
 CONTRACT = {
-    "mixer.kept_arguments",
+    "mixer.utils.kept_arguments",
     "mixer.policies.base",
     "mixer.policies.contract",
-    "mixer.policies.terms",
-    "mixer.gradient_statistics",
-    "mixer.bounded",
-    "mixer.shortened",
+    "mixer.policies.shared.terms",
+    "mixer.policies.gradient_statistics",
+    "mixer.utils.bounded",
+    "mixer.utils.shortened",
 }
 # What many rules share, each of a single idea: read once as well.
 SHARED = {
@@ -88,10 +152,10 @@ SHARED = {
 }
 # What some rules cannot do without brings lines with it, that are read once for several of them or apart from the rule.
 BRINGS = {
-    "mixer.policies.stream_average": 400,  # a rule on gradients: the smoothing of what it divides by
-    "mixer.policies.simplex_programme": 350,  # a rule that minimises over mixtures: the solver, and what it minimises
-    "mixer.policies.scaling_law": 250,  # a rule that extrapolates losses: their history, and the fit
-    "mixer.policies.probe_round": 175,  # a rule that plans probes of its own: their sweeps, and what they tell
+    "mixer.policies.shared.stream_average": 400,  # a rule on gradients: the smoothing of what it divides by
+    "mixer.policies.shared.simplex_programme": 350,  # a rule that minimises over mixtures: the solver
+    "mixer.policies.shared.scaling_law": 250,  # a rule that extrapolates losses: their history, and the fit
+    "mixer.policies.shared.probe_round": 175,  # a rule that plans probes of its own: their sweeps, and what they tell
 }
 
 
@@ -121,9 +185,9 @@ def test_a_rule_needs_little_code(module: str, most: int) -> None:
 
 @pytest.mark.parametrize("module", [name.removesuffix(".__init__") for name in MODULES if "__main__" not in name])
 def test_examples_in_docstrings_run(module: str) -> None:
-    if module == "mixer.sft":
+    if module == "mixer.trainer.sft":
         pytest.importorskip("trl", reason="the extra `trl` is not installed")
-    if module == "mixer.notebook_progress":
+    if module == "mixer.ledger.progress.notebook":
         pytest.importorskip("IPython", reason="notebooks bring IPython")
     assert doctest.testmod(importlib.import_module(module)).failed == 0
 
@@ -163,7 +227,8 @@ def test_every_public_schedule_is_exported_and_has_a_file_of_its_own() -> None:
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("mixer.schedules.")])
 def test_a_schedule_knows_nothing_of_the_rest(module: str) -> None:
     assert all(
-        name.startswith("mixer.schedules.") or name in ("mixer.choices", "mixer.kept_arguments", "mixer.takes")
+        name.startswith("mixer.schedules.")
+        or name in ("mixer.utils.choices", "mixer.utils.kept_arguments", "mixer.utils.takes")
         for name in _imports(module)
     )
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import mixer
-from mixer.as_data import as_data
+from mixer.mixture.rebuild import policy_from, schedule_from
 from mixer.policies import Policy, policy_classes
-from mixer.rebuilding import policy_from, schedule_from
+from mixer.utils.as_data import as_data
 from tests.mixer.test_every_policy_trains import MAKERS
 
 NESTED = mixer.Floor(mixer.Smoothed(mixer.Temperature(2.0), 0.5), minimum=0.1)
@@ -134,7 +134,7 @@ def test_what_is_no_data_is_noted_and_not_made_again() -> None:
         policy_from(data)
 
 
-@pytest.mark.parametrize("path", ["os.system", "builtins.eval", "mixer.ledger.Ledger", "Nothing"])
+@pytest.mark.parametrize("path", ["os.system", "builtins.eval", "mixer.ledger.ledger.Ledger", "Nothing"])
 def test_no_other_class_than_a_known_one_is_made(path: str) -> None:
     with pytest.raises(ValueError, match="is no policy that is known here: `mixer policies` lists"):
         policy_from({"class_path": path, "init_args": {"command": "true"}})

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from mixer.batch_size import BatchSize
+from mixer.mixture.batch_size import BatchSize
 from mixer.schedules import BatchDecision, BatchObservation, Constant, Function, LossChange, Ramp, Schedule
 
 

@@ -9,14 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from mixer.arrow_messages import _is_compressed, next_batch
-from mixer.bounded import finite_number, finite_numbers, load_json, parse_json, refusing_damage, whole_number
-from mixer.checkpoint import MARKER_FILE, STATE_FILE, complete, find_problem
-from mixer.folder_names import folder_name
-from mixer.ledger_schemas import STREAMS
-from mixer.plain_yaml import load_yaml
-from mixer.table import Table
-from mixer.table_files import open_tail, read_part, read_tail, write_rows
+from mixer.ledger.arrow_messages import _is_compressed, next_batch
+from mixer.ledger.schemas import STREAMS
+from mixer.ledger.table import Table
+from mixer.ledger.table_files import open_tail, read_part, read_tail, write_rows
+from mixer.trainer.checkpointing.checkpoint import MARKER_FILE, STATE_FILE, complete, find_problem
+from mixer.utils.bounded import finite_number, finite_numbers, load_json, parse_json, refusing_damage, whole_number
+from mixer.utils.folder_names import folder_name
+from mixer.utils.yaml_files import load_yaml
 
 
 class TestJson:
@@ -101,7 +101,7 @@ class TestJson:
 
 class TestYaml:
     def test_too_long_a_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("mixer.plain_yaml.MOST_CHARACTERS", 10)
+        monkeypatch.setattr("mixer.utils.yaml_files.MOST_CHARACTERS", 10)
         assert load_yaml("a: 3456789") == {"a": 3456789}
         with pytest.raises(ValueError, match="longer than the 10 characters"):
             load_yaml("a: 34567890")
@@ -110,7 +110,7 @@ class TestYaml:
         assert load_yaml("") is None
 
     def test_parts_are_counted_with_what_aliases_stand_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("mixer.plain_yaml.MOST_PARTS", 9)
+        monkeypatch.setattr("mixer.utils.yaml_files.MOST_PARTS", 9)
         assert load_yaml("[&a [x, x], *a]") == [["x", "x"]] * 2
         with pytest.raises(ValueError, match="stand for more than 9 parts"):
             load_yaml("[&a [x, x], *a, *a]")
@@ -218,9 +218,9 @@ class TestArrow:
     ) -> None:
         path, schema = tmp_path / "part-000000.parquet", pa.schema({"step": pa.int64(), "loss": pa.int64()})
         self._write(path, pa.table({"step": [1] * 50, "loss": [1] * 50}))
-        monkeypatch.setattr("mixer.table_files._MOST_VALUES_PER_PART", 100)
+        monkeypatch.setattr("mixer.ledger.table_files._MOST_VALUES_PER_PART", 100)
         assert read_part(path, schema).num_rows == 50
-        monkeypatch.setattr("mixer.table_files._MOST_VALUES_PER_PART", 99)
+        monkeypatch.setattr("mixer.ledger.table_files._MOST_VALUES_PER_PART", 99)
         with pytest.raises(ValueError, match="it stands for 100 values"):
             read_part(path, schema)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.checkpoint import (
+from mixer.trainer.checkpointing.checkpoint import (
     MARKER_FILE,
     STATE_FILE,
     abandon,
@@ -16,7 +16,7 @@ from mixer.checkpoint import (
     find_problem,
     read_state,
 )
-from mixer.digests import digests_of
+from mixer.utils.digests import digests_of
 from mixer.utils.files import read_json, write_json
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mixer.collation import Collation, Loaded, OwnForm, batch_mapping
-from mixer.model_inputs import TASK
+from mixer.loading.collation import Collation, Loaded, OwnForm, batch_mapping
+from mixer.models.inputs import TASK
 
 
 def _stack(samples: list[Any]) -> dict[str, Tensor]:

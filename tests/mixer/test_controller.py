@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.budget import Budget
-from mixer.clock import Clock
-from mixer.controller import FORMAT_VERSION, Mixing
-from mixer.groups import Grouping
-from mixer.plan import Plan
-from mixer.planner import Planner
+from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Clock
+from mixer.mixture.controller import FORMAT_VERSION, Mixing
+from mixer.mixture.groups import Grouping
+from mixer.mixture.plan import Plan
+from mixer.mixture.planner import Planner
+from mixer.mixture.stream import Stream
 from mixer.policies import (
     ADO,
     ODM,
@@ -27,7 +28,6 @@ from mixer.policies import (
     Uniform,
     WarmUp,
 )
-from mixer.stream import Stream
 
 LENGTHS = {"a": 20, "b": 30, "c": 50}
 NO_TOKENS = np.zeros(3, dtype=np.int64)

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from mixer.batch_size import BatchSize
-from mixer.budget import Budget
-from mixer.clock import Clock
-from mixer.controller import FORMAT_VERSION, Mixing
-from mixer.gradient_statistics import GradientStatistics
-from mixer.planner import Planner
+from mixer.mixture.batch_size import BatchSize
+from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Clock
+from mixer.mixture.controller import FORMAT_VERSION, Mixing
+from mixer.mixture.planner import Planner
+from mixer.mixture.stream import Stream
 from mixer.policies import Decision, Fixed, Mixture, Observation, Policy, Uniform
+from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.schedules import BatchDecision, BatchObservation, Constant, GradientNoise, Schedule
-from mixer.stream import Stream
 from tests.mixer.test_controller import LENGTHS, Recording, make_mixing, through_json
 
 

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixer.batch_size import BatchSize
-from mixer.bounded import MOST_COUNT
-from mixer.iterable_drawer import IterableDrawer
+from mixer.mixture.batch_size import BatchSize
+from mixer.mixture.iterable_drawer import IterableDrawer
+from mixer.mixture.stream import Stream
 from mixer.policies import Floor, GroupDRO
 from mixer.policies.base import Policy
-from mixer.progress import Progress
 from mixer.schedules import Constant
-from mixer.stream import Stream
+from mixer.trainer.checkpointing.progress import Progress
+from mixer.utils.bounded import MOST_COUNT
 from tests.mixer.test_controller import make_mixing, one_update
 
 HUGE = 10**400

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from transformers import default_data_collator
 
 from mixer import Fixed, Hold, LossChange, Policy, Scheduled, Stream, Temperature, Uniform
-from mixer.budget import Budget
-from mixer.clock import Clock
-from mixer.controller import Mixing
-from mixer.cutting import MicroBatchOptions
-from mixer.loader import MixingLoader
-from mixer.planner import Planner
+from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.loader import MixingLoader
+from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Clock
+from mixer.mixture.controller import Mixing
+from mixer.mixture.planner import Planner
 
 LENGTHS = (41, 23, 60)
 

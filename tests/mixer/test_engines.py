@@ -9,13 +9,13 @@ from accelerate.utils import DistributedType
 from torch import nn
 
 from mixer import Proportional, Stream, schedules
-from mixer.engine_checks import Asked, check_engine
-from mixer.engines import engine_of
-from mixer.gradient_aggregation import GradientAggregation
-from mixer.method import Method
-from mixer.reference_model import check_reference
-from mixer.shards import shards_of
-from replay.features import extract_features
+from mixer.distributed.shards import shards_of
+from mixer.trainer.engine_checks import Asked, check_engine
+from mixer.trainer.engines import engine_of
+from mixer.trainer.gradient_aggregation import GradientAggregation
+from mixer.trainer.method import Method
+from mixer.trainer.observers.reference_model import check_reference
+from replay.feeding.features import extract_features
 from replay.methods import AGEM
 from replay.policies import Spaced
 from tests.mixer.test_training_options import _Rows

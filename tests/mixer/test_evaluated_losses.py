@@ -11,13 +11,13 @@ import pytest
 from transformers import EvalPrediction
 
 from mixer import MixingTrainer
-from mixer.cli import main
-from mixer.compare import comparison, summarise
-from mixer.evaluated_losses import check_eval_weights, mean_loss, metrics_by_set, recorded_weights, worst_loss
-from mixer.printing import console
-from mixer.report.contents import read_report
-from mixer.watch.as_document import as_document
-from mixer.watch.watched_run import WatchedRun
+from mixer.analysis.report.contents import read_report
+from mixer.analysis.watch.as_document import as_document
+from mixer.analysis.watch.watched_run import WatchedRun
+from mixer.cli.entry import main
+from mixer.ledger.evaluated_losses import check_eval_weights, mean_loss, metrics_by_set, recorded_weights, worst_loss
+from mixer.ledger.summary import comparison, summarise
+from mixer.utils.console import console
 from tests.helpers import Tokens, arguments, build_model
 
 LOSSES = {"a": 1.0, "b": 2.0, "c": 6.0}

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from mixer import Fixed, Stream
-from mixer.agreement import OtherRankError
+from mixer.distributed.agreement import OtherRankError
+from mixer.loading.iterable.source import RowSource
+from mixer.loading.reader import SampleError
 from mixer.policies.base import Decision, Mixture, Observation, Policy
-from mixer.reader import SampleError
-from mixer.rows import RowSource
 from mixer.utils.files import write_json
 from tests.mixer.rows_on_ranks import Meeting, Places, Rows, make_loader, outcomes_of, rows_of, run_ranks, shards
 

@@ -13,7 +13,7 @@ import pytest
 from transformers import TrainerCallback
 
 from mixer import MixingTrainer
-from mixer.folder_lock import LOCK_FILE, FolderLock
+from mixer.trainer.checkpointing.lock import LOCK_FILE, FolderLock
 from tests.helpers import Tokens, arguments, build_model
 
 
@@ -117,7 +117,9 @@ def test_a_file_system_without_locks_is_said_and_gone_on_with(
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr("fcntl.lockf", unsupported)
-    monkeypatch.setattr("mixer.folder_lock.logger.warning", lambda text, *values: told.append(text % values))
+    monkeypatch.setattr(
+        "mixer.trainer.checkpointing.lock.logger.warning", lambda text, *values: told.append(text % values)
+    )
     told: list[str] = []
     lock = FolderLock(tmp_path)
     lock.acquire()

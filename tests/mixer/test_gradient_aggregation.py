@@ -11,11 +11,11 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from mixer import GradientAggregation, MixingTrainer, Probing, Stream
-from mixer.gradient_aggregation import _KEY
-from mixer.method import Method, Trained
-from mixer.random_state import seeded
-from mixer.updates import NonFiniteLossError
-from mixer.weightings import NAMES
+from mixer.gradients.conflict.weightings import NAMES
+from mixer.trainer.gradient_aggregation import _KEY
+from mixer.trainer.method import Method, Trained
+from mixer.trainer.step import NonFiniteLossError
+from mixer.utils.random_state import seeded
 from replay import ReplayBuffer
 from replay.methods import AGEM, DER
 from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.groups import Grouping, Groups
-from mixer.stream import Stream
+from mixer.mixture.groups import Grouping, Groups
+from mixer.mixture.stream import Stream
 
 LANGUAGES, DOMAINS = ("de", "en"), ("chat", "code", "web")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from mixer import Head
-from mixer.heads import HeadModule
+from mixer.models.heads import HeadModule
 
 _POOLINGS = ("mean", "first", "last")
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.homes import rank_samples
-from mixer.plan import Plan
+from mixer.mixture.plan import Plan
+from mixer.mixture.sharding import rank_samples
 from tests.mixer.plans import Key, all_samples, make_plan, samples_of
 
 world_sizes = st.integers(1, 9)

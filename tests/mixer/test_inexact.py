@@ -9,10 +9,10 @@ import torch
 from transformers import LlamaForCausalLM
 
 from mixer import LossChange, MixingTrainer, PiKE, Stream, Uniform
-from mixer.budget import Budget
-from mixer.clock import Clock
-from mixer.controller import Mixing
-from mixer.planner import Planner
+from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Clock
+from mixer.mixture.controller import Mixing
+from mixer.mixture.planner import Planner
 from tests.helpers import Tokens, arguments, build_model, weights_of
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mixer import MixingTrainer, Stream
-from mixer.labels import check_label_column, check_labels, num_classes_of
+from mixer.models.labels import check_label_column, check_labels, num_classes_of
 from tests.helpers import Tokens, arguments, build_model
 from tests.mixer.forms import multi_task
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from mixer.gradient_statistics import GradientStatistics
-from mixer.ledger import FORMAT_VERSION, Ledger
-from mixer.ledger_schemas import UPDATES
-from mixer.table import Table
+from mixer.ledger.ledger import FORMAT_VERSION, Ledger
+from mixer.ledger.schemas import UPDATES
+from mixer.ledger.table import Table
+from mixer.policies.gradient_statistics import GradientStatistics
 from tests.mixer.measurements import measured
 
 NAMES = ("math", "code")

@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from mixer import LossChange, MixingTrainer, Stream, Uniform
-from mixer.budget import Budget
-from mixer.clock import Clock
-from mixer.collation import Loaded
-from mixer.controller import Mixing
-from mixer.cutting import MicroBatchOptions
-from mixer.drawers import StreamShare
-from mixer.lengths import Lengths, deal_by_length, sort_by_length, split_by_tokens
-from mixer.loader import MixingLoader
-from mixer.memory import MicroBatchCap
-from mixer.planner import Planner
-from mixer.reader import SampleError
-from mixer.step import Update
+from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.collation import Loaded
+from mixer.loading.lengths import Lengths, deal_by_length, sort_by_length, split_by_tokens
+from mixer.loading.loader import MixingLoader
+from mixer.loading.memory import MicroBatchCap
+from mixer.loading.reader import SampleError
+from mixer.loading.step import Update
+from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Clock
+from mixer.mixture.controller import Mixing
+from mixer.mixture.drawers import StreamShare
+from mixer.mixture.planner import Planner
 from tests.helpers import GradientRecorder, arguments, build_model
 
 lengths_lists = st.lists(st.integers(1, 50), min_size=1, max_size=60)

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import default_data_collator
 
 from mixer import MixingTrainer
-from mixer.likeness import come_together
+from mixer.loading.likeness import come_together
 from tests.helpers import Tokens, arguments, build_model
 
 

@@ -7,14 +7,14 @@ import torch
 from transformers import default_data_collator
 
 from mixer import Decision, Mixture, Observation, Order, Policy, Stream, Uniform
-from mixer.budget import Budget
-from mixer.clock import Clock
-from mixer.controller import Mixing
-from mixer.cutting import MicroBatchOptions
-from mixer.loader import MixingLoader
-from mixer.planner import Planner
-from mixer.reader import SampleError
-from mixer.step import MicroBatch, Update
+from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.loader import MixingLoader
+from mixer.loading.reader import SampleError
+from mixer.loading.step import MicroBatch, Update
+from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Clock
+from mixer.mixture.controller import Mixing
+from mixer.mixture.planner import Planner
 
 
 class _Numbers:

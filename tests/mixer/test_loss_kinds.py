@@ -12,8 +12,8 @@ from torch import nn
 
 from benchmarks.losses import LOSSES, padded, ragged, small_model, whole_gradient
 from mixer import MixingTrainer
-from mixer.convention import KindFound, Seen, find_kind
-from mixer.trial_rows import rows_to_try
+from mixer.models.loss_normalization import KindFound, Seen, find_kind
+from mixer.models.trial_rows import rows_to_try
 from tests.helpers import GradientRecorder, arguments
 
 _ROWS = ragged(13, 1)

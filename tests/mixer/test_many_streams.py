@@ -13,10 +13,10 @@ from torch import nn
 from transformers import TrainerCallback, default_data_collator
 
 from mixer import LossChange, MixingTrainer, Stream
-from mixer.collation import Loaded
-from mixer.cutting import Cutter, MicroBatchOptions, ids_of, positions_of, streams_in_turn
-from mixer.planner import Planner
-from mixer.trainer import MOST_STREAMS_IN_HISTORY
+from mixer.loading.batching import Cutter, MicroBatchOptions, ids_of, positions_of, streams_in_turn
+from mixer.loading.collation import Loaded
+from mixer.mixture.planner import Planner
+from mixer.trainer.trainer import MOST_STREAMS_IN_HISTORY
 from tests.helpers import Tokens, arguments, build_model
 from tests.mixer.plans import make_plan
 

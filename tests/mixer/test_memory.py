@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from mixer.gradients import buckets
-from mixer.memory import MicroBatchCap, MicroBatchMemoryError, Size, Window, explain, is_out_of_memory
-from mixer.snapshot import Snapshot
+from mixer.distributed.gradients import buckets
+from mixer.loading.memory import MicroBatchCap, MicroBatchMemoryError, Size, Window, explain, is_out_of_memory
+from mixer.models.snapshot import Snapshot
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from mixer import MixingTrainer
-from mixer.method import Method, Run, Trained
-from mixer.plan import Plan
+from mixer.mixture.plan import Plan
+from mixer.trainer.method import Method, Run, Trained
 from tests.helpers import GradientRecorder, arguments, build_model, three_streams
 
 

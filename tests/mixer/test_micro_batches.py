@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.micro_batches import MicroBatchSlice, split_by_stream, split_mixed
-from mixer.plan import Plan
+from mixer.loading.micro_batches import MicroBatchSlice, split_by_stream, split_mixed
+from mixer.mixture.plan import Plan
 from tests.mixer.plans import all_samples, make_plan, samples_of
 
 count_lists = st.lists(st.integers(0, 40), min_size=1, max_size=7).filter(any)

@@ -9,7 +9,7 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
 from mixer import MixingTrainer, Stream
-from mixer.model_inputs import check_columns, heads_of, takes_task
+from mixer.models.inputs import check_columns, heads_of, takes_task
 from tests.helpers import Tokens, arguments, build_model
 from tests.mixer.forms import HEADS, multi_task, task_streams
 

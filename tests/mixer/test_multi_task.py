@@ -24,8 +24,8 @@ from transformers import (
 )
 
 from mixer import Head, MixingTrainer, MultiTaskModel, Stream
-from mixer.model_recipe import ModelRecipe
-from mixer.multi_task import MultiTaskConfig
+from mixer.models.multi_task import MultiTaskConfig
+from mixer.recipe.model_recipe import ModelRecipe
 from tests.helpers import VOCABULARY, GradientRecorder, Tokens, arguments, weights_of
 from tests.mixer.forms import (
     HEADS,

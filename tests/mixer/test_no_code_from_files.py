@@ -33,21 +33,24 @@ IF_SAID = {
 USUAL = {"np": "numpy", "pd": "pandas", "pq": "pyarrow.parquet", "pa": "pyarrow"}
 # Why each of these is none.
 ALLOWED = {
-    ("mixer/packing.py", "pickle"): "samples on their way from this run's own workers, in memory",
+    ("mixer/loading/transport.py", "pickle"): "samples on their way from this run's own workers, in memory",
     ("tasks/sources/repeatable.py", "pickle"): "compares two samples by their bytes; loads nothing",
-    ("mixer/cli.py", "import_module"): "from a table in the source",
-    ("mixer/lazy_names.py", "import_module"): "from a table in the source",
-    ("mixer/ending.py", "import_module"): "deepspeed alone",
-    ("mixer/fit/libraries.py", "import_module"): "names in the source",
-    ("mixer/weightings.py", "import_module"): "torchjd alone",
-    ("mixer/trackers/mlflow.py", "import_module"): "mlflow alone",
-    ("mixer/trackers/wandb.py", "import_module"): "wandb alone",
-    ("mixer/trackers/trackio.py", "import_module"): "trackio alone",
+    ("mixer/cli/entry.py", "import_module"): "from a table in the source",
+    ("mixer/utils/lazy_imports.py", "import_module"): "from a table in the source",
+    ("mixer/distributed/ending.py", "import_module"): "deepspeed alone",
+    ("mixer/analysis/fit/libraries.py", "import_module"): "names in the source",
+    ("mixer/gradients/conflict/weightings.py", "import_module"): "torchjd alone",
+    ("mixer/ledger/trackers/mlflow.py", "import_module"): "mlflow alone",
+    ("mixer/ledger/trackers/wandb.py", "import_module"): "wandb alone",
+    ("mixer/ledger/trackers/trackio.py", "import_module"): "trackio alone",
     ("tasks/sources/digits.py", "import_module"): "sklearn.datasets alone",
-    ("mixer/written_class.py", "import_module"): "a class that the user writes on the command line",
-    ("mixer/unknown_fields.py", "import_module"): "a class of the recipe that the user runs",
-    ("mixer/trainer_files.py", "safe_globals"): "what the Trainer reads its random states with: numpy's arrays alone",
-    ("mixer/called_by_name.py", "resolve_name"): "a function of the recipe that the user runs",
+    ("mixer/utils/written_class.py", "import_module"): "a class that the user writes on the command line",
+    ("mixer/recipe/unknown_fields.py", "import_module"): "a class of the recipe that the user runs",
+    (
+        "mixer/trainer/checkpointing/trainer_files.py",
+        "safe_globals",
+    ): "what the Trainer reads its random states with: numpy's arrays alone",
+    ("mixer/recipe/called_by_name.py", "resolve_name"): "a function of the recipe that the user runs",
 }
 
 

@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 from mixer import Decision, Ledger, MixingTrainer, Observation, Uniform
 from mixer.policies.registry import built_in_policies
 from mixer.schedules import LossChange
-from mixer.updates import NonFiniteLossError
+from mixer.trainer.step import NonFiniteLossError
 from tests.helpers import weights_of
 from tests.mixer.comparing import Tagger, build, streams
 from tests.mixer.test_every_policy_trains import MAKERS

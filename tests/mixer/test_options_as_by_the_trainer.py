@@ -8,9 +8,9 @@ import torch
 from torch.utils.data import Subset
 from transformers import Trainer
 
+from docs.site.options_page import option_names
 from mixer import MixingTrainer, Order, Stream
-from mixer.options_page import option_names
-from mixer.training_options import AS_BY_THE_TRAINER
+from mixer.trainer.argument_support import AS_BY_THE_TRAINER
 from tests.helpers import Tokens, arguments, build_model, weights_of
 
 

@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, default_collate
 from transformers import Trainer, TrainerCallback
 
+from docs.site.options_page import option_names
 from mixer import MixingTrainer
-from mixer.options_page import option_names
 from tests.helpers import MODEL_DATA, Tokens, arguments, build_model, weights_of
 
 CASES: dict[str, dict[str, Any]] = {

@@ -13,10 +13,10 @@ from torch.utils.data import IterableDataset
 from transformers import TrainerCallback
 from transformers.debug_utils import DebugUnderflowOverflow
 
+from docs.site.options_page import option_names
 from mixer import MixingTrainer, Probing, Stream
-from mixer.agreement import Agreement
-from mixer.checkpoint import find_problem
-from mixer.options_page import option_names
+from mixer.distributed.agreement import Agreement
+from mixer.trainer.checkpointing.checkpoint import find_problem
 from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer import order
-from mixer.order import Order, OrderBlock, mix_bits
+from mixer.mixture import permutation as order
+from mixer.mixture.permutation import Order, OrderBlock, mix_bits
 
 SMALL_LENGTHS = range(1, 71)
 EDGE_LENGTHS = sorted({2**power + offset for power in range(7, 21) for offset in (-1, 0, 1)})

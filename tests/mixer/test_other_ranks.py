@@ -1,8 +1,8 @@
 import pytest
 
-from mixer import other_ranks
-from mixer.agreement import RemoteError
-from mixer.other_ranks import explained
+from mixer.distributed.agreement import RemoteError
+from mixer.trainer import other_ranks
+from mixer.trainer.other_ranks import explained
 
 
 class TestExplained:

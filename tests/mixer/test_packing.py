@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mixer.packing import Packed, pack, pack_columns, stack_rows
+from mixer.loading.transport import Packed, pack, pack_columns, stack_rows
 
 DTYPES = [torch.int64, torch.uint8, torch.bool, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
 dtypes = st.sampled_from(DTYPES)

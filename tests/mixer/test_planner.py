@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.drawers import OrderedDrawer
-from mixer.groups import Grouping
-from mixer.order import Order
-from mixer.plan import Plan
-from mixer.planner import Planner
-from mixer.stream import Stream
+from mixer.mixture.drawers import OrderedDrawer
+from mixer.mixture.groups import Grouping
+from mixer.mixture.permutation import Order
+from mixer.mixture.plan import Plan
+from mixer.mixture.planner import Planner
+from mixer.mixture.stream import Stream
 from tests.mixer.plans import samples_of
 
 

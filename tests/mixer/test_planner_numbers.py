@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from mixer.drawers import OrderedDrawer
-from mixer.iterable_drawer import IterableDrawer
-from mixer.planner import Planner
-from mixer.stream import Stream
+from mixer.mixture.drawers import OrderedDrawer
+from mixer.mixture.iterable_drawer import IterableDrawer
+from mixer.mixture.planner import Planner
+from mixer.mixture.stream import Stream
 from tests.mixer.plans import make_plan
 from tests.mixer.test_planner import draw, make_streams, memory_planner
 

@@ -3,8 +3,8 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from mixer import plugins
-from mixer.plugins import load_plug_ins
+from mixer.utils import entry_points as plugins
+from mixer.utils.entry_points import load_plug_ins
 
 
 def _load(entry: EntryPoint, taken: Collection[str]) -> tuple[str, object]:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer import Fixed, Uniform
-from mixer.prefetch import Prefetcher
-from mixer.reader import SampleError
+from mixer.loading.prefetch import Prefetcher
+from mixer.loading.reader import SampleError
 from tests.mixer.loading import (
     InProcess,
     Noisy,
@@ -25,8 +25,8 @@ from tests.mixer.loading import (
 def in_process() -> Iterator[None]:
     """Workers whose jobs are loaded in this process, one after the other."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mixer.workers.DataLoader", InProcess)
-        patch.setattr("mixer.workers.get_worker_info", lambda: InProcess.worker)
+        patch.setattr("mixer.loading.workers.DataLoader", InProcess)
+        patch.setattr("mixer.loading.workers.get_worker_info", lambda: InProcess.worker)
         yield
 
 
@@ -125,11 +125,11 @@ class TestHits:
 
     def test_where_a_single_stream_drops_the_rest_of_an_epoch_all_hit(self) -> None:
         from mixer import Stream
-        from mixer.budget import Budget
-        from mixer.clock import Clock
-        from mixer.controller import Mixing
-        from mixer.loader import MixingLoader, WorkerOptions
-        from mixer.planner import Planner
+        from mixer.loading.loader import MixingLoader, WorkerOptions
+        from mixer.mixture.budget import Budget
+        from mixer.mixture.clock import Clock
+        from mixer.mixture.controller import Mixing
+        from mixer.mixture.planner import Planner
 
         mixing = Mixing(
             Planner([Stream("only", Numbers(0, 10))], 1), Uniform(), Clock(4, 10, Budget(epochs=5), drop_unit=4)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from mixer import MixingTrainer, Stream
-from mixer.preprocessed import preprocessed
+from mixer.loading.preprocessing import preprocessed
 from tests.helpers import VOCABULARY, arguments, build_model, weights_of
 
 _LENGTH = 6

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mixer.printable import printable
-from mixer.shortened import in_words, shortened
+from mixer.utils.printable import printable
+from mixer.utils.shortened import in_words, shortened
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\nb", "a\rb", "\u202eabc", "\x00", "\ud800", "\x9b31m", "a\u2028b"])

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mixer.printing import only_json, print_json
+from mixer.utils.console import only_json, print_json
 
 
 def _printed(content: object, capsys: pytest.CaptureFixture[str]) -> object:

@@ -19,7 +19,7 @@ from mixer import (
     Uniform,
     schedules,
 )
-from mixer.probing import resolve_probing
+from mixer.trainer.observers.gradient_options import resolve_probing
 from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
 from tests.mixer.probed import BIG, assert_found, build, is_untouched, steps_of, train
 

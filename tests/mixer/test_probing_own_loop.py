@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer import AdaptiveBatchSampler, GradientProbe, MixingDataLoader, PiKE, schedules
-from mixer.gradient_statistics import GradientStatistics
+from mixer.policies.gradient_statistics import GradientStatistics
 from tests.mixer.measurements import measured
 
 

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from mixer.progress import Progress
+from mixer.trainer.checkpointing.progress import Progress
 
 
 def _progress(**changes: object) -> Progress:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.random_state import RandomState, seed_generators, seeded
+from mixer.utils.random_state import RandomState, seed_generators, seeded
 
 # ruff: noqa: NPY002  # the global generators are what this is about
 

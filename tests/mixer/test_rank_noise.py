@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mixer import AdaptiveBatchSampler, MixingTrainer, schedules
-from mixer.options import check_gradient_noise
-from mixer.rank_noise import RankNoise, noise_of_ranks
+from mixer.gradients.noise_scale import RankNoise, noise_of_ranks
+from mixer.mixture.resolve import check_gradient_noise
 from tests.helpers import Tokens, arguments, build_model
 
 CPU = torch.device("cpu")

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-from mixer.deterministic import collates_without_randomness, reads_without_randomness
-from mixer.drawers import StreamShare
-from mixer.random_state import RandomState, seeded
-from mixer.reader import SampleError, StreamReader
+from mixer.loading.deterministic import collates_without_randomness, reads_without_randomness
+from mixer.loading.reader import SampleError, StreamReader
+from mixer.mixture.drawers import StreamShare
+from mixer.utils.random_state import RandomState, seeded
 
 # ruff: noqa: NPY002  # the global generators are what this is about
 

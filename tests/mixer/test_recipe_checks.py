@@ -8,15 +8,15 @@ import pytest
 from transformers import TrainingArguments
 
 from mixer import Fixed, LossChange, Stream, Temperature
-from mixer.called_by_name import Factory
-from mixer.data import DataSource
-from mixer.data.splits import check_disjoint
-from mixer.model_recipe import ModelRecipe
-from mixer.options import check_own_weights
-from mixer.recipe import Recipe
-from mixer.recipe_checks import check_evaluation, check_streams
-from mixer.stream_recipe import StreamRecipe
-from mixer.streams import describe
+from mixer.mixture.resolve import check_own_weights
+from mixer.mixture.streams import describe
+from mixer.recipe.called_by_name import Factory
+from mixer.recipe.checks import check_evaluation, check_streams
+from mixer.recipe.data import DataSource
+from mixer.recipe.data.splits import check_disjoint
+from mixer.recipe.model_recipe import ModelRecipe
+from mixer.recipe.recipe import Recipe
+from mixer.recipe.stream_recipe import StreamRecipe
 from tests.helpers import plain_options
 
 LLAMA = {

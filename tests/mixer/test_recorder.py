@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from mixer import Decision, Fixed, Floor, LossChange, MixingTrainer, Observation, Stream, Uniform
-from mixer.controller import Mixing
-from mixer.gradient_entries import gradient_entries
-from mixer.recorder import Recorder
-from mixer.run_folder import read_description
+from mixer.gradients.gradient_entries import gradient_entries
+from mixer.ledger.folder import read_description
+from mixer.ledger.recorder import Recorder
+from mixer.mixture.controller import Mixing
 from tests.helpers import arguments, build_model, three_streams
 from tests.mixer.measurements import measured
 

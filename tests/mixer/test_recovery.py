@@ -11,7 +11,7 @@ from torch import nn
 from transformers import DataCollatorForLanguageModeling, LlamaConfig, LlamaForCausalLM, TrainerCallback
 
 from mixer import MixingTrainer
-from mixer.memory import MicroBatchCap, MicroBatchMemoryError
+from mixer.loading.memory import MicroBatchCap, MicroBatchMemoryError
 from tests.helpers import GradientRecorder, Tokens, arguments, build_model, three_streams, weights_of
 from tests.mixer.loading import make_loader, num_own
 

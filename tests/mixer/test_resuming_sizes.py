@@ -117,7 +117,7 @@ def test_it_ends_as_if_nobody_had_cut_it_off(tmp_path: Path, case: str) -> None:
 
 
 def test_a_size_set_by_hand_needs_a_sample_a_rank(tmp_path: Path) -> None:
-    from mixer.batch_size import BatchSize
+    from mixer.mixture.batch_size import BatchSize
 
     alone = BatchSize(schedules.Constant(), 8)
     alone.set(1)

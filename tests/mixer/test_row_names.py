@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from mixer.row_names import name_rows, naming_rows
-from mixer.stream import Stream
+from mixer.loading.errors import name_rows, naming_rows
+from mixer.mixture.stream import Stream
 from replay import ReplayBuffer
 
 STREAMS = [Stream("a", range(100)), Stream("memory", ReplayBuffer(3)), Stream("b", range(100))]

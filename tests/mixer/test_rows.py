@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import IterableDataset, dataloader, get_worker_info
 
-from mixer.lanes import _GIVES_BUFFER_OF_ONE
-from mixer.random_state import RandomState
-from mixer.reader import SampleError
-from mixer.rows import RowSource
+from mixer.loading.iterable.shards import _GIVES_BUFFER_OF_ONE
+from mixer.loading.iterable.source import RowSource
+from mixer.loading.reader import SampleError
+from mixer.utils.random_state import RandomState
 
 datasets.disable_progress_bars()
 NUM_ROWS = 41
@@ -38,7 +38,9 @@ def no_workers_stay(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
-    monkeypatch.setattr("mixer.rows.logger.warning", lambda text, *values: found.append(text % values))
+    monkeypatch.setattr(
+        "mixer.loading.iterable.source.logger.warning", lambda text, *values: found.append(text % values)
+    )
     return found
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mixer.ledger import Ledger
-from mixer.run_folder import newest_run, open_ledger, read_description
+from mixer.ledger.folder import newest_run, open_ledger, read_description
+from mixer.ledger.ledger import Ledger
 from tests.mixer.report.ledgers import write_run
 
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mixer.same_recipe import differences, read_recipe
+from mixer.recipe.same_recipe import differences, read_recipe
 
 RECIPE: dict[str, Any] = {
     "model": {"config": {"model_type": "llama"}},

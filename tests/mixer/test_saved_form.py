@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mixer.mixture.state import arrays_of, check_form, is_known
 from mixer.policies import Floor, Function, GroupDRO, LossChange
 from mixer.policies.base import Decision, Mixture, Observation, Policy
-from mixer.saved_form import arrays_of, check_form, is_known
 
 
 class Own(Policy):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch.utils.data import IterableDataset
 
 from mixer import MixingTrainer, Stream
-from mixer.reader import SampleError
-from mixer.skipping import Skipping, TooManyBrokenError
+from mixer.loading.reader import SampleError
+from mixer.mixture.bad_samples import Skipping, TooManyBrokenError
 from replay import InMemory, ReplayBuffer
 from tests.helpers import Tokens, arguments, build_model, weights_of
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from transformers import TrainerCallback
 
-from mixer.checkpoint import find_problem, list_checkpoints
-from mixer.run_folder import read_note
-from mixer.signals import RunInterrupted, RunTerminated, StopSignals
+from mixer.distributed.signals import RunInterrupted, RunTerminated, StopSignals
+from mixer.ledger.folder import read_note
+from mixer.trainer.checkpointing.checkpoint import find_problem, list_checkpoints
 from tests.mixer.test_resume import assert_same, build, end_of, go_on
 
 
@@ -105,7 +105,7 @@ def test_a_second_interrupt_ends_the_run_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hours = iter(range(0, 10**9, 3600))
-    monkeypatch.setattr("mixer.signals.time", type("Clock", (), {"monotonic": lambda: next(hours)}))
+    monkeypatch.setattr("mixer.distributed.signals.time", type("Clock", (), {"monotonic": lambda: next(hours)}))
     with pytest.raises(KeyboardInterrupt) as end:
         build(tmp_path, callbacks=[SignalAt("step_begin", 2, signal.SIGINT, signal.SIGINT)]).train()
     assert not isinstance(end.value, RunInterrupted)

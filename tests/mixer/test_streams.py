@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 import torch.utils.data
 
-from mixer.stream import Stream
-from mixer.streams import as_streams, describe
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import as_streams, describe
 
 
 class Numbers(torch.utils.data.Dataset):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.table import Table
+from mixer.ledger.table import Table
 
 SCHEMA = pa.schema({"step": pa.int64(), "name": pa.string(), "value": pa.float64()})
 NEVER = 1e9
@@ -284,7 +284,7 @@ class TestSeal:
     def test_a_crash_while_a_part_is_written_loses_nothing(self, tmp_path: Path) -> None:
         table = make_table(tmp_path)
         append(table, 1, 2)
-        with patch("mixer.table.os.fsync", side_effect=OSError("full")), pytest.raises(OSError, match="full"):
+        with patch("mixer.ledger.table.os.fsync", side_effect=OSError("full")), pytest.raises(OSError, match="full"):
             table.seal()
         assert steps_of(make_table(tmp_path)) == [1, 2]
 
@@ -352,7 +352,7 @@ class TestTruncate:
         append(table, 1, 2, 3, 4)
         table.seal()
         with (
-            patch("mixer.table_files.pq.write_table", side_effect=OSError("full")),
+            patch("mixer.ledger.table_files.pq.write_table", side_effect=OSError("full")),
             pytest.raises(OSError, match="full"),
         ):
             table.truncate(2)

@@ -38,7 +38,7 @@ from mixer import (
     Stream,
     Uniform,
 )
-from mixer.updates import NonFiniteLossError
+from mixer.trainer.step import NonFiniteLossError
 from tests.helpers import (
     MODEL_DATA,
     GradientRecorder,

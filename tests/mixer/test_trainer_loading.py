@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import dataloader
 
 from mixer import LossChange, MixingTrainer, Uniform
-from mixer.random_state import seeded
-from mixer.reader import SampleError
+from mixer.loading.reader import SampleError
+from mixer.utils.random_state import seeded
 from tests.helpers import VOCABULARY, Tokens, arguments, build_model, three_streams, weights_of
 
 

@@ -13,9 +13,9 @@ from accelerate.utils import DistributedType
 from torch.utils.data import IterableDataset
 from transformers import TrainingArguments
 
+from docs.site.options_page import option_names, page
 from mixer import MixingTrainer, schedules
-from mixer.options_page import option_names, page
-from mixer.training_options import AS_BY_THE_TRAINER, DIFFERENCES, REFUSED, TRANSFORMERS
+from mixer.trainer.argument_support import AS_BY_THE_TRAINER, DIFFERENCES, REFUSED, TRANSFORMERS
 from tests.helpers import Tokens, arguments, build_model, three_streams
 
 KNOWN = AS_BY_THE_TRAINER | DIFFERENCES.keys() | REFUSED.keys()
@@ -36,7 +36,7 @@ def test_no_option_is_told_of_that_there_is_not() -> None:
 @pytest.mark.skipif(INSTALLED < WRITTEN_FOR, reason="an older version lacks what came later")
 def test_the_page_is_what_is_written_now() -> None:
     path = Path(__file__).parents[2] / "docs" / "training_arguments.md"
-    assert path.read_text(encoding="utf-8") == page(option_names()), f"python -m mixer.options_page {path}"
+    assert path.read_text(encoding="utf-8") == page(option_names()), f"python -m docs.site.options_page {path}"
 
 
 def test_an_option_that_nobody_knows_ends_the_page() -> None:

@@ -22,7 +22,7 @@ def test_what_is_asked_of_a_broken_device_does_not_hide_the_models_error(
         model, arguments(tmp_path, max_steps=1), train_dataset={"a": Tokens(8, 1), "b": Tokens(8, 2)}
     )
     monkeypatch.setattr(model, "forward", lambda *_, **__: [][0])
-    monkeypatch.setattr("mixer.stream_losses.unfit_rows", fail)
+    monkeypatch.setattr("mixer.trainer.losses.unfit_rows", fail)
     with pytest.raises(IndexError) as caught:
         trainer.train()
     assert any("stream 'a': samples" in note for note in caught.value.__notes__)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from mixer.cli import main
-from mixer.given_fields import check_given
-from mixer.nearest import did_you_mean
-from mixer.recipe import Recipe
-from mixer.unknown_fields import check_fields
+from mixer.cli.entry import main
+from mixer.recipe.given_fields import check_given
+from mixer.recipe.recipe import Recipe
+from mixer.recipe.unknown_fields import check_fields
+from mixer.utils.nearest import did_you_mean
 
 RECIPE: dict[str, Any] = {
     "model": {"config": {"model_type": "llama"}, "heads": {"a": {"num_labels": 2}}},

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel, Trainer, TrainerState
 
-import mixer.checkpoint
-import mixer.saving
-from mixer.checkpoint import find_problem, list_checkpoints
-from mixer.run_folder import read_note
-from mixer.table import Table
-from mixer.unsaved import NotSavedError
+import mixer.trainer.checkpointing.checkpoint
+import mixer.trainer.checkpointing.save
+from mixer.ledger.folder import read_note
+from mixer.ledger.table import Table
+from mixer.trainer.checkpointing.checkpoint import find_problem, list_checkpoints
+from mixer.trainer.checkpointing.unsaved import NotSavedError
 from tests.mixer.test_resume import assert_same, build, end_of, go_on
 
 
@@ -39,12 +39,12 @@ def _full(*_: Any, **__: Any) -> None:
 
 # What writes a part of a checkpoint, and what that part is called.
 WRITERS: dict[str, tuple[Any, str, str]] = {
-    "folder": (mixer.saving, "begin_writing", "its folder"),
+    "folder": (mixer.trainer.checkpointing.save, "begin_writing", "its folder"),
     "model": (PreTrainedModel, "save_pretrained", "its model"),
     "optimizer": (Trainer, "_save_optimizer_and_scheduler", "its optimizer"),
-    "mixture": (mixer.saving, "write_json", "the state of its mixture"),
+    "mixture": (mixer.trainer.checkpointing.save, "write_json", "the state of its mixture"),
     "trainer": (TrainerState, "save_to_json", "it,"),
-    "marker": (mixer.checkpoint, "write_json", "the list of its files"),
+    "marker": (mixer.trainer.checkpointing.checkpoint, "write_json", "the list of its files"),
 }
 
 
@@ -109,7 +109,7 @@ def test_a_ledger_that_finds_no_room_ends_the_run_and_nothing_is_lost(
 ) -> None:
     with monkeypatch.context() as patch:
         _fails_from(patch, step, table)
-        patch.setattr("mixer.table.time.monotonic", _minutes())
+        patch.setattr("mixer.ledger.table.time.monotonic", _minutes())
         with pytest.raises(NotSavedError, match=rf"No space left on device: .*{table}.*goes on from .*checkpoint-"):
             build(tmp_path).train()
     assert_same(go_on(build(tmp_path)), expected)

@@ -12,11 +12,11 @@ import torch
 from torch.utils.data import dataloader
 
 from mixer import Fixed, Policy, Uniform
-from mixer.drawers import StreamShare
-from mixer.random_state import RandomState
-from mixer.reader import SampleError, StreamReader
-from mixer.skipping import BrokenSample
-from mixer.workers import Job, Workers
+from mixer.loading.reader import SampleError, StreamReader
+from mixer.loading.workers import Job, Workers
+from mixer.mixture.bad_samples import BrokenSample
+from mixer.mixture.drawers import StreamShare
+from mixer.utils.random_state import RandomState
 from tests.mixer.loading import (
     InProcess,
     Noisy,
@@ -253,8 +253,8 @@ def job(step: int, *positions: int) -> Job:
 class TestJobs:
     @pytest.fixture(autouse=True)
     def in_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("mixer.workers.DataLoader", InProcess)
-        monkeypatch.setattr("mixer.workers.get_worker_info", lambda: InProcess.worker)
+        monkeypatch.setattr("mixer.loading.workers.DataLoader", InProcess)
+        monkeypatch.setattr("mixer.loading.workers.get_worker_info", lambda: InProcess.worker)
 
     def workers(self, num_workers: int = 2, prefetch_factor: int = 3, dataset: Any = None) -> Workers:
         reader = StreamReader(["s"], [range(100) if dataset is None else dataset], [1])

@@ -1,4 +1,4 @@
-from mixer.written_mixing import mixing_of
+from mixer.recipe.written_mixing import mixing_of
 
 WEIGHTS = {"math": 0.25, "code": 0.75}
 

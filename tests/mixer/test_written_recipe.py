@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mixer.written_recipe import filled_in
+from mixer.recipe.written_recipe import filled_in
 
 _RECIPE = "model: {config: {}}\nstreams: {a: {factory: x.y}}\ntraining: {output_dir: o}\n"
 

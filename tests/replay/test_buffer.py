@@ -11,13 +11,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.reader import SampleError
+from mixer.loading.reader import SampleError
 from mixer.utils.files import write_json
 from replay import MIR, InMemory, OnDisk, ReplayBuffer
-from replay.random_numbers import RandomNumbers
+from replay.memory.sources import addresses
 from replay.retrieval import LeastRecent
 from replay.selection import GradientDiversity, Offers, Ring
-from replay.sources import addresses
+from replay.shared.random_numbers import RandomNumbers
 from tests.replay.buffers import STORAGES, letters, snapshot
 from tests.replay.selection.offering import BY_TASK, MAKERS
 
@@ -332,7 +332,7 @@ def test_a_file_of_another_version_or_make_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_crash_while_it_is_saved_again_leaves_no_mixture_of_both(tmp_path: Path, monkeypatch: Any) -> None:
-    import replay.memory
+    import replay.memory.memory
 
     buffer = ReplayBuffer(8, storage="memory")
     buffer.remember("a", letters())
@@ -342,7 +342,7 @@ def test_a_crash_while_it_is_saved_again_leaves_no_mixture_of_both(tmp_path: Pat
     def fail(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(replay.memory, "write_state", fail)
+    monkeypatch.setattr(replay.memory.memory, "write_state", fail)
     with pytest.raises(KeyboardInterrupt):
         buffer.save(tmp_path)
     with pytest.raises(ValueError, match=r"buffer\.json is missing"):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from replay import ReplayBuffer
-from replay.entries import Entries
-from replay.saved_state import read_state, write_state
-from replay.sources import Sources
+from replay.memory.entries import Entries
+from replay.memory.sources import Sources
+from replay.storage.saved_state import read_state, write_state
 from tests.replay.buffers import letters, snapshot
 
 

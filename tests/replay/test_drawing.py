@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer import Stream
-from mixer.planner import Planner
+from mixer.mixture.planner import Planner
 from replay import ReplayBuffer
 from tests.replay.buffers import letters
 
@@ -148,7 +148,7 @@ def test_a_rank_looks_up_its_part_of_a_draw(tmp_path: Path) -> None:
     buffer = buffer_of(12)
     planner = Planner([Stream("a", DATA), Stream("memory", buffer)], 0)
     shares, available = planner.shares(np.array([0.5, 0.5]), 0.0)
-    from mixer.plan import Plan
+    from mixer.mixture.plan import Plan
 
     counts, starts = planner.draw(shares, available, 16, 0)
     plan = Plan(0, counts, starts, shares, shares, None, 16, 0)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay import OnDisk, ReplayBuffer
-from replay.entries import Entries
+from replay.memory.entries import Entries
 
 COLUMNS = ("address", "row", "number", "task", "label")
 CAPACITY = 5_000
@@ -153,7 +153,7 @@ _KILLED = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from replay.entries import Entries
+from replay.memory.entries import Entries
 
 entries = Entries(10**6, Path(sys.argv[1]))
 entries.put(np.arange(10**5), address=1, row=2, number=3, task=4, label=5)

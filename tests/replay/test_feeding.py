@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from mixer import Stream
-from mixer.method import Method
+from mixer.trainer.method import Method
 from replay import InMemory, OnDisk, ReplayBuffer, ReplayRatio
+from replay.memory.sources import split
 from replay.selection import ClassBalanced, Ring
-from replay.sources import split
 from tests.helpers import MODEL_DATA, Tokens, build_model
 from tests.replay.buffers import Classes, Rows, Watch, arrow, hexadecimal, make, snapshot, train
 

@@ -8,8 +8,8 @@ import datasets
 import pytest
 
 from replay import ReplayBuffer
-from replay.held_classes import HeldClasses
-from replay.sources import Sources
+from replay.memory.held_classes import HeldClasses
+from replay.memory.sources import Sources
 
 
 def table(labels: list[Any]) -> datasets.Dataset:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from mixer import LossChange, Stream
-from mixer.reader import SampleError
+from mixer.loading.reader import SampleError
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens
 from tests.replay.buffers import STORAGES, Columns, Masked, arrow, hexadecimal, snapshot, train

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Subset, TensorDataset
 
-from mixer.reader import SampleError
-from replay.sources import Sources, addresses, split
+from mixer.loading.reader import SampleError
+from replay.memory.sources import Sources, addresses, split
 
 
 class Counting:

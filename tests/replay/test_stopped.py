@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import TrainerCallback
 
-from mixer.signals import RunTerminated
+from mixer.distributed.signals import RunTerminated
 from tests.replay.test_resuming import build
 
 

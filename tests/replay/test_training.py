@@ -12,7 +12,7 @@ import torch
 
 from mixer import MixingTrainer, PiKE, Proportional, Stream, schedules
 from replay import OnDisk, ReplayBuffer, ReplayRatio
-from replay.random_numbers import RandomNumbers
+from replay.shared.random_numbers import RandomNumbers
 from tests.helpers import MODEL_DATA, Tokens, arguments, build_model
 from tests.replay.buffers import (
     STORAGES,
@@ -440,7 +440,7 @@ def test_weights_of_losses_apply_to_a_memory_and_its_micro_batches_are_its_own(t
 
 
 def test_an_update_that_runs_out_of_memory_is_offered_once(tmp_path: Path) -> None:
-    from mixer.memory import is_out_of_memory
+    from mixer.loading.memory import is_out_of_memory
 
     found = []
     for fails in (False, True):
@@ -465,7 +465,7 @@ def test_an_update_that_runs_out_of_memory_is_offered_once(tmp_path: Path) -> No
 
 
 def test_reports_and_comparisons_know_runs_with_a_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from mixer.cli import main
+    from mixer.cli.entry import main
 
     for name in ("one", "two"):
         evaluation = {"a": Tokens(4, 8, length=8), "b": Tokens(4, 9, length=8)}

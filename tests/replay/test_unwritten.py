@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mixer.unsaved import NotSavedError
-from replay.feeding import BufferFeeding
+from mixer.trainer.checkpointing.unsaved import NotSavedError
+from replay.feeding.feeding import BufferFeeding
 from tests.mixer.test_resume import assert_same
 from tests.replay.test_resuming import build, end
 

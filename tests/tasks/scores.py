@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from tasks.metrics import METRICS
-from tasks.score_matrix import ScoreMatrix
+from tasks.metrics.metrics import METRICS
+from tasks.metrics.score_matrix import ScoreMatrix
 
 R = np.array(
     [

@@ -13,19 +13,19 @@ import torch
 from torch import nn
 from transformers import TrainerCallback
 
-from mixer.folder_lock import LOCK_FILE
-from mixer.ledger import Ledger
-from mixer.method import Method, Trained
-from mixer.step import Update
+from mixer.ledger.ledger import Ledger
+from mixer.loading.step import Update
+from mixer.trainer.checkpointing.lock import LOCK_FILE
+from mixer.trainer.method import Method, Trained
 from mixer.utils.files import read_json, write_json
 from replay import DERPlusPlus, ReplayBuffer, ReplayRatio
 from replay.storage import OnDisk
-from tasks.continual import ContinualRun
-from tasks.metrics import all_metrics, learning_curve_area
+from tasks.continual.continual import ContinualRun
+from tasks.continual.pace import read_pace
+from tasks.metrics.metrics import all_metrics, learning_curve_area
+from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.mlp import MLPConfig, MLPForImageClassification
-from tasks.pace import read_pace
 from tasks.score import Score
-from tasks.score_matrix import ScoreMatrix
 from tasks.scoring import accuracy
 from tasks.sequences import by_class, permuted
 from tasks.sources import Arrays
@@ -259,7 +259,9 @@ def test_a_task_whose_end_is_torn_is_gone_on_with_from_its_checkpoint(
         shutil.rmtree(last)
     else:
         (last / torn).write_bytes((last / torn).read_bytes()[:-3])
-    monkeypatch.setattr("tasks.ends.logger.warning", lambda text, *values: caplog.records.append(text % values))
+    monkeypatch.setattr(
+        "tasks.continual.ends.logger.warning", lambda text, *values: caplog.records.append(text % values)
+    )
     again = Instants()
     run = build(tmp_path, "reservoir, kept", again)
     run.run(resume=True)
@@ -629,7 +631,7 @@ def test_a_memory_of_another_run_is_refused(tmp_path: Path) -> None:
 
 def test_other_data_is_refused_and_other_settings_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("tasks.ends.logger.warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr("tasks.continual.ends.logger.warning", lambda text, *values: said.append(text % values))
     kill(tmp_path, "reservoir, kept", 9)
     with pytest.raises(ValueError, match="is another: its data is"):
         build(tmp_path, "reservoir, kept", sequence=permuted(data(0), data(1), 3, seed=6)).run(resume=True)

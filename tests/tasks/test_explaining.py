@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.explaining import explain, missing_entries
-from tasks.metrics import METRICS, all_metrics
-from tasks.score_matrix import ScoreMatrix
+from tasks.metrics.explaining import explain, missing_entries
+from tasks.metrics.metrics import METRICS, all_metrics
+from tasks.metrics.score_matrix import ScoreMatrix
 from tests.tasks.scores import CURVES, DIFFERENCES, NAMES, NAN, OF_SCORES, R, matrix_of
 
 NEEDED = {  # rows from 0, before the first task; columns from 0

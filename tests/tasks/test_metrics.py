@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from tasks import metrics
-from tasks.metrics import METRICS, all_metrics
+from tasks.metrics import metrics
+from tasks.metrics.metrics import METRICS, all_metrics
 from tests.tasks.scores import CURVES, DIFFERENCES, NAN, OF_SCORES, R, matrix_of
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.score_matrix import SCORES_FILE, ScoreMatrix
+from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
 
 NAMES = ("a", "b", "c")
 SCORES = st.floats(allow_nan=True, allow_infinity=True)

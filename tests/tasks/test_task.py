@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mixer import Stream
-from mixer.random_state import RandomState
+from mixer.utils.random_state import RandomState
 from tasks.sequences import Transformed
 from tasks.sources import Arrays
 from tasks.sources.repeatable import find_unrepeatable

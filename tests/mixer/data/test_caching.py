@@ -11,8 +11,8 @@ from typing import Any
 import datasets
 import pytest
 
-from mixer.data import Format, Text, formatted
-from mixer.data.fingerprint import fingerprint_of, tokenizer_content
+from mixer.recipe.data import Format, Text, formatted
+from mixer.recipe.data.fingerprint import fingerprint_of, tokenizer_content
 from tests.mixer.data.small_tokenizers import CHATML, MARKED, byte_level
 
 ROOT = Path(__file__).parents[3]

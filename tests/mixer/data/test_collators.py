@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mixer.data.collators import collator_for, ensure_pad_token
+from mixer.recipe.data.collators import collator_for, ensure_pad_token
 from tests.mixer.data.small_tokenizers import byte_level, of_words
 
 SAMPLES = [{"input_ids": [68, 69, 0], "labels": [-100, 69, 0]}, {"input_ids": [70], "labels": [70]}]

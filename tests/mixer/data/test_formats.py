@@ -6,7 +6,7 @@ from typing import Any
 import datasets
 import pytest
 
-from mixer.data import Chat, Format, Labelled, Prompt, Text, formatted
+from mixer.recipe.data import Chat, Format, Labelled, Prompt, Text, formatted
 from tests.mixer.data.small_tokenizers import CHATML, MARKED, byte_level, of_words
 
 BYTES = byte_level()
@@ -68,7 +68,7 @@ def test_rows_of_which_no_label_is_left_are_left_out_and_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr("mixer.data.formatting.logger.warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr("mixer.recipe.data.formatting.logger.warning", lambda text, *values: said.append(text % values))
     samples = made([{"q": "abcdef", "a": "x"}, {"q": "a", "a": "b"}, {"q": "aaaa", "a": "y"}], Prompt("{q}", "{a}", 4))
     assert [learned(sample) for sample in samples] == ["b<|endoftext|>"]
     assert said == ["streams.s: 2 of 3 rows are left out, which have no token or no label to learn within max_length."]

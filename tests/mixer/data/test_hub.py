@@ -7,7 +7,7 @@ import datasets
 import huggingface_hub.constants
 import pytest
 
-from mixer.data import DataSource
+from mixer.recipe.data import DataSource
 from tests.hub import Hub, running_hub
 from tests.mixer.data.test_sources import ROWS, write
 

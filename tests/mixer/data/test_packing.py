@@ -7,8 +7,8 @@ import datasets
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.data import Text, formatted
-from mixer.data.formats.text import cut_into_blocks
+from mixer.recipe.data import Text, formatted
+from mixer.recipe.data.formats.text import cut_into_blocks
 from tests.mixer.data.small_tokenizers import byte_level
 
 TOKENIZER = byte_level()
@@ -26,7 +26,7 @@ def test_blocks_are_the_documents_cut_anew(documents: list[list[int]], length: i
 @given(st.lists(st.text("abc", max_size=9), min_size=1, max_size=20).filter(any), st.integers(2, 8))
 def test_streamed_and_stored_rows_give_the_same_blocks(texts: list[str], length: int) -> None:
     rows = datasets.Dataset.from_dict({"text": texts})
-    with mock.patch("mixer.data.formatting.ROWS_AT_ONCE", 4):
+    with mock.patch("mixer.recipe.data.formatting.ROWS_AT_ONCE", 4):
         stored = formatted(rows, Text(max_length=length), TOKENIZER)["input_ids"]
         streamed = formatted(rows.to_iterable_dataset(), Text(max_length=length), TOKENIZER)
         assert [sample["input_ids"] for sample in streamed] == list(stored)
@@ -37,7 +37,7 @@ def test_streamed_and_stored_rows_give_the_same_blocks(texts: list[str], length:
 
 def test_a_stream_goes_on_from_its_state() -> None:
     rows = datasets.Dataset.from_dict({"text": [f"row {number}" for number in range(40)]})
-    with mock.patch("mixer.data.formatting.ROWS_AT_ONCE", 8):
+    with mock.patch("mixer.recipe.data.formatting.ROWS_AT_ONCE", 8):
         stream = formatted(rows.to_iterable_dataset(), Text(max_length=16), TOKENIZER)
         whole = list(stream)
         begun = iter(stream)

@@ -12,8 +12,8 @@ import huggingface_hub.constants
 import pandas as pd
 import pytest
 
-from mixer.data import DataSource
-from mixer.data.files import TextRows
+from mixer.recipe.data import DataSource
+from mixer.recipe.data.files import TextRows
 
 ROWS = [{"q": f"what {number}?", "a": f"that {number}"} for number in range(20)]
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.data import Validation
-from mixer.data.validation import hold_out
+from mixer.recipe.data import Validation
+from mixer.recipe.data.validation import hold_out
 
 
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=200), st.data(), st.integers(0, 9))

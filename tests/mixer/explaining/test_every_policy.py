@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mixer
-from mixer.explaining.explanation import explain
+from mixer.analysis.explain.explanation import explain
 from mixer.policies.registry import built_in_policies
 from tests.mixer.test_every_policy_trains import MAKERS, train
 

@@ -16,11 +16,11 @@ from transformers import TrainerCallback
 
 import mixer
 from mixer import Fixed, Floor, Hold, LossChange, MixingTrainer, Smoothed, Stream, TrustRegion, schedules
-from mixer.cli import main
-from mixer.explaining.explanation import Explanation, explain
-from mixer.explaining.screen import as_json, screen
-from mixer.printing import print_json
-from mixer.table_files import write_part
+from mixer.analysis.explain.explanation import Explanation, explain
+from mixer.analysis.explain.screen import as_json, screen
+from mixer.cli.entry import main
+from mixer.ledger.table_files import write_part
+from mixer.utils.console import print_json
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, arguments, build_model
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from mixer.fit import FittedMixture, fit_mixture
-from mixer.fit.table import error_table, share_table, summary
+from mixer.analysis.fit import FittedMixture, fit_mixture
+from mixer.analysis.fit.table import error_table, share_table, summary
 from tests.mixer.fit.laws import own_squares
 
 LINE = np.linspace(0.1, 0.9, 9)

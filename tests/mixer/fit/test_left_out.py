@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from mixer.fit.laws import Predictor
-from mixer.fit.left_out import LeftOut, fit_constant, leave_out
-from mixer.fit.replicates import Groups, group_runs
+from mixer.analysis.fit.laws import Predictor
+from mixer.analysis.fit.left_out import LeftOut, fit_constant, leave_out
+from mixer.analysis.fit.replicates import Groups, group_runs
 from mixer.utils.arrays import FloatArray
 
 

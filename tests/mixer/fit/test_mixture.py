@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixer.fit import fit_mixture
-from mixer.fit.regressors import REGRESSORS
+from mixer.analysis.fit import fit_mixture
+from mixer.analysis.fit.regressors import REGRESSORS
 from tests.mixer.fit.laws import best_of_weighted_squares, dirichlet, own_squares, weighted_squares
 
 SMALL = {"num_candidates": 20_000}

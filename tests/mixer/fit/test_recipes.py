@@ -8,8 +8,8 @@ import pytest
 import yaml
 from jsonargparse import ArgumentParser
 
-from mixer.fit.recipes import check_recipes
-from mixer.recipe import Recipe
+from mixer.analysis.fit.recipes import check_recipes
+from mixer.recipe.recipe import Recipe
 
 RECIPE: dict[str, Any] = {
     "model": {"config": {"hidden_size": 32}},

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mixer.fit import laws
-from mixer.fit.replicates import group_runs
+from mixer.analysis.fit import laws
+from mixer.analysis.fit.replicates import group_runs
 
 
 def law(mixtures: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from mixer.fit.ridge import fit_ridge
+from mixer.analysis.fit.ridge import fit_ridge
 
 
 @pytest.mark.parametrize("groups", [[0, 1, 2, 3, 4, 5, 6], [0, 1, 0, 2, 1, 3, 0]])

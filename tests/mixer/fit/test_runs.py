@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mixer.fit.runs import read_recorded_runs
-from mixer.ledger import Ledger
+from mixer.analysis.fit.runs import read_recorded_runs
+from mixer.ledger.ledger import Ledger
 from tests.mixer.report.ledgers import write_run
 
 # Columns of which nothing is read here.

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from mixer.budget import Budget
-from mixer.clock import Clock
-from mixer.controller import Mixing
-from mixer.fit import fit_mixture
-from mixer.fit.runs import RecordedRuns, read_recorded_runs
-from mixer.ledger import Ledger
-from mixer.planner import Drawing, Planner
+from mixer.analysis.fit import fit_mixture
+from mixer.analysis.fit.runs import RecordedRuns, read_recorded_runs
+from mixer.ledger.ledger import Ledger
+from mixer.ledger.recorder import FinishedUpdate, Recorder
+from mixer.loading.step import UpdateContents
+from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Clock
+from mixer.mixture.controller import Mixing
+from mixer.mixture.planner import Drawing, Planner
+from mixer.mixture.stream import Stream
 from mixer.policies import Fixed, Policy, Scheduled
 from mixer.policies.base import Unit
-from mixer.recorder import FinishedUpdate, Recorder
-from mixer.step import UpdateContents
-from mixer.stream import Stream
 
 SHARES, SEEDS = (0.3, 0.5, 0.7), range(3)
 OF_THREE_SEEDS = [0, 0, 0, 1, 1, 1, 2, 2, 2]

@@ -8,9 +8,9 @@ import torch
 from datasets import Dataset
 from torch.utils.data import IterableDataset
 
-from mixer.model_recipe import ModelRecipe
-from mixer.recipe import Recipe
-from mixer.stream_recipe import StreamRecipe
+from mixer.recipe.model_recipe import ModelRecipe
+from mixer.recipe.recipe import Recipe
+from mixer.recipe.stream_recipe import StreamRecipe
 from tests.helpers import arguments
 
 VOCABULARY = 64

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from transformers import TrainingArguments
 
-from mixer.cli import main
-from mixer.heads import Head
-from mixer.inspecting.batch import first_batch
-from mixer.inspecting.document import document_of
-from mixer.inspecting.finding import Finding
-from mixer.inspecting.findings import findings_of
-from mixer.inspecting.inspection import Inspection, Look, inspect_recipe
-from mixer.inspecting.view import view_of
-from mixer.model_recipe import _AUTO_CLASSES, ModelRecipe
-from mixer.printing import console
+from mixer.analysis.inspect.document import document_of
+from mixer.analysis.inspect.finding import Finding
+from mixer.analysis.inspect.findings import findings_of
+from mixer.analysis.inspect.first_batch import first_batch
+from mixer.analysis.inspect.inspection import Inspection, Look, inspect_recipe
+from mixer.analysis.inspect.view import view_of
+from mixer.cli.entry import main
+from mixer.models.heads import Head
+from mixer.recipe.model_recipe import _AUTO_CLASSES, ModelRecipe
+from mixer.utils.console import console
 from tests.mixer.inspecting.sources import LLAMA, recipe
 
 BERT = {"model_type": "bert", "vocab_size": 64, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}

@@ -11,20 +11,20 @@ from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.data.formats import Text
-from mixer.inspecting.digests import digest
-from mixer.inspecting.distribution import distribution_of
-from mixer.inspecting.duplicates import Part, find_overlaps
-from mixer.inspecting.examples import Decoding, Piece, example_of
-from mixer.inspecting.measures import Limits
-from mixer.inspecting.measuring import measure
-from mixer.inspecting.printable import text_of
-from mixer.inspecting.reading import SampleReading, chosen_indices
-from mixer.inspecting.tokens import num_learned, tokens_of
-from mixer.inspecting.truncation import Truncation, truncation_of
-from mixer.printable import printable
-from mixer.stream import Stream
-from mixer.stream_recipe import BuiltStream
+from mixer.analysis.inspect.digests import digest
+from mixer.analysis.inspect.distribution import distribution_of
+from mixer.analysis.inspect.duplicates import Part, find_overlaps
+from mixer.analysis.inspect.examples import Decoding, Piece, example_of
+from mixer.analysis.inspect.measures import Limits
+from mixer.analysis.inspect.measuring import measure
+from mixer.analysis.inspect.printable import text_of
+from mixer.analysis.inspect.reading import SampleReading, chosen_indices
+from mixer.analysis.inspect.tokens import num_learned, tokens_of
+from mixer.analysis.inspect.truncation import Truncation, truncation_of
+from mixer.mixture.stream import Stream
+from mixer.recipe.data.formats import Text
+from mixer.recipe.stream_recipe import BuiltStream
+from mixer.utils.printable import printable
 from tests.mixer.data.small_tokenizers import byte_level
 from tests.mixer.inspecting.sources import Breaking, Pairs, Streamed, plain, rows
 
@@ -162,7 +162,7 @@ def test_many_overlaps_are_counted_in_pieces(monkeypatch: pytest.MonkeyPatch) ->
     contents = np.repeat(np.arange(100, dtype=np.uint64), 3)
     parts = [Part("a", False, "samples", contents, True), Part("b", False, "samples", contents[:150], False)]
     whole = find_overlaps(parts)
-    monkeypatch.setattr("mixer.inspecting.duplicates._AT_ONCE", 7)
+    monkeypatch.setattr("mixer.analysis.inspect.duplicates._AT_ONCE", 7)
     assert find_overlaps(parts) == whole
     numbers = [(one.stream, one.other, one.num_samples, one.is_whole) for one in whole]
     assert numbers == [("a", "a", 200, True), ("a", "b", 150, False), ("b", "a", 150, False), ("b", "b", 100, False)]

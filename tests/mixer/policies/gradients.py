@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mixer.gradient_statistics import GradientStatistics
 from mixer.policies import Mixture, Observation
+from mixer.policies.gradient_statistics import GradientStatistics
 
 
 def mixture_of(weights: Sequence[float]) -> Mixture:

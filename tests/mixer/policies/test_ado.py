@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mixer.policies import ADO
-from mixer.policies.scaling_law import ScalingLaw
+from mixer.policies.shared.scaling_law import ScalingLaw
 from tests.mixer.policies.seen import NOTHING, mixture_of, seen
 
 OWN = [0.25, 0.75]

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.budget import Budget
-from mixer.clock import Clock
-from mixer.controller import Mixing
-from mixer.planner import Planner
+from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Clock
+from mixer.mixture.controller import Mixing
+from mixer.mixture.planner import Planner
+from mixer.mixture.stream import Stream
 from mixer.policies import Aioli, Decision, Floor, Hold, Smoothed, TrustRegion, WarmUp
-from mixer.policies.interactions import interactions_of, normalised, probe_mixture
-from mixer.stream import Stream
+from mixer.policies.shared.interactions import interactions_of, normalised, probe_mixture
 from replay.policies import ReplayRatio
 from tests.mixer.policies.losses import mixture, observe
 

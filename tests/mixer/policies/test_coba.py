@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer.policies import CoBa, Decision
-from mixer.policies.slopes import slopes_of
+from mixer.policies.shared.slopes import slopes_of
 from tests.mixer.policies.losses import mixture, observe
 
 

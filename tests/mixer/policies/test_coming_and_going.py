@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixer.gradient_statistics import GradientStatistics
 from mixer.policies import (
     Decision,
     Fixed,
@@ -23,6 +22,7 @@ from mixer.policies import (
     Smoothed,
     TrustRegion,
 )
+from mixer.policies.gradient_statistics import GradientStatistics
 from tests.mixer.policies.test_contract import MAKERS, NAMES, SIZES
 
 OWN = np.array([0.5, 0.0, 0.2, 0.3])

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixer.gradient_statistics import GradientStatistics
 from mixer.policies import (
     ADO,
     DWA,
@@ -44,6 +43,7 @@ from mixer.policies import (
     UniMax,
     WarmUp,
 )
+from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.policies.registry import built_in_policies
 
 NAMES = ("a", "b", "c", "d")

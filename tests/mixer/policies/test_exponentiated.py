@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.policies.exponentiated import exponentiated_step
-from mixer.policies.exponentiated_weights import ExponentiatedWeights
+from mixer.policies.shared.exponentiated import exponentiated_step
+from mixer.policies.shared.exponentiated_weights import ExponentiatedWeights
 
 NAN = float("nan")
 values_of_three = st.lists(

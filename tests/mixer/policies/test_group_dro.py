@@ -3,9 +3,9 @@ import json
 import numpy as np
 import pytest
 
-from mixer.planner import Planner
+from mixer.mixture.planner import Planner
+from mixer.mixture.stream import Stream
 from mixer.policies import GroupDRO
-from mixer.stream import Stream
 from tests.mixer.policies.seen import NOTHING, mixture_of, seen
 
 LN3 = float(np.log(3))

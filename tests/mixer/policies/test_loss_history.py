@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.policies.loss_history import LossHistory
+from mixer.policies.shared.loss_history import LossHistory
 
 
 def history_of(losses: list[float], max_points: int = 8) -> LossHistory:

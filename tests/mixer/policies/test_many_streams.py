@@ -5,7 +5,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mixer.gradient_statistics import GradientStatistics
 from mixer.policies import (
     ADO,
     Fixed,
@@ -20,6 +19,7 @@ from mixer.policies import (
     Uniform,
     UniMax,
 )
+from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.policies.registry import built_in_policies
 
 # Those without a default for everything.

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.policies.evidence import LEAST_MEASUREMENTS, Evidence
-from mixer.policies.objective_bound import ObjectiveBound
+from mixer.policies.shared.evidence import LEAST_MEASUREMENTS, Evidence
+from mixer.policies.shared.objective_bound import ObjectiveBound
 
 seeds = st.integers(0, 10_000)
 

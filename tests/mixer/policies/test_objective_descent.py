@@ -4,9 +4,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mixer.gradient_statistics import GradientStatistics
 from mixer.policies import DoGE, Mixture, ObjectiveDescent, Policy, RegularizedBalance, Uniform
 from mixer.policies.base import Observation
+from mixer.policies.gradient_statistics import GradientStatistics
 from tests.mixer.policies.gradients import measured, mixture_of
 
 NAN = float("nan")

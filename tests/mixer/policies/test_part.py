@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer.policies import Mixture, Observation
-from mixer.policies.part import part_of_mixture, part_of_observation
+from mixer.policies.shared.part import part_of_mixture, part_of_observation
 from tests.mixer.policies.gradients import measured
 
 MIXTURE = Mixture(("a", "b", "c", "d"), np.array([1, 2, 3, 4]), np.array([0.1, 0.2, 0.3, 0.4]), (1, 3), False)

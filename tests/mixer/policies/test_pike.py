@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.gradient_statistics import signal_and_noise
 from mixer.policies import BalancedPiKE, Decision, DoGE, PiKE
+from mixer.policies.gradient_statistics import signal_and_noise
 from tests.mixer.policies.gradients import measured, mixture_of, unmeasured_update
 
 NAN = np.nan

@@ -5,10 +5,10 @@ from importlib.metadata import EntryPoint
 import numpy as np
 import pytest
 
-from mixer import plugins
 from mixer.policies import Fixed, Function, LossChange, Mixture, Policy, Proportional, Uniform, WarmUp, registry
 from mixer.policies import __all__ as exported
 from mixer.policies.registry import PLUG_IN_GROUP, as_policy, built_in_policies, policy_classes
+from mixer.utils import entry_points as plugins
 
 MIXTURE = Mixture(("math", "code"), np.array([30, 10]), np.array([0.5, 0.5]))
 

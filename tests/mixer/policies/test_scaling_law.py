@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.policies.scaling_law import EXPONENTS, ScalingLaw, fit_scaling_law
+from mixer.policies.shared.scaling_law import EXPONENTS, ScalingLaw, fit_scaling_law
 
 LOG_AMOUNTS = np.log(np.linspace(4_000, 400_000, 48))
 

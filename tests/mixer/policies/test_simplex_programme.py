@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.policies.simplex_programme import RIDGE, minimise_quadratic, positive_part, project
+from mixer.policies.shared.simplex_programme import RIDGE, minimise_quadratic, positive_part, project
 
 seeds = st.integers(0, 10_000)
 sizes = st.integers(1, 8)

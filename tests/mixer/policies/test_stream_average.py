@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.policies.stream_average import StreamAverage
+from mixer.policies.shared.stream_average import StreamAverage
 
 values = st.one_of(st.floats(-10.0, 10.0), st.sampled_from([np.nan, np.inf, -np.inf, 1e300, -1.7e308]))
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixer.gradient_statistics import GradientStatistics
-from mixer.probe import GradientProbe
+from mixer.gradients.probe import GradientProbe
+from mixer.policies.gradient_statistics import GradientStatistics
 
 Batch = dict[str, Tensor]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from mixer.probe import GradientProbe
+from mixer.gradients.probe import GradientProbe
 from tests.mixer.probe.cases import IDS, build, language_case, opt, vector_case
 from tests.mixer.probe.reference import assert_equal, assert_same_gradients, expected_of, gradients_of, parameters_of
 

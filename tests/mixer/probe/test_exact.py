@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from mixer.probe import GradientProbe
-from mixer.probe import reading as reading_module
+from mixer.gradients.probe import GradientProbe
+from mixer.gradients.probe import reading as reading_module
 from tests.mixer.probe.cases import CASES, build
 from tests.mixer.probe.reference import (
     assert_equal,

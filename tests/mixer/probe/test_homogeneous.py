@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mixer.gradient_statistics import signal_and_noise
-from mixer.probe import GradientProbe
+from mixer.gradients.probe import GradientProbe
+from mixer.policies.gradient_statistics import signal_and_noise
 from tests.mixer.probe.cases import build, vector_case
 from tests.mixer.probe.reference import (
     Case,

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from mixer.gradient_statistics import GradientStatistics
-from mixer.probe import GradientProbe
+from mixer.gradients.probe import GradientProbe
+from mixer.policies.gradient_statistics import GradientStatistics
 from tests.mixer.probe.cases import build
 
 EXACT = {"mode": "exact"}

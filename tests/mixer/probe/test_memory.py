@@ -8,7 +8,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mixer.probe import GradientProbe
+from mixer.gradients.probe import GradientProbe
 from tests.mixer.probe.cases import Mlp, build, vector_case
 from tests.mixer.probe.reference import Case
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mixer.probe import GradientProbe
+from mixer.gradients.probe import GradientProbe
 from tests.mixer.probe.cases import IDS, build
 from tests.mixer.probe.reference import assert_equal, assert_near, expected_of, splits
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from mixer.probe import GradientProbe
+from mixer.gradients.probe import GradientProbe
 from tests.mixer.probe.cases import build, token_losses
 from tests.mixer.probe.reference import Case, assert_equal, assert_same_gradients, expected_of, gradients_of
 
@@ -141,7 +141,7 @@ class TestCompiled:
 
     @pytest.mark.parametrize("is_whole", [True, False])
     def test_the_probed_update_runs_uncompiled_and_later_ones_compiled_again(self, is_whole: bool, caplog) -> None:
-        from mixer.probe import eager
+        from mixer.gradients.probe import eager
 
         eager.logger.warning_once.cache_clear()
         case, num_runs = build("mlp"), []

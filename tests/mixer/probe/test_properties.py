@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.probe import GradientProbe
+from mixer.gradients.probe import GradientProbe
 from tests.mixer.probe.cases import Mlp, vector_case
 from tests.mixer.probe.reference import Case, assert_equal, expected_of, parameters_of, splits
 

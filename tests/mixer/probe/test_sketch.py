@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mixer.probe import GradientProbe
-from mixer.probe.sketch import Fold, Projection
+from mixer.gradients.probe import GradientProbe
+from mixer.gradients.probe.sketch import Fold, Projection
 from tests.mixer.probe.cases import build
 from tests.mixer.probe.reference import Case
 

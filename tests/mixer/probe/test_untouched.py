@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mixer.probe import GradientProbe
+from mixer.gradients.probe import GradientProbe
 from tests.mixer.probe.cases import Mlp, build
 from tests.mixer.probe.reference import Case, assert_equal, assert_same_gradients, expected_of, gradients_of
 
@@ -152,7 +152,7 @@ def test_an_update_that_is_not_probed_runs_the_plain_code(monkeypatch) -> None:
     case = build("mlp")
     probe = GradientProbe(case.model, 3)
     case.probed(probe)
-    from mixer.probe.captures import Capture
+    from mixer.gradients.probe.layers.captures import Capture
 
     def fail(*args: object) -> None:
         raise AssertionError("a layer was run by the probe")
@@ -187,7 +187,7 @@ def test_an_error_in_finish_leaves_the_model_untouched(monkeypatch) -> None:
     probe.start(case.stream_ids, case.items)
     case.loss().backward()
     with monkeypatch.context() as patch:
-        patch.setattr("mixer.probe.reading.Reading.close", lambda self: 1 / 0)
+        patch.setattr("mixer.gradients.probe.reading.Reading.close", lambda self: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             probe.finish()
     assert_untouched(case.model)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mixer.ledger import Ledger
+from mixer.ledger.ledger import Ledger
 from tests.mixer.measurements import measured
 
 EPOCH_SIZE = 1000

@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from mixer.report.gradient_tables import Cosines
-from mixer.report.run import Run
+from mixer.analysis.report.gradient_tables import Cosines
+from mixer.analysis.report.run import Run
 
 NUM_UPDATES = 240
 BATCH_SIZE = 32

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from mixer import FAMO, DoReMi, Policy
-from mixer.report import write_report
-from mixer.report.contents import points_per_line
-from mixer.report.plot import Plot
-from mixer.report.plots import compared_losses
-from mixer.report.run import Run, read_runs
+from mixer.analysis.report import write_report
+from mixer.analysis.report.contents import points_per_line
+from mixer.analysis.report.plot import Plot
+from mixer.analysis.report.plots import compared_losses
+from mixer.analysis.report.run import Run, read_runs
 from tests.mixer.comparing import build
 from tests.mixer.report.ledgers import write_run
 from tests.mixer.report.test_page import Page

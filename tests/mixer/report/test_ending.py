@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mixer.compare import comparison_table, summarise
-from mixer.ledger import Ledger
-from mixer.printing import print_json
-from mixer.report.ending import last_in_words, not_finite_since
-from mixer.report.plots import losses
-from mixer.report.run import Run
-from mixer.report.stream_table import stream_cells, stream_figures
+from mixer.analysis.report.ending import last_in_words, not_finite_since
+from mixer.analysis.report.plots import losses
+from mixer.analysis.report.run import Run
+from mixer.analysis.report.stream_table import stream_cells, stream_figures
+from mixer.ledger.ledger import Ledger
+from mixer.ledger.summary import comparison_table, summarise
+from mixer.utils.console import print_json
 from tests.mixer.report.ledgers import write_run
 from tests.mixer.report.runs import calm_run
 

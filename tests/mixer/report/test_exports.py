@@ -11,13 +11,13 @@ import plotly.graph_objects as go
 import pytest
 from PIL import Image
 
-from mixer.cli import main
-from mixer.ledger import Ledger
-from mixer.report.contents import read_report
-from mixer.report.exporting import file_name
-from mixer.report.pictures import for_paper, write_pictures
-from mixer.report.plot import Plot, panel
-from mixer.report.tables import write_tables
+from mixer.analysis.report.contents import read_report
+from mixer.analysis.report.exporting import file_name
+from mixer.analysis.report.pictures import for_paper, write_pictures
+from mixer.analysis.report.plot import Plot, panel
+from mixer.analysis.report.tables import write_tables
+from mixer.cli.entry import main
+from mixer.ledger.ledger import Ledger
 from tests.mixer.report.ledgers import write_run
 from tests.mixer.report.test_page import HOSTILE
 

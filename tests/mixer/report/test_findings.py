@@ -5,10 +5,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mixer.report.findings import Finding, changed, findings_of
-from mixer.report.findings.conflict import in_conflict
-from mixer.report.findings.finding import about_streams
-from mixer.report.run import Run
+from mixer.analysis.report.findings import Finding, changed, findings_of
+from mixer.analysis.report.findings.conflict import in_conflict
+from mixer.analysis.report.findings.finding import about_streams
+from mixer.analysis.report.run import Run
 from tests.mixer.report.runs import BATCH_SIZE, NUM_UPDATES, calm_run, cosines
 
 

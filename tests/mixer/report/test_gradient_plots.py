@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mixer.report.contents import points_per_line
-from mixer.report.measurements import axis_with_zero, log_axis, smoothed
-from mixer.report.plot import Panel
-from mixer.report.plots import gradient_cosines, gradient_norms, whole_gradient
-from mixer.report.run import Run, read_runs
+from mixer.analysis.report.contents import points_per_line
+from mixer.analysis.report.measurements import axis_with_zero, log_axis, smoothed
+from mixer.analysis.report.plot import Panel
+from mixer.analysis.report.plots import gradient_cosines, gradient_norms, whole_gradient
+from mixer.analysis.report.run import Run, read_runs
 from tests.mixer.measurements import measured
 from tests.mixer.report.ledgers import write_run
 

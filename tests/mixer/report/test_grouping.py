@@ -3,10 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mixer.report.contents import points_per_line, read_report
-from mixer.report.grouping import MOST_STREAMS, grouped, main_streams
-from mixer.report.plots import PLOTS
-from mixer.report.run import OTHERS, Run, read_runs, stream_names
+from mixer.analysis.report.contents import points_per_line, read_report
+from mixer.analysis.report.grouping import MOST_STREAMS, grouped, main_streams
+from mixer.analysis.report.plots import PLOTS
+from mixer.analysis.report.run import OTHERS, Run, read_runs, stream_names
 from tests.mixer.report.ledgers import write_run
 
 NAMES = tuple(f"stream-{number}" for number in range(30))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mixer import plugins
-from mixer.report import write_report
-from mixer.report.kinds import PLUG_IN_GROUP, Contents, ReportKind, kind_of
+from mixer.analysis.report import write_report
+from mixer.analysis.report.kinds import PLUG_IN_GROUP, Contents, ReportKind, kind_of
+from mixer.utils import entry_points as plugins
 from tests.mixer.report.ledgers import write_run
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mixer.report import write_report
-from mixer.report.page import write_page
-from mixer.report.plots import PLOTS
-from mixer.report.run import read_runs
+from mixer.analysis.report import write_report
+from mixer.analysis.report.page import write_page
+from mixer.analysis.report.plots import PLOTS
+from mixer.analysis.report.run import read_runs
 from tests.mixer.report.ledgers import write_run
 
 

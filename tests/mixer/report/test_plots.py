@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mixer.report.plot import Plot
-from mixer.report.plots import (
+from mixer.analysis.report.plot import Plot
+from mixer.analysis.report.plots import (
     PLOTS,
     batch_size,
     coverage,
@@ -16,9 +16,9 @@ from mixer.report.plots import (
     prefetch,
     timings,
 )
-from mixer.report.plots.losses import smoothed
-from mixer.report.plots.mixture import shares
-from mixer.report.run import Run, read_runs
+from mixer.analysis.report.plots.losses import smoothed
+from mixer.analysis.report.plots.mixture import shares
+from mixer.analysis.report.run import Run, read_runs
 from tests.mixer.report.ledgers import write_run
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from mixer.ledger import Ledger
-from mixer.report import write_report
-from mixer.report.run import read_runs, stream_names
-from mixer.report.summary import differing_streams, summary_rows
+from mixer.analysis.report import write_report
+from mixer.analysis.report.run import read_runs, stream_names
+from mixer.analysis.report.summary import differing_streams, summary_rows
+from mixer.ledger.ledger import Ledger
 from tests.mixer.report.ledgers import write_run
 
 

@@ -10,11 +10,11 @@ import torch
 from transformers import TrainingArguments
 
 from mixer import MixingTrainer, Policy
-from mixer.ledger import Ledger
-from mixer.model_recipe import ModelRecipe
-from mixer.recipe import Recipe
-from mixer.simulation import Simulated, simulate
-from mixer.stream_recipe import StreamRecipe
+from mixer.analysis.simulate import Simulated, simulate
+from mixer.ledger.ledger import Ledger
+from mixer.recipe.model_recipe import ModelRecipe
+from mixer.recipe.recipe import Recipe
+from mixer.recipe.stream_recipe import StreamRecipe
 from tests.helpers import VOCABULARY, Tokens, plain_options
 
 HERE = __name__

@@ -9,10 +9,10 @@ import pytest
 
 import mixer
 from mixer import Ledger, schedules
-from mixer.cli import main
-from mixer.explaining.explanation import explain
-from mixer.simulation import AssumedLosses
-from mixer.stream_recipe import StreamRecipe
+from mixer.analysis.explain.explanation import explain
+from mixer.analysis.simulate import AssumedLosses
+from mixer.cli.entry import main
+from mixer.recipe.stream_recipe import StreamRecipe
 from mixer.utils.files import read_json
 from tests.mixer.simulation.runs import assert_same, plan, three, train
 

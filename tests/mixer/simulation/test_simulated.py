@@ -13,14 +13,14 @@ import torch
 from rich.console import Console
 
 from mixer import Budget
-from mixer.losses import tokens_per_row
-from mixer.printing import print_json
-from mixer.simulation import Simulated, simulate
-from mixer.simulation import tokens as counting
-from mixer.simulation.ranks import of_ranks
-from mixer.simulation.screen import screen
-from mixer.simulation.tokens import tokens_of
-from mixer.stream_recipe import StreamRecipe
+from mixer.analysis.simulate import Simulated, simulate
+from mixer.analysis.simulate import tokens as counting
+from mixer.analysis.simulate.ranks import of_ranks
+from mixer.analysis.simulate.screen import screen
+from mixer.analysis.simulate.tokens import tokens_of
+from mixer.models.losses import tokens_per_row
+from mixer.recipe.stream_recipe import StreamRecipe
+from mixer.utils.console import print_json
 from tests.helpers import Tokens
 from tests.mixer.simulation.runs import HERE, recipe, stream, three
 

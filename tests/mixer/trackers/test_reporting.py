@@ -11,7 +11,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.integrations.integration_utils import TensorBoardCallback
 
 from mixer import MixingTrainer
-from mixer.trackers import reporting
+from mixer.ledger.trackers import reporting
 from tests.helpers import Tokens, arguments, build_model, three_streams
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from trl.trainer.utils import add_fused_lm_head
 
 from mixer import MixingSFTTrainer, Probing
-from mixer.probe import GradientProbe
+from mixer.gradients.probe import GradientProbe
 from tests.helpers import weights_of
 from tests.mixer.probe.reference import Case, assert_equal, assert_same_gradients, expected_of, gradients_of
 from tests.mixer.trl.cases import chats, completions, model_of, sft_arguments, tokenizer

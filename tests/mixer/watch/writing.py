@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.ledger import Ledger
+from mixer.ledger.ledger import Ledger
 
 
 def begin(folder: Path, num_streams: int, steps: int = 200) -> Ledger:

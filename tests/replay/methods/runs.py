@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from mixer import MixingTrainer
-from mixer.method import Method, Run, Trained
-from mixer.step import Update
+from mixer.loading.step import Update
+from mixer.trainer.method import Method, Run, Trained
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import arguments, weights_of
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from replay import ReplayBuffer
-from replay.features import extract_features
+from replay.feeding.features import extract_features
 from tests.helpers import Tokens, build_model
 from tests.replay.methods.runs import Classifier, Points, make_trainer
 

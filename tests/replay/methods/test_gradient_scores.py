@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import DataCollatorWithFlattening
 
-import replay.gradient_scores
+import replay.feeding.gradient_scores
 from mixer import MixingTrainer
 from replay import InMemory, ReplayBuffer, ReplayRatio
 from replay.selection import GradientDiversity
@@ -27,7 +27,7 @@ def _gradient(model: torch.nn.Module, row: dict[str, torch.Tensor]) -> torch.Ten
 def test_scores_are_the_largest_cosines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_rows: int, kind: str
 ) -> None:
-    monkeypatch.setattr(replay.gradient_scores, "_MOST_ROWS", most_rows)
+    monkeypatch.setattr(replay.feeding.gradient_scores, "_MOST_ROWS", most_rows)
     data: Any = Points() if kind == "points" else Tokens(60, 1)
     model = Classifier() if kind == "points" else build_model("llama").double()
     buffer = ReplayBuffer(20, GradientDiversity(num_compared=4))

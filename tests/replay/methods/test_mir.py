@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from mixer import MixingTrainer
-from mixer.step import Update
+from mixer.loading.step import Update
 from replay import InMemory, ReplayBuffer, ReplayRatio
 from replay.retrieval import MIR, Uniform
 from tests.helpers import Tokens, arguments, build_model, weights_of

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mixer.mixture.weights import MixtureWeights
 from mixer.policies import (
     Decision,
     Fixed,
@@ -23,8 +24,7 @@ from mixer.policies import (
     TrustRegion,
     Uniform,
 )
-from mixer.policies.part import part_of_mixture
-from mixer.weights import MixtureWeights
+from mixer.policies.shared.part import part_of_mixture
 from replay.policies import ForgettingAware, ReplayPolicy, ReplayRatio, Spaced
 from tests.replay.policies.updates import MEMORIES, MIXED, OTHERS, one_memory, random_update, shown
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mixer.mixture.stream import Stream
 from mixer.policies import Fixed, LossChange, Mixture, Scheduled, Uniform
-from mixer.stream import Stream
 from replay.policies import ReplayRatio
 from tests.replay.policies.updates import MEMORIES, MIXED, OTHERS, one_memory, run_planned, shown
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from mixer.gradient_statistics import GradientStatistics
-from mixer.planner import Planner
+from mixer.mixture.planner import Planner
+from mixer.mixture.stream import Stream
 from mixer.policies import Decision, Mixture, Observation, Policy
-from mixer.stream import Stream
+from mixer.policies.gradient_statistics import GradientStatistics
 
 # Memories stand between the others, so that a mix-up of indices shows.
 MIXED = Mixture(

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from replay.random_numbers import RandomNumbers, scaled
 from replay.selection import KeyedReservoir, Offers, Reservoir, Selection, merge_keyed
+from replay.shared.random_numbers import RandomNumbers, scaled
 from tests.replay.selection.offering import Slots
 
 CAPACITY, TOTAL, NUM_KEYS = 4, 40, 6_000

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from replay.random_numbers import RandomNumbers, scaled
 from replay.selection import KeyedReservoir, Offers, Reservoir
+from replay.shared.random_numbers import RandomNumbers, scaled
 from tests.replay.selection.offering import BY_TASK, MAKERS, Slots, offers_of
 
 CHOICES = {

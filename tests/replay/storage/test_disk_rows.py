@@ -249,7 +249,7 @@ _MANY = """
 import sys
 from pathlib import Path
 import numpy as np
-from replay.entries import Entries
+from replay.memory.entries import Entries
 from replay.storage import DiskRows, Row
 
 def anonymous():

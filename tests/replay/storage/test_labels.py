@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import Subset
 
-from replay.sources import Sources, addresses
+from replay.memory.sources import Sources, addresses
 from replay.storage.labels import Labels, read_labels
 
 LABELS = np.arange(10_000) % 7

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from tasks.continual import ContinualRun
+from tasks.continual.continual import ContinualRun
 from tasks.heads import Growing
 from tasks.mlp import mlp
 from tasks.sequences import blurry

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from replay import ReplayBuffer
-from tasks.continual import ContinualRun
+from tasks.continual.continual import ContinualRun
 from tasks.mlp import mlp
 from tasks.sequences import by_class
 from tasks.sources import Arrays

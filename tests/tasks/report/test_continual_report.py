@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from mixer import plugins
-from mixer.cli import main
-from mixer.ledger import Ledger
-from mixer.report import write_report
-from tasks.score_matrix import ScoreMatrix
+from mixer.analysis.report import write_report
+from mixer.cli.entry import main
+from mixer.ledger.ledger import Ledger
+from mixer.utils import entry_points as plugins
+from tasks.metrics.score_matrix import ScoreMatrix
 from tests.mixer.report.ledgers import write_run
 from tests.mixer.report.test_page import Page
 from tests.tasks.report.runs import CLASSES_PER_TASK, train

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.report.forgetting import forgetting_curves, forgotten
 from tasks.report.learning_curves import learning_curves
-from tasks.score_matrix import ScoreMatrix
 from tests.tasks.scores import CURVES, NAN, R, matrix_of
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.report.heat_map import heat_map
 from tasks.report.scores import write_scores
-from tasks.score_matrix import ScoreMatrix
 
 NAMES = ("digits 0 and 1", "digits 2 and 3")
 

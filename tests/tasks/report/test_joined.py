@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mixer.ledger import Ledger
-from mixer.report.plots.mixture import mixture
+from mixer.analysis.report.plots.mixture import mixture
+from mixer.ledger.ledger import Ledger
 from tasks.report.joined import joined_run, task_ends
 from tasks.report.training import training_loss
 from tests.mixer.report.ledgers import write_run

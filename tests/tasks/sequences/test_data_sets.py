@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Subset
 
-from mixer.reader import ColumnReader
+from mixer.loading.reader import ColumnReader
 from replay import ReplayBuffer
 from replay.storage.labels import read_labels
 from tasks.sequences import Permutation, Picked, Relabelled, Rotation, Transformed, pick, relabel

@@ -8,7 +8,7 @@ import pytest
 import torch
 from jsonargparse import ArgumentParser
 
-from tasks.continual_recipe import ContinualRecipe
+from tasks.recipe import ContinualRecipe
 from tasks.sequences import joined, text_domains
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "continual_text.yaml"

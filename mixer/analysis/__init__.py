@@ -1,0 +1,1 @@
+"""Studies of runs and data: inspect, simulate, fit, DoReMi, explain, report and watch."""

@@ -1,0 +1,1 @@
+"""DoReMi: mixture weights from two small runs."""

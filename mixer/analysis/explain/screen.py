@@ -1,0 +1,165 @@
+"""An explanation on one screen."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from mixer.analysis.explain.explanation import Explanation
+from mixer.analysis.explain.levels import Level
+
+_MAX_STREAMS = 5
+_MAX_COLUMNS = 6
+_WORDS = {
+    "policy_weight": "decided",
+    "tokens_per_sample": "tokens/sample",
+    "weight": "share",
+    "loss_weight": "of loss",
+    "norm": "|g|",
+    "squared_norm": "|g|² true",
+    "excess_loss": "excess",
+    "loss_after": "after",
+}
+
+
+def screen(explanation: Explanation) -> RenderableType:
+    """Lays an explanation out.
+
+    Args:
+        explanation: The explanation.
+
+    Returns:
+        What fits 80 columns by 40 lines with up to five streams; of more, those whose shares are furthest from equal
+        ones.
+    """
+    shown = _chosen(explanation)
+    parts: list[RenderableType] = [
+        Text(
+            f"Update {explanation.step} of {explanation.run}, {explanation.progress:.1%} done, {explanation.policy}",
+            style="bold",
+        ),
+        Text(explanation.notes[0]),
+    ]
+    if not explanation.observed.columns.empty:
+        evaluated = "" if explanation.evaluated_at is None else f", evaluation after {explanation.evaluated_at}"
+        measured = "" if explanation.measured_at is None else f", gradients of {explanation.measured_at}"
+        title = f"1 What update {explanation.step - 1} showed{evaluated}{measured}"
+        parts += _table(title, explanation.observed.loc[shown])
+    parts += _decided(explanation.levels, shown)
+    weights = explanation.weights.loc[shown]
+    plain = [name for name in ("tokens_per_sample", "loss_weight") if _says_nothing(weights[name])]
+    joined = pd.concat([weights.drop(columns=plain), explanation.counts.loc[shown]], axis=1)
+    title = f"3 From the decision to the counts: owed = share * {explanation.total} + carried"
+    parts += _table(title, joined.drop(columns="asked"))
+    parts += [Text(note) for note in explanation.notes[1:]]
+    parts.append(_size(explanation))
+    if len(shown) < len(explanation.weights):
+        parts.append(Text(f"{len(explanation.weights) - len(shown)} more streams are in --json."))
+    return Group(*parts)
+
+
+def _chosen(explanation: Explanation) -> list[str]:
+    """Names the streams to show: all, or those whose share is furthest from an equal one."""
+    shares = explanation.weights["weight"].fillna(0.0)
+    if len(shares) <= _MAX_STREAMS:
+        return list(shares.index)
+    far = (shares - 1 / len(shares)).abs().sort_values(ascending=False, kind="stable").index[:_MAX_STREAMS]
+    return [name for name in shares.index if name in set(far)]
+
+
+def _decided(levels: Sequence[Level], shown: Sequence[str]) -> list[RenderableType]:
+    """Lays out the terms of the innermost policy, and in a second table what each wrapper made of its decision."""
+    if not levels:
+        return []
+    inner = levels[0]
+    by_stream = {name: term for name, term in inner.terms.items() if np.shape(term) == (len(inner.names),)}
+    numbers = [f"{name} {_number(term)}" for name, term in inner.terms.items() if np.ndim(term) == 0]
+    columns = {**dict(list(by_stream.items())[:_MAX_COLUMNS]), **_weights(inner, "")}
+    beside = f" ({', '.join(numbers[:_MAX_COLUMNS])})" if numbers else ""
+    parts = _table(f"2 {inner.name} decides{beside}", _frame(columns, inner, shown))
+    if len(levels) > 1:
+        made = [_frame(_weights(level, level.name), level, shown) for level in levels[1:]]
+        parts += _table("  which is made into", pd.concat(made, axis=1).reindex(list(shown)))
+    return parts
+
+
+def _weights(level: Level, name: str) -> dict[str, Any]:
+    decision = level.decision
+    columns = {name or "→ weight": decision.weights / np.sum(decision.weights)}
+    if decision.loss_weights is not None:
+        columns[f"{name or '→'} of loss"] = decision.loss_weights
+    if decision.additional is not None:
+        columns[f"{name or '→'} on top"] = decision.additional
+    return columns
+
+
+def _frame(columns: Mapping[str, Any], level: Level, shown: Sequence[str]) -> pd.DataFrame:
+    frame = pd.DataFrame(columns, index=list(level.names))
+    return frame.loc[[name for name in shown if name in frame.index]]
+
+
+def _size(explanation: Explanation) -> Text:
+    size = explanation.size
+    before = "" if size.before is None or size.before == size.asked else f" (before: {size.before})"
+    part = "" if size.total == size.asked else f", of which {size.total} were left or came with those on top"
+    factor = "" if size.learning_rate_factor == 1.0 else f", learning rate times {_number(size.learning_rate_factor)}"
+    return Text(f"4 Batch size {size.asked}{before}{part} by {size.schedule}{factor}. {size.note}")
+
+
+def _says_nothing(column: pd.Series) -> bool:
+    return bool(column.isna().all() or (column.name == "loss_weight" and (column == 1.0).all()))
+
+
+def _table(title: str, frame: pd.DataFrame) -> list[RenderableType]:
+    frame = frame[[name for name in frame.columns if not frame[name].isna().all()]]
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    table.add_column("stream", overflow="ellipsis", no_wrap=True, max_width=16)
+    for name in frame.columns:
+        table.add_column(_WORDS.get(name, name), justify="right", overflow="fold", max_width=13)
+    for name, *values in frame.itertuples():
+        table.add_row(str(name), *(_number(value) for value in values))
+    return [Text(title, style="bold"), table]
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, int | np.integer):
+        return f"{value:,}"
+    if not math.isfinite(value):
+        return "-" if math.isnan(value) else str(value)
+    if float(value).is_integer() and abs(value) < 1e9:
+        return f"{int(value):,}"
+    return f"{value:.4f}" if 1e-3 <= abs(value) < 1e4 else f"{value:.3g}"
+
+
+def as_json(explanation: Explanation) -> Mapping[str, Any]:
+    """Gives an explanation as plain data.
+
+    Args:
+        explanation: The explanation.
+
+    Returns:
+        What `print_json` writes: the same parts, one entry a stream in each table.
+    """
+    tables = {
+        name: getattr(explanation, name).reset_index(names="stream") for name in ("observed", "weights", "counts")
+    }
+    levels = [
+        {
+            "policy": level.name,
+            "streams": list(level.names),
+            "terms": level.terms,
+            "weights": level.decision.weights / np.sum(level.decision.weights),
+            "loss_weights": level.decision.loss_weights,
+            "additional": level.decision.additional,
+        }
+        for level in explanation.levels
+    ]
+    plain = {name: value for name, value in vars(explanation).items() if name not in tables}
+    return {**plain, "size": vars(explanation.size), "levels": levels, **tables}

@@ -1,0 +1,43 @@
+"""What is conspicuous about a run: rules that each give a sentence with the figure that says so."""
+
+from collections.abc import Callable, Sequence
+
+from mixer.analysis.report.findings.changed import changed
+from mixer.analysis.report.findings.conflict import in_conflict
+from mixer.analysis.report.findings.finding import Finding
+from mixer.analysis.report.findings.learning import getting_worse, no_longer_learning, overfitting
+from mixer.analysis.report.findings.not_finite import not_finite
+from mixer.analysis.report.findings.repeated import over_repeated
+from mixer.analysis.report.findings.skipped import skipped
+from mixer.analysis.report.findings.starved import starved
+from mixer.analysis.report.findings.time_spent import loading_bound, probing_bound, unforeseen
+from mixer.analysis.report.run import Run
+
+# In the order of the page: the gravest first.
+_RULES: tuple[Callable[[Run], Finding | None], ...] = (
+    not_finite,
+    skipped,
+    starved,
+    over_repeated,
+    overfitting,
+    getting_worse,
+    no_longer_learning,
+    in_conflict,
+    loading_bound,
+    unforeseen,
+    probing_bound,
+)
+
+__all__ = ["Finding", "changed", "findings_of"]
+
+
+def findings_of(runs: Sequence[Run]) -> list[Finding]:
+    """Asks all rules about all runs.
+
+    Args:
+        runs: The runs.
+
+    Returns:
+        What was found, run by run; empty where nothing is conspicuous.
+    """
+    return [found for run in runs for rule in _RULES if (found := rule(run)) is not None]

@@ -1,0 +1,140 @@
+"""Streams that are learned no more, or unlearned."""
+
+import numpy as np
+import pandas as pd
+
+from mixer.analysis.report.findings.finding import Finding, about_streams
+from mixer.analysis.report.run import Run
+from mixer.utils.arrays import FloatArray
+
+# Not judged before this part of the budget is used: a learning rate that warms up teaches nothing yet.
+_LEAST_PROGRESS = 0.2
+# A fall of the loss by less than this part of it is none.
+_LEAST_FALL = 0.005
+_FEWEST_EVALUATIONS = 4
+# Of training losses the last third counts, halved; of fewer updates a half has no reliable mean.
+_PART_OF_UPDATES, _FEWEST_UPDATES, _DEVIATIONS = 1 / 3, 30, 2.0
+# A validation loss has risen if it ends by this part above its least, and so many evaluations since then were worse.
+_LEAST_RISE, _FEWEST_WORSE = 0.02, 2
+# Nor is a rise taken for one within so many deviations of the noise, which so many evaluations tell.
+_NOISE_DEVIATIONS, _FEWEST_FOR_NOISE = 4.0, 8
+# The training loss fell meanwhile if it is lower by this part, by means over a tenth of the updates.
+_LEAST_TRAINING_FALL, _WINDOW = 0.01, 0.1
+
+
+def overfitting(run: Run) -> Finding | None:
+    """Finds streams whose validation loss has risen since its least while their training loss fell.
+
+    Args:
+        run: The run.
+
+    Returns:
+        The finding, or `None`.
+    """
+    told = {name: text for name, (text, falls) in _risen(run).items() if falls}
+    return about_streams("overfitting", run.name, told, "The validation loss rises while the training loss falls")
+
+
+def getting_worse(run: Run) -> Finding | None:
+    """Finds evaluation sets whose loss has risen since its least without a training loss that fell.
+
+    Args:
+        run: The run.
+
+    Returns:
+        The finding, or `None`.
+    """
+    told = {name: text for name, (text, falls) in _risen(run).items() if not falls}
+    return about_streams("getting worse", run.name, told, "The validation loss rises")
+
+
+def no_longer_learning(run: Run) -> Finding | None:
+    """Finds streams in the mixture whose validation loss, or else training loss, has stopped falling.
+
+    Args:
+        run: The run.
+
+    Returns:
+        The finding, or `None`.
+    """
+    told, risen = {}, _risen(run)
+    for name in dict.fromkeys([*run.streams, *run.evaluations]) if _is_judged(run) else ():
+        rows, evaluations = run.streams.get(name), run.evaluations.get(name)
+        if name in risen or (rows is not None and not rows["there"].iloc[-1]):
+            continue
+        text = _validation_stalls(evaluations) if evaluations is not None else _training_stalls(run.streams[name])
+        if text:
+            told[name] = f"{name}, {text}"
+    return about_streams("no longer learning", run.name, told, "A loss has stopped falling")
+
+
+def _is_judged(run: Run) -> bool:
+    return float(run.clock["progress"].iloc[-1]) >= _LEAST_PROGRESS
+
+
+def _risen(run: Run) -> dict[str, tuple[str, bool]]:
+    """By name of the evaluation set: the words, and whether the training loss fell meanwhile."""
+    found = {}
+    for name, rows in run.evaluations.items() if _is_judged(run) else ():
+        losses = rows["loss"].to_numpy()
+        if not np.isfinite(losses).all():
+            continue
+        best = int(losses.argmin())
+        bar = losses[best] + max(_LEAST_RISE * abs(losses[best]), _NOISE_DEVIATIONS * _noise(losses))
+        if losses[-1] > bar and int((losses[best + 1 :] > bar).sum()) >= _FEWEST_WORSE:
+            stream = run.streams.get(name)
+            left = "" if stream is None or stream["there"].iloc[-1] else " after it left"
+            text = f"{name}{left} from {losses[best]:.3f} at step {rows['step'].iloc[best]:,} to {losses[-1]:.3f}"
+            found[name] = text, _training_fell(stream, int(rows["step"].iloc[best]))
+    return found
+
+
+def _noise(losses: FloatArray) -> float:
+    """Estimates the deviation of single evaluations from their trend, by how it bends from one to the next."""
+    if len(losses) < _FEWEST_FOR_NOISE:
+        return 0.0
+    # The median of the size of a normal variable is 0.6745 deviations, and a second difference has six variances.
+    return float(np.median(np.abs(np.diff(losses, 2))) / 0.6745 / np.sqrt(6.0))
+
+
+def _training_fell(rows: pd.DataFrame | None, since: int) -> bool:
+    if rows is None:
+        return False
+    rows = rows[np.isfinite(rows["loss"])]
+    window = max(1, int(_WINDOW * len(rows)))
+    before, after = rows[rows["step"] <= since].iloc[-window:], rows[rows["step"] > since].iloc[-window:]
+    if before.empty or after.empty:
+        return False
+    first, last = (_mean_and_error(part)[0] for part in (before, after))
+    return last < first - _LEAST_TRAINING_FALL * abs(first)
+
+
+def _validation_stalls(rows: pd.DataFrame) -> str:
+    losses = rows["loss"].to_numpy()
+    if len(losses) < _FEWEST_EVALUATIONS or not np.isfinite(losses).all():
+        return ""
+    first, second = (float(half.min()) for half in np.array_split(losses, 2))
+    if first - second >= _LEAST_FALL * abs(first):
+        return ""
+    return f"validation loss {first:.3f} at best in the first half of the evaluations and {second:.3f} in the second"
+
+
+def _training_stalls(rows: pd.DataFrame) -> str:
+    rows = rows[np.isfinite(rows["loss"])]
+    half = int(_PART_OF_UPDATES * len(rows)) // 2
+    if half < _FEWEST_UPDATES:
+        return ""
+    (first, first_error), (second, second_error) = map(
+        _mean_and_error, (rows.iloc[-2 * half : -half], rows.iloc[-half:])
+    )
+    if first - second + _DEVIATIONS * np.hypot(first_error, second_error) >= _LEAST_FALL * abs(first):
+        return ""
+    return f"training loss {first:.3f} and then {second:.3f} in the halves of the last third"
+
+
+def _mean_and_error(rows: pd.DataFrame) -> tuple[float, float]:
+    """Gives the mean loss of an item, and its standard error from how much updates differ."""
+    items, losses = rows["items"].to_numpy(dtype=np.float64), rows["loss"].to_numpy()
+    shares = items / items.sum()
+    mean = float(shares @ losses)
+    return mean, float(np.sqrt((shares**2) @ (losses - mean) ** 2))

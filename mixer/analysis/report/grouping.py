@@ -1,0 +1,103 @@
+"""Of very many streams the main ones by themselves, and the others as one, so that pages stay readable."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from mixer.analysis.report.run import OTHERS, Run, stream_names
+
+# More colours cannot be told apart, and more panels are not looked at.
+MOST_STREAMS = 12
+
+
+def main_streams(runs: Sequence[Run], conspicuous: Sequence[str]) -> list[str]:
+    """Chooses the streams and evaluation sets that are shown by themselves.
+
+    Args:
+        runs: The runs.
+        conspicuous: Those that come before all others.
+
+    Returns:
+        Names in the order of the runs: all of them if there are few enough, else the conspicuous ones and those that
+        have the greatest share of the samples in any run.
+    """
+    names = list(dict.fromkeys([*stream_names(runs), *(name for run in runs for name in run.evaluations)]))
+    if len(names) <= MOST_STREAMS:
+        return names
+    shares = dict.fromkeys(names, 0.0)  # the greatest in any run: runs may be of very different lengths
+    for run in runs:
+        counts = {name: int(rows["count"].sum()) for name, rows in run.streams.items()}
+        total = sum(counts.values()) or 1
+        shares |= {name: max(shares[name], count / total) for name, count in counts.items()}
+    first = [name for name in dict.fromkeys(conspicuous) if name in shares]
+    ranked = dict.fromkeys([*first, *sorted(names, key=shares.__getitem__, reverse=True)])
+    chosen = set(list(ranked)[: MOST_STREAMS - 1])
+    return [name for name in names if name in chosen]
+
+
+def grouped(run: Run, main: Collection[str]) -> Run:
+    """Puts all other streams into one.
+
+    Args:
+        run: The run.
+        main: Names of the streams and evaluation sets that stay.
+
+    Returns:
+        The run, with a stream and an evaluation set of all others; what was measured of their gradients is left out,
+        and so are their metrics.
+    """
+    rest = {name: rows for name, rows in run.streams.items() if name not in main}
+    evaluated = [rows for name, rows in run.evaluations.items() if name not in main]
+    return replace(
+        run,
+        streams={**_of(run.streams, main), **({OTHERS: _one_stream(rest, run.clock)} if rest else {})},
+        evaluations={**_of(run.evaluations, main), **({OTHERS: _mean_losses(evaluated)} if evaluated else {})},
+        metrics=_of(run.metrics, main),
+        comparisons=_of(run.comparisons, main),
+        gradients=_of(run.gradients, main),
+        memories={name: _one_source(rows, main) for name, rows in run.memories.items()},
+    )
+
+
+def _of(parts: Mapping[str, pd.DataFrame], main: Collection[str]) -> dict[str, pd.DataFrame]:
+    return {name: rows for name, rows in parts.items() if name in main}
+
+
+def _one_stream(streams: Mapping[str, pd.DataFrame], clock: pd.DataFrame) -> pd.DataFrame:
+    """Adds streams up, update by update."""
+    num_updates = len(clock)
+    sums = {name: np.zeros(num_updates) for name in ("weight", "count", "items", "loss", "seen", "covered", "there")}
+    size = 0.0
+    for rows in streams.values():
+        place = np.searchsorted(clock["step"].to_numpy(), rows["step"].to_numpy())
+        last = rows.iloc[-1]
+        num_samples = last["seen"] / last["passes"] if last["seen"] else 0.0
+        size += num_samples
+        columns = {name: rows[name].to_numpy() for name in ("weight", "count", "items", "there")}
+        columns["loss"] = np.where(rows["items"] > 0, rows["loss"] * rows["items"], 0.0)
+        columns["seen"] = np.diff(rows["seen"].to_numpy(), prepend=0)
+        columns["covered"] = np.diff(rows["coverage"].to_numpy() * num_samples, prepend=0.0)
+        for name, values in columns.items():
+            sums[name][place] += values
+    with np.errstate(invalid="ignore", divide="ignore"):  # an update may have no item of these streams
+        loss = sums["loss"] / np.where(sums["items"] > 0, sums["items"], np.nan)
+        passes, coverage = (np.cumsum(sums[name]) / size for name in ("seen", "covered"))
+    columns = {"weight": sums["weight"], "count": sums["count"], "items": sums["items"], "loss": loss}
+    columns |= {"seen": np.cumsum(sums["seen"]), "coverage": coverage, "passes": passes, "there": sums["there"] > 0}
+    return clock[["step", "epoch", "samples"]].assign(**columns)
+
+
+def _mean_losses(evaluations: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    means = pd.concat(evaluations).groupby("step", as_index=False)
+    return means[["epoch", "samples", "loss"]].mean()
+
+
+def _one_source(rows: pd.DataFrame, main: Collection[str]) -> pd.DataFrame:
+    last = rows.groupby("source", sort=False)["entries"].last()
+    kept = set(last.nlargest(MOST_STREAMS).index) if len(last) > MOST_STREAMS else set(last.index)
+    if len(kept) == len(last):
+        return rows
+    sources = rows["source"].where(rows["source"].isin(kept), OTHERS)
+    return rows.assign(source=sources).groupby(["step", "epoch", "samples", "source"], as_index=False, sort=False).sum()

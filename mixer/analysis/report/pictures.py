@@ -1,0 +1,141 @@
+"""Each panel of a report as a picture for a paper."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from mixer.analysis.report.exporting import file_name, made_folder
+from mixer.analysis.report.plot import Plot, label
+
+PICTURE_FORMATS = ("png", "svg", "pdf")
+
+_WIDTH_PIXELS, _HEIGHT_PIXELS = 720, 440
+_SCALE = 2  # of pixels, in formats that have them: sharp in print
+_INK, _PAPER = "#1c1f24", "#ffffff"
+_CORNER_PART = 0.4  # of the axes: about what a legend takes
+_FEWEST_IN_LEGEND = 2
+
+
+def check_pictures(picture_format: str) -> None:
+    """Checks that pictures can be drawn here.
+
+    Args:
+        picture_format: One of `PICTURE_FORMATS`.
+
+    Raises:
+        ValueError: If the format is another, or what draws them is not installed.
+    """
+    if picture_format not in PICTURE_FORMATS:
+        raise ValueError(f"picture_format must be one of {', '.join(PICTURE_FORMATS)}, found {picture_format!r}.")
+    if find_spec("kaleido") is None or find_spec("choreographer") is None:  # the old kaleido needs no choreographer
+        raise ValueError(
+            "pictures are drawn by kaleido 1.0 or later, which is not installed: "
+            "pip install 'adaptive-mixer[pictures]'."
+        )
+
+
+def write_pictures(plots: Sequence[Plot], folder: str | Path, picture_format: str = "png") -> list[Path]:
+    """Writes each panel as a file of its own, with a legend, on white.
+
+    Args:
+        plots: The plots.
+        folder: Where they go; made if it is not there. Files of the same name are replaced.
+        picture_format: One of `PICTURE_FORMATS`.
+
+    Returns:
+        Paths of the pictures, named after plot and panel.
+
+    Raises:
+        ValueError: If the format is unknown, the folder is a file, or kaleido or a browser for it is not installed.
+    """
+    check_pictures(picture_format)
+    target = made_folder(folder, "pictures")
+    figures: dict[str, go.Figure] = {}
+    for plot in plots:
+        for panel in plot.panels:
+            title = plot.title if panel.title == plot.title else f"{plot.title}: {panel.title}"
+            figures[file_name(title, figures)] = for_paper(panel.figure, title)
+    paths = [target / f"{name}.{picture_format}" for name in figures]
+    _draw(
+        [
+            {"fig": figure.to_dict(), "path": str(path), "opts": _options(figure, picture_format)}
+            for figure, path in zip(figures.values(), paths, strict=True)
+        ]
+    )
+    return paths
+
+
+def for_paper(figure: go.Figure, title: str) -> go.Figure:
+    """Gives a figure what it has from the page when it is in it: ground, ink, a title and a legend.
+
+    Args:
+        figure: The figure of a panel; it is left as it is.
+        title: What it shows.
+
+    Returns:
+        The figure for a paper.
+    """
+    drawn = go.Figure(figure)
+    for trace in drawn.data:
+        if isinstance(trace, go.Scatter):  # pale lines belong to one that has a place in the legend
+            trace.showlegend = trace.opacity is None and trace.hoverinfo != "skip"
+    in_legend = sum(isinstance(trace, go.Scatter) and bool(trace.showlegend) for trace in drawn.data)
+    drawn.update_layout(
+        title={"text": label(title), "font": {"size": 15}, "x": 0.02, "xanchor": "left"},
+        font={"family": "Arial, Helvetica, sans-serif", "size": 13, "color": _INK},
+        paper_bgcolor=_PAPER,
+        plot_bgcolor=_PAPER,
+        showlegend=in_legend >= _FEWEST_IN_LEGEND,
+        legend={**_emptiest_corner(drawn), "bgcolor": "rgba(255,255,255,0.75)", "tracegroupgap": 0},
+        margin={"l": 60, "r": 20, "t": 50, "b": 55},
+        height=max(_HEIGHT_PIXELS, drawn.layout.height or 0),
+        width=_WIDTH_PIXELS,
+    )
+    return drawn
+
+
+def _emptiest_corner(figure: go.Figure) -> dict[str, Any]:
+    """Finds the corner in which a legend hides fewest points."""
+    lines = [trace for trace in figure.data if isinstance(trace, go.Scatter) and len(trace.x)]
+    if not lines:
+        return {}
+    places = []
+    for values in (np.concatenate([line[axis] for line in lines]).astype(np.float64) for axis in ("x", "y")):
+        spread = np.nanmax(values) - np.nanmin(values)
+        places.append((values - np.nanmin(values)) / (spread or 1.0))
+    x, y = places
+    corners = {
+        ("right", "top"): (x > 1 - _CORNER_PART) & (y > 1 - _CORNER_PART),
+        ("left", "top"): (x < _CORNER_PART) & (y > 1 - _CORNER_PART),
+        ("right", "bottom"): (x > 1 - _CORNER_PART) & (y < _CORNER_PART),
+        ("left", "bottom"): (x < _CORNER_PART) & (y < _CORNER_PART),
+    }
+    side, end = min(corners, key=lambda corner: int(corners[corner].sum()))
+    return {
+        "x": 0.99 if side == "right" else 0.01,
+        "y": 0.99 if end == "top" else 0.01,
+        "xanchor": side,
+        "yanchor": end,
+    }
+
+
+def _options(figure: go.Figure, picture_format: str) -> dict[str, Any]:
+    return {"format": picture_format, "width": _WIDTH_PIXELS, "height": figure.layout.height, "scale": _SCALE}
+
+
+def _draw(specifications: list[dict[str, Any]]) -> None:
+    import kaleido  # type: ignore[import-untyped]  # an extra of its own
+    from kaleido.errors import ChromeNotFoundError  # type: ignore[import-untyped]
+
+    try:
+        # Formulas are looked for in names otherwise, by a script from the network.
+        kaleido.write_fig_from_object_sync(specifications, kopts={"mathjax": False})
+    except ChromeNotFoundError:
+        raise ValueError(
+            "pictures are drawn by Chrome or Chromium, which was not found: install one so that it is on the PATH, "
+            "name its program by the variable BROWSER_PATH, or run `plotly_get_chrome`, which downloads one."
+        ) from None

@@ -1,0 +1,55 @@
+"""Where the time of an update goes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from mixer.analysis.report.plot import Panel, Plot, line, panel
+from mixer.analysis.report.run import Run
+from mixer.analysis.report.thinning import averaged
+
+_PARTS = {"train_seconds": "training", "load_seconds": "loading", "probe_seconds": "measuring gradients"}
+_COLOURS = {"training": "#3b82c4", "loading": "#e07b39", "measuring gradients": "#8a6fd1"}
+# The first updates warm up: an axis up to them would press all others flat.
+_SHOWN_QUANTILE, _HEADROOM = 0.98, 1.25
+
+
+def timings(runs: Sequence[Run], most_points: int) -> Plot:
+    """Plots the seconds of an update of the main rank, stacked, a panel a run.
+
+    Args:
+        runs: The runs.
+        most_points: Greatest number of points a line.
+
+    Returns:
+        The plot: an area each for loading, training and measuring gradients.
+    """
+    end = max(run.clock["epoch"].max() for run in runs)
+    is_measured = any(run.updates["probe_seconds"].any() for run in runs)
+    parts = [column for column in _PARTS if column != "probe_seconds" or is_measured]
+    timed = {run.name: averaged(run.updates, parts, most_points) for run in runs if len(run.updates)}
+    tops = [float(np.quantile(rows[parts].sum(axis=1), _SHOWN_QUANTILE)) for rows in timed.values()]
+    top = _HEADROOM * max(tops, default=0.0) or 1.0
+    panels = [_panel(name, rows, parts, end, top) for name, rows in timed.items()]
+    colours = {_PARTS[column]: _COLOURS[_PARTS[column]] for column in parts}
+    caption = (
+        "Seconds of an update, of the main rank, by epochs of data, averaged where updates are many. A few slow ones "
+        "may go beyond the top. " + " ".join(map(_in_words, runs))
+    )
+    return Plot("Time of an update", caption, panels, colours)
+
+
+def _panel(run: str, rows: pd.DataFrame, parts: Sequence[str], end: float, top: float) -> Panel:
+    lines = [
+        line(rows, column, _PARTS[column], _COLOURS[_PARTS[column]], stackgroup="seconds", line={"width": 0.5})
+        for column in parts
+    ]
+    return panel(run, lines, end, range=[0, top], ticksuffix=" s")
+
+
+def _in_words(run: Run) -> str:
+    sums = {column: float(run.updates[column].sum()) for column in _PARTS}
+    total = sum(sums.values()) or 1.0
+    shares = ", ".join(f"{seconds / total:.1%} is {_PARTS[column]}" for column, seconds in sums.items() if seconds)
+    return f"In {run.name} {shares or 'no time was recorded'}."

@@ -1,0 +1,7 @@
+"""A whole run planned without a model, by the objects that plan the trained one."""
+
+from mixer.analysis.simulate.assumed import AssumedLosses
+from mixer.analysis.simulate.simulate import simulate
+from mixer.analysis.simulate.simulated import Simulated, StreamPlan
+
+__all__ = ["AssumedLosses", "Simulated", "StreamPlan", "simulate"]

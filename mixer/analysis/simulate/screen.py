@@ -1,0 +1,94 @@
+"""What a simulated run comes to, as tables."""
+
+import math
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from mixer.analysis.simulate.simulated import Simulated, StreamPlan
+
+
+def screen(simulated: Simulated, every: float) -> RenderableType:
+    """Lays a simulated run out.
+
+    Args:
+        simulated: The run.
+        every: Share of the run that a row of the mixture has.
+
+    Returns:
+        The run, its streams, the mixture over the run, what it takes, and warnings.
+    """
+    parts: list[RenderableType] = [_run(simulated), _streams(simulated), _mixture(simulated, every)]
+    buffers = "".join(f", buffer {name} {_bytes(size)}" for name, size in simulated.buffer_bytes.items())
+    parts.append(
+        Text(
+            f"Controller: {_bytes(simulated.state_bytes)} in a checkpoint, {_bytes(simulated.array_bytes)} of arrays "
+            f"in memory{buffers}."
+        )
+    )
+    parts.append(Text(simulated.source))
+    parts += [Text(f"! {warning}", style="yellow") for warning in simulated.warnings]
+    rate = simulated.steps / max(simulated.seconds, 1e-9)
+    parts.append(Text(f"Planned in {simulated.seconds:.2f} s, {rate:,.0f} updates a second.", style="dim"))
+    return Group(*parts)
+
+
+def _run(simulated: Simulated) -> Table:
+    table = Table("steps", "samples", "tokens", "epochs", "batch size", "learning rate", title="The run")
+    sizes, rates = simulated.batch_sizes, simulated.learning_rates
+    table.add_row(
+        f"{simulated.steps:,}",
+        f"{simulated.samples:,}",
+        f"{'~' if simulated.estimated_tokens else ''}{simulated.tokens:,}",
+        f"{simulated.epochs:.3f}",
+        f"{sizes[0]} → {sizes[-1]} ({sizes.min()} to {sizes.max()})",
+        f"{rates[0]:.3g} → {rates[-1]:.3g} (to {rates.max():.3g}, laid out for {simulated.planned_steps:,})",
+    )
+    return table
+
+
+def _streams(simulated: Simulated) -> Table:
+    table = Table(title="Streams")
+    table.add_column("stream")
+    for name in ("samples", "share", "of", "coverage", "passes", "tokens", "first", "last"):
+        table.add_column(name, justify="right")
+    for stream in simulated.streams:
+        table.add_row(*_stream(stream, stream.name in simulated.estimated_tokens))
+    return table
+
+
+def _stream(stream: StreamPlan, is_estimated: bool) -> tuple[str, ...]:
+    out = ", runs out" if stream.runs_out else ""
+    return (
+        stream.name,
+        f"{stream.samples:,}",
+        f"{stream.share:.1%}",
+        f"{stream.num_samples:,}" if stream.num_samples else "-",
+        "-" if math.isnan(stream.coverage) else f"{stream.coverage:.1%}",
+        "-" if math.isnan(stream.passes) else f"{stream.passes:.2f}",
+        f"{'~' if is_estimated else ''}{stream.tokens:,}",
+        _place(stream.first_step, stream.first_progress),
+        _place(stream.last_step, stream.last_progress) + out,
+    )
+
+
+def _place(step: int, progress: float) -> str:
+    return "-" if not step else f"{step:,} ({progress:.0%})"
+
+
+def _mixture(simulated: Simulated, every: float) -> Table:
+    table = Table(title="Realised mixture, by parts of the run")
+    table.add_column("to step", justify="right")
+    table.add_column("progress", justify="right")
+    table.add_column("mean batch", justify="right")
+    for stream in simulated.streams:
+        table.add_column(stream.name, justify="right")
+    for step, progress, shares, size in simulated.mixture(every):
+        table.add_row(f"{step:,}", f"{progress:.1%}", f"{size:.1f}", *(f"{share:.3f}" for share in shares))
+    return table
+
+
+def _bytes(number: Any) -> str:
+    return f"{number:,} B" if number < 10_000 else f"{number / 1024:,.1f} KiB"

@@ -1,0 +1,31 @@
+"""`mixer compare RUN ...`: runs side by side in a table."""
+
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+
+from mixer.cli.command import Command
+from mixer.ledger.summary import comparison, summarise
+from mixer.utils.console import add_json, console, print_json
+
+
+def compare() -> Command:
+    """Gives the command that puts runs side by side.
+
+    Returns:
+        The command.
+    """
+    parser = ArgumentParser(description="Puts finished or running runs side by side.")
+    parser.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
+    add_json(parser)
+    return Command(
+        parser, _compare, "put runs side by side", example="mixer compare runs/demo/adaptive runs/demo/uniform"
+    )
+
+
+def _compare(config: Namespace) -> None:
+    summaries = [summarise(Path(run)) for run in config.runs]
+    if config.json:
+        print_json([{"run": run, **one.as_data()} for run, one in zip(config.runs, summaries, strict=True)])
+    else:
+        console().print(comparison(summaries))

@@ -1,0 +1,82 @@
+"""`mixer completion SHELL`: what makes a shell complete commands and options."""
+
+import argparse
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args, get_origin
+
+import shtab
+from jsonargparse import ArgumentParser, Namespace
+
+from mixer.cli.command import Command
+from mixer.policies import policy_classes
+from mixer.schedules import schedule_classes
+
+SHELLS = ("bash", "zsh", "tcsh")
+
+_RULES: dict[str, Callable[[], Mapping[str, type]]] = {"mixing": policy_classes, "batch_size": schedule_classes}
+_PATHS = ("recipe", "run", "runs", "output", "losses", "pictures", "tables", "training.output_dir")
+
+
+def completion() -> Command:
+    """Gives the command that prints a shell's completions.
+
+    It is printed by the command line as a whole, which alone knows all commands.
+
+    Returns:
+        The command.
+    """
+    parser = ArgumentParser(
+        description="Prints a script by which a shell completes commands, options and their choices."
+    )
+    parser.add_argument("shell", choices=SHELLS, help="The shell.")
+    example = "mixer completion bash > ~/.local/share/bash-completion/completions/mixer"
+    return Command(parser, _refuse, "complete commands in a shell", example=example)
+
+
+def completion_script(commands: Mapping[str, Command], shell: str) -> str:
+    """Writes the script for a shell.
+
+    jsonargparse can write one, too, but looks into every class that every option may be made of: gigabytes and minutes
+    for the options of a trainer.
+
+    Args:
+        commands: All commands, by name.
+        shell: One of `SHELLS`.
+
+    Returns:
+        The script.
+    """
+    parser = argparse.ArgumentParser(prog="mixer")
+    of_commands = parser.add_subparsers(dest="command")
+    for name, command in commands.items():
+        own = of_commands.add_parser(name, help=command.summary, add_help=False)
+        for action in command.parser._actions:
+            _add(own, action)
+        if command.recipe_class is not None:
+            own.add_argument("recipe_path", nargs="?").complete = shtab.FILE  # type: ignore[attr-defined]
+    script: str = shtab.complete(parser, shell)
+    return script
+
+
+def _add(parser: argparse.ArgumentParser, action: Any) -> None:
+    """Adds what a shell needs to know of an option: its names, whether a value follows, and which ones can."""
+    if action.help == argparse.SUPPRESS:
+        return
+    options: dict[str, Any] = {"help": " ".join(str(action.help or "").split()).replace("%", "%%")}
+    kind = getattr(action, "_typehint", None)
+    choices = list(get_args(kind)) if get_origin(kind) is Literal else action.choices
+    if action.dest in _RULES:
+        choices = list(_RULES[action.dest]())
+    if not action.option_strings:
+        options |= {"nargs": action.nargs}
+    elif action.nargs == 0:
+        options |= {"action": "store_true"}
+    if choices and action.nargs != 0:
+        options |= {"choices": [str(choice) for choice in choices]}
+    added = parser.add_argument(*(action.option_strings or [action.dest]), **options)
+    if action.dest in _PATHS:
+        added.complete = shtab.FILE  # type: ignore[attr-defined]
+
+
+def _refuse(config: Namespace) -> None:
+    raise NotImplementedError("The command line prints completions.")

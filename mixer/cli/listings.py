@@ -1,0 +1,61 @@
+"""`mixer policies` and `mixer schedules`: what there is, what it needs and what that costs."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.table import Table
+
+from mixer.cli.command import Command
+from mixer.policies import Policy, Wrapper, policy_classes
+from mixer.policies.costs import cost_of
+from mixer.schedules import Schedule, schedule_classes
+from mixer.utils.console import add_json, console, print_json
+
+_Rules = Mapping[str, type[Policy] | type[Schedule]]
+
+
+def policies() -> Command:
+    """Gives the command that lists the mixing policies.
+
+    Returns:
+        The command.
+    """
+    return _listing("Mixing policies", "mixer policies", policy_classes)
+
+
+def schedules() -> Command:
+    """Gives the command that lists the batch-size schedules.
+
+    Returns:
+        The command.
+    """
+    return _listing("Batch-size schedules", "mixer schedules", schedule_classes)
+
+
+def _listing(title: str, example: str, rules: Callable[[], _Rules]) -> Command:
+    kind = title[0].lower() + title[1:]
+    parser = ArgumentParser(description=f"Lists the {kind}, what they need, what that costs and what they do.")
+    add_json(parser)
+
+    def run(config: Namespace) -> None:
+        rows = [_row(name, rule) for name, rule in rules().items()]
+        if config.json:
+            print_json(rows)
+            return
+        table = Table(title=title)
+        for column in ("name", "needs", "costs", "what it does"):
+            table.add_column(column)
+        for row in rows:
+            needs = row["needs"] if isinstance(row["needs"], str) else ", ".join(row["needs"]) or "nothing"
+            table.add_row(row["name"], needs, row["costs"], row["summary"])
+        console().print(table)
+
+    return Command(parser, run, f"list the {kind}", example=f"{example} --json")
+
+
+def _row(name: str, rule: type[Policy] | type[Schedule]) -> dict[str, Any]:
+    summary = (rule.__doc__ or "").strip().splitlines()[0]
+    if issubclass(rule, Wrapper):
+        return {"name": name, "needs": "its inner policy's", "costs": "its inner policy's", "summary": summary}
+    return {"name": name, "needs": sorted(rule.needs), "costs": cost_of(rule), "summary": summary}

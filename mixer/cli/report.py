@@ -1,0 +1,70 @@
+"""`mixer report RUN ...`: a page about runs, and what is on it as files for papers and other programs."""
+
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+
+from mixer.cli.command import Command
+from mixer.ledger.folder import open_ledger
+from mixer.utils.console import add_json, print_json
+
+
+def report() -> Command:
+    """Gives the command that writes the page about runs.
+
+    Returns:
+        The command.
+    """
+    parser = ArgumentParser(
+        description="Writes one page on finished or running runs: what is conspicuous, tables and plots."
+    )
+    parser.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
+    parser.add_argument(
+        "--output", type=str, default=None, metavar="PATH", help="Path of the page. Default: report.html of the first."
+    )
+    parser.add_argument(
+        "--pictures",
+        type=str,
+        default=None,
+        metavar="FOLDER",
+        help="Write each plot as a picture into this folder, too.",
+    )
+    parser.add_argument("--picture_format", type=str, default="png", metavar="{png,svg,pdf}", help="Default: png.")
+    parser.add_argument(
+        "--tables", type=str, default=None, metavar="FOLDER", help="Write each table as a file into this folder, too."
+    )
+    parser.add_argument("--table_format", type=str, default="csv", metavar="{csv,parquet}", help="Default: csv.")
+    add_json(parser)
+    return Command(
+        parser, _report, "write a page with plots of runs", example="mixer report runs/demo/adaptive runs/demo/uniform"
+    )
+
+
+def _report(config: Namespace) -> None:
+    try:
+        from mixer.analysis.report.contents import read_report  # its libraries are an extra that training does without
+        from mixer.analysis.report.page import page_path, write_contents
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in ("plotly", "jinja2"):
+            raise
+        raise ValueError(
+            f"the page needs {error.name}, which is not installed: pip install 'adaptive-mixer[report]'."
+        ) from None
+    from mixer.analysis.report.pictures import check_pictures, write_pictures
+    from mixer.analysis.report.tables import check_tables, write_tables
+
+    check_tables(config.table_format)
+    if config.pictures is not None:
+        check_pictures(config.picture_format)
+    target = page_path(config.runs, config.output)
+    report = read_report(config.runs)
+    written: dict[str, Any] = {"page": write_contents(report, target), "pictures": [], "tables": []}
+    if config.pictures is not None:
+        written["pictures"] = write_pictures(report.plots, config.pictures, config.picture_format)
+    if config.tables is not None:
+        ledgers = {run.name: open_ledger(folder) for run, folder in zip(report.runs, config.runs, strict=False)}
+        written["tables"] = write_tables(ledgers, report.tables(), config.tables, config.table_format)
+    if config.json:
+        print_json({**written, **report.as_data()})
+    else:
+        print(*[written["page"], *written["pictures"], *written["tables"]], sep="\n")  # noqa: T201

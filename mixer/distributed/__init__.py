@@ -1,0 +1,1 @@
+"""Ranks: collectives that cannot hang, launching, signals, and checks that all do the same run."""

@@ -1,0 +1,204 @@
+"""What the ranks tell each other about an update: one small collective before the forward, one after the backward."""
+
+import weakref
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import distributed_c10d
+
+from mixer.distributed.in_flight import held_until_let_go
+from mixer.utils.arrays import Int64Array
+from mixer.utils.shortened import in_words
+
+Result = TypeVar("Result")
+
+
+class OtherRankError(RuntimeError):
+    """Another rank could not prepare its part of an update; what it was shows when the update is confirmed."""
+
+
+class RemoteError(RuntimeError):
+    """Another rank could not go on; its error is in the message."""
+
+
+class Agreement:
+    """Brings the ranks together on every update.
+
+    The collective before the forward goes through the CPU, beside the one that moves gradients, so that it never
+    waits for a GPU.
+
+    Args:
+        world_size: Number of ranks.
+        timeout: How long the ranks wait for each other, as in `torch.distributed`; `None` takes torch's default.
+    """
+
+    def __init__(self, world_size: int, timeout: timedelta | None = None):
+        self.world_size = self._world_size = world_size
+        self._group: dist.ProcessGroup | None = None
+        if world_size > 1 and dist.get_backend() != "gloo":
+            self._group = dist.new_group(backend="gloo", timeout=timeout)
+            weakref.finalize(self, _end_group, self._group)
+        elif world_size > 1 and timeout is not None:  # accelerate does not tell a group on CPUs
+            distributed_c10d._set_pg_timeout(timeout)
+
+    def most(self, number: int) -> int:
+        """Finds the largest number of all ranks, through the CPU.
+
+        Args:
+            number: This rank's.
+
+        Returns:
+            The largest.
+        """
+        return int(self.greatest(np.array([number]))[0])
+
+    def greatest(self, numbers: Int64Array) -> Int64Array:
+        """Finds the largest numbers of all ranks, through the CPU.
+
+        Args:
+            numbers: int64 `[count]`: this rank's.
+
+        Returns:
+            int64 `[count]`: for each place the largest.
+        """
+        return self._reduce(numbers, dist.ReduceOp.MAX)
+
+    def least(self, numbers: Int64Array) -> Int64Array:
+        """Finds the smallest numbers of all ranks, through the CPU.
+
+        Args:
+            numbers: int64 `[count]`: this rank's.
+
+        Returns:
+            int64 `[count]`: for each place the smallest.
+        """
+        return self._reduce(numbers, dist.ReduceOp.MIN)
+
+    def total(self, numbers: Int64Array) -> Int64Array:
+        """Adds numbers of all ranks up, through the CPU.
+
+        Args:
+            numbers: int64 `[count]`: this rank's.
+
+        Returns:
+            int64 `[count]`: the sums.
+        """
+        return self._reduce(numbers, dist.ReduceOp.SUM)
+
+    def gather_bytes(self, content: bytes) -> list[bytes]:
+        """Brings bytes of any length from every rank to all, through the CPU.
+
+        Args:
+            content: This rank's.
+
+        Returns:
+            Those of each rank, in order.
+        """
+        if self._world_size == 1:
+            return [content]
+        lengths = np.zeros(self._world_size, dtype=np.int64)
+        lengths[dist.get_rank()] = len(content)
+        lengths = self.total(lengths)
+        room = int(lengths.max())
+        own = torch.zeros(room, dtype=torch.uint8)
+        own[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else own[:0]
+        parts = [torch.empty(room, dtype=torch.uint8) for _ in range(self._world_size)]
+        if room:
+            held_until_let_go(own, *parts)
+            dist.all_gather(parts, own, group=self._group)
+        return [part[:length].numpy().tobytes() for part, length in zip(parts, lengths.tolist(), strict=True)]
+
+    def from_first(self, content: bytes) -> bytes:
+        """Brings bytes of any length from the first rank to all, through the CPU.
+
+        Args:
+            content: This rank's; only the first one's counts.
+
+        Returns:
+            The first rank's.
+        """
+        if self._world_size == 1:
+            return content
+        is_first = dist.get_rank() == 0
+        room = int(self.total(np.array([len(content) if is_first else 0]))[0])
+        told = torch.frombuffer(bytearray(content), dtype=torch.uint8) if is_first and room else None
+        message = torch.zeros(room, dtype=torch.uint8) if told is None else told
+        if room:
+            held_until_let_go(message)
+            dist.broadcast(message, src=0, group=self._group)
+        return message.numpy().tobytes()
+
+    def _reduce(self, numbers: Int64Array, operation: Any) -> Int64Array:
+        if self._world_size == 1:
+            return numbers
+        message = torch.from_numpy(numbers.astype(np.int64))
+        held_until_let_go(message)
+        dist.all_reduce(message, op=operation, group=self._group)
+        result: Int64Array = message.numpy().copy()
+        return result
+
+    def add_up(self, values: Tensor) -> Tensor:
+        """Adds a small tensor up over the ranks, on the device where it is.
+
+        Args:
+            values: Any shape; overwritten.
+
+        Returns:
+            The sum.
+        """
+        if self._world_size > 1:
+            message = values.detach().clone()
+            held_until_let_go(message)
+            dist.all_reduce(message)
+            values.copy_(message)
+        return values
+
+    def together(self, work: Callable[[], Result]) -> Result:
+        """Does what may fail on one rank before ranks talk on, and ends all of them if it did; all have to call it.
+
+        Args:
+            work: This rank's part, in which ranks do not talk to each other.
+
+        Returns:
+            What it gave.
+
+        Raises:
+            RemoteError: With the other ranks' errors; a rank with an error raises that.
+        """
+        error: Exception | None = None
+        try:
+            result = work()
+        except Exception as caught:  # goes to all ranks before it is raised
+            error = caught
+        if self.most(int(error is not None)):
+            self.raise_on_all(error)
+        return result
+
+    def raise_on_all(self, error: Exception | None) -> None:
+        """Ends all ranks once they know that one of them failed; all have to call it.
+
+        Args:
+            error: What went wrong on this rank, or `None`.
+
+        Raises:
+            RemoteError: With the other ranks' errors; a rank with an error raises that.
+        """
+        if error is not None and self._world_size == 1:
+            raise error
+        # An error in words is never empty: its type is in them.
+        messages = self.gather_bytes(b"" if error is None else in_words(error).encode(errors="replace"))
+        if error is not None:
+            raise error
+        failed = {rank: message.decode() for rank, message in enumerate(messages) if message}
+        raise RemoteError("; ".join(f"rank {rank} failed: {message}" for rank, message in failed.items()))
+
+
+def _end_group(group: dist.ProcessGroup) -> None:
+    """Ends the threads of a group, unless whoever ended all groups has."""
+    if dist.is_initialized() and group in distributed_c10d._world.pg_map:
+        dist.destroy_process_group(group)

@@ -1,0 +1,1 @@
+"""Aggregation of conflicting gradients, by torchjd."""

@@ -1,0 +1,121 @@
+"""The gradients of an update's streams, each by itself: held, averaged over the ranks, multiplied and put together."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mixer.distributed.gradients import Ranks, add_up
+from mixer.utils.arrays import FloatArray
+
+
+class StreamGradients:
+    """Takes the gradients of streams aside as they are complete, and makes one of them all in the end.
+
+    The stream that comes last stays in `.grad`, so that what holds are the gradients of the others: for K streams
+    K - 1 gradients beside the usual one.
+
+    Args:
+        parameters: What is trained.
+        world_size: Number of ranks.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], world_size: int):
+        self._parameters, self._world_size = parameters, world_size
+        self._rows: dict[int, list[Tensor | None]] = {}
+
+    @property
+    def stream_ids(self) -> list[int]:
+        """The streams whose gradients are held, in the order in which they came."""
+        return list(self._rows)
+
+    def put_aside(self, stream_id: int) -> None:
+        """Takes the gradient that was accumulated; the next backward begins anew.
+
+        Args:
+            stream_id: The stream that it is of.
+        """
+        self._rows[stream_id] = [parameter.grad for parameter in self._parameters]
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                # DDP counts on a gradient of what a forward has used.
+                parameter.grad = torch.zeros_like(parameter.grad) if self._world_size > 1 else None
+
+    def complete(self, stream_id: int, ranks: Ranks) -> None:
+        """Averages over the ranks what was put aside, and takes in `.grad`, which is averaged already.
+
+        Args:
+            stream_id: The stream that came last.
+            ranks: What the ranks agree by.
+        """
+        if self._world_size > 1 and self._rows:
+            self._average(ranks)
+        self._rows[stream_id] = [parameter.grad for parameter in self._parameters]
+
+    def _average(self, ranks: Ranks) -> None:
+        """Has each rank hold the mean; a gradient that only some ranks have counts as zero on the others."""
+        rows = list(self._rows.values())
+        are_present = np.array([[gradient is not None for gradient in row] for row in rows], dtype=np.int64)
+        are_anywhere = ranks.total(are_present.reshape(-1)).reshape(are_present.shape)
+        for row, needed in zip(rows, list(are_anywhere > 0), strict=True):
+            for number, parameter in enumerate(self._parameters):
+                if needed[number] and row[number] is None:
+                    row[number] = torch.zeros_like(parameter)
+            gradients = [gradient for gradient in row if gradient is not None]
+            for gradient in gradients:
+                gradient.div_(self._world_size)
+            add_up(gradients)
+
+    def gramian(self) -> FloatArray:
+        """Multiplies the gradients with each other, in single precision at least; reads from the device once.
+
+        Returns:
+            `[num_held, num_held]`, in the order of `stream_ids`; a parameter that a stream does not reach counts as 0.
+        """
+        rows = list(self._rows.values())
+        places = [(one, other) for one in range(len(rows)) for other in range(one + 1)]
+        products = [_product(rows[one], rows[other]) for one, other in places]
+        device = next((product.device for product in products if product.device.type != "cpu"), torch.device("cpu"))
+        flat = torch.stack([product.to(device) for product in products]).cpu().double().numpy()
+        gramian = np.zeros((len(rows), len(rows)))
+        for (one, other), product in zip(places, flat.tolist(), strict=True):
+            gramian[one, other] = gramian[other, one] = product
+        return gramian
+
+    def combine(self, weights: FloatArray) -> None:
+        """Writes the weighted sum of the gradients to `.grad`, and lets go of them.
+
+        Args:
+            weights: `[num_held]`: what they are multiplied by.
+        """
+        rows = list(self._rows.values())
+        self._rows = {}
+        for number, parameter in enumerate(self._parameters):
+            total: Tensor | None = None
+            for row, weight in zip(rows, weights.tolist(), strict=True):
+                gradient, row[number] = row[number], None
+                if gradient is None:
+                    continue
+                wide = gradient.to(_wide(gradient))
+                total = wide * weight if total is None else total.add_(wide, alpha=weight)
+            if total is None:
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            parameter.grad.copy_(total)
+
+
+def _product(left: Sequence[Tensor | None], right: Sequence[Tensor | None]) -> Tensor:
+    parts: list[Tensor] = []
+    for one, other in zip(left, right, strict=True):
+        if one is not None and other is not None:
+            part = torch.dot(one.reshape(-1).to(_wide(one)), other.reshape(-1).to(_wide(other)))
+            # Added up in double precision where the device has it.
+            part = part if part.device.type == "mps" else part.double()
+            parts.append(part.to(parts[0]) if parts else part)
+    return torch.stack(parts).sum() if parts else torch.zeros(())
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32)

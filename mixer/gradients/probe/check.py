@@ -1,0 +1,125 @@
+"""A look, once, whether the pieces of each gradient add up to the gradient that the backward made."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.utils.hooks import RemovableHandle
+
+from mixer.gradients.probe.sketch import Projection, as_matrix
+from mixer.gradients.probe.sums import SketchSums, Taker, Target, projections_of
+
+_TOLERANCE = 0.05  # half precision rounds pieces and whole differently
+_SIZE = 8  # rows and columns of the projections that are compared
+
+
+class PieceCheck:
+    """Compares the pieces of each parameter's first gradient with the whole.
+
+    A parameter that is also used behind the back of its layer (attention that takes a layer's weight by itself, a
+    penalty on weights) has a gradient that its layer does not see. Projections are compared, so that no gradient has to
+    be kept.
+
+    Args:
+        parameters: The parameters that are read.
+        targets: What is known of them.
+        num_streams: Number of streams.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], targets: Sequence[Target], num_streams: int):
+        self._parameters, self._targets, self._num_streams = parameters, targets, num_streams
+        # What a sharded parameter gets is no longer this rank's own gradient.
+        self._waiting = [number for number, one in enumerate(parameters) if not isinstance(one, DTensor)]
+        self._found: set[int] = set()
+        self._sums: SketchSums | None = None
+        self._handles: list[RemovableHandle] = []
+
+    def begin(self, sums: Taker) -> Taker:
+        """Begins the look at a micro-batch.
+
+        Args:
+            sums: Where its pieces go.
+
+        Returns:
+            Where they are to go instead, and from there to `sums`.
+        """
+        if not self._waiting:
+            return sums
+        self._sums = SketchSums(self._targets, self._num_streams + 1, self._projections)  # the whole is last
+        for index in self._waiting:
+            if self._parameters[index].requires_grad:  # it may have been frozen
+                take = self._taker(index, self._sums)
+                self._handles.append(self._parameters[index].register_hook(take))  # type: ignore[no-untyped-call]
+        return _Both(sums, self._sums, frozenset(self._waiting))
+
+    @cached_property
+    def _projections(self) -> list[Projection]:
+        return projections_of(self._targets, _SIZE, seed=0)
+
+    def _taker(self, index: int, sums: SketchSums) -> Callable[[Tensor], None]:
+        dtype = self._targets[index].dtype
+
+        def take(gradient: Tensor) -> None:
+            pieces = gradient.detach().to(dtype)
+            pieces = pieces.to_dense() if pieces.is_sparse else pieces
+            last = torch.full((1,), self._num_streams, device=gradient.device)
+            sums.add(index, pieces.reshape(1, *as_matrix(gradient.shape)), last)
+
+        return take
+
+    def finish(self) -> list[int]:
+        """Ends the look; parameters whose gradients were 0 or not finite are looked at again in the next one.
+
+        Returns:
+            Numbers of the parameters whose pieces miss something, in this micro-batch or one before.
+        """
+        sums = self._sums
+        self.cancel()
+        if sums is None:
+            return list(self._found)
+        compared = torch.stack([_compare(sums.travelling()[index]).cpu() for index in self._waiting])
+        waiting = []
+        for index, (distance, whole, parts) in zip(self._waiting, compared.tolist(), strict=True):
+            if not 0.0 < whole < float("inf"):
+                waiting.append(index)
+            elif not distance <= _TOLERANCE**2 * max(whole, parts):
+                self._found.add(index)
+        self._waiting = waiting
+        return list(self._found)
+
+    def cancel(self) -> None:
+        """Ends the look without a result."""
+        self._sums = None
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
+def _compare(kept: Tensor) -> Tensor:
+    """Gives float64 `[3]`: squared norms of the difference, of the whole, and of the pieces.
+
+    Pieces that nearly cancel have a small sum, in which their rounding in half precision shows.
+    """
+    pieces, whole = kept[:-1].double(), kept[-1].double()
+    return torch.stack([part.square().sum() for part in (pieces.sum(0) - whole, whole, pieces)])
+
+
+class _Both:
+    """Hands pieces on, and those of some parameters to second sums."""
+
+    def __init__(self, sums: Taker, others: Taker, indices: frozenset[int]):
+        self._sums, self._others, self._indices = sums, others, indices
+
+    def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
+        """See `Taker.add`."""
+        self._sums.add(index, pieces, present)
+        if index in self._indices:
+            self._others.add(index, pieces, present)
+
+    def add_rows(self, index: int, rows: Tensor, pieces: Tensor, present: Tensor, others: Tensor | None) -> None:
+        """See `Taker.add_rows`."""
+        self._sums.add_rows(index, rows, pieces, present, others)
+        if index in self._indices:
+            self._others.add_rows(index, rows, pieces, present, None)

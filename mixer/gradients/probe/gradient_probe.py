@@ -1,0 +1,214 @@
+"""The gradients of all streams from the one backward that is done anyway."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from mixer.gradients.probe.check import PieceCheck
+from mixer.gradients.probe.discovery import discover
+from mixer.gradients.probe.eager import Eager
+from mixer.gradients.probe.inputs import check_arguments, check_ranks, check_rows, factors_of, num_ranks, refusal
+from mixer.gradients.probe.plain_head import PlainHead
+from mixer.gradients.probe.reading import Desk, Reading
+from mixer.gradients.probe.rows import Rows
+from mixer.gradients.probe.stopwatch import Stopwatch
+from mixer.gradients.probe.sums import projections_of
+from mixer.gradients.probe.totals import Totals
+from mixer.gradients.probe.whole import WholeReading
+from mixer.gradients.probe.workspace import Workspace
+from mixer.policies.gradient_statistics import GradientStatistics
+
+Mode = Literal["exact", "sketch"]
+
+
+class GradientProbe:
+    """Tells the gradients of the streams apart in one backward of mixed batches, at little more than its own cost.
+
+    At a linear layer with inputs A and output gradients D the weight gradient of stream k is `D_kᵀ A_k` over its own
+    rows; these pieces cost together what the whole gradient costs, and it is computed as their sum. Their products are
+    all that is kept. Of a sketch too: that is linear, so that it adds up over micro-batches and ranks.
+
+    Known are Linear, Conv1D, Embedding, LayerNorm and RMSNorm (LoRA's adapters are Linear), tied or not; trained
+    parameters of other layers are left out of all figures, and named in a warning. The first axis of a layer's inputs
+    has to be the rows of the batch, in their order. Inputs of other shapes are found out, but not those that only look
+    like it: with time first and as many steps as rows, with rows sorted or permuted inside of the model, or routed to
+    experts as many as there are rows. Between `start` and `finish` the layers run with a backward of ours; before and
+    after that the model is untouched.
+
+    The losses that are back-propagated from `start` to `finish` have to add up to the mean over all items, averaged
+    over ranks as DDP does. Gradients are read before clipping.
+
+    Args:
+        model: The model, wrapped (DDP, FSDP2, `torch.compile`) or not. Probed steps of a compiled one run uncompiled.
+        num_streams: Number of streams.
+        mode: `"exact"` multiplies the gradients of one micro-batch on one rank. `"sketch"` multiplies random
+            projections, of any number of micro-batches and ranks; `GradientStatistics.gram_error` says how far off they
+            may be.
+        variance: Whether norms are taken of every sample's gradient, for `variance` and the unbiased `squared_norm`;
+            without, both are NaN.
+        layers: Patterns of names of the layers to read (`["*.mlp.*"]`); `None` for all.
+        homogeneous: Reads whole gradients of micro-batches of one stream each: for layers of any kind. A stream's
+            variance then comes from the differences between its micro-batches, of which it needs two.
+        exact_accumulate: Lets `"exact"` go over several micro-batches and ranks, for the memory (and traffic between
+            ranks) of `num_streams` times the parameters.
+        sketch_size: Rows and columns of each parameter's projection, at most.
+        seed: Seed of the projections; the same on all ranks.
+        world_size: Number of ranks that train together; `None` asks torch.
+        told: Names of parameters that a warning has named already and need not again; those it names are added.
+
+    Raises:
+        ValueError: If a value is outside its range, or nothing of the model can be read that way.
+        TypeError: If the model is no module.
+
+    Example:
+        >>> import torch
+        >>> probe = GradientProbe(torch.nn.Linear(2, 1), num_streams=2)
+        >>> inputs, stream_ids = torch.randn(8, 2), [0, 0, 0, 0, 1, 1, 1, 1]
+        >>> probe.start(stream_ids)
+        >>> probe.model(inputs).square().mean().backward()
+        >>> probe.finish().gram.shape
+        (2, 2)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_streams: int,
+        mode: Mode = "exact",
+        *,
+        variance: bool = True,
+        layers: Sequence[str] | None = None,
+        homogeneous: bool = False,
+        exact_accumulate: bool = False,
+        sketch_size: int = 64,
+        seed: int = 0,
+        world_size: int | None = None,
+        told: set[str] | None = None,
+    ):
+        world_size = num_ranks() if world_size is None else world_size
+        check_arguments(model, num_streams, mode, layers, sketch_size, world_size)
+        self._accumulates = mode == "sketch" or exact_accumulate
+        if not self._accumulates and (world_size > 1 or homogeneous):
+            raise refusal(f"a world_size of {world_size}" if world_size > 1 else "homogeneous=True")
+        check_ranks(world_size)
+        self.model, self.num_streams, self.mode = model, num_streams, mode
+        self._homogeneous, self._world_size, self._variance = homogeneous, world_size, variance
+        self._desk = Desk()
+        self._covered = discover(model, layers, self._desk, any_kind=homogeneous, told=told)
+        targets = self._covered.targets
+        self._device = targets[0].device
+        self._projections = projections_of(targets, sketch_size, seed) if mode == "sketch" else None
+        self._eager, self._plain_head = Eager(model), PlainHead(model)
+        self._check = PieceCheck(() if homogeneous else self._covered.parameters, targets, num_streams)
+        self._stopwatch, self._workspace = Stopwatch(), Workspace()
+        self._totals: Totals | None = None
+        self._reading: Reading | WholeReading | None = None
+
+    @property
+    def coverage(self) -> float:
+        """Share of the trainable parameters that is read."""
+        return self._covered.share
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on what a plain step would not do, so far; on a GPU, time to give it the work."""
+        return self._stopwatch.seconds
+
+    def start(
+        self, stream_ids: ArrayLike | Tensor, num_items: ArrayLike | Tensor | None = None, *, draw: int = 0
+    ) -> None:
+        """Reads the next forward and backward; to be called before each micro-batch.
+
+        Args:
+            stream_ids: int `[num_rows]`: the stream of each row of the batch.
+            num_items: int `[num_rows]`: terms of the loss in each row, where the loss is a mean over those (tokens of a
+                language model that count); `None` if it is a mean over rows.
+            draw: Number of the random signs of a sketch, the same on all ranks and until `finish`. With another one for
+                each measurement the errors of the sketch go out on the average.
+
+        Raises:
+            ValueError: If the ids fit no streams, or an exact probe is to read a second micro-batch; what was read
+                since the first `start` is forgotten.
+        """
+        try:
+            ids, items = check_rows(stream_ids, num_items, self.num_streams, self._homogeneous)
+            if self._totals is not None and not self._accumulates:
+                raise refusal("a second micro-batch")
+            with self._stopwatch.running():
+                totals = self._begin(draw) if self._totals is None else self._totals
+                self._close_reading(totals)
+                self._open_reading(totals, Rows(ids, items, self.num_streams, self._device))
+        except BaseException:
+            self.cancel()
+            raise
+
+    def _begin(self, draw: int) -> Totals:
+        for projection in self._projections or ():
+            projection.draw(draw)
+        self._totals = Totals.empty(
+            self._covered.targets, self.num_streams, self._projections, self._accumulates, self._variance
+        )
+        for capture in self._covered.captures:
+            capture.install()
+        self._eager.begin()
+        if not self._homogeneous:
+            self._plain_head.begin()
+        return self._totals
+
+    def _open_reading(self, totals: Totals, rows: Rows) -> None:
+        totals.count(rows, is_one_group=self._homogeneous)
+        if self._homogeneous:
+            parameters = self._covered.parameters
+            self._reading = WholeReading(parameters, rows, totals.sums, totals.squares, self._stopwatch)
+        else:
+            sums = self._check.begin(totals.sums)
+            self._reading = self._desk.reading = Reading(rows, sums, totals.squares, self._stopwatch, self._workspace)
+
+    def _close_reading(self, totals: Totals) -> None:
+        reading, self._reading, self._desk.reading = self._reading, None, None
+        if reading is not None:
+            reading.close()
+            totals.failures[list(reading.failed) if reading.has_seen else slice(None)] += 1
+            totals.failures[self._check.finish()] += 1
+
+    def cancel(self) -> None:
+        """Forgets what was read since `start`, after a forward or backward that failed."""
+        if self._reading is not None:
+            self._reading.clear()
+        self._check.cancel()
+        for capture in self._covered.captures:
+            capture.remove()
+        self._eager.end()
+        self._plain_head.end()
+        self._totals = self._reading = self._desk.reading = None
+
+    def finish(self, loss_scale: float = 1.0, loss_weights: ArrayLike | None = None) -> GradientStatistics:
+        """Gives what the backwards since `start` showed; to be called on all ranks.
+
+        Args:
+            loss_scale: What the losses were multiplied by (`GradScaler.get_scale()`).
+            loss_weights: `[num_streams]`: factors on the streams' losses, which are taken out again; `None` for none.
+
+        Returns:
+            The statistics, the same on every rank.
+
+        Raises:
+            ValueError: If no layer could be read, no backward came, or an argument is outside its range.
+            RuntimeError: If nothing was started.
+        """
+        factors = factors_of(loss_scale, loss_weights, self.num_streams)
+        totals = self._totals
+        if totals is None:
+            raise RuntimeError("finish() came without start(): call start(stream_ids) before the forward.")
+        with self._stopwatch.running():
+            try:
+                self._close_reading(totals)
+            finally:
+                self.cancel()
+            if self._world_size > 1:
+                totals.add_up(self._device)
+            self._covered.leave_out(totals.failures)
+            # What a rank's loss is averaged with, and its own share of that average, are `world_size` apart.
+            return totals.statistics(self._covered.read, factors * self._world_size)

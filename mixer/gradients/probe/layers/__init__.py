@@ -1,0 +1,1 @@
+"""Layers whose backward keeps the gradients of rows apart."""

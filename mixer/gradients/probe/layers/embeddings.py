@@ -1,0 +1,81 @@
+"""Embeddings, run so that the gradients of what they look up are told apart by row."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mixer.gradients.probe.layers.captures import Capture
+from mixer.gradients.probe.reading import Desk, Reading, is_in_backward
+from mixer.gradients.probe.rows import Rows
+
+
+class EmbeddingCapture(Capture):
+    """`nn.Embedding`, and layers that do something to what one looks up (scale it, as Gemma's does)."""
+
+    @staticmethod
+    def knows(module: nn.Module) -> bool:
+        """See `Capture.knows`."""
+        return isinstance(module, nn.Embedding) and module.max_norm is None and not module.scale_grad_by_freq
+
+    def __init__(self, module: nn.Module, indices: Mapping[str, int], desk: Desk):
+        super().__init__(module, indices, desk)
+        # Whether it needs no more of the table than it looks up; of others than torch's own, once that was tried.
+        self._is_alike = True if type(module).forward is nn.Embedding.forward else None
+
+    def _foresee(self, inputs: Tensor | None, reading: Reading) -> None:
+        ids = None if inputs is None else _by_row(inputs, reading.rows)
+        if ids is not None and not is_in_backward():
+            reading.lookups(self.indices["weight"]).note(ids.flatten(1), is_repeated=False)
+
+    def _read(self, module: Any, inputs: Tensor, reading: Reading) -> Tensor | None:
+        ids = _by_row(inputs, reading.rows)
+        if self._is_alike is None and ids is not None:
+            self._is_alike = _try(module, ids)
+        if ids is None or not self._is_alike or list(self.indices) != ["weight"]:
+            return None
+        flat = ids.flatten(1)
+        reading.rows.note_length(flat.shape[1])
+        found: Tensor = nn.Embedding.forward(module, ids)
+        if found.requires_grad:
+            take = reading.lookups(self.indices["weight"]).note(flat, is_in_backward())
+
+            def take_gradient(gradient: Tensor) -> None:
+                rows = gradient.reshape(*flat.shape, -1)
+                if module.padding_idx is not None:
+                    rows = rows.masked_fill((flat == module.padding_idx)[:, :, None], 0.0)
+                take(rows)
+
+            found.register_hook(take_gradient)  # type: ignore[no-untyped-call]
+        return found if type(module).forward is nn.Embedding.forward else _with(module, found)
+
+
+def _by_row(ids: Tensor, rows: Rows) -> Tensor | None:
+    if ids.dim() == 2 and ids.shape[0] == 1:
+        return ids.expand(rows.num_rows, -1)  # positions, the same in each row
+    return ids if ids.dim() >= 2 and ids.shape[0] == rows.num_rows else None
+
+
+def _with(module: Any, found: Tensor) -> Tensor:
+    """Runs a layer's own forward as if what it looks up were its table."""
+    places = torch.arange(found[..., 0].numel(), device=found.device).view(found.shape[:-1])
+    own, padding = module._parameters["weight"], module.padding_idx
+    try:
+        module._parameters["weight"], module.padding_idx = found.flatten(0, -2), None
+        result: Tensor = type(module).forward(module, places)
+    finally:
+        module._parameters["weight"], module.padding_idx = own, padding
+    return result
+
+
+def _try(module: nn.Embedding, ids: Tensor) -> bool:
+    if module.sparse:
+        return False
+    with torch.no_grad():
+        expected = type(module).forward(module, ids)
+        try:
+            found = _with(module, nn.Embedding.forward(module, ids))
+        except (RuntimeError, ValueError, TypeError, IndexError):
+            return False
+    return found.shape == expected.shape and torch.allclose(found, expected, equal_nan=True)

@@ -1,0 +1,187 @@
+"""What one forward and backward shows of the streams, parameter by parameter."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mixer.gradients.probe.layers.lookups import Lookups
+from mixer.gradients.probe.products import is_short, multiply, product, products, squares_of_products
+from mixer.gradients.probe.rows import Rows, at_least_float32
+from mixer.gradients.probe.stopwatch import Stopwatch
+from mixer.gradients.probe.sums import Taker
+from mixer.gradients.probe.workspace import Workspace
+
+
+class Reading:
+    """Tells the gradients of one micro-batch apart, while its backward runs.
+
+    Args:
+        rows: The rows and their streams.
+        sums: Where gradients go.
+        squares: float64 `[num_parameters, num_streams]`: squared norms of the samples' gradients, added up here; `None`
+            if nobody asks for them.
+        stopwatch: Where the time goes that a plain backward would not take.
+        workspace: Room for the pieces of a layer; `None` takes new room.
+
+    Attributes:
+        failed: Numbers of the parameters that cannot be read.
+        has_seen: Whether any gradient came.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        sums: Taker,
+        squares: Tensor | None,
+        stopwatch: Stopwatch,
+        workspace: Workspace | None = None,
+    ):
+        self._workspace = workspace or Workspace()
+        self.rows = rows
+        self.failed: set[int] = set()
+        self.has_seen = False
+        self._sums, self._squares, self._stopwatch = sums, squares, stopwatch
+        self._vectors: dict[int, Tensor] = {}
+        self._lookups: dict[int, Lookups] = {}
+        self._postponed: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self._num_uses: dict[int, int] = {}
+
+    # ---- Matrices ----
+
+    def note_use(self, index: int) -> None:
+        """Counts that a matrix is used in the forward; what checkpointing does again in the backward does not count.
+
+        Args:
+            index: Number of the parameter.
+        """
+        if not is_in_backward():
+            self._num_uses[index] = self._num_uses.get(index, 0) + 1
+
+    def matrix(self, index: int, inputs: Tensor, gradients: Tensor) -> Tensor:
+        """Takes up the gradient of a matrix, `Σ_t gradients_t inputs_tᵀ`, from the factors of one use of it.
+
+        Args:
+            index: Number of the parameter.
+            inputs: `[num_rows, length, width]`.
+            gradients: `[num_rows, length, height]`.
+
+        Returns:
+            `[height, width]`: the gradient from all streams, of at least float32.
+        """
+        self.has_seen = True
+        if self._num_uses.get(index, 1) > 1:  # the pieces of all uses have to be added up before they are multiplied
+            self._postponed.setdefault(index, []).append((inputs, gradients))
+            return product(inputs, gradients)
+        return self._take_matrix(index, inputs, gradients)
+
+    def _take_matrix(self, index: int, inputs: Tensor, gradients: Tensor) -> Tensor:
+        by_sample = self._squares is not None and not is_short(inputs, gradients)
+        pieces = self._by_sample(index, inputs, gradients) if by_sample else self._by_stream(inputs, gradients)
+        with self._stopwatch.running():
+            self._sums.add(index, pieces, self.rows.present)
+            if self._squares is not None and not by_sample:
+                self._add_squares(index, squares_of_products(inputs, gradients))
+            if index in self._lookups:
+                self._lookups[index].keep_head(inputs, gradients, pieces, self._squares is not None)
+        return pieces[0].clone() if len(pieces) == 1 else pieces.sum(0)
+
+    def _room(self, count: int, inputs: Tensor, gradients: Tensor) -> Tensor:
+        """Gives room for `[count, height, width]`, which the next layer will take."""
+        shape = (count, gradients.shape[-1], inputs.shape[-1])
+        return self._workspace.take(shape, at_least_float32(inputs.dtype), inputs.device)
+
+    def _by_stream(self, inputs: Tensor, gradients: Tensor) -> Tensor:
+        """Gives `[num_present, height, width]`: together this costs what the whole gradient does."""
+        pieces = self._room(self.rows.num_present, inputs, gradients)
+        parts = zip(self.rows.by_stream(inputs), self.rows.by_stream(gradients), strict=True)
+        for piece, (own_inputs, own_gradients) in zip(pieces, parts, strict=True):
+            multiply(own_gradients, own_inputs, piece)
+        return pieces
+
+    def _by_sample(self, index: int, inputs: Tensor, gradients: Tensor) -> Tensor:
+        """Makes the gradient of one sample after the other, which costs little more, and takes its norm on the way."""
+        room = self._room(self.rows.num_present + 1, inputs, gradients)
+        pieces, buffer, squares, begun = room[:-1], room[-1], [], set()
+        for row, local in enumerate(self.rows.local):
+            target = buffer if local in begun else pieces[local]
+            multiply(gradients[row], inputs[row], target)
+            with self._stopwatch.running():
+                flat = target.view(1, -1)
+                squares.append(products(flat, flat)[0, 0])
+                if local in begun:
+                    pieces[local].add_(buffer)
+            begun.add(local)
+        self._add_squares(index, torch.stack(squares))
+        return pieces
+
+    # ---- Vectors and embeddings ----
+
+    def vector(self, index: int, per_row: Tensor) -> None:
+        """Takes up the gradient of a vector.
+
+        Args:
+            index: Number of the parameter.
+            per_row: `[num_rows, size]`: its gradient from each row.
+        """
+        self.has_seen = True
+        self._vectors[index] = self._vectors[index] + per_row if index in self._vectors else per_row
+
+    def lookups(self, index: int) -> Lookups:
+        """Gives the uses of an embedding.
+
+        Args:
+            index: Number of the parameter.
+
+        Returns:
+            Those of this forward so far.
+        """
+        return self._lookups.setdefault(index, Lookups())
+
+    # ---- The end of the backward ----
+
+    def close(self) -> None:
+        """Takes up what had to wait for the end of the backward, and lets go of all tensors."""
+        with self._stopwatch.running(), torch.no_grad():
+            for index, factors in self._postponed.items():
+                inputs = torch.cat([one for one, _ in factors], dim=1)
+                self._take_matrix(index, inputs, torch.cat([other for _, other in factors], dim=1))
+            for index, per_row in self._vectors.items():
+                self._sums.add(index, self.rows.add_up(per_row)[:, :, None], self.rows.present)
+                self._add_squares(index, per_row.double().square().sum(1))
+            for index, lookups in self._lookups.items():
+                if lookups.gradients:
+                    self.has_seen = True
+                    unique, pieces = lookups.by_stream(self.rows)
+                    self._sums.add_rows(index, unique, pieces, self.rows.present, lookups.head)
+                    if self._squares is not None:
+                        self._add_squares(index, lookups.squares(self.rows))
+        self.clear()
+
+    def clear(self) -> None:
+        """Lets go of all tensors: the graph of the loss holds this, and somebody may hold the loss."""
+        for lookups in self._lookups.values():
+            lookups.clear()
+        self._lookups.clear()
+        self._postponed.clear()
+        self._vectors.clear()
+
+    def _add_squares(self, index: int, per_row: Tensor) -> None:
+        if self._squares is not None:
+            self._squares[index].index_add_(0, self.rows.stream_ids, per_row.to(self._squares.device))
+
+
+@dataclass
+class Desk:
+    """Where the layers find what reads the present micro-batch.
+
+    Args:
+        reading: That, or `None` where none is read.
+    """
+
+    reading: Reading | None = None
+
+
+def is_in_backward() -> bool:
+    """Says whether a backward is running; a forward that runs then is one that checkpointing does again."""
+    return torch._C._current_graph_task_id() != -1

@@ -1,0 +1,80 @@
+"""Whole gradients of micro-batches of one stream each: for any model, at the price of micro-batches of that kind."""
+
+import weakref
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from mixer.gradients.probe.rows import Rows, at_least_float32
+from mixer.gradients.probe.sketch import as_matrix
+from mixer.gradients.probe.stopwatch import Stopwatch
+from mixer.gradients.probe.sums import Sums
+
+
+class WholeReading:
+    """Reads the gradients of one micro-batch off the parameters, before they are accumulated.
+
+    Args:
+        parameters: The parameters that are read.
+        rows: The rows of the micro-batch, all of one stream.
+        sums: Where gradients go.
+        squares: float64 `[num_parameters, num_streams]`: squared norms of the micro-batches' gradients, added up here;
+            `None` if nobody asks for them.
+        stopwatch: Where the time goes that a plain backward would not take.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        rows: Rows,
+        sums: Sums,
+        squares: Tensor | None,
+        stopwatch: Stopwatch,
+    ):
+        self.rows = rows
+        self.failed: set[int] = set()
+        self._sums, self._squares, self._stopwatch = sums, squares, stopwatch
+        self._seen: set[int] = set()
+        self._handles: list[RemovableHandle] = [
+            parameter.register_hook(self._taker(index))  # type: ignore[no-untyped-call]
+            for index, parameter in enumerate(parameters)
+            if parameter.requires_grad  # it may have been frozen
+        ]
+
+    def _taker(self, index: int) -> Callable[[Tensor], None]:
+        reading = weakref.ref(self)  # a copy of the model would copy what its hooks hold
+
+        def take(gradient: Tensor) -> None:
+            own = reading()
+            if own is not None:
+                own._take(index, gradient)
+
+        return take
+
+    def _take(self, index: int, gradient: Tensor) -> None:
+        with self._stopwatch.running():
+            present = self.rows.present
+            gradient = gradient.detach().to(at_least_float32(gradient.dtype))
+            gradient = gradient.to_dense() if gradient.is_sparse else gradient
+            self._sums.add(index, gradient.reshape(1, *as_matrix(gradient.shape)), present)
+            if self._squares is not None:
+                square = gradient.double().square().sum().to(self._squares.device)
+                # In parts (nested checkpointing) it has cross terms that nobody has seen.
+                self._squares[index, present] += square if index not in self._seen else float("nan")
+        self._seen.add(index)
+
+    @property
+    def has_seen(self) -> bool:
+        """Whether any gradient came."""
+        return bool(self._seen)
+
+    def close(self) -> None:
+        """Ends the reading."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Takes the hooks away."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()

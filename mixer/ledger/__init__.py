@@ -1,0 +1,17 @@
+"""What a run records, and who is told: tables, progress bars and trackers."""
+
+from typing import TYPE_CHECKING
+
+from mixer.utils.lazy_imports import lazy_names
+
+if TYPE_CHECKING:
+    from mixer.ledger.ledger import Ledger
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "mixer.ledger.ledger": ["Ledger"],
+        },
+    )
+
+__all__ = ["Ledger"]

@@ -1,0 +1,70 @@
+"""What a run is, as plain data: what decides its mixture, for reports, trackers and explanations."""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from mixer.loading.build import MixtureOptions
+from mixer.mixture.controller import Mixing
+from mixer.mixture.stream import Stream
+from mixer.utils.as_data import as_data
+
+# Fields of a stream that are plain data and say how it takes part in the mixture.
+_STREAM_FIELDS = ("weight", "max_epochs", "shuffle", "enters_at", "leaves_at", "groups", "head", "loss_weight")
+
+
+def describe_run(
+    streams: Sequence[Stream], mixing: Mixing, options: MixtureOptions, world_size: int, methods: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Describes a run as it begins.
+
+    Args:
+        streams: Its streams.
+        mixing: Its controller.
+        options: What the user said of the mixture.
+        world_size: Number of ranks.
+        methods: Names of the methods that take part.
+
+    Returns:
+        Data that JSON can hold: streams (one a stream, as `stream_table` gives them), mixing and batch_size (as
+        recipes have them), budget, epoch_size, initial_batch_size, planned_steps (if the batch size stays), drawing,
+        groupings, data_seed, world_size, methods, eval_weights (`None` for the plain mean), version.
+    """
+    clock = mixing.clock
+    return {
+        "version": version("adaptive-mixer"),
+        "streams": stream_table(streams),
+        "mixing": as_data(mixing.policy),
+        "batch_size": as_data(mixing.schedule),
+        "initial_batch_size": mixing.initial_batch_size,
+        "budget": {name: value for name, value in vars(clock.budget).items() if value is not None},
+        "epoch_size": clock.epoch_size,
+        "planned_steps": clock.planned_steps,
+        "drawing": options.drawing,
+        "groupings": [as_data(vars(grouping)) for grouping in options.groupings],
+        "data_seed": options.seed,
+        "world_size": world_size,
+        "methods": list(methods),
+        "eval_weights": as_data(options.eval_weights),
+    }
+
+
+def stream_table(streams: Sequence[Stream]) -> list[dict[str, Any]]:
+    """Describes streams, one row each.
+
+    Args:
+        streams: The streams.
+
+    Returns:
+        Name, kind (`"data"`, `"iterable"` or `"memory"`), num_samples (`None` where it is not known) and how each takes
+        part in the mixture.
+    """
+    return [
+        {
+            "name": stream.name,
+            "kind": "memory" if stream.is_memory else "iterable" if stream.is_iterable else "data",
+            "num_samples": stream.num_samples or None,
+            **{name: as_data(getattr(stream, name)) for name in _STREAM_FIELDS},
+        }
+        for stream in streams
+    ]

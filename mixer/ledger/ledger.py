@@ -1,0 +1,400 @@
+"""The ledger: what every stream gave and got in every update."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from mixer.gradients.gradient_rows import cosines_of, rows_of
+from mixer.ledger.schemas import (
+    CLOCK,
+    COMPARISONS,
+    EVALUATIONS,
+    GRADIENTS,
+    MEMORIES,
+    MEMORY_CLASSES,
+    METRICS,
+    STREAMS,
+    UPDATES,
+)
+from mixer.ledger.table import Table
+from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.utils.arrays import FloatArray
+from mixer.utils.files import write_json
+from mixer.utils.writing import UnwrittenError, writing
+
+FORMAT_VERSION = 1
+
+# What is counted in tables that may note it twice at a step: the last one counts.
+_COUNTED = {"memories": "source", "memory_classes": "label"}
+
+
+class Ledger:
+    """The tables of a run.
+
+    `streams` (a row per update and stream), `clock`, `evaluations`, `metrics`, `comparisons`, `gradients`, `memories`
+    and `memory_classes` are the same in every repetition of a run; what depends on the machine, timings, stands in
+    `updates`.
+
+    Args:
+        folder: Where the ledger is kept, `OUTPUT_DIR/ledger` for a trainer's.
+        is_writer: Whether this process writes it: the main rank only.
+    """
+
+    def __init__(self, folder: str | Path, is_writer: bool = False):
+        self.folder = Path(folder)
+        self.is_writer = is_writer
+        self._streams = Table(self.folder / "streams", STREAMS)
+        self._clock = Table(self.folder / "clock", CLOCK)
+        self._updates = Table(self.folder / "updates", UPDATES)
+        self._evaluations = Table(self.folder / "evaluations", EVALUATIONS)
+        self._metrics = Table(self.folder / "metrics", METRICS)
+        self._comparisons = Table(self.folder / "comparisons", COMPARISONS)
+        self._gradients = Table(self.folder / "gradients", GRADIENTS)
+        self._memories = Table(self.folder / "memories", MEMORIES)
+        self._memory_classes = Table(self.folder / "memory_classes", MEMORY_CLASSES)
+        self._evaluated = (-1, 0, 0)  # step of the last evaluation, and its rows of losses and of metrics
+        self._note: dict[str, Any] = {}
+        self.error: UnwrittenError | None = None  # why a row could not be written: no more are
+
+    def begin(
+        self,
+        resume_step: int | None,
+        description: dict[str, Any],
+        num_evaluations: int | None = None,
+        num_metrics: int | None = None,
+    ) -> None:
+        """Makes ready for a run: goes on after a step, or starts anew and keeps an earlier run's ledger beside.
+
+        Args:
+            resume_step: The step to go on from, or `None` for a new run.
+            description: What is noted in `ledger.json` beside the tables.
+            num_evaluations: How many rows on evaluations at just that step stay: those before the checkpoint was
+                written; `None` for all.
+            num_metrics: The same of rows on metrics.
+        """
+        evaluated = (num_evaluations or 0, num_metrics or 0)
+        self._evaluated = (-1, 0, 0) if resume_step is None else (resume_step, *evaluated)
+        if not self.is_writer:
+            return
+        self.error = None
+        for table in self._tables():
+            table.recover()
+        if resume_step is None:
+            self._close()
+            if self.folder.exists():
+                self.folder.rename(next(path for path in self._archives() if not path.exists()))
+            for table in self._tables():
+                table.reset()
+        else:
+            left = {self._evaluations: num_evaluations, self._metrics: num_metrics}
+            for table in self._tables():
+                table.truncate(resume_step, left.get(table))
+        self._note = {"format": FORMAT_VERSION, **description}
+        write_json(self.folder / "ledger.json", self._note)
+
+    def num_rows(self) -> dict[str, int]:
+        """Counts the rows of each table, for a checkpoint to know what was there.
+
+        Returns:
+            How many there are by table; nothing where this process does not write.
+        """
+        return {table.folder.name: table.num_rows() for table in self._tables()} if self.is_writer else {}
+
+    def record_streams(self, step: int, names: tuple[str, ...], columns: Mapping[str, NDArray[Any]]) -> None:
+        """Adds an update's rows, one a stream.
+
+        Args:
+            step: Number of the update, from 1, as the Trainer logs it.
+            names: Names of the streams.
+            columns: `[num_streams]` each: the other columns.
+        """
+        if self.is_writer:
+            self._append(self._streams, {"step": np.full(len(names), step), "stream": list(names), **columns})
+
+    def record_clock(self, **columns: float) -> None:
+        """Adds where the run stands after an update.
+
+        Args:
+            **columns: One number a column of the table `clock`.
+        """
+        if self.is_writer:
+            self._append(self._clock, {name: [value] for name, value in columns.items()})
+
+    def record_update(self, **columns: float) -> None:
+        """Adds an update's timings.
+
+        Args:
+            **columns: One number a column of the table `updates`.
+        """
+        if self.is_writer:
+            self._append(self._updates, {name: [value] for name, value in columns.items()})
+
+    def record_evaluation(
+        self,
+        step: int,
+        losses: Mapping[str, float],
+        metrics: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+    ) -> None:
+        """Adds an evaluation.
+
+        Args:
+            step: Number of updates before it.
+            losses: Loss by name of the evaluation set.
+            metrics: Other metrics by name, of those sets that have any.
+        """
+        rows = [(name, metric, value) for name, own in metrics.items() for metric, value in own.items()]
+        num_losses, num_metrics = self.num_evaluations(step)
+        self._evaluated = (step, num_losses + len(losses), num_metrics + len(rows))
+        evaluated: dict[str, list[Any]] = {"stream": list(losses), "loss": list(losses.values())}
+        measured = {column: [row[place] for row in rows] for place, column in enumerate(METRICS.names[1:])}
+        for table, columns in ((self._evaluations, evaluated), (self._metrics, measured)):
+            num_rows = len(columns["stream"])
+            if self.is_writer and num_rows:
+                self._append(table, {"step": [step] * num_rows, **columns})
+
+    def record_comparisons(self, step: int, names: tuple[str, ...], columns: Mapping[str, FloatArray]) -> None:
+        """Adds what the losses of an update were compared with, one row a stream.
+
+        Args:
+            step: Number of the update, from 1, as the Trainer logs it.
+            names: Names of the streams.
+            columns: `[num_streams]` each: those of the other columns that were measured.
+        """
+        if self.is_writer:
+            unknown = np.full(len(names), np.nan)
+            measured = {name: columns.get(name, unknown) for name in COMPARISONS.names[2:]}
+            self._append(self._comparisons, {"step": np.full(len(names), step), "stream": list(names), **measured})
+
+    def record_gradients(self, step: int, names: tuple[str, ...], statistics: GradientStatistics) -> None:
+        """Adds a measurement of the streams' gradients, one row a stream.
+
+        Args:
+            step: Number of the update, from 1, as the Trainer logs it.
+            names: Names of the streams.
+            statistics: What was measured.
+        """
+        if self.is_writer:
+            self._append(self._gradients, rows_of(step, names, statistics))
+
+    def record_memory(
+        self, step: int, name: str, counts: Mapping[str, int], classes: Mapping[int, int] = MappingProxyType({})
+    ) -> None:
+        """Adds what a replay buffer holds; what is added last of a step counts.
+
+        Args:
+            step: Number of updates done.
+            name: The name of its stream.
+            counts: Number of entries by where they came from.
+            classes: Number of entries by class; empty where classes are not known.
+        """
+        if not self.is_writer:
+            return
+        for table, column, entries in ((self._memories, "source", counts), (self._memory_classes, "label", classes)):
+            if entries:
+                of_all: dict[str, Any] = {"step": [step] * len(entries), "stream": [name] * len(entries)}
+                self._append(table, {**of_all, column: list(entries), "entries": list(entries.values())})
+
+    def num_evaluations(self, step: int) -> tuple[int, int]:
+        """Counts rows on evaluations at the present step of the run.
+
+        Args:
+            step: The step.
+
+        Returns:
+            How many there are of losses and of metrics; none if it is not the last step at which there were any.
+        """
+        return self._evaluated[1:] if self._evaluated[0] == step else (0, 0)
+
+    def sync(self) -> None:
+        """Writes everything out so that it stays even if the machine stops."""
+        for table in self._tables() if self.is_writer else ():
+            table.sync()
+
+    def flush(self) -> None:
+        """Writes everything out, so that other processes see it; `error` says why it could not."""
+        for table in self._tables() if self.is_writer else ():
+            self._trying(table.flush)
+
+    def finish(self) -> None:
+        """Seals the tables, at the end of a run or before their files are copied: what is there changes no more."""
+        for table in self._tables() if self.is_writer else ():
+            table.seal()
+
+    def end(self, state: Literal["finished", "stopped"], reason: str | None = None) -> None:
+        """Notes that a run has come to its end, for those who watch it; nothing where none was begun.
+
+        Args:
+            state: Whether it finished, or an error or a signal stopped it.
+            reason: What stopped it.
+        """
+        if self.is_writer and self._note:
+            reasons = {} if reason is None else {"reason": reason}
+            write_json(self.folder / "ledger.json", {**self._note, "ended": state, **reasons})
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Reads the main table.
+
+        Returns:
+            One row per update and stream: step, stream, weight (the share asked for), count, items (terms of the
+            loss), loss (mean per item, NaN where there is none), tokens, seen, unique, coverage, epoch (seen / n;
+            both NaN where n is not known), staleness, undelivered (rows of an iterable stream so far that ranks had
+            left when another had none), policy_weight (what the policy, or the user, had decided), loss_weight (the
+            factor on its loss), owed (samples of its share that it has not had yet, after the update), there (whether
+            it can give a sample in the next update), skipped (its samples so far that could not be loaded and were
+            left out; count and seen have them). Older versions wrote none of the last five: NaN, true, and 0.
+        """
+        frame: pd.DataFrame = self._streams.read().to_pandas()
+        return frame.assign(
+            there=frame["there"].astype("boolean").fillna(True).astype(bool),
+            skipped=frame["skipped"].fillna(0).astype("int64"),
+        )
+
+    def evaluations(self) -> pd.DataFrame:
+        """Reads the evaluations.
+
+        Returns:
+            One row per evaluation and set: step, stream, loss.
+        """
+        frame: pd.DataFrame = self._evaluations.read().to_pandas()
+        return frame
+
+    def metrics(self) -> pd.DataFrame:
+        """Reads what `compute_metrics` gave in the evaluations.
+
+        Returns:
+            One row per evaluation, set and metric: step, stream, metric (without the prefix), value. None in ledgers of
+            older versions.
+        """
+        frame: pd.DataFrame = self._metrics.read().to_pandas()
+        return frame
+
+    def clock(self) -> pd.DataFrame:
+        """Reads where the run stood after each update.
+
+        Returns:
+            One row an update: step, samples and tokens (so far), epoch, progress (share of the budget), batch_size
+            (asked for), total (its samples), learning_rate, learning_rate_factor (what the batch size multiplied it
+            by), loss (mean over all items, by which gradients were taken), gradient_norm (before clipping; NaN
+            without) and update_norm (how far it moved the parameters; NaN where no policy needed it). Older versions
+            wrote none of the last three: NaN.
+        """
+        frame: pd.DataFrame = self._clock.read().to_pandas()
+        return frame
+
+    def updates(self) -> pd.DataFrame:
+        """Reads the timings.
+
+        Returns:
+            One row an update: step, total, micro_batches, and of the main rank: hits and misses (samples that
+            workers had, or had not, been asked for ahead; both 0 without workers), load_seconds, train_seconds,
+            probe_seconds (for measuring gradients; 0 where they were not).
+        """
+        frame: pd.DataFrame = self._updates.read().to_pandas()
+        return frame.fillna({"probe_seconds": 0.0})  # an older version wrote no such column, and measured nothing
+
+    def comparisons(self) -> pd.DataFrame:
+        """Reads what losses were compared with, where the policy needed it.
+
+        Returns:
+            One row per update and stream: step, stream, excess_loss (by how much items exceed the loss of the reference
+            model), loss_after (the loss of the same samples once more after the optimizer step); means per item, NaN
+            where there is none or it was not measured.
+        """
+        frame: pd.DataFrame = self._comparisons.read().to_pandas()
+        return frame
+
+    def gradients(self) -> pd.DataFrame:
+        """Reads what was measured of the streams' gradients.
+
+        Returns:
+            One row per measurement and stream, in the order of the streams: step, stream, count (samples in the
+            batch), share (in its loss), squared_norm (without bias; NaN where it is not known), variance (of a
+            sample's gradient), gram and gram_error (`[num_streams]`: the stream's row); see `GradientStatistics`.
+        """
+        frame: pd.DataFrame = self._gradients.read().to_pandas()
+        return frame
+
+    def cosines(self) -> pd.DataFrame:
+        """Reads how far the streams' gradients point the same way.
+
+        Returns:
+            One row per measurement and pair of streams: step, stream, other (a later one), cosine (NaN where one of
+            them had no sample); see `GradientStatistics.cosines`.
+        """
+        return cosines_of(self.gradients())
+
+    def memories(self) -> pd.DataFrame:
+        """Reads what replay buffers held whenever something was logged, and at the end.
+
+        Returns:
+            One row per log entry, buffer and source: step, stream (the buffer), source (the stream or data set that
+            entries came from), entries (how many).
+        """
+        frame: pd.DataFrame = self.read("memories").to_pandas()
+        return frame
+
+    def memory_classes(self) -> pd.DataFrame:
+        """Reads of which classes the entries of replay buffers were, at the steps of `memories`.
+
+        Returns:
+            One row per log entry, buffer and class: step, stream (the buffer), label (-1 for entries whose class nobody
+            knows), entries (how many). None of a buffer whose classes are not known, and in ledgers of older versions.
+        """
+        frame: pd.DataFrame = self.read("memory_classes").to_pandas()
+        return frame
+
+    def tables(self) -> list[str]:
+        """Lists the names of its tables."""
+        return [table.folder.name for table in self._tables()]
+
+    def read(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """Reads a table, or the columns of it that are needed: long ones are large.
+
+        Args:
+            table: Its name: `streams` (what `to_pandas` gives), or that of the method that gives it.
+            columns: Names of the columns; `None` for all.
+
+        Returns:
+            The table; null in columns that an older version did not write.
+        """
+        kept = next(one for one in self._tables() if one.folder.name == table)
+        if table not in _COUNTED:
+            return kept.read(columns)
+        rows = kept.read()
+        noted = rows.select(["step", "stream", _COUNTED[table]]).to_pandas()
+        return rows.filter(pa.array(~noted.duplicated(keep="last"))).select(list(columns or rows.column_names))
+
+    def has_updates(self) -> bool:
+        """Says whether an update was recorded, without reading the tables."""
+        return not self._streams.is_empty()
+
+    def _append(self, table: Table, columns: Mapping[str, Any]) -> None:
+        self._trying(lambda: table.append(columns))
+
+    def _trying(self, write: Callable[[], None]) -> None:
+        """Keeps an error for `error`: raised on the rank that writes, it would leave the others waiting."""
+        try:
+            with writing(self.folder):
+                write()
+        except UnwrittenError as error:
+            self.error = self.error or error
+
+    def _tables(self) -> tuple[Table, ...]:
+        measured = self._comparisons, self._gradients, self._memories, self._memory_classes
+        return self._streams, self._clock, self._updates, self._evaluations, self._metrics, *measured
+
+    def _close(self) -> None:
+        for table in self._tables():
+            table.close()
+
+    def _archives(self) -> Any:
+        number = 1
+        while True:
+            yield self.folder.with_name(f"{self.folder.name}-{number}")
+            number += 1

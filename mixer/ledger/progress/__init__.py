@@ -1,0 +1,1 @@
+"""Progress bars, in terminals and notebooks."""

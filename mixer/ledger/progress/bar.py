@@ -1,0 +1,123 @@
+"""The progress bar of a terminal, and which callbacks show one."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tqdm.auto import tqdm  # type: ignore[import-untyped]
+from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import has_length
+
+from mixer.ledger.progress.progress_line import ProgressLine, coverage_text
+from mixer.mixture.controller import Mixing
+
+
+class MixtureProgress(ProgressCallback):
+    """The Trainer's bar by the data clock; silent where the output is no terminal.
+
+    Args:
+        mixing: Gives the controller of the present run.
+        max_str_len: As for `ProgressCallback`.
+    """
+
+    training_bar: Any
+    prediction_bar: Any
+
+    def __init__(self, mixing: Callable[[], Mixing], max_str_len: int = 100):
+        super().__init__(max_str_len)
+        self._line = ProgressLine(mixing)
+        self._shown = 0.0
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Opens the bar, on the main rank."""
+        self._line.begin()
+        self._shown = 0.0
+        if state.is_world_process_zero:
+            self.training_bar = tqdm(
+                total=1.0, dynamic_ncols=True, disable=None, bar_format=_format(self._line.text("{elapsed}"))
+            )
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Moves the bar, a few times a second."""
+        self._line.advance()
+        bar, now = self.training_bar, time.monotonic()
+        if bar is not None and not bar.disable and now - self._shown >= bar.mininterval:
+            self._shown = now
+            self._show(bar)
+
+    def on_prediction_step(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        eval_dataloader: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Moves the bar of an evaluation, silent where the output is no terminal as well."""
+        if state.is_world_process_zero and has_length(eval_dataloader) and self.prediction_bar is None:
+            leave = self.training_bar is None
+            self.prediction_bar = tqdm(total=len(eval_dataloader), leave=leave, dynamic_ncols=True, disable=None)
+        super().on_prediction_step(args, state, control, eval_dataloader=eval_dataloader, **kwargs)  # type: ignore[no-untyped-call]
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Closes the bar of an evaluation, and counts its time as a pause."""
+        super().on_evaluate(args, state, control, **kwargs)  # type: ignore[no-untyped-call]
+        self._line.pause()
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Counts the time of a checkpoint as a pause."""
+        self._line.pause()
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Shows where the run ended, and closes the bar."""
+        if self.training_bar is not None and not self.training_bar.disable:
+            self._show(self.training_bar)
+        super().on_train_end(args, state, control, **kwargs)  # type: ignore[no-untyped-call]
+
+    def _show(self, bar: Any) -> None:
+        bar.n = self._line.share
+        bar.bar_format = _format(self._line.text("{elapsed}"))
+        bar.refresh()
+
+
+def take_bars(callbacks: list[TrainerCallback], mixing: Callable[[], Mixing]) -> None:
+    """Puts bars that go by the data clock in the place of the Trainer's own; those of users stay as they are.
+
+    Args:
+        callbacks: The trainer's callbacks.
+        mixing: Gives the controller of the present run.
+    """
+    for place, callback in enumerate(callbacks):
+        if type(callback) is ProgressCallback:
+            callbacks[place] = MixtureProgress(mixing, callback.max_str_len)
+        elif type(callback) is getattr(sys.modules.get("transformers.utils.notebook"), "NotebookProgressCallback", ""):
+            from mixer.ledger.progress.notebook import NotebookMixtureProgress  # it imports IPython
+
+            callbacks[place] = NotebookMixtureProgress(mixing)
+
+
+def show_in_own_bars(callbacks: Iterable[TrainerCallback], max_steps: int, mixing: Mixing) -> None:
+    """Keeps bars that users brought, which count steps, up to date.
+
+    Args:
+        callbacks: The trainer's callbacks.
+        max_steps: Updates of the whole run, by what is known now.
+        mixing: The controller.
+    """
+    for callback in callbacks:
+        if isinstance(callback, ProgressCallback) and not isinstance(callback, MixtureProgress):
+            bar: Any = callback.training_bar
+            if bar is not None:
+                bar.total = max_steps
+                bar.set_postfix_str(coverage_text(mixing), refresh=False)
+
+
+def _format(text: str) -> str:
+    """Gives tqdm's format; a stream may have braces in its name."""
+    escaped = text.replace("{", "{{").replace("}", "}}").replace("{{elapsed}}", "{elapsed}", 1)
+    return "{percentage:3.0f}%|{bar}| " + escaped

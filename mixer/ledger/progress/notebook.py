@@ -1,0 +1,62 @@
+"""The progress bar of a notebook."""
+
+from collections.abc import Callable
+from typing import Any
+
+from transformers.utils.notebook import NotebookProgressCallback, NotebookTrainingTracker
+
+from mixer.ledger.progress.progress_line import ProgressLine
+from mixer.mixture.controller import Mixing
+from mixer.utils.clock_text import duration_text
+
+
+class NotebookMixtureProgress(NotebookProgressCallback):
+    """The Trainer's bar and table of a notebook, where the bar goes by the data clock.
+
+    Args:
+        mixing: Gives the controller of the present run.
+    """
+
+    training_tracker: Any
+
+    def __init__(self, mixing: Callable[[], Mixing]):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._line = ProgressLine(mixing)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Opens the bar."""
+        super().on_train_begin(args, state, control, **kwargs)  # type: ignore[no-untyped-call]
+        self._line.begin()
+        self.training_tracker = _Tracker(self._line, state.max_steps, self.training_tracker.inner_table[0])
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Moves the bar, a few times a second."""
+        self._line.advance()
+        # It counts steps; with this total their share is that of the data clock.
+        share = self._line.share
+        self.training_tracker.total = state.global_step / share if share > 0 else state.max_steps
+        self.training_tracker.update(state.global_step, force_update=self._force_next_update)
+        self._force_next_update = False
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        """Adds a line to the table, and counts the time of the evaluation as a pause."""
+        super().on_evaluate(args, state, control, metrics=metrics, **kwargs)  # type: ignore[no-untyped-call]
+        self._line.pause()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Counts the time of a checkpoint as a pause."""
+        self._line.pause()
+
+
+class _Tracker(NotebookTrainingTracker):
+    """Bar and table; beside the bar stands the line."""
+
+    label: Any
+
+    def __init__(self, line: ProgressLine, num_steps: int, column_names: list[str]):
+        super().__init__(num_steps, column_names)  # type: ignore[no-untyped-call]
+        self._line = line
+
+    def update_bar(self, value: int, comment: str | None = None) -> None:
+        self.label = f"{self._line.share:.0%} {self._line.text(duration_text(self.elapsed_time or 0.0))}"
+        self.display()  # type: ignore[no-untyped-call]

@@ -1,0 +1,280 @@
+"""From finished updates to ledger rows and log entries."""
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, SupportsFloat
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.distributed.tensor import DTensor
+from transformers.utils import logging
+
+from mixer.gradients.gradient_entries import gradient_entries
+from mixer.ledger.ledger import Ledger
+from mixer.ledger.stream_means import StreamMeans
+from mixer.loading.step import UpdateContents
+from mixer.mixture.controller import Mixing
+from mixer.mixture.plan import Plan
+from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+
+logger = logging.get_logger(__name__)
+
+# Losses of so many updates may wait on a GPU before they are read back, where nothing needs them earlier.
+_MAX_WAITING = 64
+
+
+@dataclass(frozen=True)
+class FinishedUpdate:
+    """What is known of an update after its backward.
+
+    Args:
+        plan: Its plan.
+        contents: Its items and tokens, over all ranks.
+        loss_sums: `[num_streams + 1]`, on the device: the sum of each stream's item losses, and last the mean over
+            all items by the loss that was back-propagated (before loss weights).
+        learning_rate: The learning rate of its optimizer step, of the first group of parameters.
+        learning_rate_factor: What the batch size multiplied it by.
+        gradients: What was measured of the streams' gradients, if it was.
+        item_factors: `[num_streams]`: for how much a stream's item counts in that mean loss; `None` if all are one.
+        measured: bool `[num_streams]`: whose losses were measured; `None` for all.
+    """
+
+    plan: Plan
+    contents: UpdateContents
+    loss_sums: torch.Tensor
+    learning_rate: float
+    learning_rate_factor: float
+    gradients: GradientStatistics | None = None
+    item_factors: FloatArray | None = None
+    measured: BoolArray | None = None
+
+    @functools.cached_property
+    def losses(self) -> FloatArray:
+        """`[num_streams]`: mean losses, read back from the device when they are first asked for.
+
+        NaN where a stream has no items or was not measured; not finite where its loss is not.
+        """
+        return self._means if self.measured is None else np.where(self.measured, self._means, np.nan)
+
+    @functools.cached_property
+    def _means(self) -> FloatArray:
+        sums = self.loss_sums[:-1].cpu().numpy().astype(np.float64)
+        items = self.contents.items
+        means: FloatArray = np.divide(sums, items, out=np.full(len(sums), np.nan), where=items > 0)
+        return means
+
+    def bad_streams(self) -> Int64Array:
+        """Gives the streams whose loss is not finite, but for those of loss weight 0.
+
+        Returns:
+            int64 `[count]`: their ids.
+        """
+        loss_weights = self.plan.loss_weights
+        counts = self.contents.items > 0 if loss_weights is None else (self.contents.items > 0) & (loss_weights != 0)
+        return np.flatnonzero(counts & ~np.isfinite(self._means))  # of streams that are not measured: 0, or not finite
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """An update whose losses and norm may still be on a GPU, with where the run stood after it."""
+
+    update: FinishedUpdate
+    state: dict[str, NDArray[Any]]
+    place: dict[str, float]
+    gradient_norm: SupportsFloat | None
+
+
+class Recorder:
+    """Writes the ledger and gathers what the next log entry says of the streams.
+
+    Args:
+        mixing: The controller.
+        ledger: The ledger.
+        reads_at_once: Whether losses are read back after every update; else only in time for the ledger and the log.
+    """
+
+    def __init__(self, mixing: Mixing, ledger: Ledger, reads_at_once: bool):
+        self._mixing = mixing
+        self._ledger = ledger
+        self._reads_at_once = reads_at_once
+        self._batch_size, self._factor = 0, 1.0
+        self._waiting: list[_Waiting] = []
+        self._reset()
+
+    def record(
+        self,
+        update: FinishedUpdate,
+        compared: Mapping[str, FloatArray] | None = None,
+        gradient_norm: SupportsFloat | None = None,
+        update_norm: float = math.nan,
+    ) -> None:
+        """Takes an update in, after the controller has observed it.
+
+        Args:
+            update: The update.
+            compared: What its losses were compared with, by column of the ledger's `comparisons`; none if they were
+                not.
+            gradient_norm: Norm of its gradient before clipping, on any device; `None` if it was not measured.
+            update_norm: How far it moved the parameters; NaN if that was not measured.
+        """
+        mixing = self._mixing
+        state: dict[str, NDArray[Any]] = {
+            "seen": mixing.seen.copy(),
+            "unique": mixing.unique.copy(),
+            "coverage": np.minimum(1.0, mixing.stream_epochs),
+            "epoch": mixing.stream_epochs,
+            "undelivered": mixing.planner.undelivered,
+            "skipped": mixing.skipped.copy(),
+            "owed": mixing.planner.owed,
+            "there": mixing.planner.there(mixing.clock.progress),
+        }
+        clock = mixing.clock
+        self._batch_size, self._factor = update.plan.batch_size, update.learning_rate_factor
+        place = {
+            "step": update.plan.step + 1,
+            "samples": clock.num_samples,
+            "tokens": clock.num_tokens,
+            "epoch": clock.epoch,
+            "progress": clock.progress,
+            "batch_size": update.plan.batch_size,
+            "total": update.plan.total,
+            "learning_rate": update.learning_rate,
+            "learning_rate_factor": update.learning_rate_factor,
+            "update_norm": update_norm,
+        }
+        if isinstance(gradient_norm, DTensor):  # of FSDP: brought together now, while all ranks are here
+            gradient_norm = gradient_norm.full_tensor()
+        self._waiting.append(_Waiting(update, state, place, gradient_norm))
+        self._record_measured(update, compared or {})
+        if self._reads_at_once or len(self._waiting) >= _MAX_WAITING:
+            self.settle()
+
+    def settle(self) -> None:
+        """Writes all updates that wait for their losses."""
+        for waiting in self._waiting:
+            self._settle_one(waiting)
+        self._waiting.clear()
+
+    def log_entries(self) -> dict[str, float]:
+        """Gives what happened to the streams since the last call.
+
+        Returns:
+            `train_coverage`, `batch_size` of the last update (and `learning_rate_factor`, if the batch size moves the
+            learning rate), and for each stream `coverage/NAME` (`seen/NAME` where its size is not known),
+            `weight/NAME`, `count/NAME` (samples since the last entry) and `loss/NAME` (mean per item since then, if it
+            had items), `excess_loss/NAME` and `loss_after/NAME` (likewise, where they are measured); `loss/other` where
+            the loss holds a part that is no stream's; what `gradient_entries` says of the newest measurement since
+            then.
+        """
+        self.settle()
+        entries = {"train_coverage": self._mixing.clock.epoch_coverage}
+        if self._batch_size:
+            entries["batch_size"] = self._batch_size
+        if self._factor != 1.0:
+            entries["learning_rate_factor"] = self._factor
+        for stream_id, (name, coverage) in enumerate(self._mixing.coverage.items()):
+            if np.isnan(coverage):
+                entries[f"seen/{name}"] = int(self._mixing.seen[stream_id])
+            else:
+                entries[f"coverage/{name}"] = coverage
+            entries[f"weight/{name}"] = float(self._weights[stream_id])
+            entries[f"count/{name}"] = int(self._counts[stream_id])
+            for column, means in {"loss": self._losses, **self._compared}.items():
+                if (mean := means.of(stream_id)) is not None:
+                    entries[f"{column}/{name}"] = mean
+        if self._num_updates and abs(self._other) > 1e-3 * abs(self._total):
+            entries["loss/other"] = self._other / self._num_updates
+        entries |= self._gradient_entries
+        self._reset()
+        return entries
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives what was gathered since the last log entry, as plain data."""
+        return {
+            "weights": self._weights.tolist(),
+            "counts": self._counts.tolist(),
+            "items": self._losses.items.tolist(),
+            "loss_sums": self._losses.sums.tolist(),
+            "num_updates": self._num_updates,
+            "total": self._total,
+            "other": self._other,
+            "batch_size": self._batch_size,
+            "factor": self._factor,
+            "gradients": dict(self._gradient_entries),
+            "compared": {column: means.state_dict() for column, means in self._compared.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up what was gathered.
+
+        Args:
+            state: What `state_dict` gave; nothing of other streams.
+        """
+        if not state:
+            return
+        self._weights = np.array(state["weights"], dtype=np.float64)
+        self._counts = np.array(state["counts"], dtype=np.int64)
+        self._losses.load_state_dict({"items": state["items"], "sums": state["loss_sums"]})
+        self._num_updates = int(state["num_updates"])
+        self._total, self._other = float(state["total"]), float(state["other"])
+        self._batch_size, self._factor = int(state["batch_size"]), float(state["factor"])
+        self._gradient_entries = dict(state.get("gradients", {}))  # older versions measured none
+        for column, means in state.get("compared", {}).items():  # nor these
+            self._compared.setdefault(column, StreamMeans(len(self._counts))).load_state_dict(means)
+
+    def _record_measured(self, update: FinishedUpdate, compared: Mapping[str, FloatArray]) -> None:
+        step, names = update.plan.step + 1, self._mixing.names
+        if update.gradients is not None:
+            self._ledger.record_gradients(step, names, update.gradients)
+            self._gradient_entries = gradient_entries(names, update.gradients)
+        if compared:
+            self._ledger.record_comparisons(step, names, compared)
+        for column, values in compared.items():
+            self._compared.setdefault(column, StreamMeans(len(names))).add(values, update.contents.items)
+
+    def _settle_one(self, waiting: "_Waiting") -> None:
+        update = waiting.update
+        plan, contents, losses = update.plan, update.contents, update.losses
+        for stream_id in update.bad_streams() if self._ledger.is_writer else ():
+            logger.warning(
+                "Update %d: the loss of stream %r is not finite (%s); the policy does not see it.",
+                plan.step + 1,
+                self._mixing.names[stream_id],
+                losses[stream_id],
+            )
+        finite = np.isfinite(losses)
+        columns = {
+            "weight": plan.weights,
+            "count": plan.counts,
+            "items": contents.items,
+            "loss": np.where(finite, losses, np.nan),
+            "tokens": contents.tokens,
+            "staleness": np.full(len(losses), plan.staleness),
+            "policy_weight": plan.policy_weights,
+            "loss_weight": np.ones(len(losses)) if plan.loss_weights is None else plan.loss_weights,
+        }
+        self._ledger.record_streams(plan.step + 1, self._mixing.names, {**columns, **waiting.state})
+        sums = self._losses.add(losses, contents.items)
+        self._weights = plan.weights
+        self._counts += plan.counts
+        mean = float(update.loss_sums[-1])
+        norm = math.nan if waiting.gradient_norm is None else float(waiting.gradient_norm)
+        self._ledger.record_clock(**waiting.place, loss=mean, gradient_norm=norm)
+        if finite[contents.items > 0].all() and np.isfinite(mean):
+            self._num_updates += 1
+            self._total += mean
+            counted = sums if update.item_factors is None else sums * update.item_factors
+            self._other += mean - float(counted.sum()) / max(int(contents.items.sum()), 1)
+
+    def _reset(self) -> None:
+        num_streams = len(self._mixing.names)
+        self._weights = np.zeros(num_streams)
+        self._counts = np.zeros(num_streams, dtype=np.int64)
+        self._losses = StreamMeans(num_streams)
+        self._compared: dict[str, StreamMeans] = {}
+        self._num_updates, self._total, self._other = 0, 0.0, 0.0
+        self._gradient_entries = {}

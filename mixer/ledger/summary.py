@@ -1,0 +1,193 @@
+"""Runs side by side, from their ledgers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from mixer.ledger.evaluated_losses import mean_loss, recorded_weights, worst_loss
+from mixer.ledger.folder import open_ledger, read_note
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a run's ledger says of it.
+
+    Args:
+        name: The run's folder.
+        streams: One row a stream or other evaluation set, by name: `first_loss` and `last_loss` of evaluations,
+            `samples`, `coverage`, `weight` (mean).
+        updates: Number of updates.
+        evaluated: Names of those with an evaluation; others, such as memories, have no loss.
+        metrics: What `compute_metrics` gave, one row a set and metric: `stream`, `metric`, `first`, `last`.
+        eval_weights: What the user gave as such; `None` for the plain mean.
+    """
+
+    name: str
+    streams: pd.DataFrame
+    updates: int
+    evaluated: frozenset[str]
+    metrics: pd.DataFrame
+    eval_weights: Mapping[str, float] | None
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The same with the streams' names as a column."""
+        return self.streams.reset_index(names="stream")
+
+    @property
+    def mean_losses(self) -> tuple[float, float]:
+        """The first and the last `eval_loss`."""
+        return self._over_sets(lambda losses: mean_loss(losses, self.eval_weights))
+
+    @property
+    def worst_losses(self) -> tuple[float, float]:
+        """The first and the last `eval_worst_loss`."""
+        return self._over_sets(worst_loss)
+
+    def as_data(self) -> dict[str, Any]:
+        """Gives all but the name as plain data.
+
+        Returns:
+            `updates`, `eval_loss` and `eval_worst_loss` (`first` and `last` each), `streams` and `metrics`.
+        """
+        over_sets = {"eval_loss": self.mean_losses, "eval_worst_loss": self.worst_losses}
+        return {
+            "updates": self.updates,
+            **{name: {"first": first, "last": last} for name, (first, last) in over_sets.items()},
+            "streams": self.table,
+            "metrics": self.metrics,
+        }
+
+    def _over_sets(self, reduce: Callable[[dict[str, float]], float]) -> tuple[float, float]:
+        rows = self.streams[self.streams.index.isin(self.evaluated)]
+        ends = (rows[column].tolist() for column in ("first_loss", "last_loss"))
+        first, last = (reduce(dict(zip(rows.index, losses, strict=True))) for losses in ends)
+        return first, last
+
+
+def summarise(run: Path) -> RunSummary:
+    """Reads a run.
+
+    Args:
+        run: The output folder of a trainer.
+
+    Returns:
+        The summary.
+
+    Raises:
+        ValueError: If the folder holds no ledger with rows, or it is damaged.
+    """
+    ledger = open_ledger(run)
+    rows = ledger.to_pandas()
+    by_stream = rows.groupby("stream", sort=False)
+    summary = pd.DataFrame(
+        {
+            "samples": by_stream["count"].sum(),
+            "coverage": by_stream["coverage"].last(),
+            "weight": by_stream["weight"].mean(),
+        }
+    )
+    evaluations = ledger.evaluations()
+    evaluated = dict.fromkeys(evaluations["stream"])
+    summary = summary.astype({"samples": "Int64"}).reindex(list(dict.fromkeys([*summary.index, *evaluated])))
+    # The first and the last count, also where they are no numbers.
+    summary.insert(0, "first_loss", evaluations.drop_duplicates("stream", keep="first").set_index("stream")["loss"])
+    summary.insert(1, "last_loss", evaluations.drop_duplicates("stream", keep="last").set_index("stream")["loss"])
+    weights = recorded_weights(run, read_note(run))
+    metrics = _first_and_last(ledger.metrics())
+    return RunSummary(run.name, summary, int(rows["step"].max()), frozenset(evaluated), metrics, weights)
+
+
+def comparison(summaries: Sequence[RunSummary]) -> RenderableType:
+    """Puts runs side by side for people.
+
+    Args:
+        summaries: The runs.
+
+    Returns:
+        A table of losses and samples, and one of other metrics where there are any.
+    """
+    has_metrics = any(len(summary.metrics) for summary in summaries)
+    return Group(comparison_table(summaries), *([metrics_table(summaries)] if has_metrics else []))
+
+
+def comparison_table(summaries: Sequence[RunSummary]) -> Table:
+    """Makes a table of runs: what each stream got and gave in each of them.
+
+    Args:
+        summaries: The runs.
+
+    Returns:
+        The table, one row a stream, and the average (`eval_loss`) and the worst loss below.
+    """
+    table = Table(title="Validation loss and samples by stream")
+    table.add_column("stream", justify="left")
+    for summary in summaries:
+        table.add_column(f"{summary.name}\nloss first → last", justify="right")
+        table.add_column(f"{summary.updates} updates\nsamples", justify="right")
+        table.add_column("\ncoverage", justify="right")
+        table.add_column("mean\nweight", justify="right")
+    names = list(dict.fromkeys(name for summary in summaries for name in summary.streams.index))
+    for name in names:
+        table.add_row(name, *(cell for summary in summaries for cell in _cells(summary, name)))
+    table.add_section()
+    averages, worst = [], []
+    for summary in summaries:
+        averages += [_over_sets(summary, summary.mean_losses), f"({summary.streams['samples'].sum():,})", "", ""]
+        worst += [_over_sets(summary, summary.worst_losses), "", "", ""]
+    table.add_row("average", *averages)
+    table.add_row("worst", *worst)
+    return table
+
+
+def metrics_table(summaries: Sequence[RunSummary]) -> Table:
+    """Makes a table of what `compute_metrics` gave.
+
+    Args:
+        summaries: The runs.
+
+    Returns:
+        The table, one row a set and metric.
+    """
+    table = Table(title="Metrics by stream")
+    table.add_column("stream", justify="left")
+    table.add_column("metric", justify="left")
+    courses: dict[tuple[str, str], list[str]] = {}
+    for place, summary in enumerate(summaries):
+        table.add_column(f"{summary.name}\nfirst → last", justify="right")
+        columns = (summary.metrics[column].tolist() for column in ("stream", "metric", "first", "last"))
+        for name, metric, first, last in zip(*columns, strict=True):
+            courses.setdefault((name, metric), ["-"] * len(summaries))[place] = _course(first, last)
+    for (name, metric), cells in courses.items():
+        table.add_row(name, metric, *cells)
+    return table
+
+
+def _first_and_last(metrics: pd.DataFrame) -> pd.DataFrame:
+    keys = ["stream", "metric"]
+    first, last = (metrics.drop_duplicates(keys, keep=kept).set_index(keys)["value"] for kept in ("first", "last"))
+    return pd.DataFrame({"first": first, "last": last.reindex(first.index)}).reset_index()
+
+
+def _over_sets(summary: RunSummary, course: tuple[float, float]) -> str:
+    return _course(*course) if summary.evaluated else "-"
+
+
+def _cells(summary: RunSummary, name: str) -> tuple[str, str, str, str]:
+    if name not in summary.streams.index:
+        return "-", "-", "-", "-"
+    row: dict[str, Any] = {column: summary.streams.at[name, column] for column in summary.streams.columns}
+    losses = _course(row["first_loss"], row["last_loss"]) if name in summary.evaluated else "-"
+    coverage = "-" if pd.isna(row["coverage"]) else f"{row['coverage']:.0%}"
+    if pd.isna(row["samples"]):  # a set that is no stream
+        return losses, "-", "-", "-"
+    return losses, f"{int(row['samples']):,}", coverage, f"{row['weight']:.3f}"
+
+
+def _course(first: float, last: float) -> str:
+    return f"{first:.3f} → {last:.3f}"

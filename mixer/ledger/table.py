@@ -1,0 +1,230 @@
+"""An append-only table on disk: a tail that can be read while it is written, sealed into Parquet parts."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mixer.ledger.table_files import (
+    files_of,
+    num_rows_of,
+    number_of,
+    open_tail,
+    read_part,
+    read_tail,
+    write_part,
+    write_rows,
+)
+from mixer.utils.writing import UnwrittenError, writing
+
+# Rows that may gather in memory: of many streams, or of steps without a model, seconds would bring millions.
+_ROWS_IN_MEMORY = 16_384
+
+
+class Table:
+    """Rows in the order of a `step` column, appended by one process and read by any.
+
+    New rows gather in memory for some seconds, or until they are many, then go to the tail (an Arrow IPC stream). When
+    the tail holds enough of them it is sealed into a Parquet part.
+
+    Args:
+        folder: Where the table is kept; made when the first row is written.
+        schema: Columns and types, numbers, strings or lists; one is `step`. A table on disk may lack some of them.
+        rows_per_part: Size at which the tail is sealed.
+        flush_interval_seconds: Longest time that a row stays in memory while others come.
+    """
+
+    def __init__(
+        self, folder: Path, schema: pa.Schema, rows_per_part: int = 200_000, flush_interval_seconds: float = 2.0
+    ):
+        self.folder = folder
+        self.schema = schema
+        self._rows_per_part = rows_per_part
+        self._flush_interval_seconds = flush_interval_seconds
+        self._buffer: list[Mapping[str, Any]] = []
+        self._num_buffered_rows = self._num_tail_rows = 0
+        self._sizes: dict[Path, int] = {}  # rows of the parts that were counted
+        self._last_flush = time.monotonic()
+        self._file: Any = None
+        self._writer: Any = None
+        self._failure: UnwrittenError | None = None  # nothing comes after what could not be written
+
+    def append(self, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> None:
+        """Adds rows.
+
+        Args:
+            columns: One sequence a column, of equal lengths.
+        """
+        self._buffer.append(columns)
+        self._num_buffered_rows += len(columns["step"])
+        is_full = self._num_buffered_rows >= _ROWS_IN_MEMORY
+        if is_full or time.monotonic() - self._last_flush >= self._flush_interval_seconds:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what is in memory to the tail, so that readers see it.
+
+        Raises:
+            UnwrittenError: If it cannot be written, or could not be before; the folder is named.
+        """
+        try:
+            with writing(self.folder):
+                self._flush()
+        except UnwrittenError as error:
+            self._buffer.clear()
+            self._failure = self._failure or error
+        if self._failure is not None:
+            raise self._failure
+
+    def _flush(self) -> None:
+        self._last_flush = time.monotonic()
+        if not self._buffer or self._failure is not None:
+            return
+        if self._writer is None:
+            self._open_tail()
+        batch = pa.record_batch([self._gathered(field.name, field.type) for field in self.schema], schema=self.schema)
+        write_rows(self._writer, batch)
+        self._file.flush()
+        self._buffer.clear()
+        self._num_buffered_rows = 0
+        self._num_tail_rows += batch.num_rows
+        if self._num_tail_rows >= self._rows_per_part:
+            self.seal()
+
+    def sync(self) -> None:
+        """Writes everything out so that it stays even if the machine stops."""
+        self.flush()
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
+    def seal(self) -> None:
+        """Turns the tail into a Parquet part."""
+        self.close()
+        self._num_tail_rows = 0
+        for tail in self._tails():
+            number = number_of(tail)
+            rows = read_tail(tail, self.schema)
+            if rows.num_rows:
+                write_part(self.folder / f"part-{number:06d}.parquet", rows)
+            tail.unlink()
+        for sealed in files_of(self.folder, "tail-*.arrow"):  # what a crash left between sealing and removing
+            sealed.unlink()
+
+    def close(self) -> None:
+        """Writes everything out and closes the file; appending opens it again."""
+        self.flush()
+        if self._writer is not None:
+            os.fsync(self._file.fileno())
+            self._writer.close()
+            self._file.close()
+            self._writer = self._file = None
+
+    def recover(self) -> None:
+        """Lets go of a tail that could not be written; what is whole of it stays."""
+        if self._failure is not None:
+            self._failure = self._file = self._writer = None
+            self._buffer.clear()
+
+    def reset(self) -> None:
+        """Forgets the files that were there: their folder was put aside."""
+        self._buffer.clear()
+        self._sizes.clear()
+        self._num_buffered_rows = self._num_tail_rows = 0
+
+    def truncate(self, step: int, num_rows_of_step: int | None = None) -> None:
+        """Drops the rows after a step, to go on from there.
+
+        Args:
+            step: The last step that stays.
+            num_rows_of_step: How many rows of that step stay, the first ones; `None` for all.
+        """
+        self.seal()
+        self._sizes.clear()
+        mixed: list[tuple[Path, pa.Table]] = []
+        for path in reversed(self._parts()):
+            part = read_part(path, self.schema)
+            steps = part.column("step").to_numpy()
+            if steps[-1] < step:
+                break
+            if steps[0] > step:
+                path.unlink()
+            else:
+                mixed.insert(0, (path, part))
+        num_left = sum(part.num_rows for _, part in mixed) if num_rows_of_step is None else num_rows_of_step
+        for path, part in mixed:
+            steps = part.column("step").to_numpy()
+            is_last = steps == step
+            stays = (steps < step) | (is_last & (np.cumsum(is_last) <= num_left))
+            num_left -= int(is_last.sum())
+            if not stays.any():
+                path.unlink()
+            elif not stays.all():
+                write_part(path, part.filter(stays))
+
+    def num_rows(self) -> int:
+        """Counts the rows that this process goes on from and has added."""
+        for path in self._parts():
+            if path not in self._sizes:
+                self._sizes[path] = num_rows_of(path)
+        return sum(self._sizes.values()) + self._num_tail_rows + self._num_buffered_rows
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Reads all rows, those in memory too.
+
+        Args:
+            columns: Names of the columns to read; `None` for all.
+
+        Returns:
+            The table; empty if there is none yet. Null in columns that were not written then.
+
+        Raises:
+            ValueError: If a part is damaged; its file is named.
+        """
+        if self._failure is None:
+            self.flush()
+        names = list(self.schema.names if columns is None else columns)
+        tails = {number_of(tail): read_tail(tail, self.schema) for tail in self._tails()}
+        paths = self._parts()  # after the tails: one of them may have been sealed meanwhile
+        for path in paths:
+            tails.pop(number_of(path), None)
+        kept = [tail.select([name for name in names if name in tail.column_names]) for tail in tails.values()]
+        wanted = pa.schema([self.schema.field(name) for name in names])
+        files = [*(read_part(path, wanted) for path in paths), *kept]
+        empty = self.schema.empty_table().select(names)
+        # What an older version wrote may lack a column: its rows have nulls there.
+        return pa.concat_tables([empty, *files], promote_options="default").select(names)
+
+    def is_empty(self) -> bool:
+        """Says whether there is no row, without reading more than the tail."""
+        sizes = (read_tail(tail, self.schema).num_rows for tail in self._tails())
+        return not (self._buffer or self._parts() or any(sizes))
+
+    def _gathered(self, name: str, type_: pa.DataType) -> pa.Array | np.ndarray:
+        """Joins a column of the rows in memory."""
+        pieces = [rows[name] for rows in self._buffer]
+        if pa.types.is_list(type_):  # the lists of two pieces may differ in length
+            return pa.array([one for piece in pieces for one in piece], type_)
+        return np.concatenate([np.asarray(piece) for piece in pieces])
+
+    def _parts(self) -> list[Path]:
+        return files_of(self.folder, "part-*.parquet")
+
+    def _tails(self) -> list[Path]:
+        """Lists the tails that are not sealed: a tail becomes the part of its number."""
+        sealed = {number_of(path) for path in self._parts()}
+        return [path for path in files_of(self.folder, "tail-*.arrow") if number_of(path) not in sealed]
+
+    def _open_tail(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self._tails():  # of a process that was killed
+            self._buffer, buffer = [], self._buffer
+            self.seal()
+            self._buffer = buffer
+        parts = self._parts()
+        number = number_of(parts[-1]) + 1 if parts else 0
+        self._file = (self.folder / f"tail-{number:06d}.arrow").open("wb")
+        self._writer = open_tail(self._file, self.schema)

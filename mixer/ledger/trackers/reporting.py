@@ -1,0 +1,188 @@
+"""Which of the Trainer's callbacks are trackers, and what they are told in place of flat log entries."""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from transformers import TrainerCallback
+from transformers.integrations.integration_utils import (
+    MLflowCallback,
+    TensorBoardCallback,
+    TrackioCallback,
+    WandbCallback,
+)
+from transformers.utils import logging
+
+from mixer.ledger.summary import summarise
+from mixer.ledger.trackers.mlflow import MLflow
+from mixer.ledger.trackers.naming import evaluation_losses, grouped
+from mixer.ledger.trackers.run_text import RunText, markdown_table
+from mixer.ledger.trackers.tensorboard import TensorBoard
+from mixer.ledger.trackers.tracker import Tracker
+from mixer.ledger.trackers.trackio import Trackio
+from mixer.ledger.trackers.wandb import WeightsAndBiases
+from mixer.mixture.controller import Mixing
+
+PAGE_GROUP = "adaptive_mixer.pages"  # what draws stands above training: it is found by name
+
+logger = logging.get_logger(__name__)
+
+_TRACKERS: tuple[tuple[type[TrainerCallback], type[Tracker]], ...] = (
+    (TensorBoardCallback, TensorBoard),
+    (WandbCallback, WeightsAndBiases),
+    (MLflowCallback, MLflow),
+    (TrackioCallback, Trackio),
+)
+
+
+class Reporting:
+    """Tells trackers of the streams of a trainer's runs.
+
+    Args:
+        trainer: A mixing trainer.
+        settle: Writes out what its ledger has not got yet.
+    """
+
+    def __init__(self, trainer: Any, settle: Callable[[], None]):
+        self._trainer = trainer
+        self._settle = settle
+        self._own: frozenset[str] = frozenset()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def hook(self) -> None:
+        """Takes in the trackers among the callbacks, those of a class with a way of its own to log left out."""
+        self._folder = None
+        for callback in self._trainer.callback_handler.callbacks:
+            hooked = getattr(callback.on_log, "__self__", None)
+            if isinstance(hooked, _Hook):
+                if hooked.reporting is self:
+                    continue
+                hooked.remove()  # it was another trainer's before
+            for kind, tracker in _TRACKERS:
+                if isinstance(callback, kind) and type(callback).on_log is kind.on_log:
+                    _Hook(self, callback, tracker(callback))
+
+    def note(self, entries: Mapping[str, float]) -> None:
+        """Notes which entries of the next log are of the mixture.
+
+        Args:
+            entries: They, none where there are none.
+        """
+        self._own = frozenset(entries)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all is as in the Trainer: one data set, in its own steps. Then it is told nothing else."""
+        mixing: Mixing = self._trainer.mixing
+        return len(mixing.names) == 1 and mixing.clock.counts_steps
+
+    def without_own(self, logs: Mapping[str, Any]) -> dict[str, Any]:
+        """Gives the entries of the Trainer and of users.
+
+        Args:
+            logs: A log entry.
+
+        Returns:
+            The entry, without what is of the mixture.
+        """
+        return {name: value for name, value in logs.items() if name not in self._own}
+
+    def entries(self, logs: Mapping[str, Any]) -> dict[str, float]:
+        """Gives what trackers are told of the mixture.
+
+        Args:
+            logs: A log entry.
+
+        Returns:
+            Values by name with their group; none where the entry is not about the mixture.
+        """
+        if self.is_plain:
+            return {}
+        mixing, sets = self._trainer.mixing, self._trainer.eval_dataset
+        names = {*mixing.names, *(sets if isinstance(sets, dict) else ())}
+        entries = grouped({name: logs[name] for name in logs if name in self._own}) | evaluation_losses(logs, names)
+        if not entries:
+            return {}
+        clock = mixing.clock
+        where = {"epoch": clock.epoch, "samples": clock.num_samples, "tokens": clock.num_tokens}
+        return {**{f"clock/{name}": value for name, value in where.items()}, **entries}
+
+    def run_text(self) -> RunText:
+        """Describes the run."""
+        return RunText(self._trainer.describe_run(), self._trainer.recipe_text)
+
+    def summary(self) -> str:
+        """Writes what came out, as a table in Markdown."""
+        self._settle()
+        rows = summarise(self._run_folder).table.astype({"samples": object}).to_dict("records")
+        known = [{str(name): None if value is pd.NA else value for name, value in row.items()} for row in rows]
+        return markdown_table(known)
+
+    def page(self) -> Path | None:
+        """Writes the page about the run, once for all trackers; `None` where the extra `report` is not installed."""
+        try:
+            (entry,) = entry_points(group=PAGE_GROUP, name="run")
+            write_report = entry.load()  # its libraries are an extra that training does without
+        except (ModuleNotFoundError, ValueError) as error:
+            logger.info("Trackers get no page about the run: %s", error)
+            return None
+        if self._folder is None:
+            self._settle()
+            self._folder = tempfile.TemporaryDirectory()
+            write_report([self._run_folder], Path(self._folder.name) / "report.html")
+        return Path(self._folder.name) / "report.html"
+
+    @property
+    def _run_folder(self) -> Path:
+        folder: Path = self._trainer.ledger.folder.parent
+        return folder
+
+
+class _Hook:
+    """Stands before the events of a callback: a tracker that fails is a warning, and training goes on."""
+
+    def __init__(self, reporting: Reporting, callback: Any, tracker: Tracker):
+        self.reporting, self._callback, self._tracker = reporting, callback, tracker
+        self._warned: set[str] = set()
+        for event in ("on_train_begin", "on_log", "on_train_end"):
+            setattr(callback, event, getattr(self, event))
+
+    def remove(self) -> None:
+        for event in ("on_train_begin", "on_log", "on_train_end"):
+            delattr(self._callback, event)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        result = type(self._callback).on_train_begin(self._callback, args, state, control, **kwargs)
+        if state.is_world_process_zero and not self.reporting.is_plain:
+            self._attempt("what the run is", lambda: self._tracker.begin(self.reporting.run_text()))
+        return result
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> Any:
+        entries = self.reporting.entries(logs) if state.is_world_process_zero else {}
+        is_open = bool(entries) and self._tracker.is_open
+        if is_open:
+            self._log(entries, state.global_step)
+        rest = self.reporting.without_own(logs)
+        result = type(self._callback).on_log(self._callback, args, state, control, logs=rest, **kwargs)
+        if entries and not is_open:  # it has opened a run for this
+            self._log(entries, state.global_step)
+        return result
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        if state.is_world_process_zero and not self.reporting.is_plain:
+            self._attempt("what came out", lambda: self._tracker.end(self.reporting.summary, self.reporting.page))
+        return type(self._callback).on_train_end(self._callback, args, state, control, **kwargs)
+
+    def _log(self, entries: Mapping[str, float], step: int) -> None:
+        self._attempt("what the streams did", lambda: self._tracker.log(entries, step))
+
+    def _attempt(self, what: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:
+            if what not in self._warned:
+                self._warned.add(what)
+                logger.warning("%s was not told %s: %r", type(self._tracker).__name__, what, error)

@@ -1,0 +1,1 @@
+"""Iterable data sets: read ahead, shared out over ranks and workers, resumed exactly."""

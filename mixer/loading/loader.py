@@ -1,0 +1,421 @@
+"""From a plan to the micro-batches of one rank: samples are loaded, ahead if there are workers, and collated."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mixer.loading.batching import Cutter, MicroBatchOptions, ids_of, indices_of, positions_of, streams_in_turn
+from mixer.loading.collation import Collation, Collator, Loaded, OwnForm, Selection
+from mixer.loading.errors import naming_rows
+from mixer.loading.iterable.feed import Feed
+from mixer.loading.memory import MicroBatchCap
+from mixer.loading.micro_batches import MicroBatchSlice
+from mixer.loading.prefetch import Prefetcher
+from mixer.loading.reader import SampleError, StreamReader
+from mixer.loading.step import MicroBatch, Update
+from mixer.loading.transport import Columns, Row, Samples
+from mixer.loading.workers import Workers
+from mixer.mixture.bad_samples import BrokenSample, Skipping
+from mixer.mixture.controller import Mixing
+from mixer.mixture.drawers import StreamShare
+from mixer.mixture.plan import Plan
+from mixer.mixture.streams import combine
+from mixer.utils.arrays import BoolArray, Int64Array
+
+# So many samples are tried for a rank that has none of its own in an update.
+_MOST_EXAMPLES = 100
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """How samples are loaded ahead; the words and their meaning are those of a DataLoader.
+
+    Args:
+        num_workers: Number of processes; 0 loads in the training process.
+        prefetch_factor: Number of micro-batches' samples that each of them loads ahead.
+        persistent_workers: Whether they live on at an epoch's end.
+        worker_init_fn: What each of them does first.
+        multiprocessing_context: How they are started; `None` takes Python's own way.
+        job_size: Most samples that one of them loads in one go; `None` takes those of a micro-batch.
+        limit_seconds: How long they are waited for; `None` waits for ever.
+    """
+
+    num_workers: int = 0
+    prefetch_factor: int = 2
+    persistent_workers: bool = False
+    worker_init_fn: Callable[[int], None] | None = None
+    multiprocessing_context: Any = None
+    job_size: int | None = None
+    limit_seconds: float | None = None
+
+
+class MixingLoader:
+    """Gives the updates of one rank, an epoch of the run at a time.
+
+    Every update is planned when it is asked for, so it follows the newest weights.
+
+    Args:
+        mixing: The controller of the mixture.
+        datasets: The streams' data sets, in order.
+        collator: Makes a micro-batch of a list of samples.
+        rank: This rank.
+        world_size: Number of ranks.
+        micro_batches: How samples become micro-batches.
+        stack_columns: Makes a micro-batch of columns, in place of the collator, where samples are loaded by columns;
+            `None` always goes by samples.
+        seed: The run's seed: samples and collators that draw random numbers draw the same in every repetition, with
+            any number of workers.
+        workers: How samples are loaded ahead.
+        pin_memory: Whether micro-batches are put into memory from where a GPU can fetch them by itself.
+        feed: The rows of iterable streams.
+        keeps_samples: Whether updates keep their samples, so that `recut` can cut them anew.
+        own_forms: What the micro-batches of single streams have of their own, by the stream's number.
+        skipping: What becomes of samples that cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        mixing: Mixing,
+        datasets: Sequence[Any],
+        collator: Collator,
+        rank: int = 0,
+        world_size: int = 1,
+        micro_batches: MicroBatchOptions | None = None,
+        stack_columns: Callable[[Columns], Any] | None = None,
+        seed: int = 0,
+        workers: WorkerOptions | None = None,
+        pin_memory: bool = False,
+        feed: Feed | None = None,
+        keeps_samples: bool = False,
+        own_forms: Mapping[int, OwnForm] | None = None,
+        skipping: Skipping | None = None,
+    ):
+        self.mixing = mixing
+        self.dataset = combine(mixing.planner.streams, datasets)
+        self.by_stream = False  # whether micro-batches are of one stream each
+        self.in_turns = False  # whether those of a few streams are, which change from update to update
+        self.keeps_positions = False
+        self.is_looked_at = False  # whether nobody trains on the updates, nor observes them
+        keys = [stream.order_key(seed) for stream in mixing.planner.streams]
+        are_random = [stream.is_random for stream in mixing.planner.streams]
+        self._skipping = skipping or Skipping()
+        self._reader = StreamReader(mixing.names, datasets, keys, are_random, self._skipping.stream_ids)
+        self._reads_columns = stack_columns is not None and self._reader.has_columns
+        self._in_place = {number for number, dataset in enumerate(datasets) if getattr(dataset, "is_in_place", False)}
+        self._feed, self.keeps_samples = feed, keeps_samples
+        self._collation = Collation(collator, stack_columns, seed, rank, pin_memory, own_forms or {}, mixing.names)
+        self._rank, self._world_size, self._seed = rank, world_size, seed
+        self._cutter = Cutter(lambda: mixing.planner, micro_batches or MicroBatchOptions(), rank, world_size)
+        self._workers = workers or WorkerOptions()
+        self._prefetcher = self._new_prefetcher() if self._workers.num_workers else None
+
+    def __len__(self) -> int:
+        return self.mixing.clock.steps_per_epoch
+
+    def __iter__(self) -> Iterator[Update]:
+        try:
+            epoch = self.mixing.clock.num_epochs_done
+            while self.mixing.clock.num_epochs_done == epoch:
+                update = self.next_update()
+                if update is None:
+                    return
+                yield update
+                if self.is_looked_at:
+                    self.mixing.pass_over(update.plan)
+        finally:
+            if self.is_looked_at or not self._workers.persistent_workers:
+                self.stop()
+
+    @property
+    def total_batch_size(self) -> int:
+        """Samples of an update over all ranks at present, as of a loader that Accelerate has prepared."""
+        return self.mixing.clock.batch_size
+
+    @property
+    def hits_and_misses(self) -> tuple[int, int]:
+        """Samples of the last update that workers had been asked for in time, and those they had not."""
+        return (0, 0) if self._prefetcher is None else (self._prefetcher.hits, self._prefetcher.misses)
+
+    @property
+    def is_talkative(self) -> bool:
+        """Whether the ranks talk to each other while they load, so that none of them may leave it out."""
+        return self._feed is not None or self._cutter.options.max_tokens is not None
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether `in_turns` can be set."""
+        return self._cutter.takes_turns
+
+    @property
+    def configured_cap(self) -> MicroBatchCap:
+        """What a micro-batch may hold by the options."""
+        options = self._cutter.options
+        return MicroBatchCap(options.max_samples, options.max_tokens)
+
+    @property
+    def cap(self) -> MicroBatchCap:
+        """What a micro-batch may hold at present; all ranks have to set it alike."""
+        return self._cutter.cap
+
+    @cap.setter
+    def cap(self, cap: MicroBatchCap) -> None:
+        self._cutter.cap = cap
+
+    def compare_columns(
+        self, stream_ids: Iterable[int], taken: Collection[str] | None = None, removed: Collection[str] = ()
+    ) -> None:
+        """Has samples compared before they are collated, for collators that would lose columns in silence.
+
+        Args:
+            stream_ids: The streams; -1 for micro-batches of several.
+            taken: The columns that are not removed before; `None` for all.
+            removed: Columns of data sets that were, for errors.
+        """
+        self._collation.compared = frozenset(stream_ids)
+        self._collation.taken = None if taken is None else frozenset(taken)
+        self._collation.removed = frozenset(removed)
+
+    def stop(self) -> None:
+        """Ends the workers; they start again when samples are loaded."""
+        if self._prefetcher is not None:
+            self._prefetcher.stop()
+        if self._feed is not None:
+            self._feed.stop()
+
+    def next_update(self) -> Update | None:
+        """Plans, fetches and collates the next update.
+
+        Returns:
+            The update, or `None` if the streams are exhausted.
+
+        Raises:
+            SampleError: If a sample cannot be loaded.
+        """
+        with self._cutter.told_to_others():
+            if self._feed is not None:
+                self._feed.prepare(-(-self.mixing.most_of_a_stream // self._world_size))
+            plan = self.mixing.next_plan()
+        if plan is None:
+            self._cutter.tell_others_of_nothing()
+            return None
+        return self.load(plan)
+
+    def load(self, plan: Plan) -> Update:
+        """Fetches and collates this rank's share of a plan.
+
+        Args:
+            plan: The plan.
+
+        Returns:
+            The micro-batches: of one stream each if the plan weighs losses or `by_stream` is set, else mixed.
+
+        Raises:
+            SampleError: If a sample cannot be loaded.
+        """
+        share = self._cutter.share(plan, self._is_by_stream(plan))
+        return self._cut(plan, share, lambda: self._load(plan, share))
+
+    def recut(self, update: Update) -> Update:
+        """Makes new micro-batches of the same samples, by the present cap.
+
+        Args:
+            update: An update that kept its samples.
+
+        Returns:
+            The same update in other micro-batches.
+        """
+        assert update.samples is not None, "only a loader that keeps samples cuts anew"  # noqa: S101
+        share, loaded = update.samples
+        return self._cut(update.plan, share, lambda: loaded)
+
+    def few_samples(self, update: Update, stream_id: int | None, most: int = 8) -> tuple[Any, int] | None:
+        """Collates a few of this rank's samples of an update, however small its micro-batches are.
+
+        Args:
+            update: An update that kept its samples.
+            stream_id: The stream that all of them are of; `None` for any.
+            most: Most samples.
+
+        Returns:
+            What the collator gave, and the number of samples; `None` if there are not two.
+        """
+        if update.samples is None:
+            return None
+        share, loaded = update.samples
+        stream_ids, broken = ids_of(share), list(self._find_broken(ids_of(share), loaded))
+        fits = ~np.isin(np.arange(len(stream_ids)), broken)
+        places = np.flatnonzero(fits if stream_id is None else fits & (stream_ids == stream_id))
+        if len(places) < 2:
+            return None
+        places = places[np.linspace(0, len(places) - 1, min(most, len(places))).astype(np.int64)]
+        inputs = self._collation.collate(loaded, places, update.plan.step, 0, -1 if stream_id is None else stream_id)
+        return inputs, len(places)
+
+    def _cut(self, plan: Plan, share: list[StreamShare], load: Callable[[], Loaded]) -> Update:
+        stream_ids, indices = ids_of(share), indices_of(share)
+        with self._cutter.told_to_others():
+            loaded = load()
+            broken = self._find_broken(stream_ids, loaded)
+            order, slices = self._cutter.cut(plan, share, stream_ids, loaded, self._is_by_stream(plan))
+        slices = self._cutter.as_many_as_others(slices, len(stream_ids))
+        positions = positions_of(share) if self.keeps_positions else None
+        micro_batches = []
+        for number, cut in enumerate(slices):
+            place = slice(cut.start, cut.stop)
+            selection = place if order is None else order[place]
+            if broken:
+                selection = _without(selection, broken, len(stream_ids))
+            ids = stream_ids[selection]
+            if len(ids):
+                with naming_rows(self.mixing.planner.streams, ids, indices[selection]):
+                    inputs = self._collation.collate(loaded, selection, plan.step, number, cut.stream_id)
+                own = None if positions is None else positions[selection]
+                micro_batches.append(MicroBatch(inputs, ids, False, own, indices[selection]))
+            else:
+                micro_batches.append(self._padding(plan, cut, number))
+        left_out = tuple((int(stream_ids[place]), sample) for place, sample in broken.items())
+        return Update(plan, tuple(micro_batches), (share, loaded) if self.keeps_samples else None, left_out)
+
+    def _find_broken(self, stream_ids: Int64Array, loaded: Loaded) -> dict[int, BrokenSample]:
+        """Finds samples that are left out, by their places; refuses such of streams that none may be left out of."""
+        if not self._skipping and self._prefetcher is None:  # they are refused where they are read
+            return {}
+        broken = loaded.broken()
+        for place, sample in broken.items():
+            if int(stream_ids[place]) not in self._skipping.stream_ids:
+                raise SampleError(sample.message)
+        return broken
+
+    def forecast(self) -> Iterator[Plan]:
+        """Plans the updates after the present one; see `Mixing.forecast`."""
+        return self.mixing.forecast()
+
+    def share(self, plan: Plan) -> list[StreamShare]:
+        """Looks up this rank's samples of a plan, but for those that no worker can load; see `Cutter.share`."""
+        return self._for_workers(self._cutter.share(plan, self._is_by_stream(plan)))
+
+    def read(self, share: Sequence[StreamShare]) -> Samples:
+        """Loads samples in this process; see `StreamReader.read`."""
+        columns = self._read_columns(share)
+        return Samples(None, self._reader.read(share)) if columns is None else Samples(dict(columns))
+
+    def read_samples(self, share: Sequence[StreamShare]) -> list[Any]:
+        """Loads samples one by one in this process; see `StreamReader.read`. None of them is left out."""
+        samples = self._reader.read(share)
+        for sample in samples:
+            if isinstance(sample, BrokenSample):
+                raise SampleError(sample.message)
+        return samples
+
+    def _read_columns(self, share: Sequence[StreamShare]) -> Columns | None:
+        """Loads samples by columns, or gives `None` where they have to be loaded one by one."""
+        if not (self._reads_columns and share):
+            return None
+        try:
+            return self._reader.read_columns(share)
+        except SampleError:
+            if not self._skipping:
+                raise
+            return None
+
+    def _is_by_stream(self, plan: Plan) -> bool | BoolArray:
+        if self.by_stream or plan.loss_weights is not None:
+            return True
+        measured = self.measured(plan)
+        return False if measured is None else measured
+
+    def measured(self, plan: Plan) -> BoolArray | None:
+        """Says whose losses an update shows, where they are measured in turns.
+
+        Args:
+            plan: The plan.
+
+        Returns:
+            bool `[num_streams]`, or `None` for all.
+        """
+        if not self.in_turns or self.by_stream or plan.loss_weights is not None:
+            return None
+        return streams_in_turn(plan)
+
+    def _for_workers(self, share: list[StreamShare]) -> list[StreamShare]:
+        if self._feed is None and not self._in_place:
+            return share
+        streams = self.mixing.planner.streams
+        left_out = self._in_place
+        return [p for p in share if p.stream_id not in left_out and not streams[p.stream_id].is_iterable]
+
+    def _load(self, plan: Plan, share: list[StreamShare]) -> Loaded:
+        if self._feed is not None or (self._prefetcher is not None and self._in_place):
+            return self._load_in_parts(plan, share)
+        if self._prefetcher is not None:
+            return Loaded(rows=self._prefetcher.take(plan, share, self._last_step(plan)))
+        columns = self._read_columns(share)
+        return Loaded(samples=self._reader.read(share)) if columns is None else Loaded(columns=columns)
+
+    def _load_in_parts(self, plan: Plan, share: list[StreamShare]) -> Loaded:
+        """Loads what workers may, and beside it rows of iterable streams and what only this process has."""
+        indexed = self._for_workers(share)
+        if self._prefetcher is not None:
+            found = iter(self._prefetcher.take(plan, indexed, self._last_step(plan)))
+        else:
+            samples = self.read(indexed)
+            found = iter([(samples, number) for number in range(sum(len(part.indices) for part in indexed))])
+        rows: list[Row] = []
+        given = {} if self._feed is None else dict(self._feed.take(plan, share))
+        given |= {part.stream_id: self._reader.read([part]) for part in share if part.stream_id in self._in_place}
+        for part in share:
+            numbers = range(len(part.indices))
+            own = Samples(None, given[part.stream_id]) if part.stream_id in given else None
+            rows += [next(found) if own is None else (own, number) for number in numbers]
+        return Loaded(rows=rows)
+
+    def _padding(self, plan: Plan, cut: MicroBatchSlice, number: int) -> MicroBatch:
+        """Repeats one sample of the plan: every rank runs as many forwards and backwards as the others."""
+        stream_id = cut.stream_id if cut.stream_id >= 0 else plan.first_stream
+        if self._feed is not None and self.mixing.planner.streams[stream_id].is_iterable:
+            stream_id, row = self._feed.example()
+            loaded = Loaded(samples=[row])
+        else:
+            loaded = Loaded(rows=[self._example(plan, stream_id)])
+        inputs = self._collation.collate(loaded, slice(0, 1), plan.step, number, stream_id)
+        return MicroBatch(inputs, np.array([stream_id]), True)
+
+    def _example(self, plan: Plan, stream_id: int) -> Row:
+        """Loads a sample of a plan's stream: the first that can be loaded."""
+        for number in range(_MOST_EXAMPLES):  # beyond the plan, too: it counts for nothing
+            row = self.read([self.mixing.planner.example(plan, stream_id, number)]), 0
+            if not Loaded(rows=[row]).broken():
+                return row
+        raise SampleError(
+            f"Stream {self.mixing.names[stream_id]!r}: {_MOST_EXAMPLES} samples in a row, from update {plan.step + 1} "
+            "on, could not be loaded, so that this rank has none to keep in step with."
+        )
+
+    def _last_step(self, plan: Plan) -> int:
+        """Gives the last update that may be looked ahead to: workers that end with the epoch load nothing beyond."""
+        clock = self.mixing.clock
+        if self._workers.persistent_workers:
+            return clock.max_steps
+        return plan.step + clock.steps_left_in_epoch - 1
+
+    def _new_prefetcher(self) -> Prefetcher:
+        options = self._workers
+        workers = Workers(
+            self._reader,
+            self._reads_columns,
+            options.num_workers,
+            options.prefetch_factor,
+            options.worker_init_fn,
+            self._seed,
+            options.multiprocessing_context,
+            options.limit_seconds,
+        )
+        job_size = options.job_size or self._cutter.options.max_samples
+        return Prefetcher(workers, self, job_size, has_others=self._world_size > 1)
+
+
+def _without(selection: Selection, broken: Mapping[int, BrokenSample], num_samples: int) -> Int64Array:
+    places = np.arange(num_samples)[selection]
+    return places[~np.isin(places, list(broken))]

@@ -1,0 +1,206 @@
+"""Loading ahead by prediction: workers load what the coming updates will need if the weights stay.
+
+The plan of an update is made when it is asked for, with the newest weights. What of it was predicted is there by then;
+what was not is loaded on the spot. A wrong prediction costs time, never correctness. Which samples hit does not depend
+on how fast anything is.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from mixer.loading.transport import Row, Samples
+from mixer.loading.workers import Job, Workers
+from mixer.mixture.bad_samples import BrokenSample
+from mixer.mixture.drawers import StreamShare
+from mixer.mixture.plan import Plan
+
+Key = tuple[int, int, int]  # stream, position and index: what a memory gives at a position is not sure beforehand
+
+_PENDING = None
+_MOST_KEPT = 10  # times what the workers load ahead
+
+
+class Outlook(Protocol):
+    """What a prefetcher has to know of the mixture."""
+
+    def forecast(self) -> Iterator[Plan]:
+        """Plans the updates after the present one."""
+
+    def share(self, plan: Plan) -> list[StreamShare]:
+        """Gives this rank's samples of a plan."""
+
+    def read(self, share: Sequence[StreamShare]) -> Samples:
+        """Loads samples in this process."""
+
+
+class Prefetcher:
+    """Keeps the samples that workers loaded ahead, and has them load more.
+
+    Args:
+        workers: The workers.
+        outlook: What comes, and how it is read without workers.
+        job_size: Most samples of a job: those of a micro-batch, as in a DataLoader.
+        has_others: Whether there are other ranks, which may train on what was loaded here.
+    """
+
+    def __init__(self, workers: Workers, outlook: Outlook, job_size: int, has_others: bool):
+        self.hits = self.misses = 0
+        self._workers, self._outlook = workers, outlook
+        self._job_size, self._has_others = job_size, has_others
+        self._pool: dict[Key, Row | BrokenSample | None] = {}
+        self._plans: Iterator[Plan] = iter(())
+        self._coming: deque[Plan] = deque()
+        self._last_due = -1
+        self._most_own = 0
+
+    def take(self, plan: Plan, share: Sequence[StreamShare], last_step: int) -> list[Row]:
+        """Gives this rank's samples of an update and has the workers go on with the next ones.
+
+        Args:
+            plan: The plan.
+            share: This rank's samples of it.
+            last_step: Index of the last update that may be looked ahead to.
+
+        Returns:
+            The samples, stream after stream, each by what it was loaded with and its number there; a `BrokenSample`
+            stands for one that cannot be loaded.
+
+        Raises:
+            SampleError: If a worker died, or one cannot be loaded in this process.
+        """
+        self._receive(plan.step)
+        missing = self._missing(share)
+        num_missing = sum(len(part.indices) for part in missing)
+        self._pool.update(dict.fromkeys(_keys(missing), _PENDING))
+        self.misses, self.hits = num_missing, sum(len(part.indices) for part in share) - num_missing
+        is_much = num_missing > self._job_size
+        if is_much:
+            self._request(missing, plan.step, is_urgent=True)
+        self._look_ahead(plan, sum(len(part.indices) for part in share), last_step)
+        self._workers.start()
+        if is_much:
+            self._receive(plan.step)
+            missing = self._missing(share)
+        if missing:
+            self._keep(_keys(missing), self._outlook.read(missing))
+        samples = list(map(self._pool.pop, _keys(share)))
+        self._drop_needless(plan, len(samples))
+        return [_as_row(sample) for sample in samples]
+
+    def stop(self) -> None:
+        """Ends the workers and forgets what they loaded."""
+        self._workers.stop()
+        self._pool.clear()
+        self._coming.clear()
+        self._last_due = -1
+
+    def _receive(self, step: int) -> None:
+        for job, samples in self._workers.receive(step):
+            self._keep(_keys(job.share), samples)
+
+    def _keep(self, keys: list[Key], samples: Samples | BrokenSample) -> None:
+        pool = self._pool
+        for number, key in enumerate(keys):
+            if pool.get(key, samples) is _PENDING:  # else it was taken meanwhile, or went to another rank
+                pool[key] = samples if isinstance(samples, BrokenSample) else (samples, number)
+
+    def _missing(self, share: Sequence[StreamShare]) -> list[StreamShare]:
+        return _filter(share, lambda keys: [row is _PENDING for row in map(self._pool.get, keys)])
+
+    def _look_ahead(self, plan: Plan, num_own: int, last_step: int) -> None:
+        jobs_per_update = max(1, -(-num_own // self._job_size))
+        # One update more than the workers can hold: where counts change, its samples serve those before it.
+        horizon = -(-self._workers.num_jobs // jobs_per_update) + 2
+        first_new = 0
+        if self._coming and _is_same(self._coming[0], plan):
+            self._coming.popleft()
+            first_new = len(self._coming)
+        else:
+            self._coming.clear()
+            self._plans = self._outlook.forecast()
+        while len(self._coming) < horizon and (coming := next(self._plans, None)) is not None:
+            self._coming.append(coming)
+        for number, coming in enumerate(self._coming):
+            # A new job stands behind those in line: what is due before them would come too late.
+            if number >= first_new and self._last_due <= coming.step <= last_step:
+                unasked = _filter(self._outlook.share(coming), lambda keys: [key not in self._pool for key in keys])
+                self._request(unasked, coming.step - 1)
+                if unasked:
+                    self._last_due = coming.step
+
+    def _request(self, share: Sequence[StreamShare], due: int, is_urgent: bool = False) -> None:
+        self._pool.update(dict.fromkeys(_keys(share), _PENDING))
+        jobs = [Job(due, part) for part in _cut(share, self._job_size)]
+        for job in reversed(jobs) if is_urgent else jobs:
+            self._workers.submit(job, is_urgent)
+        if jobs and not is_urgent:
+            self._last_due = due
+
+    def _drop_needless(self, plan: Plan, num_own: int) -> None:
+        """Drops what went to another rank, and the oldest of what a policy that leaps about left behind."""
+        if self._has_others:
+            ends = (plan.starts + plan.counts).tolist()
+            for key in [key for key in self._pool if key[1] < ends[key[0]]]:
+                del self._pool[key]
+        self._most_own = max(self._most_own, num_own)  # the last update of an epoch may be small
+        most = _MOST_KEPT * max(self._workers.num_jobs * self._job_size, self._most_own)
+        if len(self._pool) > most:
+            loaded = [key for key, row in self._pool.items() if row is not _PENDING]
+            for key in loaded[: len(self._pool) - most]:
+                del self._pool[key]
+
+
+def _as_row(sample: Row | BrokenSample | None) -> Row:
+    assert sample is not None, "none is pending when it is taken"  # noqa: S101
+    return (Samples(None, [sample]), 0) if isinstance(sample, BrokenSample) else sample
+
+
+def _keys(share: Sequence[StreamShare]) -> list[Key]:
+    return [key for part in share for key in _part_keys(part)]
+
+
+def _part_keys(part: StreamShare) -> Iterator[Key]:
+    positions = part.positions if isinstance(part.positions, range) else part.positions.tolist()
+    return zip(itertools.repeat(part.stream_id), positions, part.indices.tolist(), strict=False)
+
+
+def _filter(share: Sequence[StreamShare], are_wanted: Callable[[Iterator[Key]], list[bool]]) -> list[StreamShare]:
+    wanted = []
+    for part in share:
+        mask = are_wanted(_part_keys(part))
+        if all(mask):
+            wanted.append(part)
+        elif any(mask):
+            positions = np.asarray(part.positions, dtype=np.int64)
+            wanted.append(StreamShare(part.stream_id, positions[mask], part.indices[mask]))
+    return wanted
+
+
+def _cut(share: Sequence[StreamShare], size: int) -> Iterator[tuple[StreamShare, ...]]:
+    """Cuts a share into pieces of at most so many samples."""
+    piece: list[StreamShare] = []
+    room = size
+    for part in share:
+        start = 0
+        while start < len(part.indices):
+            stop = start + room
+            piece.append(StreamShare(part.stream_id, part.positions[start:stop], part.indices[start:stop]))
+            room -= len(piece[-1].indices)
+            start = stop
+            if room == 0:
+                yield tuple(piece)
+                piece, room = [], size
+    if piece:
+        yield tuple(piece)
+
+
+def _is_same(predicted: Plan, plan: Plan) -> bool:
+    return (
+        np.array_equal(predicted.counts, plan.counts)
+        and np.array_equal(predicted.starts, plan.starts)
+        and np.array_equal(predicted.weights, plan.weights)
+    )

@@ -1,0 +1,184 @@
+"""One optimizer step's batch on a rank, and how ranks make sure that they mean the same one."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from mixer.distributed.agreement import Agreement
+from mixer.distributed.signals import NUM_SIGNALS
+from mixer.loading.collation import Loaded
+from mixer.mixture.bad_samples import BrokenSample
+from mixer.mixture.drawers import StreamShare
+from mixer.mixture.plan import Plan
+from mixer.utils.arrays import Int64Array
+from mixer.utils.shortened import shortened
+
+_HALF = 2**24  # fingerprints travel in halves of 24 bits, whose squares still add up in 64 bits over 2^15 ranks
+_MOST_CHARACTERS = 1_000  # of each list in what a rank says of its plan
+
+
+@dataclass(frozen=True)
+class UpdateContents:
+    """What an update consists of.
+
+    Args:
+        items: int64 `[num_streams]`: terms of the loss.
+        tokens: int64 `[num_streams]`: tokens.
+        num_larger: Ranks that have a larger micro-batch in it than any before.
+        num_first: Labels that are no terms, as the first of their row, and that the Trainer counts all the same.
+        skipped: int64 `[num_streams]`: samples that could not be loaded and are left out; `None` for none.
+        signals: `[NUM_SIGNALS]`: how many ranks have had each signal that ends a run.
+        num_rows: Rows of the micro-batches.
+        squared_items: Sum of the squares of the rows' items.
+    """
+
+    items: Int64Array
+    tokens: Int64Array
+    num_larger: int = 0
+    num_first: int = 0
+    skipped: Int64Array | None = None
+    signals: tuple[int, ...] = (0,) * NUM_SIGNALS
+    num_rows: int = 0
+    squared_items: int = 0
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all rows have equally many items: only then is n Σ xᵢ² = (Σ xᵢ)² (Cauchy and Schwarz)."""
+        return self.num_rows * self.squared_items == int(self.items.sum()) ** 2
+
+
+class DisagreementError(RuntimeError):
+    """The ranks planned different updates; the plans are in the message."""
+
+
+def confirm(
+    ranks: Agreement, num_streams: int, plan: Plan | None, contents: UpdateContents | None, error: Exception | None
+) -> UpdateContents:
+    """Adds up what the ranks hold of a step, after making sure that they mean the same one; all have to call it.
+
+    One small collective carries the counts, a fingerprint of the plan and whether a rank failed.
+
+    Args:
+        ranks: The ranks.
+        num_streams: Number of streams.
+        plan: This rank's plan, or `None` if it has none.
+        contents: This rank's share, or `None` after an error.
+        error: What went wrong on this rank, or `None`.
+
+    Returns:
+        The contents of the whole step.
+
+    Raises:
+        DisagreementError: On every rank, if the plans differ.
+        RemoteError: If another rank had an error; the rank with the error raises that error itself.
+    """
+    zeros = np.zeros(num_streams, dtype=np.int64)
+    own = contents or UpdateContents(zeros, zeros)
+    if ranks.world_size == 1:
+        if error is not None:
+            raise error
+        return own
+    halves = divmod(0 if plan is None else plan.fingerprint(), _HALF)
+    head = np.array([error is not None, *halves, *(half * half for half in halves)], dtype=np.int64)
+    counts = np.array([own.num_larger, own.num_first, own.num_rows, own.squared_items, *own.signals])
+    skipped = zeros if own.skipped is None else own.skipped
+    message = ranks.total(np.concatenate([head, own.items, own.tokens, skipped, counts]))
+    num_failures, *sums = message[:5].tolist()
+    if num_failures:
+        ranks.raise_on_all(error)
+    # By Cauchy and Schwarz, W times the sum of squares is the square of the sum only where all are equal.
+    if any(ranks.world_size * sums[half + 2] != sums[half] ** 2 for half in (0, 1)):
+        _raise_disagreement(ranks, plan)
+    items, tokens, skipped = message[5 : -len(counts)].reshape(3, num_streams)
+    num_larger, num_first, num_rows, squared_items, *signals = message[-len(counts) :].tolist()
+    return UpdateContents(items, tokens, num_larger, num_first, skipped, tuple(signals), num_rows, squared_items)
+
+
+def _raise_disagreement(ranks: Agreement, plan: Plan | None) -> None:
+    own = "nothing left"
+    if plan is not None:  # of thousands of streams not all: each rank gets what every rank says
+        counts, weights = (shortened(str(part.tolist()), _MOST_CHARACTERS) for part in (plan.counts, plan.weights))
+        own = f"step {plan.step}, counts {counts}, weights {weights}"
+    plans = ranks.gather_bytes(own.encode())
+    described = "; ".join(f"rank {rank}: {text.decode()}" for rank, text in enumerate(plans))
+    raise DisagreementError(
+        f"The ranks planned different updates ({described}). Every rank must decide alike: call set_weights on "
+        "all ranks, and let no policy or function depend on the rank, the time or global random numbers."
+    )
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """One micro-batch of one rank.
+
+    Args:
+        inputs: What the collator gave.
+        stream_ids: int64 `[num_samples]`: the stream of each sample.
+        is_padding: Whether it only keeps this rank in step with the others and counts for nothing.
+        positions: int64 `[num_samples]`: the position of each sample in its stream, where somebody asks for it.
+        indices: int64 `[num_samples]`: where each sample stands in its stream's data set, for errors.
+    """
+
+    inputs: Any
+    stream_ids: Int64Array
+    is_padding: bool
+    positions: Int64Array | None = None
+    indices: Int64Array | None = None
+
+    @property
+    def first_stream(self) -> int:
+        """The stream of its first sample; samples of no stream count as the first stream's."""
+        return int(self.stream_ids[0]) if len(self.stream_ids) else 0
+
+
+@dataclass(frozen=True, eq=False)
+class Update(Mapping[str, Any]):
+    """All micro-batches of one rank for one optimizer step.
+
+    As a mapping it is the batch that they are of: what each micro-batch has by a name, one after the other. Tensors
+    are put together by rows where they are as long (padded to the same length, say), else they are flattened; of what
+    is neither a tensor nor a list there is a tuple. What only keeps a rank in step with the others is no part of it.
+    It cannot be changed.
+
+    Args:
+        plan: The plan that it carries out.
+        micro_batches: The micro-batches, in order.
+        samples: Whose samples they are made of, and the samples, where they are kept to be cut anew.
+        broken: What could not be loaded and is left out: streams and what stands for their samples.
+    """
+
+    plan: Plan
+    micro_batches: tuple[MicroBatch, ...]
+    samples: tuple[list[StreamShare], Loaded] | None = None
+    broken: tuple[tuple[int, BrokenSample], ...] = ()
+
+    def __contains__(self, key: object) -> bool:
+        return any(key in micro.inputs for micro in self.micro_batches)
+
+    def __getitem__(self, key: str) -> Any:
+        having = [micro for micro in self.micro_batches if key in micro.inputs]
+        if not having:
+            raise KeyError(key)
+        parts = [micro.inputs[key] for micro in having if not micro.is_padding]
+        return _together(parts) if parts else _together([having[0].inputs[key]])[:0]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({key: None for micro in self.micro_batches for key in micro.inputs})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _together(parts: Sequence[Any]) -> Any:
+    """Puts what micro-batches have by one name together."""
+    if len(parts) == 1 and (isinstance(parts[0], list) or (isinstance(parts[0], torch.Tensor) and parts[0].ndim)):
+        return parts[0]
+    if all(isinstance(part, torch.Tensor) for part in parts):
+        are_alike = all(part.ndim and part.shape[1:] == parts[0].shape[1:] for part in parts)
+        return torch.cat(list(parts) if are_alike else [part.flatten() for part in parts])
+    if all(isinstance(part, list) for part in parts):
+        return [value for part in parts for value in part]
+    return tuple(parts)

@@ -1,0 +1,160 @@
+"""The second control of a run: how many samples the next update has, and what that does to the learning rate."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mixer.mixture.state import check_form, is_known
+from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
+from mixer.schedules.limits import check_whole
+from mixer.utils.bounded import MOST_SAMPLES_OF_AN_UPDATE, finite_number, whole_number
+from mixer.utils.shortened import in_words
+
+
+class BatchSize:
+    """The size of the updates: what a schedule decides, within its bounds, or what was set by hand.
+
+    Args:
+        schedule: The schedule.
+        default: Size of the first updates, where the schedule names none.
+        world_size: Number of ranks; an update has a sample for each of them.
+
+    Raises:
+        ValueError: If the size to begin with is below the number of ranks or outside the schedule's bounds.
+    """
+
+    def __init__(self, schedule: Schedule, default: int, world_size: int = 1):
+        self.schedule = schedule
+        self.initial = default if schedule.initial is None else schedule.initial
+        self._world_size = world_size
+        self._limits = schedule.limits if schedule.is_exact else schedule.limits.with_least(world_size)
+        try:
+            self._limits.check_initial(self.initial)
+        except ValueError as error:
+            source = "the schedule" if schedule.initial is not None else "the training arguments"
+            raise ValueError(f"batch_size={schedule.name}: the first size comes from {source}. {error}") from None
+        self._check_ranks(self.initial, "batch_size")
+        self.manual: int | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Begins a new run; a size that was set by hand stays."""
+        self._take(self.schedule.start(self.initial), step=0, previous=self.initial)
+
+    @property
+    def value(self) -> int:
+        """Samples of the next update over all ranks."""
+        return self._scheduled if self.manual is None else self.manual
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the size is `initial` until it is set by hand."""
+        return self.schedule.is_constant
+
+    @property
+    def learning_rate_factor(self) -> float:
+        """What the run's learning rate is multiplied by in the next update."""
+        own: float | None = self._own_factor
+        if self.manual is None and own is not None:
+            return own
+        return self.schedule.learning_rate_factor(self.value, self.initial)
+
+    def set(self, batch_size: int | None) -> None:
+        """Rules by hand from the next update on.
+
+        Args:
+            batch_size: Samples over all ranks; `None` gives the size back to the schedule.
+
+        Raises:
+            ValueError: If there are fewer samples than ranks.
+            TypeError: If it is no whole number.
+        """
+        if batch_size is not None:
+            check_whole("set_batch_size", batch_size)
+            self._check_ranks(batch_size, "set_batch_size")
+        self.manual = None if batch_size is None else int(batch_size)
+
+    def update(self, observation: BatchObservation) -> None:
+        """Lets the schedule decide for the next update.
+
+        Args:
+            observation: What the last update showed.
+
+        Raises:
+            ValueError: If it decides on no size; the step is named.
+        """
+        try:
+            decision = self.schedule.update(observation)
+        except Exception as error:
+            if f"at step {observation.step}" not in in_words(error):
+                error.add_note(f"Raised by the batch-size schedule {self.schedule.name} at step {observation.step}.")
+            raise
+        self._take(decision, observation.step, previous=observation.batch_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the state as plain data."""
+        return {
+            "name": self.schedule.name,
+            "state": self.schedule.state_dict(),
+            "scheduled": self._scheduled,
+            "manual": self.manual,
+            "own_factor": self._own_factor,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
+        """Takes up a saved state.
+
+        Args:
+            state: What `state_dict` gave.
+            allow_inexact: Starts a schedule of another kind, or that remembers other things now, anew.
+
+        Raises:
+            ValueError: If it is of another schedule.
+        """
+        if state["name"] != self.schedule.name:
+            if allow_inexact:
+                return
+            raise ValueError(f"the batch-size schedule was {state['name']} and is {self.schedule.name} now")
+        if is_known(self.schedule):
+            saved, own = state["state"], self.schedule.state_dict()
+            if allow_inexact and isinstance(saved, Mapping) and saved.keys() != own.keys():
+                return  # an older version remembered other things
+            check_form(saved, own, self.schedule.name)
+        self.schedule.load_state_dict(state["state"])
+        least = 1 if self.schedule.is_exact else self._world_size
+        manual, factor, most = state["manual"], state["own_factor"], MOST_SAMPLES_OF_AN_UPDATE
+        self._scheduled = max(whole_number(state["scheduled"], "the batch size", 1, most), least)
+        self.manual = None if manual is None else whole_number(manual, "the batch size set by hand", 1, most)
+        self._check_ranks(self.value, "the batch size that was saved")
+        self._own_factor = None if factor is None else finite_number(factor, "the learning rate's factor", 0.0)
+
+    def _take(self, decision: BatchDecision, step: int, previous: int) -> None:
+        where = f"batch_size: {self.schedule.name} at step {step}"
+        if not isinstance(decision, BatchDecision) or not _is_number(decision.batch_size):
+            raise TypeError(f"{where}: a schedule decides by a BatchDecision of a number of samples, got {decision!r}.")
+        asked, factor = decision.batch_size, decision.learning_rate_factor
+        if self.schedule.is_exact and asked > MOST_SAMPLES_OF_AN_UPDATE and self._limits.maximum is None:
+            # No list of samples is longer; a function of the user's that asks for more has gone astray.
+            raise ValueError(
+                f"{where} asks for {asked:.3g} samples; an update has at most {MOST_SAMPLES_OF_AN_UPDATE}."
+            )
+        if not (math.isfinite(asked) and asked > 0):
+            raise ValueError(f"{where} asks for {asked} samples; it must be finite and above 0.")
+        if factor is not None and not (math.isfinite(factor) and factor >= 0):
+            raise ValueError(f"{where} multiplies the learning rate by {factor}; it must be finite and 0 or more.")
+        scheduled = int(self._limits.apply(asked, previous))
+        self._check_ranks(scheduled, where)
+        self._scheduled, self._own_factor = scheduled, factor
+
+    def _check_ranks(self, batch_size: int, where: str) -> None:
+        if batch_size < self._world_size:
+            raise ValueError(
+                f"{where}: {batch_size} samples in all are fewer than the {self._world_size} ranks; each needs one at "
+                "least."
+            )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)

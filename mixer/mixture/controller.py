@@ -1,0 +1,470 @@
+"""The controller of a mixture: it owns both controls, the planner and the clock, and all of their state."""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from mixer.mixture.batch_size import BatchSize
+from mixer.mixture.clock import Clock
+from mixer.mixture.plan import Plan
+from mixer.mixture.planner import Planner
+from mixer.mixture.streams import describe
+from mixer.mixture.weights import MixtureWeights
+from mixer.policies.base import Observation, Policy, Weights
+from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.schedules import BatchObservation, Constant, GradientNoise, Schedule
+from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.bounded import MOST_COUNT, refusing_damage, whole_number
+from mixer.utils.files import newer_version
+
+FORMAT_VERSION = 2
+
+
+class Mixing:
+    """Decides every update of a run, on every rank alike; `trainer.mixing` is one.
+
+    Args:
+        planner: The streams and what they draw next.
+        policy: What decides the weights.
+        clock: How far the run is.
+        size: What decides the batch size; `None` keeps that of the clock.
+
+    Raises:
+        ValueError: If the policy's first decision does not fit the streams.
+    """
+
+    def __init__(self, planner: Planner, policy: Policy, clock: Clock, size: BatchSize | None = None):
+        self.policy = policy
+        self._mixture = describe(planner.streams)
+        self.names = self._mixture.names
+        self._weights = MixtureWeights(policy, self._mixture, planner.there(0.0))
+        self._size = BatchSize(Constant(), clock.batch_size) if size is None else size
+        self._begin(planner, clock)
+
+    def restart(self, planner: Planner, clock: Clock, size: BatchSize) -> None:
+        """Begins a new run of the same streams; weights and a batch size set by hand stay.
+
+        Args:
+            planner: The streams and what they draw next.
+            clock: How far the run is.
+            size: What decides the batch size.
+
+        Raises:
+            ValueError: If the policy's first decision does not fit the streams.
+        """
+        self._weights.start(planner.there(0.0))
+        size.manual, self._size = self._size.manual, size
+        self._begin(planner, clock)
+
+    def _begin(self, planner: Planner, clock: Clock) -> None:
+        self.planner, self.clock = planner, clock
+        self.num_tokens: Int64Array = np.zeros(len(self.names), dtype=np.int64)
+        self.skipped: Int64Array = np.zeros(len(self.names), dtype=np.int64)
+        clock.resize(self._size.value)
+        if self.is_exhausted:
+            raise ValueError("No stream that is there at the start of the run has a positive weight.")
+
+    # ---- What a run shows of itself ----
+
+    @property
+    def seen(self) -> Int64Array:
+        """int64 `[num_streams]`: samples of each stream so far."""
+        return self.planner.seen
+
+    @property
+    def coverage(self) -> dict[str, float]:
+        """Share of each stream's samples that was seen, by name: `min(1, seen / n)`; NaN where `n` is not known."""
+        return dict(zip(self.names, np.minimum(1.0, self.stream_epochs).tolist(), strict=True))
+
+    @property
+    def stream_epochs(self) -> FloatArray:
+        """`[num_streams]`: passes over each stream so far, `seen / n`; NaN where `n` is not known."""
+        sizes = self._mixture.num_samples
+        if sizes.all():
+            epochs: FloatArray = self.seen / sizes
+        else:
+            epochs = np.divide(self.seen, sizes, out=np.full(len(sizes), np.nan), where=sizes > 0)
+        return epochs
+
+    @property
+    def unique(self) -> Int64Array:
+        """int64 `[num_streams]`: different samples seen so far (a lower bound where ends of epochs are dropped)."""
+        unique = self.planner.unique
+        return np.minimum(unique, self._mixture.num_samples - self._dropped) if self._dropped else unique
+
+    @property
+    def _dropped(self) -> int:
+        return self.clock.dropped_samples if len(self.names) == 1 else 0
+
+    # ---- The controls ----
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weights that rule the next update, by name; they sum to 1."""
+        return dict(zip(self.names, self._weights.value.tolist(), strict=True))
+
+    @property
+    def weighs_losses(self) -> bool:
+        """Whether the streams' losses are multiplied by factors in the next update, by the policy or by their own."""
+        return self.planner.weigh_losses(self._weights.loss_weights) is not None
+
+    @property
+    def manual_weights(self) -> dict[str, float] | None:
+        """The weights set by hand, by name, or `None`."""
+        manual = self._weights.manual
+        return None if manual is None else dict(zip(self.names, manual.tolist(), strict=True))
+
+    def set_weights(self, weights: Weights | None) -> None:
+        """Rules the mixture by hand from the next update on, until called again.
+
+        The policy goes on observing. On several ranks every rank has to make the same call, as callbacks do.
+
+        Args:
+            weights: One weight a stream, by name or in order; `None` gives the mixture back to the policy.
+
+        Raises:
+            ValueError: If the weights do not fit the streams.
+
+        Example:
+            >>> trainer.mixing.set_weights({"math": 3, "code": 1})  # doctest: +SKIP
+        """
+        self._weights.set(weights)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of the next update over all ranks, if the epoch and the budget have as many left."""
+        return self._size.value
+
+    @property
+    def manual_batch_size(self) -> int | None:
+        """The batch size set by hand, or `None`."""
+        return self._size.manual
+
+    @property
+    def initial_batch_size(self) -> int:
+        """The size that the run began with, for which its learning rate was chosen."""
+        return self._size.initial
+
+    @property
+    def schedule(self) -> Schedule:
+        """The batch-size schedule."""
+        return self._size.schedule
+
+    @property
+    def learning_rate_factor(self) -> float:
+        """What the run's learning rate is multiplied by in the next update, for its batch size."""
+        return self._size.learning_rate_factor
+
+    def set_batch_size(self, batch_size: int | None) -> None:
+        """Rules the batch size by hand from the next update on, until called again.
+
+        The schedule goes on observing. On several ranks every rank has to make the same call, as callbacks do.
+
+        Args:
+            batch_size: Samples over all ranks; `None` gives the size back to the schedule.
+
+        Raises:
+            ValueError: If there are fewer samples than ranks.
+            TypeError: If it is no whole number.
+
+        Example:
+            >>> trainer.mixing.set_batch_size(256)  # doctest: +SKIP
+        """
+        self._size.set(batch_size)
+        self.clock.resize(self._size.value)
+
+    # ---- Planning ----
+
+    def next_plan(self) -> Plan | None:
+        """Plans the next update and moves the streams on.
+
+        Returns:
+            The plan, or `None` if the streams have nothing left to give, or the rest of the epoch was dropped just
+            now because the batch size has grown since the last update.
+        """
+        if self.drop_rest():
+            return None
+        shares, available = self._shares()
+        if not shares.any():
+            return None
+        clock, weights, additional = self.clock, self._weights, self._weights.additional
+        counts, starts = self.planner.draw(shares, available, clock.next_total(), clock.step, additional)
+        return Plan(
+            step=clock.step,
+            counts=counts,
+            starts=starts,
+            weights=shares,
+            policy_weights=weights.value,
+            loss_weights=self.planner.weigh_losses(weights.loss_weights),
+            batch_size=clock.batch_size,
+            staleness=weights.staleness(clock.step),
+            are_additional=None if additional is None else additional > 0,
+        )
+
+    @property
+    def most_of_a_stream(self) -> int:
+        """Most samples that the next update can take from one stream: the batch size, or what comes on top of it."""
+        total, additional = self.clock.next_total(), self._weights.additional
+        return total if additional is None else max(total, math.ceil(total * float(additional.max())) + 1)
+
+    def forecast(self) -> Iterator[Plan]:
+        """Plans the coming updates as if weights and batch size stayed, and moves nothing.
+
+        To be asked between an update's plan and its observation.
+
+        Yields:
+            The plans of the updates after the one that was planned last, up to the end of the run.
+        """
+        ahead = copy.copy(self)
+        ahead.planner, ahead.clock = self.planner.ahead(), copy.copy(self.clock)
+        total: int | None = None
+        while True:
+            ahead._end_update(total)
+            ahead.drop_rest()
+            plan = ahead.next_plan() if ahead.clock.progress < 1.0 else None
+            if plan is None:
+                return
+            total = plan.clocked(plan.counts)
+            yield plan
+
+    def aside(self) -> "Mixing":
+        """Gives a copy that plans an epoch with the present weights and batch size, and moves nothing of this one.
+
+        Returns:
+            The copy; nobody observes its updates, so that `pass_over` has to end each.
+        """
+        copied = copy.copy(self)
+        copied.planner, copied.clock = self.planner.ahead(), self.clock.anew()
+        return copied
+
+    def pass_over(self, plan: Plan) -> None:
+        """Counts an update that is planned and not trained.
+
+        Args:
+            plan: The update's plan.
+        """
+        self._end_update(plan.clocked(plan.counts))
+        self.drop_rest()
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether no stream with a positive weight has a sample left."""
+        return not self._shares()[0].any()
+
+    def _shares(self) -> tuple[FloatArray, FloatArray]:
+        return self.planner.shares(self._weights.in_samples(self.seen, self.num_tokens), self.clock.progress)
+
+    # ---- Observing ----
+
+    def check_tokens(self, plan: Plan, tokens: Int64Array, skipped: Int64Array | None = None) -> None:
+        """Refuses samples without tokens where something is counted in tokens.
+
+        Args:
+            plan: The plan of an update.
+            tokens: int64 `[num_streams]`: its tokens.
+            skipped: int64 `[num_streams]`: samples of it that are left out; `None` for none.
+
+        Raises:
+            ValueError: If a stream has samples in it but no tokens; the streams are named.
+        """
+        has_samples = plan.counts > (0 if skipped is None else skipped)
+        if tokens[has_samples].all():
+            return
+        users = {
+            "unit='tokens'": self.policy.unit == "tokens",
+            "A budget in tokens": self.clock.budget.tokens is not None,
+            f"batch_size={self.schedule.name}": "tokens" in self.schedule.needs,
+        }
+        who = [user for user, counts_tokens in users.items() if counts_tokens]
+        if who:
+            names = [name for name, bad in zip(self.names, has_samples & (tokens == 0), strict=True) if bad]
+            raise ValueError(f"{who[0]} needs token counts, but samples of {names} have no tokens and no mask.")
+
+    def observe(
+        self,
+        plan: Plan,
+        losses: FloatArray,
+        tokens: Int64Array,
+        loss: float = math.nan,
+        gradient_norm: float = math.nan,
+        learning_rate: Callable[[float], float] | None = None,
+        noise: GradientNoise | None = None,
+        gradients: GradientStatistics | None = None,
+        update_norm: float = math.nan,
+        excess_losses: FloatArray | None = None,
+        losses_after: FloatArray | None = None,
+        skipped: Int64Array | None = None,
+    ) -> None:
+        """Counts an update and lets the policy and the batch-size schedule decide for the next one.
+
+        Args:
+            plan: The update's plan.
+            losses: `[num_streams]`: mean loss per item, NaN where there is none.
+            tokens: int64 `[num_streams]`: tokens of the update.
+            loss: Mean loss per item over all streams, for a schedule that needs it.
+            gradient_norm: Norm of the gradient before clipping, likewise.
+            learning_rate: Gives the factor of the run's learning-rate schedule at a step, likewise.
+            noise: Signal and noise of the gradient, likewise; `None` takes those of `gradients`.
+            gradients: The streams' gradients, for a policy that needs them; `None` where they were not measured.
+            update_norm: How far the update moved the parameters, likewise.
+            excess_losses: `[num_streams]`: mean loss per item above that of a reference model, likewise.
+            losses_after: `[num_streams]`: mean loss per item once more after the optimizer step, likewise.
+            skipped: int64 `[num_streams]`: samples of the update that could not be loaded and were left out; `None`
+                for none.
+        """
+        clock = self.clock
+        position_before = clock.schedule_position
+        self._end_update(plan.clocked(plan.counts), plan.clocked(tokens))
+        if self.schedule.unit == "epochs":
+            self.drop_rest()
+        self.num_tokens += tokens
+        if skipped is not None:
+            self.skipped += skipped
+        if not self._size.is_constant:
+            seen = BatchObservation(
+                step=clock.step,
+                progress=clock.progress,
+                num_epochs_done=clock.num_epochs_done,
+                num_samples=clock.num_samples,
+                num_tokens=clock.num_tokens,
+                batch_size=plan.batch_size,
+                loss=loss,
+                gradient_norm=gradient_norm,
+                learning_rate=math.nan if learning_rate is None else learning_rate(clock.schedule_position),
+                last_learning_rate=math.nan if learning_rate is None else learning_rate(position_before),
+                noise=_noise_of(gradients) if noise is None else noise,
+            )
+            self._size.update(seen)
+            clock.resize(self._size.value)
+        self.drop_rest()
+        by_stream = {"losses": losses, "excess_losses": excess_losses, "losses_after": losses_after}
+        self._weights.update(partial(self._observation, plan, tokens, by_stream, gradients, update_norm), clock.step)
+
+    def _observation(
+        self,
+        plan: Plan,
+        tokens: Int64Array,
+        by_stream: Mapping[str, Any],
+        gradients: GradientStatistics | None,
+        update_norm: float,
+        evaluation_losses: FloatArray | None,
+    ) -> Observation:
+        lengths = self._weights.tokens_per_sample(self.seen, self.num_tokens)
+        shares = plan.weights if lengths is None else plan.weights * lengths / (plan.weights @ lengths)
+        return Observation(
+            step=self.clock.step,
+            progress=self.clock.progress,
+            weights=plan.policy_weights,
+            counts=plan.counts,
+            tokens=tokens,
+            seen=self.seen.copy(),
+            evaluation_losses=evaluation_losses,
+            gradients=gradients,
+            shares=shares,
+            batch_size=plan.batch_size,
+            update_norm=update_norm,
+            there=self.planner.there(self.clock.progress),
+            tokens_per_sample=lengths,
+            **by_stream,
+        )
+
+    def observe_evaluation(self, losses: Mapping[str, float]) -> None:
+        """Keeps the losses of an evaluation for the policy; see `MixtureWeights.observe_evaluation`."""
+        self._weights.observe_evaluation(losses)
+
+    def _end_update(self, num_samples: int | None = None, num_tokens: int = 0) -> None:
+        self.clock.tick(num_samples, num_tokens)
+        if self.clock.counts_steps and self._dropped and self.clock.at_epoch_end:
+            self.planner.skip(self._dropped)
+
+    def drop_rest(self) -> bool:
+        """Ends an epoch whose rest is to be dropped; the samples of a single stream are passed over.
+
+        Returns:
+            Whether there was such a rest.
+        """
+        rest = self.clock.drop_rest()
+        if rest and len(self.names) == 1:
+            self.planner.skip(rest)
+        return rest > 0
+
+    # ---- State ----
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the whole state of the mixture as plain data."""
+        return {
+            "format": FORMAT_VERSION,
+            "clock": self.clock.state_dict(),
+            "batch_size": self._size.state_dict(),
+            "planner": self.planner.state_dict(),
+            "weights": self._weights.state_dict(),
+            "num_tokens": self.num_tokens.tolist(),
+            "skipped": self.skipped.tolist(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
+        """Takes up a saved state.
+
+        Args:
+            state: What `state_dict` gave.
+            allow_inexact: Goes on as near as can be where something is not what it was: streams are known by name, new
+                ones begin, those that are gone are forgotten; a policy of another kind or of other streams starts
+                anew, and so does a batch size that began as another one.
+
+        Raises:
+            ValueError: If it is of another format, other streams, another policy or another batch size; the
+                difference is named.
+        """
+        check_format(state)
+        with refusing_damage("the saved mixture"):
+            self._take_up(state, allow_inexact)
+
+    def _take_up(self, state: Mapping[str, Any], allow_inexact: bool) -> None:
+        weights, streams = state["weights"], list(state["planner"]["streams"])
+        if not allow_inexact:
+            self._weights.check_policy(weights)
+        self.planner.load_state_dict(state["planner"], allow_inexact)
+        self.clock.load_state_dict(state["clock"], allow_inexact)
+        own = self.clock.state_dict()["initial_batch_size"]
+        if state["clock"]["initial_batch_size"] == own:  # else the size that is asked for now begins
+            self._size.load_state_dict(state["batch_size"], allow_inexact)
+        self.clock.resize(self._size.value)
+        counts = [whole_number(count, "the tokens of a stream", most=MOST_COUNT) for count in state["num_tokens"]]
+        tokens = dict(zip(streams, counts, strict=True))
+        self.num_tokens = np.array([tokens.get(name, 0) for name in self.names], dtype=np.int64)
+        counts = state.get("skipped", [0] * len(streams))  # older versions skipped none
+        counts = [whole_number(count, "the skipped samples of a stream", most=MOST_COUNT) for count in counts]
+        skipped = dict(zip(streams, counts, strict=True))
+        self.skipped = np.array([skipped.get(name, 0) for name in self.names], dtype=np.int64)
+        self._weights.skip_to(self.clock.step)
+        if weights["policy"]["name"] == self.policy.name and streams == list(self.names):
+            self._weights.load_state_dict(weights, self.clock.step, allow_inexact)
+
+
+def _noise_of(gradients: GradientStatistics | None) -> GradientNoise | None:
+    noise = GradientNoise(*gradients.noise) if gradients is not None else None
+    is_known = noise is not None and math.isfinite(noise.squared_norm) and math.isfinite(noise.variance)
+    return noise if is_known else None
+
+
+def check_format(state: Mapping[str, Any]) -> None:
+    """Refuses a state of another version.
+
+    Args:
+        state: What `Mixing.state_dict` gave.
+
+    Raises:
+        ValueError: If it has another format.
+    """
+    version = state.get("format")
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise ValueError(newer_version("it", version, FORMAT_VERSION))
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"it has format {version!r}, this version reads format {FORMAT_VERSION}: load the model's weights and "
+            "start a new run, or go on with the version that wrote it"
+        )

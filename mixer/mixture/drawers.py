@@ -1,0 +1,148 @@
+"""What streams draw next: a shuffled order for most of them, and what a rank has to fetch of a plan."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mixer.mixture.cursor import Drawer
+from mixer.mixture.iterable_drawer import IterableDrawer
+from mixer.mixture.permutation import Order, OrderBlock
+from mixer.mixture.plan import Plan
+from mixer.mixture.sharding import dealt_samples, rank_samples
+from mixer.mixture.stream import Stream
+from mixer.utils.arrays import Int64Array
+from mixer.utils.bounded import MOST_COUNT, whole_number
+
+# Up to so many streams each looks up its own positions; of more, all are mapped in one vectorised call.
+_FEW_STREAMS = 32
+
+
+class StreamShare(NamedTuple):
+    """What a rank has to fetch of one stream.
+
+    Args:
+        stream_id: The stream.
+        positions: `[count]`, ascending: positions in that stream.
+        indices: int64 `[count]`: where those stand in its data set.
+    """
+
+    stream_id: int
+    positions: range | Int64Array
+    indices: Int64Array
+
+
+class OrderedDrawer:
+    """Draws a stream in its order, epoch after epoch; its whole state is one integer.
+
+    Args:
+        stream: The stream.
+        run_seed: The run's seed, for a stream without one of its own.
+    """
+
+    def __init__(self, stream: Stream, run_seed: int):
+        self.length, self.key, self.shuffle = stream.num_samples, stream.order_key(run_seed), stream.shuffle
+        self._content = stream.content
+        self._block = OrderBlock(Order(self.length, self.key, self.shuffle))
+        self._end = stream.max_samples
+        self._position = 0
+
+    @property
+    def available(self) -> int | None:
+        """Number of samples left until `max_epochs`, or `None`."""
+        return None if self._end is None else max(0, self._end - self._position)  # max_epochs may be less now
+
+    def draw(self, count: int) -> int:
+        """Reserves the next positions; see `Drawer.draw`."""
+        start = self._position
+        self._position += count
+        return start
+
+    def references(self, positions: range | Int64Array) -> Int64Array:
+        """Looks positions up; see `Drawer.references`."""
+        return self._block.read(positions)
+
+    def ahead(self) -> "OrderedDrawer":
+        """Gives a copy to look ahead with; see `Drawer.ahead`."""
+        return copy.copy(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the position, and what it belongs to; see `Drawer.state_dict`."""
+        state = {"position": self._position, "length": self.length, "key": self.key, "shuffle": self.shuffle}
+        return state if self._content is None else {**state, "content": self._content}
+
+    def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
+        """Takes up the position.
+
+        Args:
+            state: What `state_dict` gave.
+            allow_inexact: Goes on after as many passes, or parts of one, where positions mean other samples now.
+
+        Raises:
+            ValueError: If the data set, the seed or the shuffling is another one.
+        """
+        own = self.state_dict()
+        fields = ["length", "key", "shuffle"]
+        if "content" in state and "content" in own:  # not in checkpoints of before, nor of data sets that say none
+            fields.append("content")
+        self._position = whole_number(state["position"], "position", most=MOST_COUNT)
+        for field in fields:
+            if state.get(field) != own[field]:
+                if not allow_inexact:
+                    raise ValueError(f"{field} was {state.get(field)} when the run was saved and is {own[field]} now")
+                length = whole_number(state.get("length", self.length), "length", least=1)
+                self._position = int(state["position"]) * self.length // length
+
+
+class DrawerLookup:
+    """Looks up what a rank has to fetch.
+
+    Args:
+        drawers: The drawers of all streams, in order.
+    """
+
+    def __init__(self, drawers: Sequence[Drawer]):
+        self._drawers = drawers
+        ordered = [drawer for drawer in drawers if isinstance(drawer, OrderedDrawer)]
+        self._has_rows = any(isinstance(drawer, IterableDrawer) for drawer in drawers)
+        self._order: Order | None = None
+        # Of each stream its number among those with an order; the others, buffers and rows, look up by themselves.
+        is_ordered = np.array([isinstance(drawer, OrderedDrawer) for drawer in drawers], dtype=bool)
+        self._numbers = np.where(is_ordered, np.cumsum(is_ordered) - 1, -1)
+        if len(ordered) > _FEW_STREAMS:
+            self._order = Order([d.length for d in ordered], [d.key for d in ordered], [d.shuffle for d in ordered])
+
+    def share(self, plan: Plan, rank: int, world_size: int, is_balanced: bool = True) -> list[StreamShare]:
+        """Gives a rank's samples of a plan.
+
+        Args:
+            plan: The plan.
+            rank: The rank.
+            world_size: Number of ranks.
+            is_balanced: See `rank_samples`.
+
+        Returns:
+            The shares of the streams that the rank has samples of, in order.
+        """
+        if world_size == 1 and self._order is None:
+            spans = zip(plan.starts.tolist(), plan.counts.tolist(), strict=True)
+            ranges = [(k, range(start, start + count)) for k, (start, count) in enumerate(spans) if count]
+            return [StreamShare(k, positions, self._drawers[k].references(positions)) for k, positions in ranges]
+        if self._has_rows:  # a rank cannot give another one its rows
+            stream_ids, positions = dealt_samples(plan, rank, world_size)
+        else:
+            stream_ids, positions = rank_samples(plan, rank, world_size, is_balanced)
+        if not len(stream_ids):
+            return []
+        present, starts = np.unique(stream_ids, return_index=True)
+        parts = list(zip(present.tolist(), np.split(positions, starts[1:]), strict=True))
+        if self._order is None:
+            return [StreamShare(k, own, self._drawers[k].references(own)) for k, own in parts]
+        numbers, indices = self._numbers[stream_ids], np.empty(len(positions), dtype=np.int64)
+        known = numbers >= 0
+        indices[known] = self._order.map_positions(numbers[known], positions[known])
+        return [
+            StreamShare(k, own, found if self._numbers[k] >= 0 else self._drawers[k].references(own))
+            for (k, own), found in zip(parts, np.split(indices, starts[1:]), strict=True)
+        ]

@@ -1,0 +1,189 @@
+"""Groups of streams, such as languages and domains, with weights and caps of their own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mixer.mixture.stream import Stream
+from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+
+_MAX_SWEEPS = 200
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """One way to sort the streams into groups: `Stream.groups[name]` says which group a stream is in.
+
+    Args:
+        name: What the streams are sorted by, such as `"language"`.
+        weights: Share of each group (relative; streams keep their proportions inside a group). Give all groups a
+            weight or none.
+        max_shares: Largest share of the mixture that a group may have, as far as the groups that are there allow it.
+        max_epochs: Number of passes over a group's samples in all, after which its streams leave the mixture. (The
+            planned length of a run, and with it the learning rate, knows the streams' own caps only.)
+
+    Raises:
+        ValueError: If a weight is negative or all are 0, a share is outside (0, 1], or a number of epochs is not
+            above 0.
+    """
+
+    name: str
+    weights: Mapping[str, float] = field(default_factory=dict)
+    max_shares: Mapping[str, float] = field(default_factory=dict)
+    max_epochs: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.weights and not (min(self.weights.values()) >= 0.0 and 0.0 < sum(self.weights.values()) < np.inf):
+            raise ValueError(
+                f"Grouping {self.name!r}: weights must be 0 or more and not all 0, got {dict(self.weights)}."
+            )
+        if any(not 0.0 < share <= 1.0 for share in self.max_shares.values()):
+            raise ValueError(f"Grouping {self.name!r}: max_shares must be in (0, 1], got {dict(self.max_shares)}.")
+        if any(not 0.0 < epochs < np.inf for epochs in self.max_epochs.values()):
+            raise ValueError(f"Grouping {self.name!r}: max_epochs must be above 0, got {dict(self.max_epochs)}.")
+
+
+class Groups:
+    """All groupings of a mixture, applied to its weights.
+
+    Where streams are grouped in several ways (language × domain), the weights are fitted to the shares of all
+    groupings in turn until they hold together (iterative proportional fitting; Deming and Stephan 1940).
+
+    Args:
+        streams: The streams of the mixture.
+        groupings: Their groupings.
+
+    Raises:
+        ValueError: If a stream is in no group of a grouping, or a group is named that has no stream.
+    """
+
+    def __init__(self, streams: Sequence[Stream], groupings: Sequence[Grouping]):
+        self._tables = [_GroupTable(streams, grouping) for grouping in groupings]
+
+    def fit(self, shares: FloatArray) -> FloatArray:
+        """Brings the shares to the groups' weights and under their caps.
+
+        Args:
+            shares: `[num_streams]`: shares that sum to 1; 0 for a stream that is not there.
+
+        Returns:
+            `[num_streams]`: shares that sum to 1, with the same zeros.
+        """
+        if not self._tables:
+            return shares
+        for _ in range(_MAX_SWEEPS):
+            before = shares
+            for table in self._tables:
+                shares = table.fit(shares)
+            if np.abs(shares - before).max() < 1e-12:
+                break
+        return shares
+
+    def limit(self, available: FloatArray, shares: FloatArray, seen: Int64Array) -> FloatArray:
+        """Lowers what the streams can still give to what is left of their groups' epochs.
+
+        Args:
+            available: `[num_streams]`: samples that each stream can still give.
+            shares: `[num_streams]`: shares, by which a group's last samples are split.
+            seen: int64 `[num_streams]`: samples of each stream so far.
+
+        Returns:
+            `[num_streams]`: samples that each stream can still give.
+        """
+        for table in self._tables:
+            available = table.limit(available, shares, seen)
+        return available
+
+    def have_left(self, seen: Int64Array) -> BoolArray:
+        """Says of which streams no group is used up.
+
+        Args:
+            seen: int64 `[num_streams]`: samples of each stream so far.
+
+        Returns:
+            bool `[num_streams]`.
+        """
+        left = np.ones(len(seen), dtype=np.bool_)
+        for table in self._tables:
+            left &= ~(table.left(seen) < 1.0)[table.ids]  # NaN: unknown sizes have no limit
+        return left
+
+
+class _GroupTable:
+    def __init__(self, streams: Sequence[Stream], grouping: Grouping):
+        without = [stream.name for stream in streams if grouping.name not in stream.groups]
+        if without:
+            raise ValueError(f"Grouping {grouping.name!r}: these streams are in none of its groups: {without}.")
+        member_of = [stream.groups[grouping.name] for stream in streams]
+        names = sorted(set(member_of))
+        for what in ("weights", "max_shares", "max_epochs"):
+            unknown = sorted(set(getattr(grouping, what)) - set(names))
+            if unknown:
+                raise ValueError(f"Grouping {grouping.name!r}: {what} names groups without a stream: {unknown}.")
+        missing = sorted(set(names) - set(grouping.weights))
+        if grouping.weights and missing:
+            raise ValueError(f"Grouping {grouping.name!r}: give every group a weight or none; missing: {missing}.")
+        self.ids = np.array([names.index(group) for group in member_of])
+        self._num_groups = len(names)
+        self._weights = np.array([grouping.weights[name] for name in names]) if grouping.weights else None
+        self._caps = np.array([grouping.max_shares.get(name, 1.0) for name in names])
+        endless = [s.name for s in streams if s.is_iterable and s.groups[grouping.name] in grouping.max_epochs]
+        if endless:
+            raise ValueError(
+                f"Grouping {grouping.name!r}: max_epochs needs sizes, but these streams are iterable: {endless}."
+            )
+        sizes = np.bincount(self.ids, weights=[stream.num_samples for stream in streams])
+        self._max_samples = np.array([grouping.max_epochs.get(name, np.inf) for name in names]) * sizes
+
+    def fit(self, shares: FloatArray) -> FloatArray:
+        totals = np.bincount(self.ids, weights=shares, minlength=self._num_groups).astype(np.float64)
+        targets = _capped(totals if self._weights is None else np.where(totals > 0, self._weights, 0.0), self._caps)
+        if targets is None:  # only groups of weight 0 are left: nothing that these weights could say about them
+            return shares
+        fitted: FloatArray = shares * np.divide(targets, totals, out=np.zeros_like(totals), where=totals > 0)[self.ids]
+        return fitted
+
+    def left(self, seen: Int64Array) -> FloatArray:
+        return np.asarray(self._max_samples - np.bincount(self.ids, weights=seen, minlength=self._num_groups))
+
+    def limit(self, available: FloatArray, shares: FloatArray, seen: Int64Array) -> FloatArray:
+        left = self.left(seen)
+        for group in np.flatnonzero(np.isfinite(left)):
+            members = self.ids == group
+            available = available.copy()
+            available[members] = _split(left[group], shares[members], available[members])
+        return available
+
+
+def _capped(totals: FloatArray, caps: FloatArray) -> FloatArray | None:
+    if totals.sum() <= 0:
+        return None
+    targets: FloatArray = totals / totals.sum()
+    capped = np.zeros(len(totals), dtype=bool)
+    while (over := (targets > caps + 1e-12) & ~capped).any():
+        capped |= over
+        free = ~capped & (totals > 0)
+        room = 1.0 - caps[capped].sum()
+        if (
+            not free.any() or room <= 0
+        ):  # the caps of the groups that are there cannot be met together: as near as can be
+            limits = np.where(totals > 0, caps, 0.0)
+            targets = limits / limits.sum()
+            break
+        targets = np.where(capped, caps, np.where(free, totals * room / totals[free].sum(), 0.0))
+    return targets
+
+
+def _split(total: float, shares: FloatArray, limits: FloatArray) -> FloatArray:
+    """Splits whole samples by shares, the largest remainders rounded up; what one cannot give goes to the others."""
+    counts = np.zeros(len(shares))
+    while (left := np.floor(total) - counts.sum()) >= 1 and (free := counts < limits).any():
+        weights = np.where(free, shares, 0.0)
+        weights = weights if weights.any() else free.astype(np.float64)
+        exact = left * weights / weights.sum()
+        more: FloatArray = np.floor(exact)
+        missing = int(left - more.sum())
+        more[np.argsort(more - exact, kind="stable")[:missing]] += 1.0
+        counts = np.minimum(counts + more, limits)
+    return counts

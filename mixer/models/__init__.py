@@ -1,0 +1,19 @@
+"""What is known of a model: heads, labels, losses by row, and how its loss is normalised."""
+
+from typing import TYPE_CHECKING
+
+from mixer.utils.lazy_imports import lazy_names
+
+if TYPE_CHECKING:
+    from mixer.models.heads import Head
+    from mixer.models.multi_task import MultiTaskConfig, MultiTaskModel
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "mixer.models.heads": ["Head"],
+            "mixer.models.multi_task": ["MultiTaskConfig", "MultiTaskModel"],
+        },
+    )
+
+__all__ = ["Head", "MultiTaskConfig", "MultiTaskModel"]

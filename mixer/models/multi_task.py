@@ -1,0 +1,200 @@
+"""A model with one encoder for all tasks and one head for each."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from torch import Tensor, nn
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from mixer.models.heads import Head, HeadModule
+
+
+class MultiTaskConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
+    """The configuration of a `MultiTaskModel`.
+
+    Args:
+        encoder: The configuration of the encoder, `model_type` among its entries.
+        heads: The fields of each `Head`, by the task's name.
+        head_names: Their order, which is the one of the weights and which a file of the configuration does not keep.
+        **kwargs: As for every configuration.
+    """
+
+    model_type = "mixer_multi_task"
+
+    def __init__(
+        self,
+        encoder: Mapping[str, Any] | None = None,
+        heads: Mapping[str, Mapping[str, Any]] | None = None,
+        head_names: Sequence[str] | None = None,
+        **kwargs: Any,
+    ):
+        self.encoder = dict(encoder or {})
+        given = heads or {}
+        self.head_names = list(given if head_names is None else head_names)
+        self.heads = {name: dict(given[name]) for name in self.head_names}
+        super().__init__(**kwargs)
+
+
+class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
+    """One encoder for all tasks, one head for each; `MixingTrainer` tells it the task of every micro-batch.
+
+    It is saved and loaded as every model of transformers is: `save_pretrained`, `from_pretrained`. A model of your own
+    takes its place if its `forward` has a parameter `task`; if it has an attribute `heads`, a mapping by task, streams
+    without a head are refused before the run. Adapters of PEFT go around the whole of it, with the heads' names as
+    `modules_to_save`.
+
+    Args:
+        config: The configuration; see `from_encoder` for a shorter way.
+
+    Raises:
+        ValueError: If a head is not described well, or there is none.
+
+    Example:
+        >>> from transformers import BertConfig
+        >>> tiny = dict(vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        >>> encoder = AutoModel.from_config(BertConfig(**tiny), add_pooling_layer=False)
+        >>> model = MultiTaskModel.from_encoder(encoder, {"topic": Head(6), "stars": Head(1, kind="regression")})
+        >>> list(model.heads)
+        ['topic', 'stars']
+    """
+
+    config_class = MultiTaskConfig
+    config: MultiTaskConfig
+    encoder: Any
+    main_input_name = "input_ids"
+    base_model_prefix = "encoder"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+
+    def __init__(self, config: MultiTaskConfig, encoder: nn.Module | None = None):
+        super().__init__(config)
+        self.loss_type = "ForSequenceClassification"  # no label is another token's
+        if not config.heads:
+            raise ValueError('heads: a MultiTaskModel needs one at least, such as {"topic": Head(num_labels=6)}.')
+        self.encoder = _new_encoder(config.encoder) if encoder is None else encoder
+        size = self.encoder.config.get_text_config().hidden_size
+        self.heads = nn.ModuleDict({name: HeadModule(Head(**head), size) for name, head in config.heads.items()})
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def from_encoder(cls, encoder: PreTrainedModel, heads: Mapping[str, Head]) -> "MultiTaskModel":
+        """Puts new heads on an encoder, whose weights are kept.
+
+        Args:
+            encoder: The encoder, such as `AutoModel.from_pretrained(...)` gives.
+            heads: What each task asks of it, by name: the stream's, or its `head`.
+
+        Returns:
+            The model.
+
+        Raises:
+            ValueError: If a name cannot be one of a module, such as `"train"` or `"type"`.
+            TypeError: If a head is none, or the encoder is another model than `AutoModel` gives.
+        """
+        _check_encoder(encoder)
+        for name, head in heads.items():
+            if not isinstance(head, Head):
+                raise TypeError(f"heads[{name!r}] must be a Head, such as Head(num_labels=6), got {head!r}.")
+            _check_name(name)
+        if getattr(encoder, "pooler", None) is not None:
+            encoder.pooler = None  # type: ignore[assignment]  # no head uses it
+        described = {name: head.to_dict() for name, head in heads.items()}
+        config = MultiTaskConfig(encoder.config.to_dict(), described)
+        return cls(config, encoder)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Leaves the encoder's weights to the encoder; heads begin as linear layers do in torch."""
+        if isinstance(module, nn.Linear):
+            module.reset_parameters()  # of a head: new, or not in the checkpoint
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Gives the encoder's; see `PreTrainedModel`."""
+        embeddings: nn.Module = self.encoder.get_input_embeddings()
+        return embeddings
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Sets the encoder's; see `PreTrainedModel`."""
+        self.encoder.set_input_embeddings(value)
+
+    def forward(
+        self,
+        task: str,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> SequenceClassifierOutput:
+        """Runs the encoder and one head.
+
+        Args:
+            task: The head's name.
+            input_ids: `[num_rows, num_tokens]`, as all that follow for the encoder.
+            attention_mask: `[num_rows, num_tokens]`: 0 for padding.
+            token_type_ids: As for the encoder.
+            position_ids: As for the encoder.
+            inputs_embeds: As for the encoder.
+            pixel_values: As for the encoder.
+            labels: As for `HeadModule.loss`.
+
+        Returns:
+            `loss`, the mean per label, if there are labels, and `logits`.
+
+        Raises:
+            ValueError: If there is no such head.
+        """
+        if task not in self.heads:
+            raise ValueError(f"task={task!r}: the model has the heads {list(self.heads)}.")
+        given = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
+            "pixel_values": pixel_values,
+        }
+        states = self.encoder(**{name: value for name, value in given.items() if value is not None})[0]
+        head: Any = self.heads[task]
+        logits = head(states, attention_mask)
+        return SequenceClassifierOutput(loss=None if labels is None else head.loss(logits, labels), logits=logits)
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"heads: names must be those of streams or of their head, got {name!r}.")
+    if not name or "." in name:
+        raise ValueError(f"heads: the name {name!r} must not be empty or have a dot: it names a module.")
+    if hasattr(nn.ModuleDict(), name):
+        raise ValueError(
+            f"heads: the name {name!r} is taken by modules of torch. Call the head by another one, and name it in the "
+            f"stream: Stream({name!r}, data_set, head={f'{name}_head'!r})."
+        )
+
+
+def _check_encoder(encoder: Any) -> None:
+    known = cast(Any, MODEL_MAPPING)
+    config = getattr(encoder, "config", None)
+    expected = known.get(type(config), PreTrainedModel)
+    if not isinstance(encoder, expected):
+        raise TypeError(
+            f"encoder must be a model without a head, as AutoModel gives it for its config, got "
+            f"{type(encoder).__name__}. Adapters go around the MultiTaskModel: modules_to_save has its heads' names."
+        )
+
+
+def _new_encoder(description: Mapping[str, Any]) -> nn.Module:
+    """Makes an encoder without the layer that some have for a head of their own, and which no head here uses."""
+    config = AutoConfig.for_model(**description)
+    model_class, auto = cast(Any, MODEL_MAPPING[type(config)]), cast(Any, AutoModel)
+    has_choice = "add_pooling_layer" in inspect.signature(model_class).parameters
+    encoder: nn.Module = auto.from_config(config, **({"add_pooling_layer": False} if has_choice else {}))
+    return encoder
+
+
+AutoConfig.register(MultiTaskConfig.model_type, MultiTaskConfig)
+AutoModel.register(MultiTaskConfig, MultiTaskModel)

@@ -1,0 +1,71 @@
+"""Rows of a micro-batch on which a loss is tried: a few of different lengths, and their two halves."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mixer.models.losses import num_rows
+from mixer.utils.arrays import Int64Array
+
+_MOST_ROWS = 8
+_IGNORED = -100
+
+Inputs = dict[str, Any]
+
+
+def rows_to_try(
+    inputs: Mapping[str, Any], num_samples: int, count_items: Callable[[Mapping[str, Any]], Tensor]
+) -> tuple[Inputs, Inputs, Inputs] | None:
+    """Takes a few rows of a micro-batch, and halves them so that one half has more items a row.
+
+    A micro-batch of one row gives it twice. Where all rows have equally many items and some labels are ignored already,
+    half of the items of one half are ignored too.
+
+    Args:
+        inputs: A collated micro-batch.
+        num_samples: Number of samples in it.
+        count_items: Counts the items of each row, `[num_rows]`.
+
+    Returns:
+        The rows, those with fewer items, and those with more; `None` if samples are no rows.
+    """
+    if num_rows(inputs) != num_samples or not num_samples:
+        return None
+    places = np.arange(num_samples) if num_samples > 1 else np.zeros(2, dtype=np.int64)
+    items = count_items(inputs).cpu().numpy()[places]
+    by_items = np.argsort(items, kind="stable")
+    if len(places) > _MOST_ROWS:
+        chosen = np.sort(np.concatenate([by_items[: _MOST_ROWS // 2], by_items[-(_MOST_ROWS // 2) :]]))
+        places, items = places[chosen], items[chosen]
+        by_items = np.argsort(items, kind="stable")
+    whole = _rows_of(inputs, places, num_samples)
+    fewer, more = np.sort(by_items[: len(places) // 2]), np.sort(by_items[len(places) // 2 :])
+    if (items == items[0]).all():
+        _ignore_half(whole, fewer)
+    return whole, _rows_of(whole, fewer, len(places)), _rows_of(whole, more, len(places))
+
+
+def _rows_of(inputs: Mapping[str, Any], places: Int64Array, num_samples: int) -> Inputs:
+    """Picks rows of everything that has one for each sample."""
+
+    def pick(value: Any) -> Any:
+        if isinstance(value, Tensor) and value.dim() and len(value) == num_samples:
+            return value[torch.from_numpy(places).to(value.device)]
+        if isinstance(value, list | tuple) and len(value) == num_samples:
+            return [value[place] for place in places.tolist()]
+        return value
+
+    return {name: pick(value) for name, value in inputs.items()}
+
+
+def _ignore_half(inputs: Inputs, rows: Int64Array) -> None:
+    """Ignores every second of the labels of some rows, if the loss is known to take labels that are ignored."""
+    labels = inputs.get("labels")
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dim() < 2:
+        return
+    if bool(labels.eq(_IGNORED).any()):
+        counted = labels[rows].ne(_IGNORED)
+        labels[rows] = torch.where(counted & (counted.cumsum(dim=-1) % 2 == 0), _IGNORED, labels[rows])

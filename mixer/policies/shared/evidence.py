@@ -1,0 +1,79 @@
+"""Whether what was predicted is confirmed by what is measured later."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mixer.policies.shared.stream_average import StreamAverage
+
+LEAST_MEASUREMENTS = 4  # of a deviation from fewer nothing can be said
+_MOST = 1e6  # beyond it, squares would say nothing either
+
+
+class Evidence:
+    """A moving mean of gains with its standard error, and how far it is to be trusted.
+
+    A gain that is measured after the decision it belongs to was made is no longer flattered by the choice, as that
+    which was maximised is. Of gains `x` with the mean `m` and the standard error `e` the trust is
+
+        `max(0, 1 − (z₀ e / m)²)` for `m > 0`, else 0,
+
+    the factor by which a positive-part James-Stein estimate (Efron and Morris 1973) shrinks a mean, with the threshold
+    `z₀` for its constant. Averages that weigh the past by `decay` count as `(1 + d)(1 − dⁿ) / ((1 − d)(1 + dⁿ))` values
+    of equal weight (the sum of weights, squared, over the sum of squares).
+
+    Args:
+        decay: Share of the old averages that stays at each gain, in [0, 1).
+        threshold: `z₀`, 0 or more: standard errors below which nothing is trusted; 0 trusts at once.
+    """
+
+    def __init__(self, decay: float, threshold: float):
+        self.threshold = threshold
+        self._moments = StreamAverage(decay, "evidence_decay")
+
+    def start(self) -> None:
+        """Forgets all gains."""
+        self._moments.start(2)
+        self._count = 0
+
+    def take(self, gain: float) -> None:
+        """Takes a gain into the averages.
+
+        Args:
+            gain: In a unit that does not change over the run; skipped if it is not finite.
+        """
+        if np.isfinite(gain):
+            self._count += 1
+            bounded = float(np.clip(gain, -_MOST, _MOST))
+            self._moments.take(np.array([bounded, bounded**2]))
+
+    @property
+    def trust(self) -> float:
+        """How far the gain is to be trusted, in [0, 1]."""
+        if self.threshold == 0.0:
+            return 1.0
+        if self._count < LEAST_MEASUREMENTS:
+            return 0.0
+        mean, square = self._moments.values
+        decay = self._moments.decay
+        past = decay**self._count
+        number = (1.0 + decay) * (1.0 - past) / ((1.0 - decay) * (1.0 + past))
+        if not (mean > 0.0 and number > 1.0):
+            return 0.0
+        error = float(np.sqrt(max(0.0, square - mean**2) / (number - 1.0)))
+        relative = self.threshold * error / float(mean)
+        return max(0.0, 1.0 - relative * relative)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the averages, as plain data that JSON can hold."""
+        return {"moments": self._moments.state_dict(), "count": self._count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up saved averages, after `start`.
+
+        Args:
+            state: What `state_dict` gave.
+        """
+        self._moments.load_state_dict(state["moments"])
+        self._count = int(state["count"])

@@ -1,5 +1,0 @@
-"""Measuring the gradients of every stream in the one backward that is done anyway."""
-
-from mixer.probe.gradient_probe import GradientProbe
-
-__all__ = ["GradientProbe"]

@@ -1,0 +1,94 @@
+"""What is wrong with a recipe's streams, told before their data are loaded."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import datasets
+from transformers import IntervalStrategy, TrainingArguments
+from transformers.utils import logging
+
+from mixer.policies.base import weights_array
+from mixer.recipe.data.splits import check_disjoint
+from mixer.recipe.stream_recipe import StreamRecipe
+
+logger = logging.get_logger(__name__)
+
+_NUM_LOOKED_AT = 256
+
+
+def check_streams(streams: Mapping[str, StreamRecipe], mixing: Any) -> None:
+    """Refuses streams that cannot be mixed, whatever their data are.
+
+    Args:
+        streams: The streams.
+        mixing: What the recipe gives as its policy.
+
+    Raises:
+        ValueError: With the field, and the way out.
+    """
+    if not streams:
+        raise ValueError("streams: there is none; give at least one stream, such as {text: {data: {path: PATH}}}.")
+    for name, stream in streams.items():
+        if stream.data is None and stream.factory is None:
+            others = [other for other in streams if other != name]
+            raise ValueError(
+                f"streams.{name}: give data (path: a name on the hub, a file or a folder) or factory, a function that "
+                f"gives a data set; it has neither. The other streams are {others}."
+            )
+        if stream.data is not None and stream.data.validation_split is not None:
+            check_disjoint(stream.data.split, stream.data.validation_split, f"streams.{name}.data")
+    without = [name for name, stream in streams.items() if stream.weight is None]
+    if without and len(without) < len(streams):
+        raise ValueError(f"streams: give a weight to every stream or to none; these have none: {without}.")
+    if isinstance(mixing, Mapping):
+        weights_array(mixing, list(streams), "mixing")
+
+
+def check_evaluation(streams: Mapping[str, StreamRecipe], held: Collection[str], training: TrainingArguments) -> None:
+    """Refuses to evaluate on nothing, and warns of rows that are held out for an evaluation that never is.
+
+    Args:
+        streams: The streams.
+        held: Names of those that have a data set for evaluation.
+        training: Arguments of the Trainer.
+
+    Raises:
+        ValueError: If the run is to evaluate and no stream has such a data set.
+    """
+    evaluates = training.eval_strategy != "no"
+    if evaluates and not held:
+        strategy = IntervalStrategy(training.eval_strategy).value
+        raise ValueError(
+            f"training.eval_strategy is {strategy!r}, and no stream has data to evaluate on: give "
+            "one validation (a share or a number of its rows) or data.validation_split, or set eval_strategy to 'no'."
+        )
+    asked = [
+        name
+        for name, own in streams.items()
+        if own.validation is not None or (own.data is not None and own.data.validation_split is not None)
+    ]
+    if asked and not evaluates and training.process_index == 0:
+        logger.warning(
+            "streams.%s: validation is given, but training.eval_strategy is 'no': those rows are not evaluated. Set it "
+            "to 'steps' or 'epoch'.",
+            asked[0],
+        )
+
+
+def check_lengths(dataset: Any, called: str) -> None:
+    """Refuses rows of several lengths, as far as the first tell, for batches that nothing fills up.
+
+    Args:
+        dataset: Rows of tokens; a data set of another kind than `datasets.Dataset` is not looked into.
+        called: What to call it in errors.
+
+    Raises:
+        ValueError: If they have.
+    """
+    first = dataset[:_NUM_LOOKED_AT]["input_ids"] if isinstance(dataset, datasets.Dataset) else []
+    lengths = sorted({len(tokens) for tokens in first if isinstance(tokens, list)})
+    if len(lengths) > 1:
+        raise ValueError(
+            f"{called}: its rows have from {lengths[0]} to {lengths[-1]} tokens, and nothing fills batches up: give "
+            "the recipe the tokenizer that made them, whose pad token does."
+        )

@@ -1,0 +1,9 @@
+"""Formats: what turns rows of a data set into what a model takes, one file each."""
+
+from mixer.recipe.data.formats.base import Format
+from mixer.recipe.data.formats.chat import Chat
+from mixer.recipe.data.formats.labelled import Labelled
+from mixer.recipe.data.formats.prompt import Prompt
+from mixer.recipe.data.formats.text import Text
+
+__all__ = ["Chat", "Format", "Labelled", "Prompt", "Text"]

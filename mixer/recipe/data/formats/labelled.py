@@ -1,0 +1,93 @@
+"""Texts with a label each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import datasets
+
+from mixer.recipe.data.formats.base import Format, Row, Sample
+from mixer.recipe.data.formats.tokens import check_max_length, length_limit, texts_of
+from mixer.recipe.data.label_names import in_order
+
+
+@dataclass(frozen=True)
+class Labelled(Format):
+    """A text, or a pair of texts, with a label: a class, or a number for regression.
+
+    Labels that are numbers stay what they are, those of a `ClassLabel` too. Words are numbered in the order of the
+    alphabet, or in that of the numbers if all are some. Rows without a text are left out.
+    Fractions, 1.0 too, are numbers for regression; where `labels` says that there are classes, 1.0 is the class 1.
+
+    Args:
+        text: The column of texts.
+        text_pair: The column of second texts.
+        label: The column of labels.
+        max_length: The most tokens of a sample, the rest is cut off. Default: the tokenizer's limit, if it has one.
+        labels: The words in the order of their numbers. Default: those of the data that are trained on.
+
+    Raises:
+        ValueError: If `max_length` is below 2, or a label is given twice.
+    """
+
+    version: ClassVar[int] = 2
+    tasks: ClassVar[Sequence[str]] = ("sequence-classification", "encoder")
+
+    text: str = "text"
+    text_pair: str | None = None
+    label: str = "label"
+    max_length: int | None = None
+    labels: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        check_max_length(self.max_length, "Labelled")
+        if self.labels is not None and len(set(self.labels)) < len(self.labels):
+            raise ValueError(f"Labelled: labels must be given once each, got {self.labels}.")
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """See `Format.columns`."""
+        return tuple(name for name in (self.text, self.text_pair, self.label) if name is not None)
+
+    def fitted(self, dataset: Any, tokenizer: Any) -> "Labelled":
+        """Numbers labels that are words; see `Format.fitted`."""
+        if self.labels is not None or not isinstance(dataset, datasets.Dataset):
+            return self
+        if getattr(dataset.features[self.label], "dtype", None) not in ("string", "large_string"):
+            return self
+        words = {value for value in dataset.unique(self.label) if value is not None}
+        return replace(self, labels=in_order(words)) if words else self
+
+    def class_names(self, dataset: Any) -> Sequence[str] | None:
+        """See `Format.class_names`."""
+        features: Any = dataset.features or {}
+        feature = features.get(self.label)
+        return feature.names if isinstance(feature, datasets.ClassLabel) else self.labels
+
+    def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
+        """See `Format.encode`."""
+        length = length_limit(self.max_length, tokenizer)
+        texts = texts_of(rows, self.text)
+        pairs = None if self.text_pair is None else texts_of(rows, self.text_pair)
+        encoded = tokenizer(texts, pairs, truncation=length is not None, max_length=length)
+        place = {label: number for number, label in enumerate(self.labels or ())}
+        return [
+            {
+                **{name: values[number] for name, values in encoded.items()},
+                "labels": self._number(row[self.label], place),
+            }
+            if texts[number] or (pairs and pairs[number])
+            else {"input_ids": []}
+            for number, row in enumerate(rows)
+        ]
+
+    def _number(self, value: Any, place: dict[str, int]) -> Any:
+        if isinstance(value, (bool, int, float)):
+            is_class = isinstance(value, bool) or (place and float(value).is_integer())
+            return int(value) if is_class else value
+        if not isinstance(value, str):
+            raise ValueError(f"column {self.label!r} has {value!r}, where a label is expected: a word or a number.")
+        if value not in place:
+            known = f"there are {list(place)}" if place else "labels of rows that are read as they come must be given"
+            raise ValueError(f"column {self.label!r} has the label {value!r}, and {known}: Labelled(labels=[...]).")
+        return place[value]

@@ -1,0 +1,124 @@
+"""Prompts and completions by templates over columns."""
+
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mixer.recipe.data.formats.base import Format, Row, Sample
+from mixer.recipe.data.formats.tokens import IGNORED, check_max_length, end_of_text, length_limit, without_end
+
+
+@dataclass(frozen=True)
+class Prompt(Format):
+    """A prompt and its completion, of which the completion is learned.
+
+    Both are tokenised apart, as they are when a model is asked, and the completion ends with the end-of-text token. For
+    a model with an encoder the prompt is what it reads and the completion is what it writes. Columns without a value
+    are empty; rows with nothing for the completion's columns are left out, as they would teach to say nothing.
+
+    Args:
+        prompt: Template of the prompt: text with columns in braces, `{question}`; `{{` and `}}` are braces.
+        completion: Template of the completion.
+        max_length: The most tokens of a sample, the rest is cut off; of prompt and completion each for a model with an
+            encoder. Default: the tokenizer's limit, if it has one.
+        train_on_prompt: Whether the prompt is learned too.
+
+    Raises:
+        ValueError: If a template cannot be read, or `max_length` is below 2.
+    """
+
+    version: ClassVar[int] = 2
+    tasks: ClassVar[Sequence[str]] = ("causal-lm", "seq2seq-lm")
+
+    prompt: str
+    completion: str
+    max_length: int | None = None
+    train_on_prompt: bool = False
+
+    def __post_init__(self) -> None:
+        check_max_length(self.max_length, "Prompt")
+        if not self.columns:
+            raise ValueError(
+                f"Prompt: neither prompt={self.prompt!r} nor completion={self.completion!r} names a column, as "
+                "{question} does."
+            )
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """See `Format.columns`."""
+        names = [*_columns_in(self.prompt, "prompt"), *_columns_in(self.completion, "completion")]
+        return tuple(dict.fromkeys(names))
+
+    def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
+        """See `Format.encode`."""
+        prompts = [_FILL.vformat(self.prompt, (), row) for row in rows]
+        completions = [_FILL.vformat(self.completion, (), row) for row in rows]
+        unfilled = _unfilled(self.completion)
+        return [
+            {"input_ids": [], "labels": []} if completion == unfilled else sample
+            for completion, sample in zip(
+                completions, self._samples(prompts, completions, tokenizer, task), strict=True
+            )
+        ]
+
+    def _samples(self, prompts: list[str], completions: list[str], tokenizer: Any, task: str) -> list[Sample]:
+        length = length_limit(self.max_length, tokenizer)
+        if task == "seq2seq-lm":
+            if self.train_on_prompt:
+                raise ValueError("a model with an encoder reads its prompt: leave train_on_prompt at False.")
+            return _of_two_sides(prompts, completions, tokenizer, length)
+        end = end_of_text(tokenizer)
+        asked = tokenizer(prompts, verbose=False)["input_ids"]
+        answered = tokenizer(completions, add_special_tokens=False, verbose=False)["input_ids"]
+        both = zip(asked, answered, strict=True)
+        return [self._sample(without_end(prompt, end), [*completion, end], length) for prompt, completion in both]
+
+    def _sample(self, prompt: list[int], completion: list[int], length: int | None) -> Sample:
+        ignored = prompt if self.train_on_prompt else [IGNORED] * len(prompt)
+        return {"input_ids": (prompt + completion)[:length], "labels": (ignored + completion)[:length]}
+
+
+class _Fill(string.Formatter):
+    """Fills templates, with nothing where a column or a field in it has no value."""
+
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        column = _column(field_name)
+        return (None, column) if kwargs[column] is None else super().get_field(field_name, args, kwargs)
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return "" if value is None else str(super().format_field(value, format_spec))
+
+
+_FILL = _Fill()
+
+
+def _unfilled(template: str) -> str:
+    """Gives what a template is where its columns have no value; nothing where it names none."""
+    parts = list(_FILL.parse(template))
+    return "".join(text for text, *_ in parts) if any(field is not None for _, field, _, _ in parts) else ""
+
+
+def _column(field: str) -> str:
+    return field.partition(".")[0].partition("[")[0]
+
+
+def _of_two_sides(prompts: list[str], completions: list[str], tokenizer: Any, length: int | None) -> list[Sample]:
+    cut = {"truncation": length is not None, "max_length": length}
+    read = tokenizer(prompts, **cut)["input_ids"]
+    written = tokenizer(text_target=completions, **cut)["input_ids"]
+    return [{"input_ids": tokens, "labels": labels} for tokens, labels in zip(read, written, strict=True)]
+
+
+def _columns_in(template: str, called: str) -> list[str]:
+    try:
+        fields = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
+    except ValueError as error:
+        raise ValueError(
+            f"Prompt: the template {called}={template!r} cannot be read ({error}). Columns stand in braces, and braces "
+            "themselves are doubled: {{ and }}."
+        ) from None
+    names = [_column(field) for field in fields]
+    if not all(names):
+        raise ValueError(f"Prompt: the template {called}={template!r} has braces without the name of a column.")
+    return names

@@ -1,0 +1,142 @@
+"""A Trainer whose batch size a function decides: the interface of the extension that was published for it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from transformers import TrainerCallback, TrainingArguments
+
+from mixer.models.inputs import parameters_of_forward
+from mixer.schedules import BatchDecision, Function, Schedule
+from mixer.schedules.limits import check_whole
+from mixer.trainer.loader_options import goes_by_first
+from mixer.trainer.trainer import MixingTrainer
+
+# A device that is busy with so many rows gains little by more of them at once.
+_MOST_AT_ONCE = 64
+_DIGITS_OF_COVERAGE = 5
+
+
+class PerDevice(Function):
+    """Sizes by a user's function of a device's own size: `f(step, batch_size) -> int`, times the number of ranks.
+
+    Args:
+        function: See `Function`, but that it is called after every update and not before the first one; what it takes
+            and returns are samples of one rank.
+        world_size: Number of ranks.
+
+    Raises:
+        TypeError: As for `Function`.
+        ValueError: As for `Function`.
+    """
+
+    def __init__(self, function: Callable[[int, int], int], world_size: int):
+        super().__init__(function)
+        self._world_size = world_size
+
+    def start(self, initial: int) -> BatchDecision:
+        """Begins with the training arguments' size; see `Schedule.start`."""
+        return Schedule.start(self, initial)
+
+    def _call(self, step: int, batch_size: int) -> BatchDecision:
+        own = super()._call(step, batch_size // self._world_size)
+        return BatchDecision(self._world_size * own.batch_size)
+
+
+class AdaptiveBatchSizeTrainer(MixingTrainer):
+    """The Trainer with a batch size that changes: a drop-in for the extension of the same name.
+
+    That extension (github.com/ifiaposto/hf_trainer_with_online_batch_size) is bound to one version of the Trainer and
+    loads without looking ahead; its scripts run here with their import changed. As there:
+
+    - `epoch` is the samples seen over those of the data set, also where ends of epochs are dropped, and
+      `train_coverage` the share of the present epoch's that was seen. `trainer.state` has `train_coverage`,
+      `num_train_examples` and `num_seen_train_examples`.
+    - The samples of a rank are one forward, up to `max_samples_per_micro_batch`.
+    - A collator that is not one of transformers is given all columns, whatever `remove_unused_columns` says, and
+      `compute_loss` all that it makes; what `forward` does not take is left out when the model is called.
+
+    A mixture of streams is had by `train_dataset` and `mixing` as in `MixingTrainer`.
+
+    Args:
+        batch_size_scheduler: `f(step, batch_size) -> int`, called after every update with the number of updates done
+            and the size that ruled the last one (at first `per_device_train_batch_size` ×
+            `gradient_accumulation_steps`) and giving the size of the next: samples of one device.
+        callbacks: As for the Trainer.
+        *positional: Further arguments of `MixingTrainer`: the model, the training arguments, ...
+        max_samples_per_micro_batch: Most samples of a forward and backward on one rank; a rank with more in an update
+            has several, with the same gradient. `None` takes 64, or `per_device_train_batch_size` where that is more.
+            Where so many do not fit, `auto_find_batch_size=True` finds how many do.
+        **kwargs: Further arguments of `MixingTrainer`, but for `batch_size`.
+
+    Raises:
+        TypeError: If `batch_size_scheduler` cannot be called, `callbacks` are none, or `batch_size` is given beside it.
+        ValueError: As for `MixingTrainer`; during the run, with the step, if the function gives no whole number.
+
+    Example:
+        >>> trainer = AdaptiveBatchSizeTrainer(  # doctest: +SKIP
+        ...     batch_size_scheduler=lambda step, size: size + 1 if step % 5 == 0 else size,
+        ...     model=model, args=args, train_dataset=train_dataset, data_collator=data_collator,
+        ... )
+    """
+
+    def __init__(
+        self,
+        batch_size_scheduler: Callable[[int, int], int],
+        callbacks: list[TrainerCallback] | None = None,
+        *positional: Any,
+        max_samples_per_micro_batch: int | None = None,
+        **kwargs: Any,
+    ):
+        if "batch_size" in kwargs:
+            raise TypeError("batch_size is what batch_size_scheduler decides here; give it to a MixingTrainer instead.")
+        if callbacks is not None and not isinstance(callbacks, list | tuple):
+            raise TypeError(
+                f"callbacks, the second argument, must be a list, got {type(callbacks).__name__}. Give the model by "
+                "name: model=..."
+            )
+        if max_samples_per_micro_batch is not None:
+            check_whole("max_samples_per_micro_batch", max_samples_per_micro_batch)
+        self._max_samples = max_samples_per_micro_batch
+        given: dict[str, Any] = dict(**dict(zip(("model", "args"), positional, strict=False)), **kwargs)
+        args = given.pop("args", None)
+        args = TrainingArguments("tmp_trainer") if args is None else args  # the Trainer's own default
+        given["batch_size"] = PerDevice(batch_size_scheduler, args.world_size)
+        super().__init__(given.pop("model", None), args, *positional[2:], callbacks=callbacks, **given)
+
+    @property
+    def _most_per_micro_batch(self) -> int:
+        return max(_MOST_AT_ONCE, super()._most_per_micro_batch) if self._max_samples is None else self._max_samples
+
+    def _smaller_cap(self, sizes: str) -> str:
+        return "max_samples_per_micro_batch={}; the total stays"
+
+    @property
+    def _removes_columns(self) -> bool:
+        collators = [self.data_collator, *(stream.data_collator for stream in self.streams)]
+        return super()._removes_columns and all(goes_by_first(own) for own in collators if own is not None)
+
+    def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Leaves out what the model's forward does not take; see `Trainer.compute_loss`."""
+        assert self.model is not None, "the Trainer has made its model"  # noqa: S101
+        parameters = parameters_of_forward(self.model)
+        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
+            taken = {*parameters, "labels"}  # labels are for the loss
+            inputs = {name: value for name, value in inputs.items() if name in taken}
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def _take_up_progress(self) -> None:
+        super()._take_up_progress()
+        self._show_coverage()
+
+    def _show_place(self) -> None:
+        clock = self.mixing.clock
+        self.state.epoch = clock.num_samples / clock.whole_epoch
+        self._show_coverage()
+
+    def _show_coverage(self) -> None:
+        clock, state = self.mixing.clock, self.state
+        shown = (round(clock.epoch_coverage, _DIGITS_OF_COVERAGE), clock.whole_epoch, clock.num_samples)
+        names = ("train_coverage", "num_train_examples", "num_seen_train_examples")
+        for name, value in zip(names, shown, strict=True):
+            setattr(state, name, value)

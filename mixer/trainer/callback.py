@@ -1,0 +1,94 @@
+"""The one callback of a mixing trainer: it closes every update before the others see it."""
+
+from collections.abc import Callable
+from math import floor
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.utils import logging
+
+from mixer.ledger.progress.bar import show_in_own_bars
+from mixer.mixture.controller import Mixing
+
+logger = logging.get_logger(__name__)
+
+
+class MixingCallback(TrainerCallback):
+    """Closes each update: the policy decides, the ledger is written, the epoch is put right.
+
+    It comes before all other callbacks, so that those see the new state and what they change rules the next update.
+
+    Args:
+        begin: Takes up where the run stood, after the Trainer has set everything back.
+        close_update: Counts the update that was just trained.
+        show_place: Puts the epoch right.
+        mixing: Gives the controller of the present run.
+        end_epoch: Is told that the loop's epoch ends, before the other callbacks are.
+        callbacks: Gives the trainer's callbacks, among which a progress bar of the user's is found.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[], None],
+        close_update: Callable[[], None],
+        show_place: Callable[[], None],
+        mixing: Callable[[], Mixing],
+        end_epoch: Callable[[], None],
+        callbacks: Callable[[], list[TrainerCallback]],
+    ):
+        self._begin = begin
+        self._close_update = close_update
+        self._show_place = show_place
+        self._mixing = mixing
+        self._end_epoch = end_epoch
+        self._callbacks = callbacks
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Takes up where the run stood."""
+        self._begin()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Closes the update, and the run if the streams are exhausted."""
+        before = self._mixing().clock.progress
+        self._close_update()
+        mixing = self._mixing()
+        clock = mixing.clock
+        self._show_place()
+        if not clock.counts_steps:
+            state.max_steps = clock.max_steps
+            _show_intervals(args, state, before, clock.progress)
+        if mixing.is_exhausted:
+            if state.global_step < state.max_steps and state.is_world_process_zero:
+                logger.warning(
+                    "The streams are exhausted after %d of %d updates; the learning rate was laid out for all of them.",
+                    state.global_step,
+                    state.max_steps,
+                )
+            # The Trainer evaluates and saves at the end as it does after its last step.
+            state.max_steps = state.global_step
+            control.should_training_stop = True
+        show_in_own_bars(self._callbacks(), state.max_steps, mixing)
+        return control
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Takes back the sign by which the loop was told to end the epoch."""
+        self._end_epoch()
+        return control
+
+
+def _show_intervals(args: TrainingArguments, state: TrainerState, before: float, after: float) -> None:
+    """Sets when the Trainer logs, evaluates and saves next, where that is a share of a run of unknown steps.
+
+    It does so at steps that are a multiple of these numbers: now, if a multiple of the share was passed.
+    """
+    for kind in ("logging", "eval", "save"):
+        share = getattr(args, f"{kind}_steps")
+        if share is not None and 0 < share < 1:
+            is_due = floor(after / share + 1e-9) > floor(before / share + 1e-9)
+            setattr(state, f"{kind}_steps", state.global_step + (not is_due))

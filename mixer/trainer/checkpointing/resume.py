@@ -1,0 +1,295 @@
+"""Going on from a checkpoint as if the run had never stopped."""
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from transformers.utils import logging
+
+from mixer.distributed.output_folder import check_shared
+from mixer.distributed.same_run import check_same, shared_options
+from mixer.trainer.checkpointing.checkpoint import annotate, supersede
+from mixer.trainer.checkpointing.choose import (
+    Choice,
+    agree,
+    choose,
+    newest_complete,
+    none_in_common,
+    usable_names,
+    warn_of_passed_over,
+)
+from mixer.trainer.checkpointing.lock import FolderLock
+from mixer.trainer.checkpointing.progress import Progress
+from mixer.trainer.checkpointing.trainer_files import check_trainer_state, naming_unreadable
+from mixer.trainer.stopping import StoppingMixin
+from mixer.utils.bounded import refusing_damage
+
+logger = logging.get_logger(__name__)
+
+_UNSEEN = (
+    "A run goes on from what all nodes see: put output_dir on a file system that they share; or set "
+    "save_on_each_node=True, by which each node keeps whole checkpoints, or save_strategy='no'."
+)
+_CROWDED = "Set save_on_each_node=False, since they share a file system, or give each node an output_dir of its own."
+
+
+class ResumingMixin(StoppingMixin):
+    """A Trainer that chooses a whole checkpoint, on all ranks alike, and does just what was left to do after it."""
+
+    _allow_inexact: bool
+    _choice: Choice | None = None
+    _progress: Progress | None = None  # that of the checkpoint from which the run goes on
+    _ends_saved_epoch: bool = False
+    _is_held: bool = False  # whether other runs are kept out of the output folder
+    _trial: Any = None  # of a hyperparameter search; set by the Trainer
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Trains, from a checkpoint if told to; see `Trainer.train`.
+
+        Args:
+            resume_from_checkpoint: A checkpoint's folder, or `True` for the newest whole one in the output folder.
+            *args: As for the Trainer.
+            **kwargs: As for the Trainer.
+
+        Returns:
+            What `Trainer.train` gives.
+
+        Raises:
+            ValueError: On all ranks, if there is no such checkpoint or it is not whole; the file is named.
+        """
+        self._choice = None
+        if self._mixing is None:
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+        with self.holding_output(args[0] if args else kwargs.get("trial")):
+            resumes = resume_from_checkpoint is not None and resume_from_checkpoint is not False
+            uses_folder = resumes or self.args.save_strategy != "no"
+            self._check_ranks("goes on" if resumes else "begins", uses_folder)
+            if not resumes:
+                return super().train(resume_from_checkpoint, *args, **kwargs)
+            self._choice = self._choose(True if resume_from_checkpoint is True else str(resume_from_checkpoint))
+            checkpoint = self._choice.checkpoint
+            if checkpoint is not None:
+                self._agreement.together(lambda: check_trainer_state(Path(checkpoint)))
+            return super().train(checkpoint, *args, **kwargs)
+
+    @contextlib.contextmanager
+    def holding_output(self, trial: Any = None) -> Iterator[None]:
+        """Keeps other runs out of the output folder for as long as it lasts; all ranks have to call it.
+
+        Args:
+            trial: The trial of a hyperparameter search, which has a folder of its own.
+
+        Raises:
+            ValueError: If another run is at work there; it is named.
+            OSError: If it cannot be written; the other ranks raise a `RemoteError`.
+        """
+        if self._is_held:
+            yield
+            return
+        lock = FolderLock(Path(str(self._get_output_dir(trial))))
+        try:
+            self._agreement.together(lambda: lock.acquire() if self.is_world_process_zero() else None)
+            self._is_held = True
+            yield
+        finally:
+            self._is_held = False
+            lock.release()
+
+    def newest_checkpoint(self) -> str | None:
+        """Finds the newest checkpoint in the output folder that is complete and intact; all ranks have to call it.
+
+        Returns:
+            Its folder, or `None` if there is none yet.
+        """
+        with self.holding_output():  # what was cut short is put right meanwhile
+            self._check_ranks("looks for a checkpoint", uses_folder=True)
+            return self._choose(None).checkpoint
+
+    def _check_ranks(self, does: str, uses_folder: bool) -> None:
+        """Refuses, on all ranks, ranks that are to do different things, and folders that cannot be gone on from."""
+        if self.args.world_size == 1:
+            return
+        check_same({"streams": list(self.mixing.names)}, self._agreement)  # in their order, by which ranks share them
+        training = shared_options(self.args.to_dict())  # type: ignore[no-untyped-call]
+        skipping = {"streams": sorted(self._skipping.stream_ids), "max_skipped_share": self._skipping.max_share}
+        run = {"train()": does, "training": training, "mixture": self.mixing.state_dict(), "on_sample_error": skipping}
+        check_same(run, self._agreement)
+        if uses_folder:
+            folder = Path(str(self.args.output_dir))
+            check_shared(folder, self.args.should_save, self._agreement, _UNSEEN, _CROWDED)
+
+    def _choose(self, asked: str | bool | None) -> Choice:
+        """Chooses a checkpoint; `None` is the newest, if there is one."""
+        folder, saves = Path(str(self.args.output_dir)), self.args.should_save
+        among = self._usable_on_all_nodes(folder) if self.args.save_on_each_node else None
+
+        def choose_own() -> Choice:
+            if asked is None:
+                return newest_complete(folder, among, self._allow_inexact)
+            return choose(folder, asked, among, self._allow_inexact)
+
+        own = self._agreement.together(lambda: choose_own() if saves else None)
+        choice = agree(own, self._agreement.gather_bytes)
+        if self.is_world_process_zero():
+            warn_of_passed_over(choice)
+        if saves or choice.checkpoint is None:
+            return choice
+        # Nodes may call the folder by names of their own.
+        return replace(
+            choice, checkpoint=asked if isinstance(asked, str) else str(folder / Path(choice.checkpoint).name)
+        )
+
+    def _usable_on_all_nodes(self, folder: Path) -> set[str]:
+        """Names the checkpoints that every node can go on from, of those on its own disk."""
+        saves, allow_inexact = self.args.should_save, self._allow_inexact
+        own = self._agreement.together(lambda: usable_names(folder, allow_inexact) if saves else None)
+        by_rank = [json.loads(text) for text in self._agreement.gather_bytes(json.dumps(own).encode())]
+        by_node = {rank: set(names) for rank, names in enumerate(by_rank) if names is not None}
+        common = set.intersection(*by_node.values())
+        if not common and any(by_node.values()):
+            raise ValueError(none_in_common(folder, by_node))
+        return common
+
+    def _begin_progress(self, progress: Progress | None) -> None:
+        """Makes ready for a run that begins, or goes on, where `progress` says."""
+        self._progress = progress
+        self._last_checkpoint = None if self._choice is None else Path(str(self._choice.checkpoint))
+        self._last_update, self._ended_at = (None, None, None), None
+        self._ends_saved_epoch = self._stops_epoch = False
+        if self.args.should_save:
+            supersede(Path(str(self._get_output_dir(self._trial))), self._last_checkpoint)
+
+    def _begin_ledger(self, resume_step: int | None, description: dict[str, Any]) -> None:
+        was_there, progress, folder = self.ledger.folder.exists(), self._progress, self.ledger.folder.parent
+        left = (None, None) if progress is None else (progress.num_evaluations, progress.num_metrics)
+        self.ledger.begin(resume_step, description, *left)
+        if progress is None or not self.ledger.is_writer:
+            return
+        if not was_there:
+            logger.warning(
+                "%s is not there: the ledger begins after the checkpoint. What was before is where rank 0 was then.",
+                self.ledger.folder,
+            )
+            return
+        is_own = self._last_checkpoint is not None and self._last_checkpoint.resolve().parent == folder.resolve()
+        there, asked = self.ledger.num_rows(), progress.ledger_rows if is_own else {}
+        lacking = {table: num for table in there if (num := asked.get(table, 0) - there[table]) > 0}
+        if not lacking:
+            return
+        missing = ", ".join(f"{self.ledger.folder / table} lacks {num} rows" for table, num in lacking.items())
+        message = (
+            f"{missing} that were there when the checkpoint of update {resume_step} was written: a file of it is gone, "
+            "or the end of one was damaged."
+        )
+        if not self._allow_inexact:
+            raise ValueError(
+                f"{message} Resume from a checkpoint before them, which records them once more, or go on without them "
+                "by allow_inexact=True."
+            )
+        logger.warning("%s The run goes on without them.", message)
+
+    def _take_up_progress(self) -> None:
+        """Restores what the Trainer has just set back, at the beginning of its loop."""
+        self._started = time.monotonic()
+        self._show_length()
+        progress = self._progress
+        if progress is None:
+            return
+        self._started -= progress.seconds
+        self._initial_global_step, self._initial_num_input_tokens_seen = 0, 0
+        self._tr_loss.fill_(progress.running_loss(self.args.process_index, self.args.world_size))
+        self._total_loss_scalar = progress.logged_loss
+        self._globalstep_last_logged = progress.last_logged_step
+        self.current_flos = 0
+        if self._learning_rate is not None:
+            self._learning_rate.factor = progress.learning_rate_factor
+        with refusing_damage(f"what {self._choice and self._choice.checkpoint} says of the next log entry"):
+            self._recorder.load_state_dict(progress.recorder)
+
+    def _init_training_state(
+        self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, *args: Any, **kwargs: Any
+    ) -> tuple[int, int]:
+        """Gives the epoch to begin with: that of the checkpoint while something of it is left to do."""
+        begun: tuple[int, int] = super()._init_training_state(
+            max_steps, num_update_steps_per_epoch, num_train_epochs, *args, **kwargs
+        )
+        progress, clock = self._progress, self.mixing.clock
+        if progress is None:
+            return begun
+        self.mixing.drop_rest()  # of a size that was set right after the checkpoint was written
+        self._show_length()
+        if self.mixing.is_exhausted:
+            self.state.max_steps = self.state.global_step
+        is_done = clock.step >= self.state.max_steps or self._was_stopped(progress)
+        if progress.epoch_end_is_left:
+            self._ends_saved_epoch = is_done or clock.at_epoch_end or progress.epoch_stops
+        elif progress.epoch_stops and clock.step_in_epoch:
+            clock.end_epoch()
+        if self._ends_saved_epoch:
+            return clock.num_epochs_done - clock.at_epoch_end, 0
+        return (self._num_epochs_bound if is_done else clock.num_epochs_done), 0
+
+    def _was_stopped(self, progress: Progress) -> bool:
+        """Whether a callback had stopped the run, which then had no time to end. One that did end may go on."""
+        ended = self._choice is not None and self._choice.ended
+        return progress.training_stops and not ended
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
+        with naming_unreadable(resume_from_checkpoint):
+            super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with naming_unreadable(checkpoint):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with naming_unreadable(checkpoint):
+            super()._load_rng_state(checkpoint)
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["start_time"] = self._start_time
+        if not self._ends_saved_epoch:
+            super()._run_epoch(*args, **kwargs)
+            return
+        self._ends_saved_epoch = False
+        self._end_saved_epoch(**kwargs)
+        self._close_epoch()
+
+    def _end_saved_epoch(
+        self, model: Any, epoch: int, trial: Any, ignore_keys_for_eval: Any, resume_from_checkpoint: str, **_: Any
+    ) -> None:
+        """Does what the Trainer does at an epoch's end, where the checkpoint was written just before that."""
+        progress, control, clock = self._progress, self.control, self.mixing.clock
+        self._show_place()
+        assert progress is not None, "only a run that goes on has a saved epoch"  # noqa: S101
+        self._load_rng_state(resume_from_checkpoint)
+        self._ended_at = self.state.global_step
+        control.should_log = control.should_evaluate = control.should_save = False
+        control.should_epoch_stop = progress.epoch_stops
+        control.should_training_stop = clock.step >= self.state.max_steps or self._was_stopped(progress)
+        self._last_update = (self.state.global_step, progress.gradient_norm, progress.learning_rate)
+        self.control = self.callback_handler.on_epoch_end(self.args, self.state, control)
+        self._maybe_log_save_evaluate(
+            self._tr_loss,
+            progress.gradient_norm,
+            model,
+            trial,
+            epoch,
+            ignore_keys_for_eval,
+            self._start_time,
+            learning_rate=progress.learning_rate,
+        )
+
+    def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> Any:
+        """Sums the whole run up, the part before the checkpoint too; see `Trainer._finalize_training`."""
+        return super()._finalize_training(trial, num_train_samples, self._start_time)
+
+    def _note_end(self) -> None:
+        """Notes on the last checkpoint that the run came to its end."""
+        if self.args.should_save and self._last_checkpoint is not None:
+            with contextlib.suppress(FileNotFoundError):
+                annotate(self._last_checkpoint, ended=True)

@@ -1,0 +1,210 @@
+"""Checkpoints that a run can go on from as if it had never stopped: how they are written."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
+
+from mixer.distributed.output_folder import share_files
+from mixer.ledger.recorder import Recorder
+from mixer.loading.iterable.feed import rows_file
+from mixer.trainer.checkpointing.checkpoint import (
+    CAP_ENTRY,
+    METHODS_ENTRY,
+    STATE_FILE,
+    abandon,
+    begin_writing,
+    complete,
+    rotate,
+)
+from mixer.trainer.checkpointing.progress import Progress
+from mixer.trainer.checkpointing.unsaved import not_saved
+from mixer.trainer.step import UpdateMixin
+from mixer.utils.files import write_json
+
+
+class SavingMixin(UpdateMixin):
+    """A Trainer whose checkpoints hold the mixture and the loop's own progress, and are marked once they are whole."""
+
+    _recorder: Recorder
+    _user_arguments: Mapping[str, Any] = {}
+    _started: float = 0.0  # when the run would have begun had it never stopped, by a clock that never jumps
+    _last_checkpoint: Path | None = None
+    # Of the last update: its number, its gradient's norm and its learning rate.
+    _last_update: tuple[int | None, Tensor | float | None, float | None] = (None, None, None)
+    _epoch_end_is_left: bool = False
+    _num_parts: int = 0  # of a checkpoint that are being written, one within the other
+    _unsaved: tuple[str, Exception] | None = None  # what of it could not be written, and why
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Saves the model, and the arguments as the user gave them; see `Trainer.save_model`."""
+        is_part = self._num_parts > 0
+        put_off = self._putting_errors_off("its model") if is_part else contextlib.nullcontext()
+        with put_off, self._arguments_held(**self._user_arguments):
+            super().save_model(*args, **kwargs)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        with self._putting_errors_off("its optimizer"):
+            super()._save_optimizer_and_scheduler(output_dir)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        if not self.args.save_on_each_node:
+            super()._save(output_dir, state_dict)
+            return
+        model: Any = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        # In transformers 5.23 a model lets rank 0 alone write its weights, so that other nodes would have none.
+        model.should_save_on_this_rank = lambda is_main_process: is_main_process
+        try:
+            super()._save(output_dir, state_dict)
+        finally:
+            del model.should_save_on_this_rank
+
+    @contextlib.contextmanager
+    def _arguments_held(self, **values: Any) -> Iterator[None]:
+        """Shows the Trainer other arguments for a while; `_user_arguments` are those that it does not see."""
+        own, outer = {name: getattr(self.args, name) for name in values}, self._user_arguments
+        self._user_arguments = {**own, **outer}
+        self._set_arguments(values)
+        try:
+            yield
+        finally:
+            self._set_arguments(own)
+            self._user_arguments = outer
+
+    def _set_arguments(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            setattr(self.args, name, value)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Writes a checkpoint, marks it once all ranks have written theirs, and only then removes older ones."""
+        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        checkpoint = Path(self._get_output_dir(trial=trial)) / name
+        with self._putting_errors_off("its folder"):
+            if self.args.should_save:
+                begin_writing(checkpoint)
+        self._end_if_not_saved(checkpoint)
+        self.accelerator.wait_for_everyone()
+        with self._putting_errors_off("it"), self._arguments_held(save_total_limit=None, push_to_hub=False):
+            super()._save_checkpoint(model, trial)
+        if self.args.save_on_each_node and self._mixing is not None:
+            # A rank may come up on another node when the run goes on.
+            names = (f"rng_state_{self.args.process_index}.pth", rows_file(self.args.process_index))
+            share_files(checkpoint, names, self.args.should_save, self._agreement)
+        self._end_if_not_saved(checkpoint)
+        self.accelerator.wait_for_everyone()
+        with self._putting_errors_off("the list of its files"):
+            if self.args.should_save:
+                complete(checkpoint)
+        self._end_if_not_saved(checkpoint)
+        self._last_checkpoint = checkpoint
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(checkpoint))
+        if self.args.should_save:
+            rotate(checkpoint, self.args.save_total_limit, self.state.best_model_checkpoint)
+        self.accelerator.wait_for_everyone()  # callbacks may read it, or copy it, on any rank
+
+    @contextlib.contextmanager
+    def _putting_errors_off(self, what: str) -> Iterator[None]:
+        """Has a rank that cannot write its part of a checkpoint go on to where all ranks are told."""
+        self._num_parts += 1
+        try:
+            yield
+        except Exception as error:  # a full disk has libraries raise errors of their own
+            self._unsaved = self._unsaved or (what, error)
+        finally:
+            self._num_parts -= 1
+
+    def _end_if_not_saved(self, checkpoint: Path) -> None:
+        unsaved, self._unsaved = self._unsaved, None
+        try:
+            self._together(lambda: self._raise_unsaved(unsaved, checkpoint))
+        except Exception:
+            with contextlib.suppress(OSError):
+                if self.args.should_save:
+                    abandon(checkpoint)
+            raise
+
+    def _raise_unsaved(self, unsaved: tuple[str, Exception] | None, checkpoint: Path) -> None:
+        if unsaved is not None:
+            what, error = unsaved
+            raise not_saved(f"{checkpoint}, {what},", error, checkpoint.parent) from error
+
+    def _together(self, work: Callable[[], None]) -> None:
+        if self._mixing is None:
+            work()
+        else:
+            self._agreement.together(work)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Seals the ledger: the push goes on beside the run, and a file that grows meanwhile would come out torn."""
+        if self._mixing is not None and self.args.hub_strategy != HubStrategy.END:
+            self.ledger.finish()
+        super()._push_from_checkpoint(checkpoint_folder)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        with self._putting_errors_off("its random state"):
+            super()._save_rng_state(output_dir)
+        if self._mixing is None:
+            return
+        ledger_rows: dict[str, int] = {}
+        with self._putting_errors_off("the ledger that it counts on"):
+            self._recorder.settle()
+            self.ledger.sync()
+            ledger_rows = self.ledger.num_rows()
+        progress = replace(self._progress_now(), ledger_rows=ledger_rows)
+        with self._putting_errors_off("the state of its mixture"):
+            if self.args.should_save:
+                loader = self._present_loader
+                cap = loader.cap.state_dict(loader.configured_cap)
+                state = {**self._mixing.state_dict(), "progress": progress.state_dict(), CAP_ENTRY: cap}
+                state[METHODS_ENTRY] = self._method_settings()
+                write_json(Path(output_dir) / STATE_FILE, state)
+            if self._feed is not None:
+                self._feed.save(Path(output_dir), self.args.process_index)
+
+    @property
+    def _start_time(self) -> float:
+        """When the run began, by the wall clock as it is now: the Trainer takes its own reading of that from it."""
+        return time.time() - (time.monotonic() - self._started)
+
+    def _progress_now(self) -> Progress:
+        state, control = self.state, self.control
+        _, gradient_norm, learning_rate = self._last_update
+        num_evaluations, num_metrics = self.ledger.num_evaluations(state.global_step)
+        return Progress(
+            seconds=time.monotonic() - self._started,
+            running_losses=self.accelerator.gather(self._tr_loss.reshape(1)).tolist(),
+            logged_loss=self._total_loss_scalar,
+            last_logged_step=self._globalstep_last_logged,
+            gradient_norm=None if gradient_norm is None else float(gradient_norm),
+            learning_rate=learning_rate,
+            learning_rate_factor=1.0 if self._learning_rate is None else self._learning_rate.factor,
+            epoch_end_is_left=self._epoch_end_is_left,
+            epoch_stops=control.should_epoch_stop,
+            # The end of the budget is no stop that was asked for: with a larger budget the run goes on.
+            training_stops=control.should_training_stop and state.global_step < state.max_steps,
+            num_evaluations=num_evaluations,
+            num_metrics=num_metrics,
+            recorder=self._recorder.state_dict(),
+            methods=self._log_state(),
+        )
+
+    def _method_settings(self) -> list[str]:
+        """Says what methods do to updates."""
+        return []
+
+    def _log_state(self) -> dict[str, Any]:
+        """Gives what the next log entry will say of the methods."""
+        return {}
+
+    def _maybe_log_save_evaluate(self, tr_loss: Tensor, grad_norm: Any, *args: Any, **kwargs: Any) -> None:
+        # The loop comes here after every update, and once more at an epoch's end.
+        step = self.state.global_step
+        self._epoch_end_is_left = step != self._last_update[0]
+        self._last_update = (step, grad_norm, kwargs.get("learning_rate"))
+        super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **kwargs)

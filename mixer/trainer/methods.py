@@ -1,0 +1,254 @@
+"""A Trainer in whose updates methods take part: replay buffers among its streams, and what the user gives."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mixer.loading.step import MicroBatch, Update
+from mixer.mixture.plan import Plan
+from mixer.trainer.checkpointing.checkpoint import METHODS_ENTRY
+from mixer.trainer.checkpointing.save import SavingMixin
+from mixer.trainer.method import Method, Run, Trained, as_methods
+from mixer.trainer.side_runs import SideRuns
+from mixer.utils.folder_names import folder_name
+from mixer.utils.writing import UnwrittenError
+
+_FOLDER = "methods"
+
+
+class MethodsMixin(SavingMixin):
+    """A Trainer that lets methods take part in its updates."""
+
+    _methods: tuple[Method, ...] = ()
+    _method_run: Run  # what methods know of it
+    _allow_inexact: bool
+    _update: Update | None = None  # the one that is being trained
+    _term_names: dict[int, str]  # of the methods that add to the loss, by number
+    _terms: Tensor  # `[num_methods]`: terms of the present update, this rank's part
+    _term_sums: Tensor  # `[num_methods]`: over the updates since the last log entry
+    _num_terms: int = 0  # those updates
+    _num_first: int = 0  # micro-batches of the present update that go first and are to come yet
+
+    def _attach_methods(self, methods: object) -> None:
+        """Makes methods of the buffers among the streams and those that the user gives, and shows them the run."""
+        own = [stream.dataset.as_method(stream.name) for stream in self.streams if stream.is_memory]
+        self._methods = (*own, *as_methods(methods))
+        self._term_names = {number: method.name for number, method in enumerate(self._methods) if method.adds_term}
+        self._check_names()
+        self._method_run = Run(
+            streams=tuple(self.streams),
+            rank=self.args.process_index,
+            world_size=self.args.world_size,
+            is_writer=self.args.local_process_index == 0,
+            device=self.args.device,
+            agreement=self._agreement,
+            planner=lambda: self.mixing.planner,
+            runs=SideRuns(self),
+            skipped=self._skipping.stream_ids,
+        )
+        for method in self._methods:
+            method.attach(self._method_run)
+            method.attached_to = self._method_run
+        self._keeps_output = bool(self._methods)
+        self._keeps_samples = any(method.needs_samples for method in self._methods)
+        self._wants_one_stream_each |= any(method.one_stream_each for method in self._methods)
+
+    def _check_names(self) -> None:
+        names = [method.name for method in self._methods]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"methods: names must differ, but {twice} occur more than once.")
+        weighing = [method.name for method in self._methods if type(method).factors is not Method.factors]
+        if len(weighing) > 1:
+            raise ValueError(
+                f"methods: {weighing} each say what losses are multiplied by, and would undo each other: take one."
+            )
+
+    def _load_methods(self, checkpoint: str) -> None:
+        for method in self._methods:
+            method.load(Path(checkpoint) / _FOLDER / folder_name(method.name), self._allow_inexact)
+
+    def _method_settings(self) -> list[str]:
+        """Says what methods do to updates, in alphabetical order."""
+        settings = [method.settings() for method in self._methods]
+        return sorted(setting for setting in settings if setting is not None)
+
+    def _check_method_settings(self, state: Mapping[str, Any]) -> None:
+        """Refuses a saved state of other methods; one that does not say of which fits any."""
+        now = self._method_settings()
+        saved = state.get(METHODS_ENTRY, now)
+        if saved != now:
+            was, is_now = (", ".join(settings) or "nothing" for settings in (saved, now))
+            raise ValueError(f"what makes or changes the gradient was {was} and is {is_now} now")
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        for method in self._methods if self.args.should_save else ():
+            with self._putting_errors_off(f"{method.name}, a part of its methods"):
+                method.save(Path(output_dir) / _FOLDER / folder_name(method.name))
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        prepared = super()._prepare_for_training(*args, **kwargs)  # type: ignore[no-untyped-call]
+        for method in self._methods:
+            self._check_attached(method)
+            method.prepare(self.model_wrapped)
+        return prepared
+
+    def _check_attached(self, method: Method) -> None:
+        if method.attached_to is not self._method_run:
+            raise ValueError(
+                f"methods: {method.name} was given to another trainer after this one, and takes part in its updates. "
+                "Give each trainer a method of its own, or train one before the next one is made."
+            )
+
+    # ---- An update ----
+
+    def _before_training(self, update: Update) -> Update:
+        update = super()._before_training(update)
+        for method in self._methods:
+            if method.retrieve(update):
+                update = self._load_and_confirm(partial(self._present_loader.load, update.plan)) or update
+        return update
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """Trains an update and lets methods change its gradient; see `Trainer.training_step`."""
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if isinstance(inputs, Update) and self._methods:
+            for method in self._methods:
+                method.end_backward(model)
+            self._update = inputs
+            if self._term_names:
+                self._term_sums = self._term_sums + self._agreement.add_up(self._terms)
+                self._num_terms += 1
+        return loss
+
+    def _begin_update(self, model: nn.Module, update: Update) -> None:
+        super()._begin_update(model, update)
+        if not self._methods:
+            return
+        self._terms = torch.zeros(len(self._methods), dtype=torch.float32, device=self.args.device)
+        self._num_first = sum(map(self._goes_first, update.micro_batches))
+        for method in self._methods:
+            method.begin_update(model, update)
+
+    def _order(self, update: Update) -> list[int]:
+        numbers = super()._order(update)
+        if not self._methods:
+            return numbers
+        return sorted(numbers, key=lambda number: not self._goes_first(update.micro_batches[number]))
+
+    def _goes_first(self, micro: MicroBatch) -> bool:
+        return any(method.goes_first(int(micro.stream_ids[0])) for method in self._methods)
+
+    def _factor(self, plan: Plan, stream_id: int) -> float:
+        factor = super()._factor(plan, stream_id)
+        for method in self._methods:
+            factors = method.factors(plan, self._contents_of_update.items)
+            factor *= 1.0 if factors is None else float(factors[stream_id])
+        return factor
+
+    def _train_micro_batch(
+        self, model: nn.Module, micro: MicroBatch, own_items: int, plan: Plan, num_items: Any, sums: Tensor
+    ) -> Tensor:
+        if not self._methods:
+            return super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
+        trained = Trained(plan, micro, None, self._items_per_row(micro))
+        with self._terms_added(trained):
+            loss = super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
+        trained = replace(trained, row_losses=self._last_rows)
+        is_first = self._goes_first(micro)
+        self._num_first -= is_first
+        for method in self._methods:
+            method.end_micro_batch(model, trained, is_first and self._num_first == 0)
+        return loss
+
+    @contextlib.contextmanager
+    def _terms_added(self, trained: Trained) -> Iterator[None]:
+        """Adds the methods' terms to what is back-propagated, after all scaling by the Trainer or a subclass of it."""
+        accelerator, tracker = self.accelerator, self._tracker
+        backward = accelerator.backward
+
+        def backward_with_terms(loss: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if tracker is not None and not trained.micro.is_padding:
+                loss = loss + self._sum_of_terms(replace(trained, output=tracker.output), loss)
+            return backward(loss, *args, **kwargs)
+
+        accelerator.backward = backward_with_terms
+        try:
+            yield
+        finally:
+            del accelerator.backward  # the instance's own attribute, over that of its class
+
+    def _sum_of_terms(self, trained: Trained, loss: Tensor) -> Tensor:
+        total = torch.zeros_like(loss)
+        for number, method in enumerate(self._methods):
+            term = method.term(trained)
+            if term is not None:
+                total = total + term
+                self._terms[number] += term.detach() / self.args.world_size
+        return total
+
+    def _close_methods(self) -> None:
+        """Has methods take in the update that was trained, before the next one is planned."""
+        update, self._update = self._update, None
+        if update is None:
+            return
+        for method in self._methods:
+            try:
+                method.close(update)
+            except Exception as error:  # the other ranks are told before they wait for this one
+                if self.args.world_size == 1 and not isinstance(error, UnwrittenError):
+                    raise
+                self._method_error = self._method_error or error
+
+    def _raise_method_error(self) -> None:
+        """Ends all ranks if a method failed on one of them after the last update."""
+        error = self._explained(self._method_error)
+        if self._methods and self._agreement.most(int(error is not None)):
+            self._agreement.raise_on_all(error)
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        self._raise_method_error()
+        super()._save_checkpoint(*args, **kwargs)
+
+    def _begin_terms(self, state: Mapping[str, Any]) -> None:
+        """Begins the means that the next log entry gives, or goes on with them."""
+        dtype = torch.float32 if self.args.device.type == "mps" else torch.float64
+        sums = state.get("terms", [0.0] * len(self._methods))
+        self._term_sums = torch.tensor(sums, dtype=dtype, device=self.args.device)
+        self._num_terms = state.get("num_terms", 0)
+
+    def _load_log_state(self, state: Mapping[str, Any]) -> None:
+        """Takes up what the next log entry will say of the methods; nothing where a run begins."""
+        self._begin_terms(state)
+        for method in self._methods:
+            method.load_log_state(state.get("methods", {}).get(method.name, {}))
+
+    def _log_state(self) -> dict[str, Any]:
+        if not self._methods:
+            return {}
+        states = {method.name: method.log_state() for method in self._methods}
+        return {"terms": self._term_sums.tolist(), "num_terms": self._num_terms, "methods": states}
+
+    def note_memories(self) -> None:
+        """Notes in the ledger what each method remembers now."""
+        for method in self._methods:
+            self.ledger.record_memory(self.state.global_step, method.name, method.contents(), method.classes())
+
+    def _method_entries(self) -> dict[str, float]:
+        """Gives what a log entry says of the methods (their terms averaged since the last one), and notes it."""
+        entries: dict[str, float] = {}
+        if self._num_terms:
+            means = (self._term_sums / self._num_terms).tolist()
+            entries = {f"term/{name}": means[number] for number, name in self._term_names.items()}
+            self._begin_terms({})
+        for method in self._methods:
+            entries |= method.log_entries()
+        self.note_memories()
+        return entries

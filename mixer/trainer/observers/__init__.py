@@ -1,0 +1,1 @@
+"""What a step measures beside its own loss."""

@@ -1,0 +1,212 @@
+"""An update that runs out of memory: repeated on all ranks with smaller micro-batches, or ended with the cap to set.
+
+An error inside a synchronised backward leaves the other ranks in a collective that cannot be called back. So, while an
+update is armed, each rank runs it by itself, the ranks tell each other how it went, and gradients are averaged once.
+One rank has nobody to wait for and arms every update. Several ranks arm those that hold a micro-batch larger than all
+that went through; the others are synchronised as ever, and it shows in the collective before them which are which.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from accelerate.utils.memory import clear_device_cache
+from torch import Tensor, nn
+from transformers.utils import logging
+
+from mixer.distributed.gradients import average_gradients, obstacle, settle
+from mixer.loading.collation import batch_mapping
+from mixer.loading.memory import MicroBatchMemoryError, Size, Window, explain, is_out_of_memory
+from mixer.loading.step import Update, UpdateContents
+from mixer.models.snapshot import Snapshot
+from mixer.trainer.engines import engine_of
+from mixer.trainer.losses import Trial
+from mixer.trainer.methods import MethodsMixin
+from mixer.trainer.notes import leave_note
+from mixer.trainer.one_pass import check_one_pass, optimizer_name, steps_in_backward
+from mixer.trainer.other_ranks import OUT_OF_MEMORY, among_others
+
+logger = logging.get_logger(__name__)
+
+Result = TypeVar("Result")
+
+
+class RecoveryMixin(MethodsMixin):
+    """A Trainer whose `auto_find_batch_size` lowers the cap on micro-batches and leaves the total batch as it is."""
+
+    _window: Window
+    _largest: Size
+    _num_trained: int = 0  # updates of this process
+    _obstacle: str | None = None  # why updates cannot be repeated in this run
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Trains, without the Trainer's own way to find a batch size; see `Trainer.train`."""
+        if self._mixing is None:
+            return super().train(*args, **kwargs)
+        self._recovers = bool(self.args.auto_find_batch_size)
+        with (
+            among_others(lambda: f"in update {self.mixing.clock.step + 1}", lambda: self.args.ddp_timeout),
+            self._arguments_held(auto_find_batch_size=False),  # else the whole loop starts anew
+        ):
+            return super().train(*args, **kwargs)
+
+    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
+        self._window, self._num_trained = Window(), 0
+        # Callbacks, evaluation and checkpoints see what the user asked for.
+        with self._arguments_held(auto_find_batch_size=self._recovers):
+            return super()._inner_training_loop(*args, **kwargs)
+
+    def _update_auto_batch_size(self, batch_size: int) -> None:
+        """Leaves the model as it is wrapped; see `Trainer._update_auto_batch_size`."""
+        if self._mixing is None:
+            super()._update_auto_batch_size(batch_size)  # type: ignore[no-untyped-call]
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        prepared = super()._prepare_for_training(*args, **kwargs)
+        self._obstacle = (
+            obstacle(self.model_wrapped, self.args.world_size)
+            or self._obstacle_of_optimizer()
+            or self._obstacle_of_engine()
+        )
+        return prepared
+
+    def _obstacle_of_optimizer(self) -> str | None:
+        if not steps_in_backward(self.args):
+            return None
+        return f"optim={optimizer_name(self.args)!r} changes weights in the midst of a backward"
+
+    def _obstacle_of_engine(self) -> str | None:
+        engine = engine_of(self)
+        return None if engine.has_step else f"{engine.name} makes the step in the last backward"
+
+    @property
+    def _is_armed(self) -> bool:
+        if not self._recovers or self._obstacle is not None:
+            return False
+        return self.args.world_size == 1 or self._contents_of_update.num_larger > 0
+
+    def _contents(self, update: Update) -> UpdateContents:
+        contents = super()._contents(update)
+        num_micro_batches = len(update.micro_batches)
+        check_one_pass(self.args, self.accelerator, update.plan.step + 1, num_micro_batches, not self._num_trained)
+        batches = [(batch_mapping(micro.inputs), len(micro.stream_ids)) for micro in update.micro_batches]
+        self._largest = Size.largest(batches)
+        return replace(contents, num_larger=int(self._window.is_beyond(self._largest)))
+
+    def _vote(self, update: Update, kind: int, trial: Trial) -> tuple[Update, Tensor]:
+        vote = partial(super()._vote, kind=kind, trial=trial)
+        with self._naming_the_cap(update.plan.step + 1):
+            if self._obstacle is not None:
+                return vote(update)
+            settle(self.model_wrapped)
+            while (found := self._attempt(vote, update)) is None:
+                update = self._recut(update)
+            return found
+
+    def _train_update(
+        self, model: nn.Module, update: Update, num_items: Any, is_synchronised: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        with self._naming_the_cap(update.plan.step + 1):
+            if self._is_armed:
+                result = self._train_armed(model, update)
+            else:
+                result = super()._train_update(model, update, num_items, is_synchronised)
+        self._window.passed(self._largest)
+        self._num_trained += 1
+        return result
+
+    def _train_armed(self, model: nn.Module, update: Update) -> tuple[Tensor, Tensor]:
+        """Runs an update, in ever smaller micro-batches, until it fits on all ranks."""
+        train = super()._train_update
+
+        def train_alone(cut: Update) -> tuple[Tensor, Tensor]:
+            # Other micro-batches may have other items: a collator that masks draws for each of them.
+            num_items = torch.tensor(self._num_items_told, device=self.args.device)
+            return train(model, cut, num_items, is_synchronised=False)
+
+        settle(model)
+        start = Snapshot(model, self.args.device)
+        while (result := self._attempt(train_alone, update)) is None:
+            update = self._recut(update)
+            start.restore()
+        self._average_gradients(model)
+        return result
+
+    def _average_gradients(self, model: nn.Module) -> None:
+        average_gradients(model, self._agreement, self.args.world_size)
+
+    def _recut(self, update: Update) -> Update:
+        return self._load_and_confirm(lambda: self._present_loader.recut(update)) or update
+
+    def _attempt(self, work: Callable[[Update], Result], update: Update) -> Result | None:
+        """Does what may fail on some ranks; gives `None` on all of them if it has to be done with a smaller cap."""
+        result, error, is_memory = None, None, False
+        try:
+            result = work(update)
+        except Exception as caught:  # goes to all ranks before it is raised
+            is_memory = is_out_of_memory(caught)
+            # The traceback holds on to what is in the way.
+            error = caught.with_traceback(None) if is_memory else caught
+        own = [int(error is not None and not is_memory), self.args.process_index + 1 if is_memory else 0]
+        others_failed, rank, *largest = self._agreement.greatest(np.array([*own, *self._largest])).tolist()
+        if others_failed:
+            self._agreement.raise_on_all(error)
+        if not rank:
+            return result
+        del result
+        self._halve(update.plan.step + 1, rank - 1, Size(*largest), error)
+        return None
+
+    def _halve(self, step: int, rank: int, largest: Size, error: Exception | None) -> None:
+        loader, old = self._present_loader, self._present_loader.cap
+        new = old.halved(largest)
+        if new is None or not self._recovers:
+            raise MicroBatchMemoryError(self._explanation(step, rank, largest)) from error
+        loader.cap = new
+        if self._tracker is not None:
+            self._tracker.row_losses()  # it waits no more for the forward that failed
+        self.model_wrapped.zero_grad()
+        clear_device_cache(garbage_collection=True)
+        if self.is_world_process_zero():
+            logger.warning(
+                "Update %d ran out of memory on rank %d and is repeated with micro-batches of at most %s, not %s. The "
+                "total batch stays.",
+                *(step, rank, new, old),
+            )
+
+    @contextlib.contextmanager
+    def _naming_the_cap(self, step: int) -> Iterator[None]:
+        """Ends a run whose memory ran out where nothing can be repeated with an error that says what to set.
+
+        The other ranks wait for this one in a collective. Once it ends they find the connection broken, and the note;
+        a backend that aborts or waits on in that case (NCCL may) leaves them to the launcher.
+        """
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, MicroBatchMemoryError) or not is_out_of_memory(error):
+                raise
+            text = self._explanation(step, self.args.process_index, self._largest)
+            leave_note(OUT_OF_MEMORY + text)
+            raise MicroBatchMemoryError(text) from error
+
+    def _explanation(self, step: int, rank: int, largest: Size) -> str:
+        mixing = self.mixing
+        sizes = str(mixing.batch_size) if mixing.clock.counts_steps else f"{mixing.schedule.name}(..., "
+        if not mixing.clock.counts_steps:
+            sizes += f"initial={mixing.initial_batch_size})"
+        if not self._recovers:
+            why = "Or set auto_find_batch_size=True, which halves the cap and repeats the update."
+        elif self._obstacle is not None:
+            why = f"auto_find_batch_size=True cannot repeat the update: {self._obstacle}."
+        else:
+            why = "auto_find_batch_size=True repeats an update only where its micro-batches are the largest so far."
+        return explain(step, rank, self._present_loader.cap, largest, self._smaller_cap(sizes), why)
+
+    def _smaller_cap(self, sizes: str) -> str:
+        """Says which arguments lower the cap; `{}` stands for the number of samples."""
+        return f"per_device_train_batch_size={{}}, with batch_size={sizes} so that the total stays"

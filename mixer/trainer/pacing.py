@@ -1,0 +1,130 @@
+"""The Trainer's loop on the mixture's clock: how long it runs, when epochs end, which learning rate updates have."""
+
+import contextlib
+from typing import Any
+
+from torch import Tensor
+from transformers import TrainingArguments
+
+from mixer.mixture.learning_rate import LearningRate, check_scheduler
+from mixer.trainer.checkpointing.save import SavingMixin
+
+_NO_BOUND = 2**31 - 1  # epochs, or updates of one, that the loop may run: the clock ends them
+
+
+class PacingMixin(SavingMixin):
+    """A Trainer whose loop follows the clock of the mixture."""
+
+    _ended_at: int | None = None  # the step after which the clock last ended an epoch
+    _stops_epoch: bool = False
+
+    def set_initial_training_values(self, args: TrainingArguments, dataloader: Any) -> tuple[Any, ...]:
+        """Gives the run's length by the mixture's clock; see `Trainer.set_initial_training_values`."""
+        clock = self.mixing.clock
+        max_steps, steps = clock.planned_steps, clock.steps_per_epoch
+        if clock.budget.epochs is None:
+            num_samples: float = max_steps * clock.batch_size
+        else:
+            num_samples = clock.epoch_size * clock.budget.epochs
+        num_examples, total = self.num_examples(dataloader), self.get_total_train_batch_size(args)
+        return self._num_epochs_bound, steps, num_examples, num_samples, total, steps, max_steps
+
+    @property
+    def _num_epochs_bound(self) -> int:
+        clock = self.mixing.clock
+        return _NO_BOUND if clock.budget.epochs is None else clock.planned_epochs
+
+    def get_total_train_batch_size(self, args: TrainingArguments) -> int:
+        """Gives the samples of an update over all ranks; see `Trainer.get_total_train_batch_size`."""
+        return super().get_total_train_batch_size(args) if self._mixing is None else self.mixing.clock.batch_size
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        """Puts the learning-rate schedule on the clock; see `Trainer._prepare_for_training`."""
+        prepared = super()._prepare_for_training(*args, **kwargs)  # type: ignore[no-untyped-call]
+        if self._mixing is not None:
+            # An engine with a step of its own (DeepSpeed) wraps the schedule, or makes it.
+            scheduler: Any = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
+            if not self.mixing.clock.counts_steps:
+                check_scheduler(scheduler)
+            self._learning_rate = LearningRate(scheduler)
+        return prepared
+
+    def _init_training_state(
+        self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        with self._loop_arguments():
+            return super()._init_training_state(
+                max_steps, num_update_steps_per_epoch, self.mixing.clock.planned_epochs, *args, **kwargs
+            )
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["num_update_steps_per_epoch"] = _NO_BOUND
+        with self._loop_arguments():
+            super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
+        self._close_epoch()
+
+    def _close_epoch(self) -> None:
+        """Ends the clock's epoch where a callback ended the loop's, and the run after the planned ones."""
+        clock = self.mixing.clock
+        if self.control.should_epoch_stop and clock.step_in_epoch:
+            clock.end_epoch()
+        if clock.counts_steps and clock.num_epochs_done >= clock.planned_epochs:
+            self.control.should_training_stop = True  # the Trainer's loop would have no epoch left, either
+
+    def _loop_arguments(self) -> contextlib.AbstractContextManager[None]:
+        """Shows the loop one element an update, and a loader that stands where it has to: nothing to skip."""
+        return self._arguments_held(gradient_accumulation_steps=1, ignore_data_skip=True)
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Tensor | int | None]:
+        """Loads the next update and sets its learning rate; see `Trainer.get_batch_samples`."""
+        batch, num_items = super().get_batch_samples(*args, **kwargs)
+        if self._mixing is not None:
+            if batch:
+                self._set_learning_rate()
+            else:  # nothing is left of the epoch: its rest was dropped, or the streams are exhausted
+                self._show_place()
+                self._show_length()
+                self._stop_epoch()
+        return batch, num_items
+
+    def _set_learning_rate(self) -> None:
+        """Puts the learning rate where the clock stands; one that counts steps leaves it to the Trainer."""
+        mixing, learning_rate = self.mixing, self._learning_rate
+        if learning_rate is not None and not mixing.clock.counts_steps:
+            learning_rate.place(mixing.clock.schedule_position, mixing.learning_rate_factor)
+
+    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
+        self._gradient_norm = super()._get_grad_norm(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return self._gradient_norm
+
+    def _show_place(self) -> None:
+        """Tells the Trainer where in the data the run is, which it takes for a count of steps."""
+        self.state.epoch = self.mixing.clock.epoch
+
+    def _show_length(self) -> None:
+        """Tells the Trainer how many updates the run has, as far as is known; its callbacks and bars go by that."""
+        clock = self.mixing.clock
+        if not clock.counts_steps:
+            self.state.max_steps = clock.max_steps
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        step = self.state.global_step
+        if self.mixing.clock.at_epoch_end and step != self._ended_at:
+            self._ended_at = step
+            self._stop_epoch()
+
+    def _stop_epoch(self) -> None:
+        """Ends the loop's present epoch; nobody else sees the sign, which is taken back before they could."""
+        self._stops_epoch = not self.control.should_epoch_stop
+        self.control.should_epoch_stop = True
+
+    def _take_stop_back(self) -> None:
+        if self._stops_epoch:
+            self._stops_epoch = self.control.should_epoch_stop = False
+
+    def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> Any:
+        clock = self.mixing.clock
+        if not clock.counts_steps and clock.step:  # the Trainer takes the share of max_steps that was done
+            num_train_samples = clock.num_samples * self.state.max_steps / clock.step
+        return super()._finalize_training(trial, num_train_samples, start_time)  # type: ignore[no-untyped-call]

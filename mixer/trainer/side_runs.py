@@ -1,0 +1,257 @@
+"""The model run beside the training: losses and gradients of samples that are not trained on."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mixer.distributed.gradients import average_gradients, settle
+from mixer.loading.collation import Loaded
+from mixer.loading.step import MicroBatch, Update
+from mixer.mixture.drawers import StreamShare
+from mixer.mixture.plan import Plan
+from mixer.models.aside import gradients_aside, model_aside
+from mixer.models.metrics_aside import metrics_aside
+from mixer.trainer.step import UpdateMixin
+from mixer.utils.arrays import Int64Array
+
+
+class SideRuns:
+    """Runs the model of a trainer on samples beside its updates; gradients, modes and random numbers stay as they are.
+
+    All ranks have to make the same calls.
+
+    Args:
+        trainer: The trainer.
+    """
+
+    def __init__(self, trainer: UpdateMixin):
+        self._trainer = trainer
+
+    @property
+    def model(self) -> nn.Module:
+        """The model, not wrapped for distributed training."""
+        model: nn.Module = self._trainer.accelerator.unwrap_model(self._trainer.model_wrapped, keep_torch_compile=False)
+        return model
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters that are trained, in order."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    @property
+    def items_by_stream(self) -> Int64Array:
+        """int64 `[num_streams]`: terms of the loss in the present update, over all ranks."""
+        return self._trainer._contents_of_update.items
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the coming optimizer step, of the first group of parameters."""
+        optimizer = self._trainer.optimizer
+        assert optimizer is not None, "there is an optimizer in every run"  # noqa: S101
+        return float(optimizer.param_groups[0]["lr"])
+
+    @property
+    def shifts_labels(self) -> bool:
+        """Whether the model predicts the next token, so that a row's first label is none."""
+        return self._trainer._shifts_labels
+
+    @property
+    def is_cut_by_tokens(self) -> bool:
+        """Whether micro-batches hold so many tokens, so that ranks may have different numbers of a stream's."""
+        return getattr(self._trainer, "_max_tokens", None) is not None
+
+    def load(self, plan: Plan) -> Update:
+        """Loads this rank's samples of a plan.
+
+        Args:
+            plan: The plan.
+
+        Returns:
+            Its micro-batches.
+        """
+        return self._trainer._present_loader.load(plan)
+
+    def read(self, share: StreamShare) -> Sequence[Any]:
+        """Reads samples just as they are read to be trained on, random transforms and all.
+
+        Args:
+            share: Which ones, of a stream that can be indexed.
+
+        Returns:
+            The samples.
+        """
+        return self._trainer._present_loader.read_samples([share])
+
+    def collate(self, samples: Sequence[Any], plan: Plan) -> MicroBatch:
+        """Makes a micro-batch of samples, wherever they are from.
+
+        Args:
+            samples: The samples.
+            plan: The present update's plan, by which a collator that draws random numbers is seeded.
+
+        Returns:
+            The micro-batch; its stream ids mean nothing.
+        """
+        if self._trainer._own_forms:
+            raise ValueError(
+                "Samples of a memory are put together with those of other streams here, but streams have collators or "
+                "heads of their own. Take a selection that needs no gradients, or one collator and head for all."
+            )
+        loaded = Loaded(samples=list(samples))
+        inputs = self._trainer._present_loader._collation.collate(loaded, slice(None), plan.step, 0)
+        return MicroBatch(inputs, np.zeros(len(samples), dtype=np.int64), False)
+
+    def items(self, micro: MicroBatch) -> Tensor:
+        """Counts the terms of the loss in each row of a micro-batch.
+
+        Args:
+            micro: The micro-batch.
+
+        Returns:
+            int64 `[num_rows]`.
+        """
+        return self._trainer._items_per_row(micro)
+
+    def mean_loss(self, micro: MicroBatch, model: nn.Module | None = None) -> Tensor:
+        """Gives the mean loss per item of a micro-batch, with its graph, whatever the model divides by.
+
+        Args:
+            micro: The micro-batch.
+            model: What is run; `None` for the model as it is trained.
+
+        Returns:
+            A scalar; 0 if it has no items.
+        """
+        trainer = self._trainer
+        first = micro.first_stream
+        convention = trainer._convention_of(first)
+        inputs = trainer._prepare_inputs(dict(micro.inputs))
+        num_items = max(int(self.items(micro).sum()), 1)
+        with metrics_aside(trainer), trainer.compute_loss_context_manager(), trainer._with_loss_of(first):
+            count = torch.tensor(num_items, device=trainer.args.device) if convention.counts_items else None
+            run: Any = trainer.model_wrapped if model is None else model
+            loss: Any = trainer.compute_loss(run, inputs, num_items_in_batch=count)
+        divisor = convention.factor if convention.counts_items else num_items if convention.is_plain_sum else 1
+        return torch.as_tensor(loss / divisor)
+
+    def forward(self, micro: MicroBatch, model: nn.Module) -> None:
+        """Runs another model on a micro-batch and computes its loss, for those who listen.
+
+        Args:
+            micro: The micro-batch.
+            model: The model, which need not know of numbers of items.
+        """
+        trainer, first = self._trainer, int(micro.stream_ids[0])
+        convention, count = trainer._convention_of(first), None
+        inputs = trainer._prepare_inputs(dict(micro.inputs))
+        with metrics_aside(trainer), trainer.compute_loss_context_manager(), trainer._with_loss_of(first):
+            if trainer._has_own_loss and convention.counts_items:
+                count = torch.tensor(max(int(self.items(micro).sum()), 1), device=trainer.args.device)
+            trainer.compute_loss(model, inputs, num_items_in_batch=count)
+
+    def mean_and_row_losses(self, micro: MicroBatch) -> tuple[Tensor, Tensor | None]:
+        """Computes the losses of a micro-batch.
+
+        Args:
+            micro: The micro-batch.
+
+        Returns:
+            A scalar: the mean loss per item; and `[num_rows]`: the sum of each sample's loss terms, `None` where they
+            cannot be told apart.
+        """
+        trainer, tracker = self._trainer, self._trainer._tracker
+        assert tracker is not None, "the tracker is attached before the first update is trained"  # noqa: S101
+        tracker.listen(micro.inputs)
+        try:
+            mean = self.mean_loss(micro)
+        finally:
+            rows, tracker.item_losses = trainer._row_terms(micro), None
+        are_known = trainer._convention_of(int(micro.stream_ids[0])).rows_known
+        return mean, rows if are_known and rows is not None and len(rows) == len(micro.stream_ids) else None
+
+    @contextlib.contextmanager
+    def without_gradients(self, training: bool) -> Iterator[None]:
+        """Lets the model be run without gradients; its mode, random numbers and running statistics are put back.
+
+        Args:
+            training: The mode meanwhile.
+
+        Yields:
+            Nothing.
+        """
+        with self._aside(training=training), torch.no_grad():
+            yield
+
+    def row_losses(self, update: Update) -> list[tuple[MicroBatch, Tensor]]:
+        """Computes the losses of samples, without a gradient and as in evaluation.
+
+        Args:
+            update: The samples.
+
+        Returns:
+            This rank's micro-batches, padding left out, and `[num_rows]` of each: mean loss per item.
+
+        Raises:
+            ValueError: If the model's rows cannot be told apart.
+        """
+        tracker = self._trainer._tracker
+        assert tracker is not None, "the tracker is attached before the first update is trained"  # noqa: S101
+        found: list[tuple[MicroBatch, Tensor]] = []
+        with self._aside(training=False), torch.no_grad():
+            for micro in update.micro_batches:
+                tracker.listen(micro.inputs)
+                self.mean_loss(micro)
+                rows = self._trainer._row_terms(micro)
+                if micro.is_padding:
+                    continue
+                if rows is None or len(rows) != len(micro.stream_ids):
+                    raise ValueError("The loss of this model cannot be told apart by row, so that rows have no losses.")
+                found.append((micro, rows / self.items(micro).to(rows.device).clamp(min=1)))
+        return found
+
+    def gradient(self, update: Update, num_items: int) -> list[Tensor | None]:
+        """Computes the gradient of the mean loss of samples, over all ranks.
+
+        Args:
+            update: This rank's samples.
+            num_items: Items of the samples of all ranks.
+
+        Returns:
+            One entry for each of `parameters`; `None` where nothing reaches a parameter.
+
+        Raises:
+            ValueError: If the model is sharded.
+            RemoteError: If another rank failed before the gradients were averaged.
+        """
+        trainer, model = self._trainer, self._trainer.model_wrapped
+        with self._aside(training=True), gradients_aside(self.parameters) as parameters:
+            settle(model)
+            with trainer.accelerator.no_sync(model=model):
+                trainer._agreement.together(partial(self._backward, update, num_items))
+            average_gradients(model, trainer._agreement, trainer.args.world_size)
+            return [parameter.grad for parameter in parameters]
+
+    def _backward(self, update: Update, num_items: int) -> None:
+        for micro in update.micro_batches:
+            own_items = 0 if micro.is_padding else int(self.items(micro).sum())
+            weight = own_items * self._trainer.args.world_size / max(num_items, 1)
+            (self.mean_loss(micro) * weight).backward()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[nn.Module]:
+        """Lets a rank run the model by itself, as in evaluation, and take gradients, which are put aside afterwards.
+
+        Yields:
+            The model, not wrapped for distributed training.
+        """
+        with self._aside(training=False), gradients_aside(self.parameters):
+            yield self.model
+
+    def _aside(self, training: bool) -> contextlib.AbstractContextManager[None]:
+        trainer = self._trainer
+        return model_aside(trainer.model_wrapped, trainer.args, training)

@@ -1,0 +1,394 @@
+"""How an update is trained: all its micro-batches, on every rank, as if one process had the whole batch."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers.utils import logging
+
+from mixer.distributed.agreement import Agreement, OtherRankError
+from mixer.ledger.ledger import Ledger
+from mixer.ledger.recorder import FinishedUpdate
+from mixer.loading.batching import STREAMS_IN_TURN
+from mixer.loading.collation import OwnForm
+from mixer.loading.iterable.feed import Feed
+from mixer.loading.loader import MixingLoader
+from mixer.loading.step import MicroBatch, Update, UpdateContents, confirm
+from mixer.mixture.bad_samples import Skipping
+from mixer.mixture.controller import Mixing
+from mixer.mixture.learning_rate import LearningRate
+from mixer.mixture.plan import Plan
+from mixer.models.loss_normalization import LossConvention, counts_other_items, decide, needs_kind
+from mixer.models.losses import tokens_per_row
+from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.trainer.checkpointing.unsaved import NotSavedError, not_saved
+from mixer.trainer.losses import LossesMixin
+from mixer.utils.arrays import Int64Array
+from mixer.utils.writing import UnwrittenError
+
+logger = logging.get_logger(__name__)
+
+NonFinite = Literal["warn", "skip", "raise"]
+
+# Broken samples that are skipped are logged one by one up to so many a rank.
+_MOST_TOLD = 20
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class NonFiniteLossError(RuntimeError):
+    """A stream's loss is not finite and the trainer was told to stop then."""
+
+
+class UpdateMixin(LossesMixin):
+    """The steps of a Trainer whose batches are whole updates; `MixingMixin` sets it up."""
+
+    ledger: Ledger
+    _agreement: Agreement
+    _nonfinite: NonFinite
+    _skipping: Skipping = Skipping()
+    _step_told_broken: int = -1  # the last update of which broken samples were logged
+    _num_told_broken: int = 0
+    _recovers: bool = False  # whether an update may be repeated in smaller micro-batches
+    _keeps_samples: bool = False  # whether somebody else looks at the samples of an update
+    _load_counts: dict[str, int]
+    _mixing: Mixing | None = None
+    _loader: MixingLoader | None = None
+    _feed: Feed | None = None
+    _own_forms: Mapping[int, OwnForm] = {}  # what the micro-batches of single streams have of their own
+    _finished: FinishedUpdate | None = None
+    _policy_error: Exception | None = None
+    _method_error: Exception | None = None  # of a method after an update, on one of several ranks
+    _learning_rate: LearningRate | None = None
+    _gradient_norm: Tensor | float | None = None  # of the last update, before clipping
+    _gradient_statistics: GradientStatistics | None = None  # of the last update, where its gradient was probed
+    _probe_seconds: float = 0.0  # spent on that
+    _wants_one_stream_each: bool = False  # whether all micro-batches are of one stream
+    _has_recounted_labels: bool = False  # whether the loss told that its labels shift unlike those of its model
+    _last_rows: Tensor | None = None  # `[num_rows]`: sums of the last micro-batch's loss terms
+
+    @property
+    def mixing(self) -> Mixing:
+        """The controller of the mixture: weights, coverage, live control.
+
+        Raises:
+            ValueError: If the trainer has no training data.
+        """
+        if self._mixing is None:
+            raise ValueError("This trainer has no train_dataset, so there is no mixture.")
+        return self._mixing
+
+    @property
+    def _present_loader(self) -> MixingLoader:
+        assert self._loader is not None, "there is a loader in every run"  # noqa: S101
+        return self._loader
+
+    @property
+    def _needs_samples(self) -> bool:
+        """Whether updates keep their samples, however losses are normalised."""
+        return self._recovers or self._keeps_samples
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Tensor | int | None]:
+        """Loads the next update and makes sure that all ranks mean the same; see `Trainer.get_batch_samples`."""
+        if self._mixing is None:
+            return super().get_batch_samples(epoch_iterator, num_batches, device)
+        self._load_started = time.perf_counter()
+        update = self._load_and_confirm(lambda: next(epoch_iterator, None))
+        if update is None:
+            return [], None
+        hits, misses = self._present_loader.hits_and_misses
+        if unknown := self._unknown_kinds(update.plan):
+            update = self._learn_conventions(update, unknown)
+        update = self._before_training(update)
+        self._load_counts = {"hits": hits, "misses": misses}
+        self._train_started = time.perf_counter()
+        return [update], torch.tensor(self._num_items_told, device=device)
+
+    def _before_training(self, update: Update) -> Update:
+        """Gives what is trained for an update that all ranks have confirmed: as a rule itself."""
+        return update
+
+    def _load_and_confirm(self, load: Callable[[], Update | None]) -> Update | None:
+        """Loads an update, or finds an error, and tells the other ranks before anything else happens."""
+        update, contents = None, None
+        error = self._explained(self._method_error or self._policy_error or self.ledger.error)
+        try:
+            if self._can_load(error):
+                update = load()
+                contents = None if update is None else self._contents(update)
+        except OtherRankError:
+            update = None
+        except Exception as caught:  # goes to all ranks before it is raised
+            error = caught
+        plan = None if update is None else update.plan
+        self._contents_of_update = confirm(self._agreement, len(self.streams), plan, contents, error)
+        if update is not None:
+            contents = self._contents_of_update
+            self.mixing.check_tokens(update.plan, contents.tokens, contents.skipped)
+            self._take_note_of_broken(update, contents.skipped)
+        return update
+
+    def _take_note_of_broken(self, update: Update, skipped: Int64Array | None) -> None:
+        """Logs what is left out of an update, and ends the run on all ranks where that is too much."""
+        messages = [sample.message for _, sample in update.broken]
+        if update.plan.step != self._step_told_broken:  # else it was loaded anew
+            self._step_told_broken = update.plan.step
+            for message in messages[: max(_MOST_TOLD - self._num_told_broken, 0)]:
+                logger.warning("Update %d goes on without a sample. %s", update.plan.step + 1, message)
+            self._num_told_broken += len(messages)
+            if self._num_told_broken >= _MOST_TOLD > self._num_told_broken - len(messages):
+                logger.warning("Further samples that are skipped are counted in the ledger (skipped), but not logged.")
+        if skipped is not None:
+            self._skipping.check(self.mixing.names, self.mixing.skipped + skipped, self.mixing.seen, messages)
+
+    def _explained(self, error: Exception | None) -> Exception | None:
+        """Says of a file that could not be written between updates what is safe."""
+        if not isinstance(error, UnwrittenError) or isinstance(error, NotSavedError):
+            return error
+        return not_saved("A file of the run", error, Path(str(self.args.output_dir)))
+
+    def _can_load(self, error: Exception | None) -> bool:
+        """Whether to load; ranks that talk to each other meanwhile do so only if all of them can."""
+        if self._loader is None or not self._loader.is_talkative:
+            return error is None
+        return bool(self._agreement.least(np.array([error is None], dtype=np.int64))[0])
+
+    def _contents(self, update: Update) -> UpdateContents:
+        num_streams = len(self.streams)
+        items, tokens = np.zeros(num_streams), np.zeros(num_streams)
+        self._micro_items = []
+        num_first = num_rows = squared_items = 0
+        for micro in update.micro_batches:
+            with self._naming_streams(micro):
+                per_row = self._items_per_row(micro)
+            self._micro_items.append(0 if micro.is_padding else int(per_row.sum()))
+            if not micro.is_padding:
+                items += _by_stream(per_row, micro, num_streams)
+                tokens += _by_stream(tokens_per_row(micro.inputs), micro, num_streams)
+                num_first += self._num_first_labels(micro, per_row)
+                num_rows += len(per_row)
+                squared_items += int(per_row.square().sum())
+        skipped = np.bincount([stream_id for stream_id, _ in update.broken], minlength=num_streams)
+        return UpdateContents(
+            items.astype(np.int64),
+            tokens.astype(np.int64),
+            num_first=num_first,
+            skipped=skipped.astype(np.int64),
+            num_rows=num_rows,
+            squared_items=squared_items,
+        )
+
+    def _num_first_labels(self, micro: MicroBatch, per_row: Tensor) -> int:
+        """Counts the labels that are no terms of the loss, and that the Trainer counts all the same."""
+        if self._losses_differ or self._convention_of(0).counts_rows:
+            return 0
+        return self._num_told(micro) - int(per_row.sum())
+
+    def _learn_conventions(self, update: Update, kinds: Sequence[int]) -> Update:
+        """Finds out how losses are normalised; loads the update anew, by stream, if its rows cannot be told apart."""
+        if self._tracker is None:
+            model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
+            self._tracker = self._new_tracker(model, not self.args.torch_compile, self._keeps_output)
+            self._tracker.attach()
+        items_were = [self._convention_of(kind).counts_rows for kind in kinds]
+        for kind in kinds:
+            update, convention = self._learn_convention(update, kind)
+            if convention is not None:
+                self._conventions[kind] = convention
+        self._present_loader.keeps_samples = self._needs_samples or any(
+            convention.is_tentative for convention in self._conventions.values()
+        )
+        are_known = all(convention.rows_known for convention in self._conventions.values())
+        if are_known or self._present_loader.by_stream or self._present_loader.in_turns:
+            if items_were == [self._convention_of(kind).counts_rows for kind in kinds]:
+                return update
+            return self._load_and_confirm(lambda: update) or update  # its items are others now
+        self._part_streams()
+        return self._load_and_confirm(lambda: self._present_loader.load(update.plan)) or update
+
+    def _part_streams(self) -> None:
+        """Makes micro-batches of one stream each, whose loss is that stream's: of all streams, or of some in turns."""
+        loader, num_streams = self._present_loader, len(self.streams)
+        loader.in_turns = loader.takes_turns and num_streams > STREAMS_IN_TURN
+        loader.by_stream = not loader.in_turns
+        if num_streams > 1 and self.is_world_process_zero():
+            logger.warning(
+                "The loss of this model cannot be told apart by row, so %s.",
+                f"an update measures those of {STREAMS_IN_TURN} of the {num_streams} streams, in turns: they have "
+                f"micro-batches of their own, up to {STREAMS_IN_TURN} forwards more an update, and the policy sees no "
+                "loss of the others"
+                if loader.in_turns
+                else "every micro-batch is made of one stream only",
+            )
+
+    def _learn_convention(self, update: Update, kind: int) -> tuple[Update, LossConvention | None]:
+        """Finds out how the losses of one kind are normalised, together with the other ranks."""
+        update, own = self._vote(update, kind, self._try_convention)
+        votes, of_kind = self._agreement.add_up(own.to(self.args.device)).cpu(), None
+        if needs_kind(votes):
+            update, own = self._vote(update, kind, self._try_kind)
+            of_kind = self._agreement.add_up(own.to(self.args.device)).cpu()
+            if counts_other_items(of_kind) and not (self._has_recounted_labels or self._losses_differ):
+                return self._learn_convention(self._recount_labels(update), kind)
+        convention = decide(votes, self.args.world_size, of_kind)
+        if convention is not None and convention.kind == "other" and self.is_world_process_zero():
+            self._say_what_is_computed(kind, convention)
+        return update, convention
+
+    def _recount_labels(self, update: Update) -> Update:
+        """Counts the first label of each row from now on if it was none of the loss so far, or the other way round."""
+        self._has_recounted_labels = True
+        vars(self)["_shifts_labels"] = not self._shifts_labels
+        assert self._tracker is not None, "the tracker is attached before a loss is tried"  # noqa: S101
+        self._tracker.shift_labels(self._shifts_labels)
+        return self._load_and_confirm(lambda: update) or update
+
+    def _say_what_is_computed(self, kind: int, convention: LossConvention) -> None:
+        """Warns of a loss whose gradient on the whole batch cannot be had from micro-batches."""
+        logger.warning(
+            "%s is neither a sum nor a mean over tokens or rows: for some rows it is %.4g, for their halves %.4g and "
+            "%.4g. The gradient of an update is therefore the mean of its micro-batches' gradients, weighted by their "
+            "%s; the Trainer's with gradient accumulation is the same mean with equal weights. To have the gradient of "
+            "the whole batch, let it be one micro-batch: per_device_train_batch_size as large as the batch, one rank.",
+            self._name_of_loss(kind),
+            *(seen.loss for seen in self._last_tried),
+            "share of num_items_in_batch" if convention.counts_items else "labels",
+        )
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+        """Runs all micro-batches of an update, with gradients synchronised once; see `Trainer.training_step`."""
+        if not isinstance(inputs, Update):
+            if self._mixing is not None and self.is_in_train:
+                raise self._refused_step(f", but something else of the type {type(inputs).__name__}")
+            return super().training_step(model, inputs, num_items_in_batch)
+        loss, sums = self._train_update(model, inputs, num_items_in_batch)
+        self._finished = FinishedUpdate(
+            inputs.plan,
+            self._contents_of_update,
+            self._agreement.add_up(sums),
+            learning_rate=float("nan") if self._learning_rate is None else self._learning_rate.value,
+            learning_rate_factor=1.0 if self._learning_rate is None else self._learning_rate.factor,
+            gradients=self._gradient_statistics,
+            item_factors=self._item_factors(inputs.plan),
+            measured=self._present_loader.measured(inputs.plan),
+        )
+        if self._nonfinite != "warn":
+            self._handle_nonfinite(model, self._finished)
+        self.ledger.record_update(
+            step=inputs.plan.step + 1,
+            total=inputs.plan.total,
+            micro_batches=len(self._micro_items),
+            load_seconds=self._train_started - self._load_started,
+            train_seconds=time.perf_counter() - self._train_started,
+            probe_seconds=self._probe_seconds,
+            **self._load_counts,
+        )
+        return loss
+
+    def _refused_step(self, found: str = "") -> TypeError:
+        return TypeError(
+            f"{type(self).__name__}.training_step did not give the batch that it was given on to "
+            f"super().training_step{found}. It is a whole update, of several micro-batches, whose streams are known, "
+            "and can be read like a dict and not changed. Give it on as it is. Inputs can be changed in the "
+            "data_collator or in compute_loss, which get each micro-batch, and terms be added to the loss there."
+        )
+
+    def _train_update(
+        self, model: nn.Module, update: Update, num_items: Any, is_synchronised: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Runs the micro-batches; gives the loss and, by stream, what `FinishedUpdate.loss_sums` adds up."""
+        device = self.args.device
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        sums = torch.zeros(len(self.streams) + 1, dtype=dtype, device=device)
+        loss = torch.zeros((), device=device)
+        gradient_state = self.accelerator.gradient_state
+        always = gradient_state.plugin_kwargs.get("sync_each_batch", False)
+        self._begin_update(model, update)
+        order = self._order(update)
+        for number in order:
+            micro, last = update.micro_batches[number], order[-1]
+            gradient_state._set_sync_gradients(number == last)
+            with self._synchronised(model, is_synchronised and (always or number == last)):
+                own_items = self._micro_items[number]
+                loss = loss + self._train_micro_batch(model, micro, own_items, update.plan, num_items, sums)
+        return loss, sums
+
+    def _begin_update(self, model: nn.Module, update: Update) -> None:
+        """Is called before the micro-batches run, each time that they do."""
+
+    def _order(self, update: Update) -> list[int]:
+        """Says in which order the micro-batches run; the same on every rank."""
+        return list(range(len(update.micro_batches)))
+
+    @contextlib.contextmanager
+    def _synchronised(self, model: nn.Module, is_synchronised: bool) -> Iterator[None]:
+        if is_synchronised:
+            yield
+        else:
+            with self.accelerator.no_sync(model=model):
+                yield
+
+    def _train_micro_batch(
+        self, model: nn.Module, micro: MicroBatch, own_items: int, plan: Plan, num_items: Any, sums: Tensor
+    ) -> Tensor:
+        """Does the forward and backward of a micro-batch and adds what it shows of the streams to `sums`."""
+        first, tracker = int(micro.stream_ids[0]), self._tracker
+        convention, factor = self._convention_of(first), self._factor(plan, first)
+        assert tracker is not None, "the tracker is attached before the first step"  # noqa: S101
+        total, world_size, counting = self._num_divided_by, self.args.world_size, self._item_factor(plan, first)
+        divisor = convention.divisor(total, own_items, world_size)
+        # The Trainer's own division does the scaling, whatever compute_loss a subclass has: by infinity for weight 0.
+        self.loss_is_scaled_for_ga = False
+        divide_by: Any = divisor / factor if factor and own_items else float("inf")
+        self.current_gradient_accumulation_steps = divide_by
+        tracker.listen(micro.inputs)
+        with self._with_loss_of(first), self._naming_streams(micro):
+            loss = super().training_step(model, micro.inputs, num_items if convention.counts_items else None)
+        rows = self._last_rows = self._row_terms(micro)
+        if not own_items:
+            return torch.zeros_like(loss)
+        unweighted = loss * (counting / factor) if factor else torch.zeros_like(loss)
+        per_item = counting * world_size / total  # what an item counts in it
+        ids = torch.from_numpy(micro.stream_ids).to(sums.device)
+        # A loss of one stream alone tells itself, unless it was divided by infinity.
+        is_told = factor > 0 and bool((micro.stream_ids == first).all())
+        are_rows = convention.rows_known and rows is not None and len(rows) == len(ids)
+        if are_rows and rows is not None and not (is_told and self._computes_own_loss(first)):
+            sums[:-1].index_add_(0, ids, rows.to(sums.dtype))
+            if not factor or unweighted.dtype in _HALF:
+                of_rows = rows.sum() * per_item
+                unweighted = _unrounded(unweighted, of_rows) if factor else of_rows
+        else:
+            # A loss whose rows cannot be told apart is no stream's, rather than the first one's. One of several streams
+            # that says nothing yet is 0, or not finite.
+            says_nothing = factor > 0 and (self._kind(first) not in self._conventions or self._present_loader.in_turns)
+            sums[ids] += unweighted * (1 / per_item if is_told else 0.0 if says_nothing else float("nan"))
+        sums[-1] += unweighted * (total / self._num_items) / world_size
+        return unweighted
+
+    def _handle_nonfinite(self, model: nn.Module, update: FinishedUpdate) -> None:
+        names = [self.mixing.names[stream_id] for stream_id in update.bad_streams()]
+        if names and self._nonfinite == "raise":
+            raise NonFiniteLossError(f"Update {update.plan.step + 1}: the loss of {names} is not finite.")
+        if names and self.accelerator.scaler is None:  # a gradient scaler leaves such a step out by itself
+            logger.warning("Update %d is skipped: the loss of %s is not finite.", update.plan.step + 1, names)
+            model.zero_grad(set_to_none=True)
+
+
+def _unrounded(loss: Tensor, of_rows: Tensor) -> Tensor:
+    """Gives a loss in half precision (FSDP rounds what a model gives) as its rows have it, if rounding is all."""
+    is_rounded = (loss - of_rows).abs() <= 4 * torch.finfo(loss.dtype).eps * of_rows.abs()
+    return torch.where(is_rounded, of_rows, loss.to(of_rows.dtype))
+
+
+def _by_stream(per_row: Tensor, micro: MicroBatch, num_streams: int) -> np.ndarray:
+    ids = micro.stream_ids
+    if len(per_row) != len(ids):  # packed rows: they are of one stream, or the run is told to make them so
+        return np.bincount(ids[:1], weights=[int(per_row.sum())], minlength=num_streams)
+    return np.bincount(ids, weights=per_row.cpu().numpy(), minlength=num_streams)

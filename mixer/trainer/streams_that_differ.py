@@ -1,0 +1,206 @@
+"""What streams that differ bring along: collators, preprocessing, labels, losses and heads of their own."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, Trainer
+from transformers.utils import logging
+
+from mixer.loading.collation import OwnForm
+from mixer.loading.likeness import come_together
+from mixer.loading.step import Update, UpdateContents
+from mixer.mixture.stream import Stream
+from mixer.models.inputs import TASK, check_columns, heads_of
+from mixer.models.labels import check_label_column, check_labels, find_lack_of_labels, needs_labels, num_classes_of
+from mixer.models.stream_heads import tasks_of
+from mixer.trainer.loader_options import LoadingMixin
+from mixer.utils.arrays import Int64Array
+from mixer.utils.random_state import seeded
+
+logger = logging.get_logger(__name__)
+
+
+class FormsMixin(LoadingMixin):
+    """A Trainer whose streams may differ in all that makes a loss of a sample."""
+
+    _tasks: tuple[str | None, ...] = ()  # of each stream: what a model with several heads is told
+    _num_classes: tuple[int | None, ...] = ()  # of the head of each stream, where it decides between classes
+
+    def _take_forms(self) -> None:
+        """Finds out what the streams have of their own; raises a `ValueError` for what the model cannot take."""
+        model, streams = self.model, self.streams
+        assert model is not None, "the Trainer has made its model"  # noqa: S101
+        self._tasks = tasks_of(model, streams)
+        self._conventions = {}  # a score before the first run asks too
+        _check_unused_heads(self, self._tasks)
+        self._check_smoothing()
+        self._take_classes()
+        differ_in_loss = any(stream.compute_loss_func != streams[0].compute_loss_func for stream in streams)
+        self._losses_differ = differ_in_loss or len(set(self._tasks)) > 1
+        forms = {number: self._form(stream, self._tasks[number]) for number, stream in enumerate(streams)}
+        self._own_forms = {number: form for number, form in forms.items() if form != OwnForm()}
+        first_samples = self._first_samples()
+        self._check_columns(first_samples)
+        differ_in_labels = len({tuple(stream.label_names or ()) for stream in streams}) > 1
+        if differ_in_labels or differ_in_loss or self._own_forms:
+            self._wants_one_stream_each = True
+        elif not (self._have_same_columns() and self._are_alike(first_samples)):
+            logger.info("Streams differ in columns, so every micro-batch is made of one stream only.")
+            self._wants_one_stream_each = True
+
+    def _take_classes(self) -> None:
+        """Finds out between how many classes each stream's head decides, where that head computes its loss."""
+        model, are_own = self.model, [self._computes_own_loss(number) for number in range(len(self.streams))]
+        assert model is not None, "the Trainer has made its model"  # noqa: S101
+        self._num_classes = tuple(
+            None if is_own else num_classes_of(model, task) for task, is_own in zip(self._tasks, are_own, strict=True)
+        )
+        for stream, task, number in zip(self.streams, self._tasks, self._num_classes, strict=True):
+            collator = stream.data_collator or self.data_collator
+            is_as_it_is = stream.preprocess is None and _leaves_labels(collator)
+            if number is not None and is_as_it_is:
+                check_label_column(stream.name, stream.dataset, number, _head(task))
+
+    def _check_smoothing(self) -> None:
+        """Refuses label smoothing where labels are no classes: the Trainer's takes all of them for such."""
+        assert self.model is not None, "the Trainer has made its model"  # noqa: S101
+        heads = heads_of(self.model) or {}
+        for number, task in enumerate(self._tasks):
+            problem = getattr(heads.get(task or ""), "problem_type", "")
+            is_smoothed = self.args.label_smoothing_factor and not self._computes_own_loss(number)
+            if is_smoothed and problem in ("regression", "multi_label_classification"):
+                raise ValueError(
+                    f"label_smoothing_factor={self.args.label_smoothing_factor} smooths classes, but labels of "
+                    f"{_head(task)} are none ({problem}), of the stream {self.streams[number].name!r}. Set it to 0, or "
+                    "give that stream a compute_loss_func."
+                )
+
+    def _form(self, stream: Stream, task: str | None) -> OwnForm:
+        if stream.data_collator is None:
+            return OwnForm(None, task)
+        collator: Any = stream.data_collator
+        if not self._columns_are_removed:
+            collator = self._get_collator_with_removed_columns(collator, description=f"stream {stream.name!r}")
+        return OwnForm(collator, task)
+
+    def _first_samples(self) -> dict[int, Any]:
+        """Reads the first sample of each stream that can be indexed; one that cannot be read is told when it is due."""
+        samples: dict[int, Any] = {}
+        for number, (stream, dataset) in enumerate(zip(self.streams, self._datasets(), strict=True)):
+            if stream.is_iterable or stream.is_memory:
+                continue
+            with seeded(0):  # what a data set draws at random here must not show in the run
+                try:
+                    samples[number] = dataset[0]
+                except Exception:
+                    logger.debug("The first sample of stream %r cannot be read.", stream.name, exc_info=True)
+        return samples
+
+    def _check_columns(self, samples: Mapping[int, Any]) -> None:
+        model, own = self.model, (type(self).compute_loss, type(self)._prepare_inputs)
+        if model is None or own != (Trainer.compute_loss, Trainer._prepare_inputs):
+            return  # what is done with the columns is the user's affair
+        for number, sample in samples.items():
+            inputs = self._collated(number, sample)
+            if inputs is not None:
+                to_loss = {"labels"} if self._computes_own_loss(number) else set()
+                given = {column: value for column, value in inputs.items() if column not in to_loss}
+                check_columns(model, self.streams[number].name, given)
+                self._check_labels(model, number, sample, inputs)
+
+    def _check_labels(self, model: nn.Module, number: int, sample: Any, inputs: Mapping[str, Any]) -> None:
+        stream = self.streams[number]
+        lack = None if self._computes_own_loss(number) else find_lack_of_labels(model, inputs, stream.dataset, sample)
+        if lack is not None and needs_labels(model):
+            raise ValueError(f"Stream {stream.name!r}: {lack}")
+        if lack is not None:
+            logger.warning("Stream %r: %s", stream.name, lack)
+
+    def _collated(self, number: int, sample: Any) -> Mapping[str, Any] | None:
+        """Makes a micro-batch of one sample; `None` if that fails, which is told when it is due."""
+        form = self._own_forms.get(number, OwnForm())
+        collator = form.collator or self._common_collator
+        with seeded(0):
+            try:
+                inputs: Any = collator([copy.copy(sample)])  # some take columns out of what they are given
+            except Exception:
+                logger.debug("A sample of stream %r cannot be collated.", self.streams[number].name, exc_info=True)
+                return None
+        if not isinstance(inputs, Mapping):
+            return None
+        return inputs if form.task is None else {**inputs, TASK: form.task}
+
+    def _have_same_columns(self) -> bool:
+        """Compares the columns of data sets where some are iterable ones, whose rows are not looked at."""
+        if not any(stream.is_iterable for stream in self.streams):
+            return True
+        self._set_signature_columns_if_needed()
+        known: Any = self._signature_columns
+        columns = [getattr(dataset, "column_names", None) for dataset in self._datasets()]
+        if not self._removes_columns:
+            return len({frozenset(names) for names in columns if names}) <= 1
+        return len({frozenset(names) & frozenset(known) for names in columns if names}) <= 1
+
+    def _are_alike(self, samples: Mapping[int, Any]) -> bool:
+        """Compares what the first samples become; where one of them cannot be read or collated, nobody knows."""
+        if len(samples) < sum(not (stream.is_iterable or stream.is_memory) for stream in self.streams):
+            return False
+        if len(samples) < 2:
+            return True
+        alone = [self._collated(number, sample) for number, sample in samples.items()]
+        known = [inputs for inputs in alone if inputs is not None]
+        if len(known) < len(alone):
+            return False
+        with seeded(0):
+            return come_together(self._common_collator, list(samples.values()), known)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        known: Any = self._signature_columns
+        if known is not None:  # it is asked for in every micro-batch
+            return
+        super()._set_signature_columns_if_needed()
+        known = self._signature_columns
+        own = [column for stream in self.streams for column in stream.label_names or ()]
+        known += [column for column in own if column not in known]
+
+    def _contents(self, update: Update) -> UpdateContents:
+        for micro in update.micro_batches if any(self._num_classes) else ():
+            if isinstance(micro.inputs, Mapping):
+                self._check_classes(micro.inputs.get("labels"), micro.stream_ids)
+        return super()._contents(update)
+
+    def _check_classes(self, labels: Any, stream_ids: Int64Array) -> None:
+        for stream_id in np.unique(stream_ids).tolist():
+            number = self._num_classes[stream_id]
+            if number is not None and isinstance(labels, Tensor):
+                are_rows = labels.dim() > 0 and len(labels) == len(stream_ids)
+                own = labels[torch.from_numpy(stream_ids == stream_id)] if are_rows else labels
+                check_labels(self.streams[stream_id].name, own, number, _head(self._tasks[stream_id]))
+
+
+def _check_unused_heads(trainer: Trainer, tasks: tuple[str | None, ...]) -> None:
+    """Refuses ranks that would wait for the gradients of heads which an update does not use."""
+    args, model = trainer.args, trainer.model
+    if args.world_size == 1 or len(set(tasks)) < 2:
+        return
+    finds: bool | None = args.ddp_find_unused_parameters
+    is_checkpointed = args.gradient_checkpointing or getattr(model, "is_gradient_checkpointing", False)
+    if finds is False or (finds is None and is_checkpointed and isinstance(model, PreTrainedModel)):
+        why = "" if finds is False else ", which gradient checkpointing makes False"
+        raise ValueError(
+            f"ddp_find_unused_parameters={finds}{why}: heads of streams that are not drawn have no gradients, for "
+            "which the ranks would wait. It has to be True."
+        )
+
+
+def _leaves_labels(collator: Any) -> bool:
+    """Whether labels are what the data set has: a collator of the user's own may make others of them."""
+    return str(getattr(collator, "__module__", "")).startswith("transformers.")
+
+
+def _head(task: str | None) -> str:
+    return "the model's head" if task is None else f"the head {task!r}"

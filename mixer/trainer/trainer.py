@@ -1,0 +1,508 @@
+"""The Trainer on a mixture of streams."""
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainingArguments
+from transformers.utils import logging
+
+from mixer.distributed.agreement import Agreement
+from mixer.ledger.description import describe_run
+from mixer.ledger.evaluated_losses import check_eval_weights, mean_loss, metrics_by_set, worst_loss
+from mixer.ledger.ledger import Ledger
+from mixer.ledger.progress.bar import take_bars
+from mixer.ledger.recorder import Recorder
+from mixer.ledger.trackers.reporting import Reporting
+from mixer.loading.build import MixtureOptions, assemble, check_mixture, resolve_budget, resolve_policy
+from mixer.mixture.bad_samples import OnSampleError
+from mixer.mixture.batch_size import BatchSize
+from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Clock
+from mixer.mixture.controller import Mixing, check_format
+from mixer.mixture.groups import Grouping
+from mixer.mixture.planner import Drawing, Planner
+from mixer.mixture.resolve import (
+    check_evaluation_names,
+    check_gradient_noise,
+    check_max_tokens,
+    check_metrics,
+    check_own_weights,
+    check_samples,
+    warn_of_forwards,
+)
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import as_streams, describe, skipping_of
+from mixer.policies import Policy
+from mixer.schedules import Schedule, as_schedule
+from mixer.trainer.best_metric import check_best_metric
+from mixer.trainer.callback import MixingCallback
+from mixer.trainer.checkpointing.checkpoint import read_state
+from mixer.trainer.checkpointing.progress import Progress
+from mixer.trainer.checkpointing.resume import ResumingMixin
+from mixer.trainer.checkpointing.unsaved import not_saved
+from mixer.trainer.conflict import check_conflict, with_conflict
+from mixer.trainer.engine_checks import Asked, check_engine
+from mixer.trainer.evaluating import EvaluatingMixin
+from mixer.trainer.method import Method
+from mixer.trainer.mixable import check_compute_loss, check_create_optimizer, check_mixable, check_order
+from mixer.trainer.observers.comparing import ComparingMixin, compared_in
+from mixer.trainer.observers.gradient_options import Probing
+from mixer.trainer.one_pass import check_budget
+from mixer.trainer.other_ranks import made_among_others
+from mixer.trainer.preparing import PreparingMixin
+from mixer.trainer.search import SearchingMixin
+from mixer.trainer.step import NonFinite, UpdateMixin
+from mixer.trainer.training_checks import check_arguments
+from mixer.trainer.trl_steps import TRLStepsMixin
+from mixer.utils.shortened import shortened
+
+logger = logging.get_logger(__name__)
+
+# Of more streams the Trainer's history, which it writes anew into every checkpoint, keeps what is of the mixture alone.
+MOST_STREAMS_IN_HISTORY = 256
+
+
+class MixingMixin(
+    PreparingMixin,
+    TRLStepsMixin,
+    EvaluatingMixin,
+    SearchingMixin,
+    ComparingMixin,
+    ResumingMixin,
+):
+    """Makes a Trainer, or a subclass of it, train on a mixture of streams.
+
+    `class MyTrainer(MixingMixin, SomeTrainer)` is all it takes. With one data set it trains as the Trainer does.
+    Trainers that make their batches themselves are refused; of TRL's, those of SFT, DPO and rewards go.
+
+    Args:
+        model: As for the Trainer.
+        args: As for the Trainer. `gradient_accumulation_steps` multiplies the default batch size; an update is
+            always one optimizer step.
+        data_collator: As for the Trainer.
+        train_dataset: A mapping of names to data sets (or a `DatasetDict`), a list of `Stream`, or one data set.
+        *positional: Further arguments of the Trainer class.
+        mixing: What decides the weights: a policy, its name, weights by name or in order, or `f(step, weights) ->
+            weights`. `None` takes the streams' own weights, and without any mixes in proportion to size.
+        batch_size: What decides the samples of an update over all ranks: a number, a schedule, its name, or `f(step,
+            batch_size) -> batch_size`. `None` takes `per_device_train_batch_size` × `gradient_accumulation_steps` ×
+            ranks. Micro-batches hold at most `per_device_train_batch_size` samples, however large it is.
+        budget: How much to train in all, in epochs, samples, tokens or steps, in place of `num_train_epochs`;
+            `max_steps` ends a run all the same. `None` takes those two as the Trainer does.
+        epoch_size: Samples of an epoch of the mixture; `None` takes those of all streams together.
+        groupings: Groups of streams with weights and caps of their own.
+        drawing: `"exact"` gives every stream its share to the sample, `"multinomial"` draws the counts at random.
+        max_tokens_per_micro_batch: Most tokens of a micro-batch, padding included, in place of
+            `per_device_train_batch_size` samples. Best together with `train_sampling_strategy="group_by_length"`, which
+            puts an update's samples of similar length into the same micro-batch.
+        probe: How the streams' gradients are measured, for a policy or schedule that needs them, or for the ledger.
+        reference_model: A trained model, for a policy that goes by how much more the trained one loses on its samples
+            (`"excess_loss"`). It is run in evaluation mode on every micro-batch and never changed.
+        methods: What takes part in updates beside the samples' own loss: terms that are added to it, say, or a rule for
+            the gradient; see `mixer.trainer.method.Method`. Replay buffers among the streams need not be given.
+        conflict: What becomes of streams' gradients that are at odds: `None` adds them up as they are; `"pcgrad"`,
+            `"cagrad"`, `"mgda"`, `"nash-mtl"` or `"upgrad"`, or an aggregator of the package torchjd, weighs them; see
+            `GradientAggregation`, which can be given too. Holds one more gradient for each stream but one.
+        nonfinite: What to do when a stream's loss is not finite: `"warn"` and go on as the Trainer does, `"skip"`
+            the optimizer step, or `"raise"`.
+        on_sample_error: What to do when a sample cannot be loaded (its data set, or a stream's `preprocess`, raises or
+            gives `None`): `"raise"` ends the run on all ranks, with stream, index and rank; `"skip"` leaves the sample
+            out of its update, logs and counts it. A `Stream` can say otherwise.
+        max_skipped_share: Once more than this share of a stream's samples are skipped, and at least ten of them, the
+            run ends all the same.
+        allow_inexact: Whether to resume although the continuation is not the one that the uninterrupted run would have
+            had: with a stream more or less, another policy or `conflict`, data that changed. Else it is refused.
+        handle_signals: Whether `train` saves a checkpoint and ends after the update in progress at a SIGTERM, SIGINT
+            or SIGUSR1 that nobody else handles, on all ranks, wherever it came. The handlers are there only while it
+            runs, in the main thread.
+        compute_metrics: As for the Trainer; or one function for each evaluation set, by its name.
+        eval_weights: Weights of the evaluation sets in `eval_loss`, by name; `None` takes the plain mean.
+        **kwargs: Further arguments of the Trainer class.
+
+    Raises:
+        ValueError: If streams, weights, batch size or training arguments do not fit together; the message says how
+            they would.
+        TypeError: If something is of the wrong kind, or a class below makes its batches itself.
+
+    Example:
+        >>> trainer = MixingTrainer(  # doctest: +SKIP
+        ...     model=model, args=args, train_dataset={"math": math, "code": code}, mixing={"math": 2, "code": 1}
+        ... )
+    """
+
+    recipe_text: str | None = None  # of the recipe that it was built by, for trackers
+    _entries: Mapping[str, float] = {}  # what the log entry that is made at present tells of the mixture
+
+    @made_among_others
+    def __init__(
+        self,
+        model: Any = None,
+        args: TrainingArguments | None = None,
+        data_collator: Any = None,
+        train_dataset: Any = None,
+        *positional: Any,
+        mixing: Policy | str | Mapping[str, float] | Sequence[float] | Callable[..., Any] | None = None,
+        batch_size: Schedule | str | int | Callable[[int, int], int] | None = None,
+        budget: Budget | None = None,
+        epoch_size: int | None = None,
+        groupings: Sequence[Grouping] = (),
+        drawing: Drawing = "exact",
+        max_tokens_per_micro_batch: int | None = None,
+        probe: Probing | None = None,
+        reference_model: nn.Module | None = None,
+        methods: Sequence[Method] = (),
+        conflict: Any = None,
+        nonfinite: NonFinite = "warn",
+        on_sample_error: OnSampleError = "raise",
+        max_skipped_share: float = 0.1,
+        allow_inexact: bool = False,
+        handle_signals: bool = True,
+        compute_metrics: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
+        eval_weights: Mapping[str, float] | None = None,
+        **kwargs: Any,
+    ):
+        if nonfinite not in ("warn", "skip", "raise"):
+            raise ValueError(f"nonfinite must be 'warn', 'skip' or 'raise', got {nonfinite!r}.")
+        check_max_tokens(max_tokens_per_micro_batch)
+        check_mixable(type(self), UpdateMixin)
+        check_compute_loss(type(self))
+        check_create_optimizer(type(self))
+        knows_names = check_order(type(self), UpdateMixin, args, positional)
+        self.streams: list[Stream] = [] if train_dataset is None else as_streams(train_dataset)
+        length = epoch_size
+        if length is None and budget is not None and not any(stream.num_samples for stream in self.streams):
+            length = budget.samples or 1  # else the Trainer asks for max_steps; how long an epoch is, the clock says
+        if isinstance(compute_metrics, Mapping):
+            self._metrics_by_set = compute_metrics
+        elif compute_metrics is not None:
+            kwargs["compute_metrics"] = compute_metrics
+        stand_in = self._stand_for_streams(length)
+        if positional or not knows_names:
+            super().__init__(model, args, data_collator, stand_in, *positional, **kwargs)
+        else:  # other trainers have them in another order
+            super().__init__(model=model, args=args, data_collator=data_collator, train_dataset=stand_in, **kwargs)
+        self._take_stand_in_back()
+        if self._metrics_by_set is not None:
+            check_metrics(self._metrics_by_set, self.eval_dataset)
+        check_eval_weights(eval_weights, self.eval_dataset)
+        self._policy = resolve_policy(mixing, self.streams)
+        schedule = as_schedule(batch_size)
+        self._mixture = MixtureOptions(
+            schedule, budget, epoch_size, tuple(groupings), drawing, self._data_seed, eval_weights
+        )
+        self._nonfinite = nonfinite
+        self._skipping = skipping_of(self.streams, on_sample_error, max_skipped_share)
+        self._max_tokens = max_tokens_per_micro_batch
+        self._allow_inexact, self._handles_signals = allow_inexact, handle_signals
+        self.ledger = Ledger(Path(str(self.args.output_dir)) / "ledger", is_writer=self.is_world_process_zero())
+        if self.streams:
+            self._check_options()
+            self._take_forms()
+            self._take_reference(reference_model)
+            planner, clock, size = self._new_parts(None)
+            check_samples(self._policy, len(self.streams), size.value)
+            self._run_probe = self._new_probe(probe, size)
+            self._mixing = Mixing(planner, self._policy, clock, size)
+            check_own_weights(self._policy, describe(self.streams), self._mixing.weights)
+            self._agreement = Agreement(self.args.world_size, self.args.ddp_timeout_delta)
+            self._recorder = self._new_recorder(self._mixing)
+            self._attach_methods(with_conflict(methods, conflict))
+            check_conflict(self, schedule, self._methods)
+            self._check_engine()
+            if self._wants_one_stream_each or self._mixing.weighs_losses:
+                warn_of_forwards(len(self.streams), size.value, self.args)
+            handler = self.callback_handler
+            take_bars(handler.callbacks, lambda: self.mixing)
+            self._reporting = Reporting(self, self._settle_ledger)
+            self._reporting.hook()
+            handler.callbacks.insert(
+                0,
+                MixingCallback(
+                    self._take_up_progress,
+                    self._close_update,
+                    self._show_place,
+                    lambda: self.mixing,
+                    self._take_stop_back,
+                    lambda: handler.callbacks,
+                ),
+            )
+
+    # ---- Setting up a run ----
+
+    def _check_options(self) -> None:
+        schedule = self._mixture.schedule
+        check_arguments(self, self.streams, schedule, self._max_tokens)
+        check_budget(self.args, resolve_budget(self.args, self._mixture.budget))
+        check_mixture(self._policy, self.streams, self.args, self._mixture, self.eval_dataset, self.lr_scheduler)
+        check_gradient_noise(self, schedule)
+        check_evaluation_names(self.eval_dataset)
+        check_best_metric(self)
+        check_conflict(self, schedule, self._methods)
+
+    def _check_engine(self) -> None:
+        schedule, budget = self._mixture.schedule, resolve_budget(self.args, self._mixture.budget)
+        check_engine(
+            self,
+            Asked(
+                policy=self._policy,
+                schedule=schedule,
+                methods=self._methods,
+                streams=self.streams,
+                probes=self._run_probe is not None,
+                skips=self._nonfinite == "skip",
+                has_heads=len(set(self._tasks)) > 1,
+                is_cut_by_tokens=self._max_tokens is not None,
+                counts_steps=schedule.is_constant and budget.is_in_steps,
+            ),
+        )
+
+    def _new_parts(self, saved_batch_size: int | None) -> tuple[Planner, Clock, BatchSize]:
+        return assemble(self.args, self.streams, self._mixture, saved_batch_size)
+
+    def _new_recorder(self, mixing: Mixing) -> Recorder:
+        reads_at_once = self.args.device.type == "cpu" or "loss" in self._policy.needs | self._mixture.schedule.needs
+        return Recorder(mixing, self.ledger, reads_at_once)
+
+    def _begin_run(self, resume_from: str | None) -> None:
+        mixing, progress = self.mixing, None
+        self._take_seed()
+        # What a rank found out of its first samples holds for all.
+        self._wants_one_stream_each = bool(self._agreement.most(int(self._wants_one_stream_each)))
+        if resume_from is None:
+            mixing.restart(*self._new_parts(None))
+        else:
+            self._load_methods(resume_from)
+            progress = self._resume(mixing, resume_from)
+        resume_step = None if progress is None else mixing.clock.step
+        description = {
+            "streams": list(mixing.names),
+            "policy": self._policy.name,
+            "batch_size": self._mixture.schedule.name,
+            "run": self.describe_run(),
+        }
+        self._agreement.together(partial(self._begin_progress, progress))
+        self._agreement.together(partial(self._begin_ledger, resume_step, description))
+        self._recorder = self._new_recorder(mixing)
+        self._load_log_state({} if progress is None else progress.methods)
+        self._conventions, self._finished, self._policy_error, self._method_error = {}, None, None, None
+        self._step_told_broken, self._num_told_broken = -1, 0
+        self._rows_from = None if resume_from is None else Path(resume_from)
+        self._detach_tracker()
+        self._reporting.hook()  # callbacks may have been added
+
+    def _take_seed(self) -> None:
+        """Goes by the seed that the arguments have now: it may be another one than at construction."""
+        self._mixture = replace(self._mixture, seed=self._data_seed)
+        if self._run_probe is not None:
+            self._run_probe.seed = self.args.seed
+
+    def _resume(self, mixing: Mixing, checkpoint: str) -> Progress:
+        state, manual, manual_size = read_state(Path(checkpoint)), mixing.manual_weights, mixing.manual_batch_size
+        try:
+            check_format(state)
+            batch_size, progress = int(state["clock"]["initial_batch_size"]), Progress.from_state(state["progress"])
+            mixing.restart(*self._new_parts(batch_size))
+            try:
+                self._check_method_settings(state)
+                mixing.load_state_dict(state)
+            except ValueError as error:
+                if not self._allow_inexact:
+                    raise ValueError(f"{_sentence(error)} To go on all the same, set allow_inexact=True") from None
+                logger.warning("Resumed inexactly: %s", _sentence(error))
+                mixing.restart(*self._new_parts(batch_size))
+                mixing.load_state_dict(state, allow_inexact=True)
+                progress = replace(progress, recorder={}, methods={})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"Cannot resume the mixture from {checkpoint}: its state lacks {error}.") from None
+        except ValueError as error:
+            raise ValueError(f"Cannot resume the mixture from {checkpoint}: {_sentence(error)}") from None
+        if manual is not None:  # set on purpose before this run, over what was saved
+            mixing.set_weights(manual)
+        if manual_size is not None:
+            mixing.set_batch_size(manual_size)
+        return progress
+
+    def describe_run(self) -> dict[str, Any]:
+        """Describes the mixture of the run as plain data; see `mixer.ledger.description`.
+
+        Returns:
+            What stands in `ledger.json` under `run`.
+        """
+        methods = [method.name for method in self._methods]
+        return describe_run(self.streams, self.mixing, self._mixture, self.args.world_size, methods)
+
+    # ---- The loop ----
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Trains on the mixture; see `Trainer.train`."""
+        try:
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+        except BaseException as error:
+            if self._mixing is not None and self.is_in_train:  # keep what was recorded
+                self._end_ledger(error)
+                self.is_in_train = False
+            raise
+        finally:
+            self._detach_tracker()
+            if self._loader is not None:
+                self._loader.stop()
+
+    def _end_ledger(self, error: BaseException) -> None:
+        # A device that failed gives back no losses any more, and a disk may be full.
+        with contextlib.suppress(RuntimeError, OSError):
+            self._recorder.settle()
+        with contextlib.suppress(OSError):
+            self.ledger.flush()
+        with contextlib.suppress(OSError):
+            self.ledger.end("stopped", shortened(f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")))
+
+    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
+        if self._mixing is not None:
+            self._begin_run(kwargs.get("resume_from_checkpoint"))
+            self._is_beginning = True
+        with self._arguments_held(**({"eval_on_start": False} if self._progress else {})):  # it was, when it started
+            result = super()._inner_training_loop(*args, **kwargs)
+        self._raise_method_error()
+        if self._policy_error is not None:  # what it would have decided rules no update any more
+            logger.warning("The policy failed after the last update: %r", self._policy_error)
+        self._recorder.settle()
+        if self._stopped_by is None:  # else the run that goes on would have rows that none of its own logs gave
+            self.note_memories()
+        self._agreement.together(self._seal_ledger)
+        return result
+
+    def _seal_ledger(self) -> None:
+        try:
+            self.ledger.finish()
+        except OSError as error:
+            raise not_saved("The end of the ledger", error, Path(str(self.args.output_dir))) from error
+        if self._stopped_by is None:
+            self.ledger.end("finished")
+            self._note_end()
+        else:
+            self.ledger.end("stopped", self._stopped_by.name)
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """Saves no state that lacks a decision: ends all ranks if a policy failed on one of them before."""
+        if self._mixing is not None and self.state.global_step < self.state.max_steps:
+            error = self._policy_error
+            if self._agreement.most(int(error is not None)):
+                self._agreement.raise_on_all(error)
+        super()._save_checkpoint(*args, **kwargs)
+
+    def _settle_ledger(self) -> None:
+        self._recorder.settle()
+        self.ledger.flush()
+
+    def _close_update(self) -> None:
+        update = self._finished
+        if update is None:
+            raise self._refused_step()
+        self._finished = None
+        self._close_methods()
+        losses = np.full(len(self.streams), np.nan)
+        if "loss" in self._policy.needs:
+            losses = np.where(np.isfinite(update.losses), update.losses, np.nan)
+        observed = self._observed_by_policy(update)  # ranks talk to each other in it: no error is put off
+        compared = compared_in(observed)
+        try:
+            self.mixing.observe(
+                update.plan,
+                losses,
+                update.contents.tokens,
+                gradients=update.gradients,
+                skipped=update.contents.skipped,
+                **self._observed_by_schedule(update),
+                **observed,
+            )
+        except Exception as error:
+            # Raised on all ranks when they confirm the next update: raised here, it would leave the others waiting.
+            self._policy_error = error
+        self._recorder.record(update, compared, self._gradient_norm, observed.get("update_norm", math.nan))
+        if self._learning_rate is not None:
+            self._learning_rate.moved()
+            self._set_learning_rate()
+
+    # ---- Logs, evaluation, checkpoints ----
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """Has the loop's log entry tell of the streams before any override of `log` gets it."""
+        log, own = self.log, vars(self).get("log")
+
+        def tell(logs: dict[str, float], start_time: float | None = None) -> None:
+            if "loss" in logs and not self._entries:
+                self._entries = self._recorder.log_entries() | self._method_entries()
+                logs.update(self._entries)
+            log(logs, start_time)
+
+        self.log = tell  # type: ignore[method-assign]  # the Trainer shows what it logs to nobody else before
+        try:
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+        finally:
+            self._entries = {}
+            del self.log
+            if own is not None:
+                self.log = own  # type: ignore[method-assign]
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Logs, with what the streams did where it is the loop's own entry; see `Trainer.log`.
+
+        Callbacks and trackers get all of it. `state.log_history` leaves out the entries of single streams where there
+        are more than 256 of them: the ledger has those.
+        """
+        entries = {entry: value for entry, value in self._entries.items() if entry in logs}
+        if self._mixing is not None:
+            self._reporting.note(entries)
+        place = len(self.state.log_history)
+        super().log(logs, start_time if start_time is None or self._mixing is None else self._start_time)
+        if len(self.streams) > MOST_STREAMS_IN_HISTORY:
+            names, history = frozenset(self.mixing.names), self.state.log_history
+            of_streams = {entry for entry in entries if entry.partition("/")[2] in names}
+            history[place] = {entry: value for entry, value in history[place].items() if entry not in of_streams}
+
+    def evaluate(
+        self,
+        eval_dataset: Dataset[Any] | dict[str, Dataset[Any]] | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **options: Any,
+    ) -> dict[str, float]:
+        """Evaluates, and averages over several evaluation sets; see `Trainer.evaluate`.
+
+        Over a dict it also gives `eval_loss`, the mean of the sets' losses (by `eval_weights` where they are given,
+        which have to name all of these sets), and `eval_worst_loss`.
+        """
+        metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **options)
+        sets = self.eval_dataset if eval_dataset is None else eval_dataset
+        if self._mixing is None or not isinstance(sets, dict):
+            return metrics
+        by_set = metrics_by_set(metrics, metric_key_prefix, sets)
+        keys = {name: f"{metric_key_prefix}_{name}_loss" for name in sets}
+        losses = {name: metrics[key] for name, key in keys.items() if key in metrics}
+        if losses:
+            mean, worst = mean_loss(losses, self._mixture.eval_weights), worst_loss(losses)
+            summary = {f"{metric_key_prefix}_loss": mean, f"{metric_key_prefix}_worst_loss": worst}
+            self.log(dict(summary))
+            metrics.update(summary)
+            # Callbacks, early stopping among them, saw the sets one by one; these figures they would not see.
+            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, summary)
+        if self.is_in_train:
+            self.mixing.observe_evaluation(losses)
+            self.ledger.record_evaluation(self.state.global_step, losses, by_set)
+        return metrics
+
+
+class MixingTrainer(MixingMixin, Trainer):
+    """The Trainer on a mixture of streams; see `MixingMixin`."""
+
+
+def _sentence(error: Exception) -> str:
+    return f"{str(error).rstrip('.')}."

@@ -1,0 +1,1 @@
+"""How buffers are filled while a run trains."""

@@ -1,0 +1,145 @@
+"""What a model makes of samples just before its head: for rules that cover its feature space."""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from transformers import Trainer, default_data_collator
+
+from mixer.distributed.shards import shards_of
+from mixer.models.aside import evaluating
+from mixer.utils.arrays import Float32Array
+
+Collator = Callable[[list[Any]], Any]
+
+
+def extract_features(
+    trainer_or_model: Trainer | nn.Module,
+    dataset: Any,
+    collator: Collator | None = None,
+    batch_size: int = 64,
+    layer: str | None = None,
+) -> Float32Array:
+    """Computes a vector of features for each sample of a data set, for `buffer.remember(..., features=...)`.
+
+    They are the input of the model's head, as in iCaRL (Rebuffi et al. 2017, arXiv:1611.07725), or what a named module
+    gives. Of features for each token the mean is taken over those that the attention mask leaves. The model runs as in
+    evaluation. On several ranks all have to make the same call; each does its part of the samples, and all get all.
+
+    Args:
+        trainer_or_model: A trainer, or a model.
+        dataset: A map-style data set.
+        collator: Makes a batch of a list of samples; `None` takes the trainer's, or that which stacks tensors.
+        batch_size: Number of samples in a forward.
+        layer: Name of the module whose output is taken, as in `model.named_modules()`; `None` takes the input of the
+            last linear layer.
+
+    Returns:
+        float32 `[num_samples, num_features]`.
+
+    Raises:
+        ValueError: If there is no such module, no linear layer, or no sample, if the module gives no features for
+            each sample, or if the weights are in shards.
+
+    Example:
+        >>> class Classifier(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.body, self.head = nn.Linear(4, 3), nn.Linear(3, 2)
+        ...     def forward(self, x):
+        ...         return {"logits": self.head(self.body(x).relu())}
+        >>> extract_features(Classifier(), [{"x": torch.randn(4)} for _ in range(5)]).shape
+        (5, 3)
+    """
+    if not len(dataset):
+        raise ValueError("extract_features: the data set has no samples, so there are no features of any.")
+    model, collator = _parts(trainer_or_model, collator)
+    sharded = shards_of(model)
+    if sharded is not None:
+        raise ValueError(
+            f"extract_features: each rank runs the model on a part of its own, but {sharded} has its weights in "
+            "shards. Take the features before training begins, or train with DDP."
+        )
+    rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    own = range(min(rank, len(dataset) - 1), len(dataset), world_size)  # a rank without a part computes one for nothing
+    features = _features(model, _batches(dataset, own, collator, batch_size), layer)
+    if world_size == 1:
+        return features
+    parts: list[Any] = [None] * world_size
+    dist.all_gather_object(parts, features)
+    whole = np.empty((len(dataset), features.shape[1]), dtype=np.float32)
+    for other, part in enumerate(parts[: len(dataset)]):
+        whole[other::world_size] = part
+    return whole
+
+
+def _parts(trainer_or_model: Trainer | nn.Module, collator: Collator | None) -> tuple[nn.Module, Collator]:
+    if isinstance(trainer_or_model, Trainer):
+        trainer = trainer_or_model
+        model: nn.Module = trainer.accelerator.unwrap_model(trainer.model)
+        return model, collator or trainer._get_collator_with_removed_columns(trainer.data_collator)
+    return trainer_or_model, collator or default_data_collator
+
+
+def _batches(dataset: Any, indices: Sequence[int], collator: Collator, batch_size: int) -> Iterator[Any]:
+    for first in range(0, len(indices), batch_size):
+        yield collator([dataset[index] for index in indices[first : first + batch_size]])
+
+
+def _features(model: nn.Module, batches: Iterator[Any], layer: str | None) -> Float32Array:
+    device, known = next(model.parameters()).device, inspect.signature(model.forward).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+    found: list[Tensor] = []
+    with evaluating(model), _captured(model, layer) as captured:
+        for batch in batches:
+            inputs = {name: value for name, value in batch.items() if takes_all or name in known}
+            inputs = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
+            captured.clear()
+            model(**inputs)
+            found.append(_of_samples(captured, batch, layer))
+    features: Float32Array = torch.cat(found).numpy()
+    return features
+
+
+@contextmanager
+def _captured(model: nn.Module, layer: str | None) -> Iterator[list[Any]]:
+    captured: list[Any] = []
+    if layer is None:
+        linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+        if not linear:
+            raise ValueError("extract_features: the model has no linear layer; say by layer= whose output is taken.")
+        handle = linear[-1].register_forward_pre_hook(lambda module, args: captured.append(args[0]))
+    else:
+        modules = dict(model.named_modules())
+        if layer not in modules:
+            raise ValueError(f"extract_features: there is no module {layer!r}; the last ones are {list(modules)[-8:]}.")
+        handle = modules[layer].register_forward_hook(lambda module, args, output: captured.append(output))
+    try:
+        yield captured
+    finally:
+        handle.remove()
+
+
+def _of_samples(captured: list[Any], batch: Any, layer: str | None) -> Tensor:
+    values = captured[-1] if captured else None
+    if values is not None and not isinstance(values, Tensor):
+        values = values[0]  # transformers' outputs begin with the hidden state
+    num_samples = next(len(value) for value in batch.values() if isinstance(value, Tensor))
+    if not isinstance(values, Tensor) or values.dim() < 2 or len(values) != num_samples:
+        what = "nothing" if not isinstance(values, Tensor) else f"a tensor of shape {list(values.shape)}"
+        raise ValueError(
+            f"extract_features: {'the last linear layer' if layer is None else repr(layer)} gave {what} for a batch of "
+            f"{num_samples} samples, which is no vector for each. Name another module by layer=."
+        )
+    values, mask = values.float(), batch.get("attention_mask")
+    if values.dim() != 3:
+        return values.flatten(1).cpu()
+    if not isinstance(mask, Tensor) or mask.shape != values.shape[:2]:
+        return values.mean(dim=1).cpu()
+    weights = mask.to(values).unsqueeze(-1)
+    return ((values * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)).cpu()

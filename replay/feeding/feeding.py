@@ -1,0 +1,363 @@
+"""How a buffer is filled as a run goes on: after each update with the samples that were trained on."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers.utils import logging
+
+from mixer.distributed.output_folder import check_shared
+from mixer.loading.step import Update
+from mixer.trainer.method import Method, Run, Trained
+from mixer.utils.arrays import FloatArray, Int64Array
+from replay.feeding.gradient_scores import GradientScores
+from replay.feeding.same_form import check_same_form
+from replay.memory.drawing import BufferDrawer
+from replay.memory.held_classes import HeldClasses
+from replay.memory.kept_rows import KeptRows
+from replay.memory.sources import Sources, addresses
+from replay.retrieval import MIR, Retrieval
+from replay.selection import Offers, Selection
+from replay.shared.offered import Facts, Offered
+from replay.storage import Row, Storage
+
+logger = logging.get_logger(__name__)
+
+_NOTHING: Int64Array = np.zeros(0, dtype=np.int64)
+_UNSEEN = "Give OnDisk a folder that all ranks of a node see."
+_CROWDED = "Give OnDisk a folder on each node's own disk."
+
+
+class Fed(Protocol):
+    """What feeding has to know of its buffer."""
+
+    selection: Selection
+    retrieval: Retrieval
+    storage: Storage
+    sources: Sources
+    key: int | None
+    capacity: int
+    is_online: bool
+    is_writer: bool
+    label_column: str | None
+    stream_names: tuple[str, ...] | None
+    num_offered: int
+    num_gathered_bytes: int
+
+    def __len__(self) -> int: ...
+
+    def addresses(self, slots: Int64Array) -> Int64Array:
+        """Says where the samples in some slots are read."""
+
+    @property
+    def entries(self) -> Mapping[str, NDArray[Any]]:
+        """What is known of the entries."""
+
+    @property
+    def num_samples_by_source(self) -> dict[str, int]:
+        """Number of entries of each source."""
+
+    def read_labels(self, where: Int64Array) -> Int64Array | None:
+        """Reads classes off a column."""
+
+    def offer(
+        self,
+        offers: Offers,
+        addresses_of: Callable[[Int64Array], Int64Array],
+        make_rows: Callable[[Int64Array], list[Row]] | None = None,
+    ) -> Int64Array:
+        """Offers samples."""
+
+    def save(self, folder: Path | str) -> None:
+        """Writes the buffer."""
+
+    def load(self, folder: Path | str) -> None:
+        """Takes up a saved buffer."""
+
+
+class BufferFeeding(Method):
+    """Offers what was trained on to a buffer, on every rank alike.
+
+    References, tasks and labels from a column are known on every rank. What is not (labels of other data sets, losses,
+    contents of iterable streams, payloads) goes through a collective after the backward, of the samples that need it
+    only.
+
+    Args:
+        buffer: The buffer.
+        stream_name: The name of its stream.
+    """
+
+    def __init__(self, buffer: Fed, stream_name: str):
+        self._buffer, self._stream_name = buffer, stream_name
+        self.scorer: GradientScores | None = None
+        self._classes = HeldClasses()
+
+    @property
+    def name(self) -> str:
+        """The name of the buffer's stream."""
+        return self._stream_name
+
+    @property
+    def buffer(self) -> Fed:
+        """The buffer."""
+        return self._buffer
+
+    def attach(self, run: Run) -> None:
+        """Finds the streams that are remembered; see `Method.attach`."""
+        buffer = self._buffer
+        self._run, buffer.is_writer = run, run.is_writer
+        self._memory_id = run.stream_id(self._stream_name, "ReplayBuffer")
+        own = [stream.name for stream in run.streams if stream.dataset is buffer]
+        if len(own) > 1:
+            raise ValueError(f"The streams {own} are the same buffer; give each a buffer of its own.")
+        self._check_folder()
+        names = buffer.stream_names
+        if names is None:
+            names = tuple(stream.name for stream in run.streams if not stream.is_memory)
+        self._fed = [run.stream_id(name, f"Stream {self._stream_name!r}: streams") for name in names]
+        self._source_ids = np.full(len(run.streams), -1, dtype=np.int64)
+        for stream_id in self._fed:
+            stream = run.streams[stream_id]
+            if stream.is_memory:
+                raise ValueError(
+                    f"Stream {self._stream_name!r}: streams names {stream.name!r}, which is a buffer itself."
+                )
+            self._check_iterable(stream.name, stream.is_iterable)
+        if buffer.is_online:
+            check_same_form(run.streams[self._memory_id], [run.streams[stream_id] for stream_id in self._fed])
+        self.find_sources()
+        self._find_labels()
+        self.kept = KeptRows(run, self._fed, buffer.storage.keeps_contents)
+        self.needs_samples = self.kept.has_iterables
+        self.one_stream_each = isinstance(buffer.retrieval, MIR)
+        if "gradient" in buffer.selection.needs and buffer.is_online:
+            num_compared = getattr(buffer.selection, "num_compared", 10)
+            self.scorer = GradientScores(run, buffer, self._memory_id, num_compared, self.kept.rows_of_iterables)
+        self.takes_gradients = self.one_stream_each or self.scorer is not None
+
+    def prepare(self, model: nn.Module) -> None:
+        """Refuses a model that retrieval or selection cannot look at; see `Method.prepare`."""
+        self._check_skipped()
+        if isinstance(self._buffer.retrieval, MIR):
+            self._buffer.retrieval.check(model, self._run.world_size)
+        if self.scorer is not None:
+            self.scorer.prepare(model)
+
+    def retrieve(self, update: Update) -> bool:
+        """Replaces the draw, where retrieval looks at the model; see `Method.retrieve`."""
+        retrieval = self._buffer.retrieval
+        if not isinstance(retrieval, MIR):
+            return False
+        return retrieval.redraw(self._run, update, self._memory_id, len(self._buffer))
+
+    def find_sources(self) -> None:
+        """Tells the buffer the data sets that it refers to, and notes their ids, which a saved buffer brings along."""
+        for stream_id in self._fed:
+            stream, sources = self._run.streams[stream_id], self._buffer.sources
+            if stream.is_iterable:
+                self._source_ids[stream_id] = sources.add_unreadable(stream.name)
+            else:
+                is_read = not self._buffer.storage.keeps_contents
+                self._source_ids[stream_id] = sources.add(stream.name, stream.dataset, is_read)
+
+    def _check_folder(self) -> None:
+        """Refuses two buffers, or two nodes, in one folder: each would write over what the other has there."""
+        folder = self._buffer.storage.working_folder
+        buffers = {stream.name: getattr(stream.dataset, "storage", None) for stream in self._run.streams}
+        folders = {name: storage.working_folder for name, storage in buffers.items() if isinstance(storage, Storage)}
+        shared = [name for name, own in folders.items() if folder and own and own.resolve() == folder.resolve()]
+        if len(shared) > 1:
+            raise ValueError(
+                f"The buffers {shared} have the same folder, {folder}: give each OnDisk a folder of its own."
+            )
+        if folder is not None:
+            check_shared(folder, self._run.is_writer, self._run.agreement, _UNSEEN, _CROWDED)
+
+    def _find_labels(self) -> None:
+        """Finds out what the ranks have to tell each other; the same on all of them."""
+        buffer = self._buffer
+        needs = buffer.selection.needs if buffer.is_online else frozenset()
+        self._labels_are_in_columns = False
+        fed = [self._run.streams[stream_id] for stream_id in self._fed]
+        iterable = [stream.name for stream in fed if stream.is_iterable]
+        if "label" in needs and iterable and buffer.label_column is not None:
+            raise ValueError(
+                f"Stream {self.name!r}: label_column={buffer.label_column!r} cannot be read of the iterable streams "
+                f"{iterable}. Leave it out to take the labels that are trained on, or those streams, by streams=[...]."
+            )
+        if "label" in needs and not iterable:
+            firsts = [addresses(int(self._source_ids[stream_id]), np.zeros(1, np.int64)) for stream_id in self._fed]
+            self._labels_are_in_columns = buffer.read_labels(np.concatenate(firsts)) is not None
+        self._follows_losses = buffer.is_online and buffer.selection.follows_losses
+        self._asked = tuple(sorted(needs & ({"loss"} if self._labels_are_in_columns else {"loss", "label"})))
+
+    def _check_skipped(self) -> None:
+        """Refuses to remember something of each sample where samples may be skipped: of those there is nothing."""
+        streams = self._run.streams
+        skipped = [streams[stream_id].name for stream_id in self._fed if stream_id in self._run.skipped]
+        asks = self._asked or self.scorer is not None or self._follows_losses or isinstance(self._buffer.retrieval, MIR)
+        if skipped and self._buffer.is_online and (asks or self.kept.are_any):
+            raise ValueError(
+                f"Stream {self.name!r}: samples of {skipped} are skipped where they cannot be loaded "
+                "(on_sample_error='skip'), and this buffer keeps something of each sample, or goes by its label, loss "
+                "or gradient. Give those streams on_sample_error='raise', or the buffer references alone and a "
+                "selection that asks nothing of them, such as 'Reservoir'."
+            )
+
+    def _check_iterable(self, name: str, is_iterable: bool) -> None:
+        if is_iterable and self._buffer.is_online and not self._buffer.storage.keeps_contents:
+            raise ValueError(
+                f"Stream {self._stream_name!r}: rows of the iterable stream {name!r} cannot be referred to. Keep their "
+                "contents: storage=InMemory() or OnDisk(folder)."
+            )
+
+    @property
+    def asks(self) -> bool:
+        """Whether the ranks have to tell each other something of the samples."""
+        return bool(self._asked) or self.scorer is not None
+
+    # ---- An update ----
+
+    def begin_update(self, model: nn.Module, update: Update) -> None:
+        """Forgets what was noted of an update that is repeated; see `Method.begin_update`."""
+        self._offered = Offered(update.plan, self._fed if self._buffer.is_online else [])
+        self._facts = Facts(self._asked, self._offered.count)
+        self._replayed = Offered(update.plan, [self._memory_id] if self._follows_losses else [])
+        self._replayed_facts = Facts(("loss",), self._replayed.count)
+        self.kept.begin(self._offered)
+        self._no_classes = "another rank found none"
+
+    def term(self, trained: Trained) -> None:
+        """Notes what is kept of the model's output; adds nothing to the loss."""
+        self.kept.note(trained)
+
+    def end_micro_batch(self, model: nn.Module, trained: Trained, is_last_first: bool) -> None:
+        """Notes losses and labels that only this rank knows; see `Method.end_micro_batch`."""
+        micro = trained.micro
+        for offered, facts in ((self._offered, self._facts), (self._replayed, self._replayed_facts)):
+            numbers = offered.of_micro_batch(micro) if "loss" in facts.names else _NOTHING
+            if (numbers >= 0).any():
+                facts.note("loss", numbers, self._losses(trained))
+        numbers = self._offered.of_micro_batch(micro) if "label" in self._asked else _NOTHING
+        if (numbers >= 0).any():
+            self._note_labels(numbers, micro.inputs.get("labels"))
+
+    def _note_labels(self, numbers: Int64Array, labels: Any) -> None:
+        if not isinstance(labels, Tensor):
+            self._no_classes = "there are no 'labels'"
+        elif labels.shape != numbers.shape or labels.is_floating_point():
+            self._no_classes = f"'labels' are {labels.dtype} of shape {list(labels.shape)}"
+        else:
+            self._facts.note("label", numbers, labels)
+
+    def _losses(self, trained: Trained) -> Tensor:
+        """Gives `[num_rows]`: the mean loss per item of each row."""
+        rows = trained.row_losses
+        if rows is None or len(rows) != len(trained.micro.stream_ids):
+            raise ValueError(
+                f"Stream {self.name!r}: selection={self._buffer.selection.name} goes by the losses of samples, but the "
+                "loss of this model cannot be told apart by row."
+            )
+        return rows / trained.items.to(rows.device).clamp(min=1)
+
+    def close(self, update: Update) -> None:
+        """Offers the update's samples; see `Method.close`."""
+        buffer, offered = self._buffer, self._offered
+        self._refresh_losses()
+        if not offered.count:
+            return
+        known = self._facts.gathered(self._run.agreement) if self._asked else {}
+        labels = self._noted_labels(known) if "label" in self._asked else None
+        if self._labels_are_in_columns:
+            labels = self._read_labels()
+        scores = None if self.scorer is None else self.scorer(update, offered)
+        offers = Offers(
+            offered.count,
+            buffer.num_offered,
+            self._source_ids[offered.stream_ids],
+            labels,
+            known.get("loss"),
+            scores,
+        )
+        buffer.offer(offers, self._addresses, partial(self.kept.make, update) if self.kept.are_any else None)
+        buffer.num_gathered_bytes += self.kept.num_gathered_bytes
+        self.kept.num_gathered_bytes = 0
+
+    def _noted_labels(self, known: Mapping[str, FloatArray]) -> Int64Array:
+        if "label" not in known:
+            raise ValueError(
+                f"Stream {self.name!r}: selection={self._buffer.selection.name} needs the 'label' of each sample, one "
+                f"class as a whole number, and in the batches {self._no_classes}. Name a column of the data sets that "
+                "has it, label_column=..., or take a selection that goes by no class."
+            )
+        return known["label"].astype(np.int64)
+
+    def _read_labels(self) -> Int64Array | None:
+        read = partial(self._buffer.read_labels, self._addresses(np.arange(self._offered.count)))
+        # A rank that cannot read must not leave others waiting for it in what comes after.
+        talks_on = self.scorer is not None or self.kept.are_gathered
+        return self._run.agreement.together(read) if talks_on else read()
+
+    def _refresh_losses(self) -> None:
+        """Tells the selection what the losses of replayed entries were, before any of them makes room."""
+        if self._replayed.count:
+            found = self._replayed_facts.gathered(self._run.agreement)["loss"]
+            ((_, _, positions),) = self._replayed.by_stream(np.arange(self._replayed.count))
+            drawer = self._run.planner().drawers[self._memory_id]
+            assert isinstance(drawer, BufferDrawer), "a buffer draws for its stream"  # noqa: S101
+            self._buffer.selection.update_losses(drawer.slots(positions), found)
+
+    def _addresses(self, numbers: Int64Array) -> Int64Array:
+        where = np.full(len(numbers), -1, dtype=np.int64)
+        drawers = self._run.planner().drawers
+        for stream_id, are_own, positions in self._offered.by_stream(numbers):
+            if not self._run.streams[stream_id].is_iterable:
+                where[are_own] = addresses(int(self._source_ids[stream_id]), drawers[stream_id].references(positions))
+        return where
+
+    # ---- Logs and checkpoints ----
+
+    def contents(self) -> dict[str, int]:
+        """Counts the buffer's entries by source."""
+        return self._buffer.num_samples_by_source
+
+    def classes(self) -> dict[int, int]:
+        """Counts the buffer's entries by class."""
+        return self._classes.count(self._buffer)
+
+    def log_entries(self) -> dict[str, float]:
+        """Gives the buffer's size, and the bytes that ranks sent each other for it."""
+        entries = {f"memory_size/{self.name}": float(len(self._buffer))}
+        if self._buffer.num_gathered_bytes:
+            entries[f"memory_bytes_gathered/{self.name}"] = float(self._buffer.num_gathered_bytes)
+        return entries
+
+    def log_state(self) -> dict[str, Any]:
+        """Gives the classes that were counted so far; see `Method.log_state`."""
+        return {"classes": sorted(self._classes.seen)}
+
+    def load_log_state(self, state: Mapping[str, Any]) -> None:
+        """Takes up the classes that were counted; see `Method.load_log_state`."""
+        self._classes.seen = set(state.get("classes", ()))
+
+    def save(self, folder: Path) -> None:
+        """Writes the buffer; see `Method.save`."""
+        self._buffer.save(folder)
+
+    def load(self, folder: Path, allow_inexact: bool = False) -> None:
+        """Takes up the saved buffer; see `Method.load`."""
+        try:
+            if not folder.is_dir():
+                raise ValueError(f"the buffer is not in the checkpoint, for {folder} is missing")
+            self._buffer.load(folder)
+        except ValueError as error:
+            problem = str(error).rstrip(".")
+            if not allow_inexact:
+                way_out = "To go on with the buffer as it is now, set allow_inexact=True."
+                raise ValueError(f"Stream {self.name!r}: {problem}. {way_out}") from None
+            logger.warning("Stream %r: %s. The run goes on with the buffer as it is.", self.name, problem)
+        self.find_sources()

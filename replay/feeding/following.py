@@ -1,0 +1,60 @@
+"""How a buffer is filled in a loop of one's own: by the plans of its batches."""
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+
+from mixer.distributed.agreement import Agreement
+from mixer.loading.step import Update
+from mixer.mixture.plan import Plan
+from mixer.mixture.planner import Planner
+from mixer.mixture.stream import Stream
+from mixer.trainer.method import Run
+from mixer.trainer.side_runs import SideRuns
+from replay.feeding.feeding import BufferFeeding, Fed
+
+
+def follow(buffer: Fed, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]) -> Callable[[Plan], None]:
+    """Gives what offers a batch's samples to a buffer, by its plan alone: every rank knows that without a collective.
+
+    Args:
+        buffer: The buffer.
+        name: The name of its stream.
+        streams: The streams, in order.
+        planner: Gives what they draw.
+
+    Returns:
+        What is called with the plan of each batch once it was trained on.
+
+    Raises:
+        ValueError: If the buffer has to see samples, losses, or labels that no column holds.
+    """
+    feeding = BufferFeeding(buffer, name)
+    nobody: Any = SimpleNamespace()
+    run = Run(
+        streams=streams,
+        rank=0,
+        world_size=1,
+        is_writer=True,
+        device=torch.device("cpu"),
+        agreement=Agreement(1),
+        planner=planner,
+        runs=cast(SideRuns, nobody),
+    )
+    feeding.attach(run)
+    if buffer.is_online and (feeding.asks or buffer.storage.keeps_contents):
+        what = f"selection={buffer.selection.name} goes by what a batch shows" if feeding.asks else f"{buffer.storage}"
+        raise ValueError(
+            f"Stream {name!r}: {what}, which nobody tells the buffer in a loop of one's own. Take a selection that "
+            "goes by nothing, or by a column of labels, with storage='references'; or set is_online=False and call "
+            "remember(...)."
+        )
+
+    def take_in(plan: Plan) -> None:
+        update = Update(plan, ())
+        feeding.begin_update(torch.nn.Identity(), update)
+        feeding.close(update)
+
+    return take_in

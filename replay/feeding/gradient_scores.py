@@ -1,0 +1,146 @@
+"""How much the gradients of new samples are like those of samples in a buffer."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from mixer.gradients.probe import GradientProbe
+from mixer.loading.step import Update
+from mixer.mixture.drawers import StreamShare
+from mixer.mixture.permutation import Order
+from mixer.trainer.method import Run
+from mixer.utils.arrays import FloatArray, Int64Array
+from replay.shared.offered import Facts, Offered
+from replay.shared.random_numbers import RandomNumbers
+
+_MOST_ROWS = 32  # new samples in one backward: each holds a gradient of a layer of its own
+_PURPOSE = 13  # of the random numbers
+
+
+class Compared(Protocol):
+    """What new samples are compared with."""
+
+    key: int | None
+    num_offered: int
+
+    def __len__(self) -> int: ...
+
+    def addresses(self, slots: Int64Array) -> Int64Array:
+        """Says where the samples in some slots are read."""
+
+
+class GradientScores:
+    """Scores the samples of an update for gradient-based sample selection.
+
+    Aljundi et al. 2019, arXiv:1903.08671, algorithm 2: a sample's score is the largest cosine of its gradient with
+    those of some entries, drawn evenly. They are taken after the optimizer step, with the model as in evaluation. An
+    update costs one more reading, forward and backward of its samples and, on every rank and for each 32 of these, of
+    the entries that they are compared with. Layers that `GradientProbe` does not know are left out.
+
+    Args:
+        run: The run.
+        buffer: The buffer.
+        stream_id: Its stream.
+        num_compared: How many entries a sample is compared with.
+        rows_of: Gives this rank's rows of iterable streams in an update, by the numbers of what is offered.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        buffer: Compared,
+        stream_id: int,
+        num_compared: int,
+        rows_of: Callable[[Update], Iterator[tuple[int, Any]]],
+    ):
+        self._run, self._buffer, self._stream_id = run, buffer, stream_id
+        self._num_compared, self._rows_of = num_compared, rows_of
+        self._probe: GradientProbe | None = None
+
+    def prepare(self, model: nn.Module) -> None:
+        """Refuses a model none of whose gradients can be read.
+
+        Args:
+            model: The model as it is trained.
+
+        Raises:
+            ValueError: If it is such a model.
+        """
+        num_streams = _MOST_ROWS + self._num_compared
+        self._probe = GradientProbe(self._run.runs.model, num_streams, "exact", variance=False, world_size=1)
+
+    def __call__(self, update: Update, offered: Offered) -> FloatArray:
+        """Scores what an update offers; all ranks have to call it.
+
+        Args:
+            update: This rank's part of the update.
+            offered: The samples.
+
+        Returns:
+            `[count]`: in [-1, 1]; NaN where there is no entry, or a gradient is 0.
+
+        Raises:
+            RemoteError: If another rank failed; one that failed itself raises that error.
+        """
+        slots, agreement = self._compared_slots(), self._run.agreement
+        if not len(slots):
+            return np.full(offered.count, np.nan)
+        facts = agreement.together(partial(self._own_scores, update, offered, slots))
+        return facts.gathered(agreement)["score"]
+
+    def _own_scores(self, update: Update, offered: Offered, slots: Int64Array) -> Facts:
+        addresses, runs = self._buffer.addresses(slots), self._run.runs
+        entries = list(runs.read(StreamShare(self._stream_id, slots, addresses)))
+        own, facts = self._own_samples(update, offered), Facts(("score",), offered.count)
+        numbers = np.array(sorted(own), dtype=np.int64)
+        for first in range(0, len(numbers), _MOST_ROWS):
+            part = numbers[first : first + _MOST_ROWS]
+            cosines = self._cosines(update, [own[number] for number in part.tolist()], entries)
+            facts.note("score", part, torch.from_numpy(cosines.max(axis=1)))
+        return facts
+
+    def _compared_slots(self) -> Int64Array:
+        size = len(self._buffer)
+        if not size:
+            return np.zeros(0, dtype=np.int64)
+        words = RandomNumbers(self._buffer.key or 0, _PURPOSE).words(np.array([self._buffer.num_offered]))
+        # Readers seed random transforms by ascending positions; the order of entries means nothing.
+        return np.sort(Order(size, int(words.view(np.int64)[0])).indices(0, min(self._num_compared, size)))
+
+    def _own_samples(self, update: Update, offered: Offered) -> dict[int, Any]:
+        """Gives this rank's samples, read as they were to be trained on, by number."""
+        own = dict(self._rows_of(update))
+        parts = [offered.of_micro_batch(micro) for micro in update.micro_batches]
+        numbers = np.sort(np.concatenate([part[part >= 0] for part in parts]))
+        drawers = self._run.planner().drawers
+        for stream_id, are_own, positions in offered.by_stream(numbers):
+            if not self._run.streams[stream_id].is_iterable:
+                share = StreamShare(stream_id, positions, drawers[stream_id].references(positions))
+                own |= dict(zip(numbers[are_own].tolist(), self._run.runs.read(share), strict=True))
+        return own
+
+    def _cosines(self, update: Update, samples: list[Any], entries: list[Any]) -> FloatArray:
+        """Gives `[num_samples, num_entries]`: cosines of their gradients."""
+        runs, probe = self._run.runs, self._probe
+        assert probe is not None, "the model is ready before an update is trained"  # noqa: S101
+        micro = runs.collate([*samples, *entries], update.plan)
+        items = runs.items(micro)
+        if len(items) != len(samples) + len(entries):
+            raise ValueError(
+                "selection=GradientDiversity needs a row for each sample, but the data_collator packs them. "
+                "Use one that pads."
+            )
+        with runs.alone() as model:
+            try:
+                probe.start(np.arange(len(items)), items)
+                torch.autograd.backward(runs.mean_loss(micro, model))
+                cosines = probe.finish().cosines
+            except BaseException:
+                probe.cancel()
+                raise
+        found: FloatArray = cosines[: len(samples), len(samples) : len(items)]
+        return found

@@ -1,0 +1,38 @@
+"""Whether what a buffer remembers can be trained as the buffer's own samples are."""
+
+from collections.abc import Sequence
+
+from mixer.mixture.stream import Stream
+
+
+def check_same_form(memory: Stream, offered: Sequence[Stream]) -> None:
+    """Refuses a buffer that remembers samples of streams with another collator, loss or head than its own stream has.
+
+    Args:
+        memory: The buffer's stream.
+        offered: The streams whose samples it remembers.
+
+    Raises:
+        ValueError: With the streams, and in what they differ.
+    """
+    differing = {stream.name: names for stream in offered if (names := _differing(memory, stream))}
+    if not differing:
+        return
+    fields = ", ".join(sorted({name for names in differing.values() for name in names}))
+    raise ValueError(
+        f"Stream {memory.name!r}: it remembers samples of the streams {list(differing)} and would train them "
+        f"otherwise: its own {fields} differ from theirs. Make one buffer for each such stream, as in "
+        f"ReplayBuffer(..., streams={[next(iter(differing))]}), and give the buffer's Stream the same {fields}."
+    )
+
+
+def _differing(memory: Stream, stream: Stream) -> list[str]:
+    # A model that takes a task needs the head of a memory; without one the streams' names are no heads.
+    head = stream.head if memory.head is None else stream.head or stream.name
+    differs = {
+        "head": head != memory.head,
+        "data_collator": stream.data_collator is not memory.data_collator,
+        "compute_loss_func": stream.compute_loss_func != memory.compute_loss_func,
+        "label_names": tuple(stream.label_names or ()) != tuple(memory.label_names or ()),
+    }
+    return [name for name, is_other in differs.items() if is_other]

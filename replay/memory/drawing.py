@@ -1,0 +1,154 @@
+"""What a buffer draws next: a retrieval's slots, by positions that every rank counts alike."""
+
+import bisect
+import copy
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from mixer.utils.arrays import Int64Array
+from replay.retrieval import Retrieval
+
+
+class Slots(Protocol):
+    """What a drawer has to know of its buffer."""
+
+    retrieval: Retrieval
+    num_drawn: int
+
+    @property
+    def num_offered(self) -> int:
+        """Number of samples that the buffer was offered so far."""
+
+    def __len__(self) -> int: ...
+
+    def addresses(self, slots: Int64Array) -> Int64Array:
+        """Says where the samples in these slots are read."""
+
+    def numbers(self, slots: Int64Array) -> Int64Array:
+        """Says which entries stand in these slots."""
+
+
+class BufferDrawer:
+    """Draws a buffer; see `mixer.mixture.cursor.Drawer`.
+
+    Coming draws are predicted by copies (`ahead`): they note where draws will begin, for looking those up needs to know
+    what is drawn together. Once a draw is made its slots stay, whatever becomes of the buffer.
+
+    Args:
+        buffer: The buffer.
+    """
+
+    def __init__(self, buffer: Slots):
+        self._buffer = buffer
+        self._position = buffer.num_drawn
+        self._is_ahead = False
+        self._last: tuple[int, Int64Array, Int64Array] = (0, np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._numbers: Int64Array = np.zeros(0, np.int64)
+        self._coming: dict[int, int] = {}  # positions at which draws are predicted to begin, and their counts
+
+    @property
+    def available(self) -> int | None:
+        """Number of entries: no draw gives one twice."""
+        return len(self._buffer)
+
+    def draw(self, count: int) -> int:
+        """Draws the next entries; see `mixer.mixture.cursor.Drawer.draw`."""
+        start = self._position
+        self._position += count
+        if self._is_ahead:
+            self._coming[start] = count
+        else:
+            self._buffer.num_drawn = self._position
+            for passed in [coming for coming in self._coming if coming < self._position]:
+                del self._coming[passed]
+            slots = self._buffer.retrieval.slots(start, count, len(self._buffer)) if count else self._last[1][:0]
+            self.assign(start, slots)
+            if count:
+                self._buffer.retrieval.drawn(start, slots)
+        return start
+
+    def assign(self, start: int, slots: Int64Array) -> None:
+        """Says what a draw gives.
+
+        Args:
+            start: Its first position.
+            slots: int64 `[count]`: its slots.
+        """
+        self._last = (start, slots, self._buffer.addresses(slots))
+        self._numbers = self._buffer.numbers(slots)
+
+    def slots(self, positions: Int64Array) -> Int64Array:
+        """Says in which slots stood what was drawn last.
+
+        Args:
+            positions: int64 `[count]`: positions of the last draw.
+
+        Returns:
+            int64 `[count]`.
+
+        Raises:
+            ValueError: If something else stands there by now.
+        """
+        start, slots, _ = self._last
+        if not np.array_equal(self._buffer.numbers(slots), self._numbers):
+            raise ValueError(
+                "The buffer was changed (forget, remember or load) while an update that draws from it was trained. Do "
+                "so between updates: in a callback's on_step_end, or before train."
+            )
+        return slots[positions - start]
+
+    def references(self, positions: range | Int64Array) -> Int64Array:
+        """Looks positions up, of the last draw or of predicted ones; see `mixer.mixture.cursor.Drawer.references`."""
+        wanted = np.asarray(positions, dtype=np.int64)
+        start, slots, addresses = self._last
+        if not len(wanted) or start <= wanted[0] < start + len(slots):
+            return addresses[wanted - start]
+        return self._predicted(wanted)
+
+    def _predicted(self, positions: Int64Array) -> Int64Array:
+        starts, first = sorted(self._coming), int(positions[0])
+        number = bisect.bisect_right(starts, first) - 1
+        start = starts[number] if number >= 0 else first
+        size = len(self._buffer)
+        count = min(self._coming.get(start, len(positions)), size)
+        if not count:  # the buffer was emptied since: what is predicted is not what will be read
+            return np.zeros_like(positions)
+        addresses = self._buffer.addresses(self._buffer.retrieval.slots(start, count, size))
+        return np.take(addresses, positions - start, mode="wrap")
+
+    def ahead(self) -> "BufferDrawer":
+        """Gives a copy to look ahead with; it notes what it draws for this one."""
+        drawer = copy.copy(self)
+        drawer._is_ahead = True
+        return drawer
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the position; what is drawn is the buffer's own state."""
+        return {"position": self._position, "num_offered": self._buffer.num_offered, "memory": True}
+
+    def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
+        """Takes up the position.
+
+        Args:
+            state: What `state_dict` gave.
+            allow_inexact: Goes on where the buffer is, if the stream was something else.
+
+        Raises:
+            ValueError: If the stream was no buffer, or the buffer stands elsewhere.
+        """
+        if not state.get("memory"):
+            if allow_inexact:
+                return
+            raise ValueError("the stream had a data set when the run was saved and is a replay buffer now")
+        buffer = self._buffer
+        saved = int(state["position"]), int(state.get("num_offered", buffer.num_offered))
+        own = buffer.num_drawn, buffer.num_offered
+        if saved != own and not allow_inexact:
+            raise ValueError(
+                f"{saved[0]} samples had been drawn from the buffer and {saved[1]} offered to it when the run was "
+                f"saved, {own[0]} and {own[1]} with the one that is there now (in a loop of one's own, save the buffer "
+                "after state_dict() was called, and load it first)"
+            )
+        self._position = buffer.num_drawn

@@ -1,0 +1,47 @@
+"""Rows that one rank has, brought to all."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from mixer.distributed.agreement import Agreement
+from replay.storage import Row
+from replay.storage.codec import decode, encode
+
+_HEAD = 16  # bytes before each row: its number and its length
+
+
+def gather_rows(agreement: Agreement, own: Mapping[int, Row]) -> tuple[dict[int, Row], int]:
+    """Brings rows together; all ranks have to call it.
+
+    Args:
+        agreement: What the ranks agree by.
+        own: This rank's rows, by number.
+
+    Returns:
+        The rows of all ranks, and the bytes that they took on their way: 0 where there is one rank, which keeps its
+        own.
+
+    Raises:
+        TypeError: If something in a row of this rank cannot be kept.
+        RemoteError: If that is so on another rank.
+    """
+    if agreement.world_size == 1:
+        return dict(own), 0
+    messages = agreement.gather_bytes(agreement.together(partial(_message, own)))
+    rows: dict[int, Row] = {}
+    for message in messages:
+        view, place = memoryview(message), 0
+        while place < len(view):
+            number = int.from_bytes(view[place : place + 8], "little")
+            length = int.from_bytes(view[place + 8 : place + _HEAD], "little")
+            rows[number] = decode(view[place + _HEAD : place + _HEAD + length])
+            place += _HEAD + length
+    return rows, sum(map(len, messages))
+
+
+def _message(own: Mapping[int, Row]) -> bytes:
+    parts = []
+    for number, row in own.items():
+        content = encode(row)
+        parts += [number.to_bytes(8, "little"), len(content).to_bytes(8, "little"), content]
+    return b"".join(parts)

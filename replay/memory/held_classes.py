@@ -1,0 +1,85 @@
+"""Of which classes the entries of a buffer are, for the ledger."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixer.utils.arrays import Int64Array
+from replay.memory.sources import Sources
+from replay.storage import Storage
+
+# Labels of more values than that are rather numbers than classes, and would fill the ledger.
+_MOST_CLASSES = 1_000
+
+
+class Held(Protocol):
+    """What has to be known of a buffer."""
+
+    storage: Storage
+    sources: Sources
+    label_column: str | None
+
+    @property
+    def entries(self) -> Mapping[str, NDArray[Any]]:
+        """What is known of the entries."""
+
+    def addresses(self, slots: Int64Array) -> Int64Array:
+        """Says where the samples in some slots are read."""
+
+
+class HeldClasses:
+    """Counts a buffer's entries by class.
+
+    Classes are those that the selection goes by. Where it goes by none, and the buffer refers to its samples, they are
+    read from the data sets, each entry's once.
+    """
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()  # classes of which there was an entry at some time
+        self._can_be_read = True
+        self._numbers: Int64Array = np.zeros(0, dtype=np.int64)  # entries whose class was read, ascending
+        self._labels: Int64Array = np.zeros(0, dtype=np.int64)
+
+    def count(self, buffer: Held) -> dict[int, int]:
+        """Counts the entries.
+
+        Args:
+            buffer: The buffer, the same at each call.
+
+        Returns:
+            Number of entries by class, those too of which there were some before, in ascending order; -1 stands for
+            entries whose class nobody knows. Empty if no class is known, or there are more than 1,000.
+        """
+        known: Int64Array = buffer.entries["label"].astype(np.int64)
+        labels = known if np.any(known >= 0) else self._read(buffer)
+        if labels is None:
+            return {}
+        found, counts = np.unique(labels, return_counts=True)
+        by_class = dict(zip(found.tolist(), counts.tolist(), strict=True))
+        if len(self.seen | by_class.keys()) > _MOST_CLASSES:
+            return {}
+        self.seen |= by_class.keys()
+        return {label: by_class.get(label, 0) for label in sorted(self.seen)}
+
+    def _read(self, buffer: Held) -> Int64Array | None:
+        """Reads the classes of the entries that came since the last time; `None` where they cannot be read."""
+        if buffer.storage.keeps_contents or not self._can_be_read:
+            return None
+        numbers = buffer.entries["number"].astype(np.int64)
+        order = np.argsort(numbers)
+        numbers = numbers[order]
+        places = np.searchsorted(self._numbers, numbers)
+        was_read = places < len(self._numbers)
+        was_read[was_read] = self._numbers[places[was_read]] == numbers[was_read]
+        labels = np.empty(len(numbers), dtype=np.int64)
+        labels[was_read] = self._labels[places[was_read]]
+        if not was_read.all():
+            read = buffer.sources.labels(buffer.addresses(order[~was_read]), buffer.label_column)
+            if read is None:
+                self._can_be_read = False
+                return None
+            labels[~was_read] = read
+        self._numbers, self._labels = numbers, labels
+        return labels

@@ -1,0 +1,140 @@
+"""What is kept of samples that a buffer takes in: contents, and what the model gave."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mixer.loading.batching import ids_of, positions_of
+from mixer.loading.step import Update
+from mixer.mixture.drawers import StreamShare
+from mixer.trainer.method import Run, Trained
+from mixer.utils.arrays import Int64Array
+from replay.memory.exchange import gather_rows
+from replay.shared.offered import Offered
+from replay.storage import Row
+
+Extract = Callable[[Trained], list[Tensor]]
+
+
+class KeptRows:
+    """Makes the rows of samples that are taken in, the same on every rank.
+
+    Contents of streams that can be indexed every rank reads for itself, just as they were read to be trained on. Rows
+    of iterable streams, and what the model gave, one rank has: they are gathered.
+
+    Args:
+        run: The run.
+        stream_ids: The streams whose samples are offered.
+        keeps_contents: Whether samples are kept, and not only what the model gave.
+    """
+
+    def __init__(self, run: Run, stream_ids: Sequence[int], keeps_contents: bool):
+        self._run, self._keeps_contents = run, keeps_contents
+        self._extractors: dict[str, Extract] = {}
+        self.has_iterables = keeps_contents and any(run.streams[stream_id].is_iterable for stream_id in stream_ids)
+        self.num_gathered_bytes = 0
+
+    @property
+    def are_any(self) -> bool:
+        """Whether anything is kept at all."""
+        return self._keeps_contents or bool(self._extractors)
+
+    @property
+    def are_gathered(self) -> bool:
+        """Whether ranks have to tell each other what is kept."""
+        return bool(self._extractors) or self.has_iterables
+
+    def keep(self, payload: str, extract: Extract) -> None:
+        """Has something be kept of each sample.
+
+        Args:
+            payload: What it is called.
+            extract: Gives it for each row of a micro-batch, from what the model gave.
+        """
+        self._extractors[payload] = extract
+
+    def begin(self, offered: Offered) -> None:
+        """Begins an update, and forgets what was noted of the last one.
+
+        Args:
+            offered: Its samples that will be offered.
+        """
+        self._offered = offered
+        self._payloads: dict[int, dict[str, Tensor]] = {}
+
+    def note(self, trained: Trained) -> None:
+        """Notes what is kept of the model's output.
+
+        Args:
+            trained: A micro-batch whose forward is done.
+        """
+        numbers = self._offered.of_micro_batch(trained.micro) if self._extractors else np.zeros(0, np.int64)
+        if not (numbers >= 0).any():
+            return
+        for name, extract in self._extractors.items():
+            for number, value in zip(numbers.tolist(), extract(trained), strict=True):
+                if number >= 0:
+                    self._payloads.setdefault(number, {})[name] = value.detach()
+
+    def make(self, update: Update, numbers: Int64Array) -> list[Row]:
+        """Makes the rows of samples that are taken in; all ranks have to call it.
+
+        Args:
+            update: The update that was trained.
+            numbers: int64 `[count]`: numbers of the samples, ascending.
+
+        Returns:
+            One row a sample.
+        """
+        chosen = set(numbers.tolist())
+        own = {number: Row(None, _as_arrays(values)) for number, values in self._payloads.items() if number in chosen}
+        for number, sample in self.rows_of_iterables(update):
+            if number in chosen:
+                own[number] = Row(sample, own[number].payload if number in own else {})
+        gathered = own
+        if self.are_gathered:
+            gathered, num_bytes = gather_rows(self._run.agreement, own)
+            self.num_gathered_bytes += num_bytes
+        samples = self._read(numbers)  # after the ranks have talked, for it may fail on one of them
+        rows = []
+        for number in numbers.tolist():
+            row = gathered.get(number, Row())
+            rows.append(Row(samples[number], row.payload) if number in samples else row)
+        return rows
+
+    def rows_of_iterables(self, update: Update) -> Iterator[tuple[int, Any]]:
+        """Gives this rank's rows of iterable streams, where their contents are kept.
+
+        Args:
+            update: The update that was trained.
+
+        Yields:
+            The number of a sample, and the sample.
+        """
+        if not self.has_iterables:
+            return
+        assert update.samples is not None, "updates keep their samples where needs_samples is set"  # noqa: S101
+        share, loaded = update.samples
+        numbers = self._offered.numbers(ids_of(share), positions_of(share))
+        samples = loaded.samples(slice(None))
+        for number, stream_id, sample in zip(numbers.tolist(), ids_of(share).tolist(), samples, strict=True):
+            if number >= 0 and self._run.streams[stream_id].is_iterable:
+                yield number, sample
+
+    def _read(self, numbers: Int64Array) -> dict[int, Any]:
+        if not self._keeps_contents:
+            return {}
+        found: dict[int, Any] = {}
+        drawers = self._run.planner().drawers
+        for stream_id, are_own, positions in self._offered.by_stream(numbers):
+            if not self._run.streams[stream_id].is_iterable:
+                share = StreamShare(stream_id, positions, drawers[stream_id].references(positions))
+                found |= dict(zip(numbers[are_own].tolist(), self._run.runs.read(share), strict=True))
+        return found
+
+
+def _as_arrays(values: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+    return {name: value.cpu().numpy() for name, value in values.items()}

@@ -1,0 +1,323 @@
+"""What a buffer holds, whatever it is used for: entries that a selection chooses, and what is kept of them."""
+
+import copy
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixer.utils.arrays import Int64Array
+from mixer.utils.bounded import refusing_damage, whole_number
+from mixer.utils.digests import digests_of, find_damaged
+from replay.memory.entries import Entries
+from replay.memory.sources import Sources
+from replay.retrieval import Retrieval
+from replay.selection import Offers, Selection
+from replay.shared.arguments import as_whole_numbers
+from replay.storage import Row, Rows, Storage
+from replay.storage.addresses import split
+from replay.storage.saved_state import begin_writing, check_saved, read_state, write_state
+
+FORMAT_VERSION = 1
+_FIELDS = {"task": "tasks", "label": "labels", "loss": "losses", "gradient": "scores", "features": "features"}
+_COUNTERS = ("num_offered", "num_kept", "num_drawn", "num_gathered_bytes")
+
+
+class Memory:
+    """Entries that a selection chooses among the samples that it is offered; the same on every rank.
+
+    Args:
+        capacity: Number of entries at most.
+        selection: Which samples are kept.
+        storage: Where they are kept.
+        retrieval: Which of them are replayed.
+
+    Raises:
+        ValueError: If the capacity is below what the selection needs.
+    """
+
+    def __init__(self, capacity: int, selection: Selection, storage: Storage, retrieval: Retrieval):
+        self.capacity = capacity
+        self.selection, self.storage, self.retrieval = selection, storage, retrieval
+        self.sources = Sources()
+        self.num_offered = self.num_kept = self.num_drawn = self.num_gathered_bytes = 0
+        # Whether this process writes the files that other ranks of its machine read; a run says so too.
+        self.is_writer = int(os.environ.get("LOCAL_RANK", "0")) <= 0
+        self.key: int | None = None
+        self._entries = Entries(capacity, storage.working_folder)
+        self._rows: Rows | None = None
+        self._forgotten: Int64Array = np.zeros(0, dtype=np.int64)  # addresses of samples that must not come back
+        selection.start(capacity, 0)  # what does not fit shows at once
+
+    def __len__(self) -> int:
+        return self._entries.size
+
+    @property
+    def rows(self) -> Rows:
+        """What is kept of the entries beside references."""
+        if self._rows is None:
+            self._rows = self.storage.open(self.is_writer)
+        return self._rows
+
+    def start_if_new(self, key: int) -> None:
+        """Begins the buffer, unless it has begun.
+
+        Args:
+            key: Random key for one that has none of its own.
+        """
+        if self.key is None:
+            self.key = key
+            self.selection.start(self.capacity, key)
+            self.retrieval.start(self.capacity, key)
+
+    def addresses(self, slots: Int64Array) -> Int64Array:
+        """Says where the samples in some slots are read; see `reader`."""
+        found: Int64Array = self._entries["row" if self.storage.keeps_contents else "address"][slots]
+        return found
+
+    def numbers(self, slots: Int64Array) -> Int64Array:
+        """Says which entries stand in some slots, by their own numbers; -1 where none does."""
+        numbers = np.full(len(slots), -1, dtype=np.int64)
+        are_taken = slots < len(self)
+        numbers[are_taken] = self._entries["number"][slots[are_taken]]
+        return numbers
+
+    def payloads(self, slots: Int64Array, name: str) -> list[NDArray[Any]]:
+        """Gives what was remembered of some entries beside their samples.
+
+        Args:
+            slots: int64 `[count]`: their slots.
+            name: What, such as `"logits"`.
+
+        Returns:
+            One array an entry.
+
+        Raises:
+            ValueError: If an entry has none.
+        """
+        numbers = self._entries["row"][slots]
+        rows = [Row()] if (numbers < 0).any() else self.rows.read(numbers)
+        if any(name not in row.payload for row in rows):
+            raise ValueError(
+                f"An entry of the buffer came in without its {name!r}: it was remembered by hand, or in a run without "
+                f"the method that needs them. Give payloads={{{name!r}: ...}} to remember(...), or begin with an empty "
+                "buffer."
+            )
+        return [row.payload[name] for row in rows]
+
+    # ---- Taking in and letting go ----
+
+    def offer(
+        self,
+        offers: Offers,
+        addresses_of: Callable[[Int64Array], Int64Array],
+        make_rows: Callable[[Int64Array], list[Row]] | None = None,
+    ) -> Int64Array:
+        """Offers samples, and takes in those that the selection keeps.
+
+        Args:
+            offers: What is known of them.
+            addresses_of: Gives the addresses of some of them, by their numbers in `offers`, ascending.
+            make_rows: Gives what is kept of some of them, likewise; `None` where nothing is.
+
+        Returns:
+            int64 `[num_kept]`: the numbers in `offers` of those that are entries now, ascending.
+
+        Raises:
+            ValueError: If the selection needs what is not known of them.
+        """
+        missing = sorted(need for need in self.selection.needs if getattr(offers, _FIELDS[need]) is None)
+        if missing and offers.count:
+            given = ", ".join(f"{_FIELDS[need]}=..." for need in missing)
+            column = ", or name the label_column of ReplayBuffer" if "label" in missing else ""
+            raise ValueError(
+                f"selection={self.selection.name} needs the {missing} of the samples that it is offered, which nobody "
+                f"knows here. Give remember(..., {given}){column}."
+            )
+        if not offers.count:
+            return np.zeros(0, dtype=np.int64)
+        numbers, slots = _last_of_each(self._choose(offers, addresses_of))
+        rows = np.full(len(numbers), -1, dtype=np.int64)
+        if make_rows is not None and len(numbers):
+            try:
+                rows = self.rows.append(make_rows(numbers))
+            except BaseException:
+                self._give_up(slots)
+                raise
+        self.num_offered += offers.count
+        if not len(numbers):
+            return numbers
+        self._drop_rows(slots[slots < len(self)])
+        self._entries.put(
+            slots,
+            address=addresses_of(numbers),
+            row=rows,
+            number=np.arange(self.num_kept, self.num_kept + len(numbers)),
+            task=0 if offers.tasks is None else offers.tasks[numbers],
+            label=-1 if offers.labels is None else offers.labels[numbers],
+        )
+        self.num_kept += len(numbers)
+        self.retrieval.placed(slots)
+        return numbers
+
+    def _choose(self, offers: Offers, addresses_of: Callable[[Int64Array], Int64Array]) -> Int64Array:
+        if not len(self._forgotten):
+            return self.selection.choose(offers)
+        are_new = ~np.isin(addresses_of(np.arange(offers.count)), self._forgotten)
+        slots = np.full(offers.count, -1, dtype=np.int64)
+        slots[are_new] = self.selection.choose(offers.part(are_new))
+        return slots
+
+    def _give_up(self, slots: Int64Array) -> None:
+        """Frees slots for which there is nothing to put in after all, with those that were there before."""
+        size = len(self)
+        for slot in np.sort(slots)[::-1].tolist():
+            if slot >= size:
+                self.selection.remove(slot)
+        self._drop_rows(slots[slots < size])
+        self._remove(np.sort(slots[slots < size]))
+
+    def _remove(self, slots: Int64Array) -> None:
+        for slot in slots[::-1].tolist():  # from the end: what comes in a freed slot's place is none of them
+            self.retrieval.removed(slot, len(self) - 1)
+            self.selection.remove(slot)
+            self._entries.remove(slot)
+
+    def _drop_rows(self, slots: Int64Array) -> None:
+        rows = self._entries["row"][slots]
+        self.rows.drop(rows[rows >= 0])
+
+    def forget(self, numbers: Iterable[int]) -> int:
+        """Removes entries for good, with all that is kept of them, on disk too.
+
+        They do not come back, either, if their stream offers them again, but for rows of iterable streams, which nobody
+        knows again. On several ranks all have to make the same call, between updates. Checkpoints that were written
+        before still hold what was kept: delete those as well.
+
+        Args:
+            numbers: The entries' own numbers (`entries["number"]`); see `find`. Others are passed over.
+
+        Returns:
+            How many entries were removed.
+        """
+        slots = np.flatnonzero(np.isin(self._entries["number"], as_whole_numbers("numbers", numbers)))
+        rows, where = self._entries["row"][slots], self._entries["address"][slots]
+        self.rows.erase(rows[rows >= 0])
+        self._forgotten = np.union1d(self._forgotten, where[where >= 0])
+        self._remove(slots)
+        return len(slots)
+
+    # ---- State ----
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What has to be the same for a saved buffer to be taken up, by name."""
+        return {
+            "capacity": self.capacity,
+            "selection": self.selection.name,
+            "selection_options": _options(self.selection),
+            "retrieval": self.retrieval.name,
+            "retrieval_options": _options(self.retrieval),
+            "keeps_contents": self.storage.keeps_contents,
+        }
+
+    def save(self, folder: Path | str) -> None:
+        """Writes the buffer; what it refers to is not written. On several ranks one has to.
+
+        Args:
+            folder: A folder, to be made.
+        """
+        folder = Path(folder)
+        begin_writing(folder / "buffer")
+        self.rows.save(folder / "rows")
+        state = {
+            "format": FORMAT_VERSION,
+            **self.description,
+            "key": self.key,
+            **{name: getattr(self, name) for name in _COUNTERS},
+            "sources": self.sources.state_dict(),
+            "forgotten": self._forgotten.tolist(),
+            "digests": digests_of(folder, [f"rows/{path.name}" for path in sorted((folder / "rows").iterdir())]),
+        }
+        arrays = {
+            "entries": self._entries.state_dict(),
+            "selection": self.selection.state_dict(),
+            "retrieval": {} if self.key is None else self.retrieval.state_dict(),
+        }
+        write_state(folder / "buffer", state, arrays)
+
+    def load(self, folder: Path | str) -> None:
+        """Takes up a saved buffer, in place of what this one holds; on several ranks all have to.
+
+        Args:
+            folder: What `save` was given.
+
+        Raises:
+            ValueError: If a file is missing or torn, the buffer was saved with another capacity, selection, retrieval
+                or kind of storage, or a data set that it refers to has changed since. The buffer is as before then.
+        """
+        folder = Path(folder)
+        state, arrays = read_state(folder / "buffer")
+        check_saved(state, self, FORMAT_VERSION)
+        with refusing_damage(f"{folder / 'buffer.json'}"):
+            damaged = find_damaged(folder, state.get("digests", {}))  # older versions wrote none
+            if damaged is not None:
+                found = f"{folder / damaged} is damaged: it is not what was written"
+                raise ValueError(f"{found}. Take an earlier checkpoint.")
+            self._take_up(state, arrays, folder / "rows")
+
+    def _take_up(self, state: Mapping[str, Any], arrays: Mapping[str, Any], rows: Path) -> None:
+        """Takes up what was read; all is as before if something of it is not what was written."""
+        counters = {name: whole_number(state[name], name) for name in _COUNTERS}
+        key = None if state["key"] is None else whole_number(state["key"], "key", least=-(2**63), most=2**64)
+        forgotten = np.array([whole_number(one, "a forgotten sample") for one in state["forgotten"]], dtype=np.int64)
+        sources, entries = self.sources.replaced({}), Entries(self.capacity, self.storage.working_folder)
+        sources.load_state_dict(state["sources"], is_read=not self.storage.keeps_contents)
+        entries.load_state_dict(arrays["entries"])
+        _check_entries(entries, sources.lengths)
+        before = copy.copy(self.selection), copy.copy(self.retrieval)  # to begin makes all that they hold anew
+        try:
+            self.selection.start(self.capacity, key or 0)
+            self.selection.load_state_dict(arrays["selection"])
+            if self.selection.size != entries.size:
+                raise ValueError(f"the selection knows {self.selection.size} entries, and there are {entries.size}")
+            if key is not None:
+                self.retrieval.start(self.capacity, key)
+                self.retrieval.load_state_dict(arrays["retrieval"])
+            self.rows.load(rows)
+        except BaseException:
+            self.selection, self.retrieval = before
+            raise
+        self.sources, self._entries, self.key, self._forgotten = sources, entries, key, forgotten
+        for name, count in counters.items():
+            setattr(self, name, count)
+
+
+def _check_entries(entries: Entries, lengths: Int64Array) -> None:
+    """Refuses entries that refer to samples which there are not."""
+    ids, indices = split(entries["address"])
+    are_references = entries["address"] >= 0
+    known = are_references & (ids < len(lengths))
+    if (are_references & ~known).any() or (indices[known] >= lengths[ids[known]]).any():
+        raise ValueError("an entry refers to a sample that no data set has")
+    tasks = entries["task"]
+    if len(tasks) and not (tasks.min() >= 0 and tasks.max() < max(1, len(lengths))):
+        raise ValueError(f"an entry is of data set {int(tasks.max())}, of {len(lengths)}")
+
+
+def _options(rule: Selection | Retrieval) -> dict[str, Any]:
+    """Gives what a rule was made with, as JSON gives it back."""
+    plain = (bool, int, float, str, tuple, type(None))
+    values = {name: value for name, value in vars(rule).items() if name[0] != "_" and isinstance(value, plain)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _last_of_each(slots: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Gives the last sample that took each slot, and the slot; samples ascending."""
+    numbers = np.flatnonzero(slots >= 0)
+    taken, from_end = np.unique(slots[numbers][::-1], return_index=True)
+    order = np.argsort(-from_end)
+    return numbers[len(numbers) - 1 - from_end[order]], taken[order]

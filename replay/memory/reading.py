@@ -1,0 +1,110 @@
+"""What a buffer's samples are read from, by address."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from mixer.loading.deterministic import reads_without_randomness
+from mixer.loading.reader import ColumnReader
+from mixer.utils.arrays import Int64Array
+from replay.memory.sources import Sources
+from replay.storage import Rows
+
+
+class ReferenceReader:
+    """Reads samples where references point to; workers may, for an address never means anything else.
+
+    Data sets that are added later can be read too, in the process that adds them.
+
+    Args:
+        sources: Gives the data sets.
+        datasets: Those that are to be read in place of what has their name there.
+    """
+
+    def __init__(self, sources: Callable[[], Sources], datasets: Mapping[str, Any]):
+        self._sources_now: Callable[[], Sources] | None = sources
+        self._datasets = datasets
+        self._known: tuple[int, ...] = ()
+        self._replaced = Sources()
+        self.draws_nothing = all(map(_draws_nothing, self._sources.datasets))
+
+    @property
+    def _sources(self) -> Sources:
+        if self._sources_now is not None:
+            sources = self._sources_now()
+            known = tuple(map(id, (sources, *sources.datasets)))
+            if known != self._known:
+                own = {name: dataset for name, dataset in self._datasets.items() if name in sources.names}
+                self._known, self._replaced = known, sources.replaced(own)
+        return self._replaced
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_replaced": self._sources, "_sources_now": None}
+
+    def __getitem__(self, address: int) -> Any:
+        return self._sources.read(np.array([address]))[0]
+
+    def __getitems__(self, indices: list[int]) -> Sequence[Any]:
+        return self._sources.read(np.array(indices, dtype=np.int64))
+
+
+class ColumnReferenceReader(ReferenceReader):
+    """The same where all data sets can be read by columns."""
+
+    def read_columns(self, indices: Int64Array) -> Mapping[str, torch.Tensor]:
+        """Reads several samples at once; see `mixer.loading.reader.ColumnReader`.
+
+        Args:
+            indices: int64 `[count]`: addresses.
+
+        Returns:
+            For each column a tensor `[count, ...]`.
+        """
+        return self._sources.read_columns(indices)
+
+
+def reference_reader(sources: Callable[[], Sources], datasets: Mapping[str, Any]) -> ReferenceReader:
+    """Gives the reader that suits the data sets.
+
+    Args:
+        sources: Gives the data sets.
+        datasets: Those that are to be read in place of what has their name there.
+
+    Returns:
+        One that reads by columns where all of them can be.
+    """
+    return (ColumnReferenceReader if sources().has_columns else ReferenceReader)(sources, datasets)
+
+
+class HasRows(Protocol):
+    """What keeps rows."""
+
+    @property
+    def rows(self) -> Rows:
+        """The rows."""
+
+
+class RowReader:
+    """Reads contents that a buffer keeps; only the process that keeps them can.
+
+    Args:
+        buffer: The buffer.
+    """
+
+    is_in_place = True
+    draws_nothing = True
+
+    def __init__(self, buffer: HasRows):
+        self._buffer = buffer
+
+    def __getitem__(self, address: int) -> Any:
+        return self.__getitems__([address])[0]
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [row.sample for row in self._buffer.rows.read(np.array(indices, dtype=np.int64))]
+
+
+def _draws_nothing(dataset: Any) -> bool:
+    return isinstance(dataset, ColumnReader) or reads_without_randomness(dataset)

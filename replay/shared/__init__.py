@@ -1,0 +1,1 @@
+"""Arguments, random numbers and offered samples, which all rooms of replay need."""

@@ -1,0 +1,314 @@
+"""A continual run: one task after the other, a Trainer run each, with a score of every task after every task."""
+
+import copy
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from safetensors.torch import load_model, save_model
+from torch import nn
+from transformers import TrainingArguments, set_seed
+
+from mixer import MixingTrainer, Stream
+from mixer.distributed.agreement import Agreement
+from mixer.distributed.output_folder import check_shared
+from mixer.policies import Policy
+from mixer.trainer.checkpointing.checkpoint import step_of
+from mixer.trainer.checkpointing.lock import FolderLock
+from replay import ReplayBuffer
+from replay.storage.fingerprint import fingerprint
+from tasks.continual.continual_checks import Optimizer, check_types, check_values
+from tasks.continual.ends import Ends
+from tasks.continual.kept_optimizer import KeptOptimizer
+from tasks.continual.pace import read_pace
+from tasks.continual.rehearsal import Methods, Rehearsal
+from tasks.heads import HeadKind, as_head
+from tasks.metrics.learning_curve import LearningCurve
+from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
+from tasks.report.results import PAGE_FILE, write_metrics, write_page
+from tasks.score import Score, as_score, score_of
+from tasks.task import Task, TaskSequence
+
+_UNSEEN = "A continual run is kept by rank 0 and read by all: put output_dir on a file system that all nodes share."
+
+
+class ContinualRun:
+    """Trains a model on a sequence of tasks, fills a memory, and scores all tasks after each one.
+
+    Each task is a run of a `MixingTrainer` in a folder of its own, on the task's samples and the memory. A run that was
+    killed goes on in the midst of its task and ends as if nobody had killed it; all ranks have to see its folder. There
+    it writes `scores.json`, and after each task `metrics.json`; at the end `scores.html`, a page with heat maps.
+
+    Args:
+        model: The model; it is trained in place.
+        sequence: The tasks.
+        args: The training arguments of each task's run; `output_dir` is the whole's.
+        head: What becomes of the output layer: `"whole"` has all classes from the start, `"growing"` gets those of a
+            task when it begins, and in a `"masked"` one only the classes of a sample's own task compete; `None` takes
+            the masked one for a task-incremental sequence, else the whole one.
+        memory: A buffer, which is the stream `"memory"`; `None` trains without.
+        second_draw: Name of a stream that draws from the memory once more, as `DERPlusPlus(second=...)` takes it;
+            `None` for none.
+        mixing: How much is replayed; `None` replays as many samples on top as there are new ones, in each draw, as in
+            the published protocols.
+        methods: What else takes part, with a memory, such as `DER("memory")`, or without one: a function of no
+            arguments makes them anew for each task; those of a list go on from task to task with what they remember.
+        batch_size: New samples of an update over all ranks; `None` takes that of the arguments.
+        optimizer: Whether each task begins with a fresh optimizer or goes on with the one before.
+        scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
+        curve_updates: After how many of its first updates each task is scored, besides before them, for the area under
+            the learning curves (10 in the paper); `None` for no curves.
+        score: What a task is scored by: `"accuracy"`, among the task's own classes in a task-incremental sequence,
+            `"loss"`, or a `Score` of your own; `None` takes the accuracy where all tasks have classes, else the loss.
+        trainer_class: The trainer.
+        **options: Further arguments of the trainer.
+
+    Raises:
+        ValueError: If something does not fit together.
+        TypeError: If an argument is of another kind.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sequence: TaskSequence,
+        args: TrainingArguments,
+        *,
+        head: HeadKind | None = None,
+        memory: ReplayBuffer | None = None,
+        second_draw: str | None = None,
+        mixing: Policy | None = None,
+        methods: Methods | None = None,
+        batch_size: int | None = None,
+        optimizer: Optimizer = "fresh",
+        scores_before: bool = True,
+        curve_updates: int | None = None,
+        score: Score | str | None = None,
+        trainer_class: type[MixingTrainer] = MixingTrainer,
+        **options: Any,
+    ):
+        check_types(model, sequence, args, memory, methods, trainer_class)
+        check_values(args, optimizer, curve_updates, options)
+        self.model, self.sequence, self.args, self.memory = model, sequence, args, memory
+        self.rehearsal = Rehearsal(memory, second_draw, mixing, methods, sequence.names)
+        self.head = as_head(head, sequence, args.seed)
+        self.head.check(model, sequence, args, options, self.rehearsal.keeps_logits)
+        self.score, self.folder = as_score(score, sequence), Path(str(args.output_dir))
+        self._batch_size, self._keeps_optimizer, self._scores_before = batch_size, optimizer == "kept", scores_before
+        self._curve_updates, self._trainer_class, self._options = curve_updates, trainer_class, options
+        self.scores, self._optimizer = self._new_scores(), KeptOptimizer(self.head)
+        self._ends = Ends(self.folder, sequence.names, self._description, self._settings)
+        self._num_done: int | None = None  # until it has begun
+        self._lock, self._is_held = FolderLock(self.folder), False
+        self._goes_on = False
+        self._first_trainer: MixingTrainer | None = None
+        self._pace = read_pace(self.folder, ())
+
+    def check(self) -> None:
+        """Makes the first task's trainer, so that what does not fit shows before anything is written.
+
+        Raises:
+            ValueError: If something does not fit.
+            TypeError: If the trainer has no such argument.
+        """
+        self.rehearsal.refuse_earlier_tasks()
+        self.head.begin(self.model, 0)
+        self._first_trainer = self._new_trainer(0)
+
+    def hold_output(self) -> None:
+        """Keeps other runs out of the output folder, until `run` ends or an error does; all ranks have to call it.
+
+        Raises:
+            ValueError: If another run is at work there; it is named.
+            OSError: If it cannot be written; the other ranks raise a `RemoteError`.
+        """
+        if not self._is_held:
+            writes = self.args.process_index == 0
+            self._new_agreement().together(lambda: self._lock.acquire() if writes else None)
+            self._is_held = True
+
+    def release_output(self) -> None:
+        """Lets other runs into the output folder again."""
+        self._lock.release()
+        self._is_held = False
+
+    def begin(self, resume: bool = False) -> int:
+        """Takes up the run in the output folder, or begins one; `run` does so by itself.
+
+        The folder is this run's alone from here on, until `run` ends or `release_output` is called.
+
+        Args:
+            resume: Whether to go on with a run in the output folder, if there is one.
+
+        Returns:
+            How many tasks are done.
+
+        Raises:
+            ValueError: If there is a run already and it is not to be gone on with, or it is another one.
+        """
+        if self._first_trainer is None:
+            self.check()
+        self.hold_output()
+        try:
+            return self._begin(resume)
+        except BaseException:
+            self.release_output()
+            raise
+
+    def _begin(self, resume: bool) -> int:
+        agreement, writes = self._new_agreement(), self.args.process_index == 0
+        check_shared(self.folder, writes, agreement, _UNSEEN)
+        found = agreement.most(agreement.together(lambda: self._ends.find(resume) if writes else -1))
+        self._goes_on, self._num_done = found >= 0, max(found, 0)
+        path = self.folder / SCORES_FILE
+        if self._goes_on:
+            self._first_trainer = None  # it knows nothing of what is there
+            self.scores = agreement.together(partial(ScoreMatrix.from_file, path))
+            agreement.together(partial(self._take_up, found))
+        else:
+            self.scores = self._new_scores()
+            agreement.together(partial(self._save_end, 0))
+        self.scores.path = path if writes else None
+        self.scores.write()
+        return self._num_done
+
+    def run(self, resume: bool = False) -> ScoreMatrix:
+        """Trains on all tasks.
+
+        Args:
+            resume: Whether to go on with a run in the output folder, if there is one; see `begin`.
+
+        Returns:
+            The scores.
+
+        Raises:
+            ValueError: As `begin`; or if no task at all can be scored before the first.
+        """
+        agreement = self._new_agreement()
+        try:
+            begun = self.begin(resume) if self._num_done is None else self._num_done
+            self.hold_output()  # where an error ended it before, others were let in
+            for number in range(begun, len(self.sequence)):
+                self._train_task(number, self._goes_on and number == begun)
+                agreement.together(partial(self._save_end, number + 1))
+            agreement.together(self._show)
+            self._num_done = None
+        finally:
+            self.release_output()
+        return self.scores
+
+    def _new_agreement(self) -> Agreement:
+        return Agreement(self.args.world_size, self.args.ddp_timeout_delta)
+
+    # ---- One task ----
+
+    def _train_task(self, number: int, resume: bool) -> None:
+        task = self.sequence[number]
+        self.head.begin(self.model, number)
+        trainer, self._first_trainer = self._first_trainer or self._new_trainer(number), None
+        if self._keeps_optimizer and number:
+            self._optimizer.give(trainer)
+        if self._curve_updates is not None:
+            trainer.add_callback(LearningCurve(self._curve_updates, partial(self._record_curve, trainer, number)))
+        if number == 0 and self._scores_before and 0 not in self.scores.recorded:
+            self._record_before(trainer)
+        checkpoint = trainer.newest_checkpoint() if resume else None
+        self.scores.truncate(number, None if checkpoint is None else step_of(Path(checkpoint)))
+        set_seed(self.args.seed + number)  # whatever was drawn before, by evaluation or by an earlier process
+        with self.head.training():
+            trainer.train(resume_from_checkpoint=checkpoint)
+        if self._keeps_optimizer:
+            self._optimizer.take(trainer)
+        self.rehearsal.remember(trainer, task)
+        self._record(trainer, number + 1)
+
+    def _new_trainer(self, number: int) -> MixingTrainer:
+        args, task = copy.copy(self.args), self.sequence[number]
+        args.output_dir = str(self._ends.folder_of(number))
+        return self._trainer_class(
+            model=self.model,
+            args=args,
+            train_dataset=[Stream(task.name, task.train), *self.rehearsal.new_streams()],
+            mixing=self.rehearsal.new_mixing(),
+            methods=self.rehearsal.new_methods(),
+            batch_size=self._batch_size,
+            **self._options,
+        )
+
+    def _record_before(self, trainer: MixingTrainer) -> None:
+        self._record(trainer, 0)
+        if len(reasons := {name: why for (_, name), why in self.scores.failures.items()}) == len(self.sequence):
+            raise ValueError(
+                f"score: no task could be scored before the first, so that nothing would come of the run: {reasons}. "
+                "Give a score that fits the model and the samples, Score(function, metric=...)."
+            )
+
+    def _record(self, trainer: MixingTrainer, after: int) -> None:
+        scored = {task.name: self._score_of(trainer, task, f"after {after} tasks") for task in self.sequence}
+        failures = {name: why for name, (_, why) in scored.items() if why is not None}
+        self.scores.record(after, {name: score for name, (score, _) in scored.items()}, failures)
+
+    def _record_curve(self, trainer: MixingTrainer, number: int, num_updates: int) -> None:
+        score, _ = self._score_of(trainer, self.sequence[number], f"after {num_updates} of its updates")
+        self.scores.record_batch(number + 1, num_updates, score)
+
+    def _score_of(self, trainer: MixingTrainer, task: Task, when: str) -> tuple[float, str | None]:
+        return score_of(self.score, trainer, task, when)
+
+    # ---- State ----
+
+    def _new_scores(self) -> ScoreMatrix:
+        beta = 10 if self._curve_updates is None else self._curve_updates
+        return ScoreMatrix(self.sequence.names, self.score.higher_is_better, self.score.metric, beta)
+
+    @property
+    def _description(self) -> dict[str, Any]:
+        """What has to be the same for a run to be gone on with."""
+        return {
+            "data": [[fingerprint(task.train), fingerprint(task.evaluation)] for task in self.sequence],
+            "scenario": self.sequence.scenario,
+            "optimizer": "kept" if self._keeps_optimizer else "fresh",
+            "has_memory": self.memory is not None,
+            "head": self.head.kind,
+            "score": self.score.metric,
+        }
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """What may change from one task to the next, and is then said."""
+        names = (
+            "learning_rate",
+            "num_train_epochs",
+            "max_steps",
+            "weight_decay",
+            "per_device_train_batch_size",
+            "seed",
+        )
+        of_arguments = {name: getattr(self.args, name) for name in names}
+        return {**of_arguments, "batch_size": self._batch_size, "curve_updates": self._curve_updates}
+
+    def _take_up(self, num_done: int) -> None:
+        end = self._ends.end_of(num_done)
+        self.head.begin(self.model, max(num_done - 1, 0))
+        load_model(self.model, end / "model.safetensors")
+        self.rehearsal.load(end, self.sequence.tasks[:num_done])
+        if self._keeps_optimizer and num_done:
+            self._optimizer.load(end)
+        self._pace = read_pace(self.folder, self.sequence.names, last=num_done)
+
+    def _save_end(self, num_done: int) -> None:
+        if self.args.process_index == 0:
+            self._ends.write(num_done, self._write_end)
+            new = read_pace(self.folder, self.sequence.names, max(num_done - 1, 0), num_done)
+            self._pace = new if self._pace.empty else pd.concat([self._pace, new])
+            write_metrics(self.scores, self._pace, self.folder)
+
+    def _write_end(self, end: Path) -> None:
+        save_model(self.model, str(end / "model.safetensors"))
+        self._optimizer.save(end)
+        self.rehearsal.save(end)
+
+    def _show(self) -> None:
+        if self.args.process_index == 0:
+            write_page({self.folder.name: self.scores}, self.folder / PAGE_FILE)

@@ -1,0 +1,109 @@
+"""The folders of a continual run: where each task trains, and what it left, from which the next one goes on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers.utils import logging
+
+from mixer.trainer.checkpointing.checkpoint import STATE_FILE, begin_writing, complete, find_problem
+from mixer.utils.files import read_json, write_json
+from tasks.task_folders import folder_of_task
+
+logger = logging.get_logger(__name__)
+
+FORMAT_VERSION = 1
+RUN_STATE_FILE = "continual.json"
+
+
+class Ends:
+    """What is there before the first task, in `start`, and after each, in `NUMBER-NAME/end`.
+
+    Args:
+        folder: The run's folder.
+        task_names: Names of the tasks.
+        description: What has to be the same for a run to be gone on with.
+        settings: What may change on the way, which is then said.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        task_names: Sequence[str],
+        description: Mapping[str, Any],
+        settings: Mapping[str, Any] | None = None,
+    ):
+        self.folder, self._task_names = folder, tuple(task_names)
+        self._description = {"format": FORMAT_VERSION, "tasks": list(task_names), **description}
+        self._settings = dict(settings or {})
+
+    def folder_of(self, number: int) -> Path:
+        """Gives the folder that a task trains in.
+
+        Args:
+            number: Its number, from 0.
+
+        Returns:
+            The folder.
+        """
+        return folder_of_task(self.folder, number, self._task_names[number])
+
+    def end_of(self, num_done: int) -> Path:
+        """Gives the folder of what is there after some tasks.
+
+        Args:
+            num_done: How many; 0 before the first.
+
+        Returns:
+            The folder.
+        """
+        return self.folder_of(num_done - 1) / "end" if num_done else self.folder / "start"
+
+    def find(self, resume: bool) -> int:
+        """Finds out how far a run in the folder is.
+
+        Args:
+            resume: Whether it is to be gone on with.
+
+        Returns:
+            The number of tasks that it is done with and whose end is whole, -1 if there is no run.
+
+        Raises:
+            ValueError: If there is one and it is not to be gone on with, it is another, or nothing whole is left.
+        """
+        path = self.folder / RUN_STATE_FILE
+        if not path.exists():
+            return -1
+        if not resume:
+            raise ValueError(f"{self.folder} holds a continual run already: go on with it (resume=True) or move it.")
+        state = read_json(path)
+        for name, own in self._description.items():
+            if state.get(name) != own:
+                raise ValueError(f"The run in {self.folder} is another: its {name} is {state.get(name)}, not {own}.")
+        before = state["settings"]
+        changed = [f"{name} {before[name]} -> {own}" for name, own in self._settings.items() if before[name] != own]
+        if changed:
+            logger.warning("The run in %s goes on with other settings than before: %s", self.folder, "; ".join(changed))
+        for num_done in range(int(state["num_done"]), -1, -1):
+            end = self.end_of(num_done)
+            problem = find_problem(end)
+            if problem is None:
+                return num_done
+            logger.warning("The run goes on before the end of task %d, as %s is damaged: %s", num_done, end, problem)
+        raise ValueError(f"The run cannot be gone on with, as {end} is damaged: {problem}. Take another folder.")
+
+    def write(self, num_done: int, write_into: Callable[[Path], None]) -> None:
+        """Writes what is there after some tasks, so that it counts only once it is whole.
+
+        Args:
+            num_done: How many.
+            write_into: Writes it into the folder that it is given.
+        """
+        end = self.end_of(num_done)
+        begin_writing(end)
+        end.mkdir(parents=True, exist_ok=True)
+        write_into(end)
+        state = {**self._description, "settings": self._settings, "num_done": num_done}
+        write_json(end / STATE_FILE, state)  # as whatever can be gone on from has
+        complete(end)
+        write_json(self.folder / RUN_STATE_FILE, state)

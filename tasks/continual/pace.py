@@ -1,0 +1,41 @@
+"""How fast each task of a continual run was trained: whether a task costs more the more there were before it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from mixer.ledger.ledger import Ledger
+from tasks.task_folders import folder_of_task
+
+
+def read_pace(folder: str | Path, task_names: Sequence[str], first: int = 0, last: int | None = None) -> pd.DataFrame:
+    """Reads from the ledgers how long the tasks of a run took, evaluation left out.
+
+    Args:
+        folder: The run's folder.
+        task_names: Names of its tasks.
+        first: Number of the first task to read about, from 0.
+        last: That of the task to end before; `None` for all.
+
+    Returns:
+        One row a task that was trained (the index `task`): `num_samples` (those of memory too), `seconds` (of loading
+        and training, on the main rank; of a run that was killed and went on, what counts in the end), and
+        `samples_per_second`, the samples of all ranks over the seconds of an update, as the median over the updates,
+        so that the first ones, which warm up, do not rule it.
+    """
+    rows = {}
+    for number, name in list(enumerate(task_names))[first:last]:
+        ledger_folder = folder_of_task(Path(folder), number, name) / "ledger"
+        updates = Ledger(ledger_folder).updates() if ledger_folder.exists() else pd.DataFrame()
+        if len(updates):
+            seconds = updates["load_seconds"] + updates["train_seconds"]
+            rate = float(np.median(updates["total"] / seconds))
+            rows[name] = {
+                "num_samples": int(updates["total"].sum()),
+                "seconds": float(seconds.sum()),
+                "samples_per_second": rate,
+            }
+    columns = ["num_samples", "seconds", "samples_per_second"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("task")

@@ -1,0 +1,236 @@
+"""The score matrix of a continual run: the score on every task, before the first one and after each."""
+
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mixer.utils.arrays import FloatArray
+from mixer.utils.bounded import DAMAGE, load_json
+from mixer.utils.files import newer_version, write_json
+
+FORMAT_VERSION = 1
+SCORES_FILE = "scores.json"
+NOT_RECORDED = "not recorded"
+_NOT_A_NUMBER = "the evaluation gave NaN"
+
+
+class ScoreMatrix:
+    """R [num_tasks + 1, num_tasks]: R[i, j] is the score on task j after training on task i, both from 1.
+
+    Row 0 holds the scores b_j of the model before the first task; in arrays, column j - 1 is task j. Beside it stand
+    the learning curves: the score on a task after the first batches of its own training.
+
+    Args:
+        task_names: Names of the tasks in the order of training.
+        higher_is_better: Whether a higher score is a better one: true of accuracies, false of losses.
+        metric: What a score is.
+        beta: Last number of batches that learning curves go to; 10 is the paper's.
+        path: JSON file that is written anew, whole or not at all, at each change; `None` keeps all in memory, as on
+            ranks that do not write.
+
+    Raises:
+        ValueError: If there is no task, or two have the same name.
+    """
+
+    def __init__(
+        self,
+        task_names: Sequence[str],
+        higher_is_better: bool = True,
+        metric: str = "accuracy",
+        beta: int = 10,
+        path: str | Path | None = None,
+    ):
+        self.task_names = tuple(task_names)
+        are_names = all(isinstance(name, str) and _is_text(name) for name in self.task_names)
+        is_list = not isinstance(task_names, str) and self.task_names and are_names
+        if not is_list or len(set(self.task_names)) < len(self.task_names):
+            raise ValueError(f"task_names must be at least one name, each another, but is {task_names!r}.")
+        self.higher_is_better = higher_is_better
+        self.metric, self.beta = metric, beta
+        self.path = None if path is None else Path(path)
+        self.failures: dict[tuple[int, str], str] = {}
+        self._rows: dict[int, list[float]] = {}
+        self._curves: dict[int, dict[int, float]] = {}
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> "ScoreMatrix":
+        """Reads a matrix, which goes on being written to the same file.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The matrix, every score to the bit.
+
+        Raises:
+            ValueError: If the file is missing or holds no score matrix.
+        """
+        try:
+            content = load_json(Path(path))
+            if content["format"] != FORMAT_VERSION:
+                raise ValueError(newer_version("it", content["format"], FORMAT_VERSION))
+            matrix = cls(content["tasks"], content["higher_is_better"], content["metric"], content["beta"])
+            for after, row in content["scores"].items():
+                scores = dict(zip(matrix.task_names, map(float, row), strict=True))
+                matrix.record(int(after), scores, content["failures"].get(after, {}))
+            for task, curve in content["curves"].items():
+                for num_batches, score in curve.items():
+                    matrix.record_batch(int(task), int(num_batches), float(score))
+        except (OSError, ValueError, *DAMAGE) as error:
+            raise ValueError(f"{path} holds no score matrix that can be read ({error!r}).") from None
+        matrix.path = Path(path)
+        return matrix
+
+    @property
+    def num_tasks(self) -> int:
+        """Number of tasks, T."""
+        return len(self.task_names)
+
+    @property
+    def recorded(self) -> list[int]:
+        """Numbers of the rows that were recorded, in ascending order."""
+        return sorted(self._rows)
+
+    @property
+    def last_task(self) -> int:
+        """Number of the last task that was trained on, 1 at least: metrics end with it while a run goes on."""
+        return max([1, *self._rows])
+
+    @property
+    def scores(self) -> FloatArray:
+        """R, float64 `[num_tasks + 1, num_tasks]`, a copy: NaN where there is no score."""
+        empty = [float("nan")] * self.num_tasks
+        return np.array([self._rows.get(after, empty) for after in range(self.num_tasks + 1)])
+
+    def record(self, after: int, scores: Mapping[str, float], failures: Mapping[str, str] | None = None) -> None:
+        """Sets a row; one that was there is replaced.
+
+        Args:
+            after: Number of the task that was last trained on, 0 before the first.
+            scores: Score by name of the task; NaN, or no entry, where an evaluation failed or was not made.
+            failures: By name of the task, why it has no score.
+
+        Raises:
+            ValueError: If there is no such row or task, a score is no number, or a task with a score failed.
+        """
+        _check_within("after", after, 0, self.num_tasks)
+        failures = failures or {}
+        if unknown := [name for name in (*scores, *failures) if name not in self.task_names]:
+            raise ValueError(f"scores and failures must name tasks of {self.task_names}, but name {unknown}.")
+        row = [_number(name, scores.get(name, float("nan"))) for name in self.task_names]
+        reasons: dict[tuple[int, str], str] = {}
+        for name, score in zip(self.task_names, row, strict=True):
+            if np.isnan(score):
+                reasons[after, name] = failures.get(name, _NOT_A_NUMBER if name in scores else NOT_RECORDED)
+            elif name in failures:
+                raise ValueError(f"failures must name tasks without a score, but {name!r} has {score}.")
+        self._rows[after] = row
+        self.failures = {key: why for key, why in self.failures.items() if key[0] != after} | reasons
+        self.write()
+
+    def record_batch(self, task: int, num_batches: int, score: float) -> None:
+        """Sets a point of a learning curve; one that was there is replaced.
+
+        Args:
+            task: Number of the task, from 1: both the one trained on and the one evaluated.
+            num_batches: How many of its batches were trained on, 0 before the first.
+            score: The score; NaN where the evaluation failed.
+
+        Raises:
+            ValueError: If there is no such task, the number is negative, or the score is no number.
+        """
+        _check_within("task", task, 1, self.num_tasks)
+        _check_within("num_batches", num_batches, 0, None)
+        self._curves.setdefault(task, {})[num_batches] = _number(self.task_names[task - 1], score)
+        self.write()
+
+    def learning_curves(self, beta: int) -> FloatArray:
+        """Gives the beginnings of the learning curves.
+
+        Args:
+            beta: Last number of batches.
+
+        Returns:
+            `[num_tasks, beta + 1]`: the score on each task after so many of its own batches, NaN where there is none.
+
+        Raises:
+            ValueError: If the number is negative.
+        """
+        _check_within("beta", beta, 0, None)
+        curves = [self._curves.get(task, {}) for task in range(1, self.num_tasks + 1)]
+        return np.array([[curve.get(batches, np.nan) for batches in range(beta + 1)] for curve in curves])
+
+    def truncate(self, after: int, num_batches: int | None = None) -> None:
+        """Forgets what came later than where a run is resumed.
+
+        Args:
+            after: Number of the last task that was finished there: its row is the last to stay.
+            num_batches: Batches of the next task that were done: its learning curve stays up to there; `None` for
+                none of it.
+
+        Raises:
+            ValueError: If there is no such row.
+        """
+        _check_within("after", after, 0, self.num_tasks)
+        most = -1 if num_batches is None else num_batches
+        next_curve = {done: score for done, score in self._curves.get(after + 1, {}).items() if done <= most}
+        self._rows = {row: scores for row, scores in self._rows.items() if row <= after}
+        self._curves = {task: curve for task, curve in self._curves.items() if task <= after}
+        self._curves |= {after + 1: next_curve} if next_curve else {}
+        self.failures = {key: why for key, why in self.failures.items() if key[0] <= after}
+        self.write()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Gives the matrix as a table.
+
+        Returns:
+            One row per number of tasks trained on (the index `after`, from 0) and one column per task.
+        """
+        index = pd.RangeIndex(self.num_tasks + 1, name="after")
+        return pd.DataFrame(self.scores, index=index, columns=list(self.task_names))
+
+    def write(self) -> None:
+        """Writes the file, if there is one."""
+        if self.path is None:
+            return
+        failures: dict[int, dict[str, str]] = {}
+        for (after, name), why in self.failures.items():
+            failures.setdefault(after, {})[name] = why
+        content: dict[str, Any] = {
+            "format": FORMAT_VERSION,
+            "metric": self.metric,
+            "higher_is_better": self.higher_is_better,
+            "beta": self.beta,
+            "tasks": self.task_names,
+            "scores": {after: [_encoded(score) for score in row] for after, row in self._rows.items()},
+            "failures": failures,
+            "curves": {
+                task: {done: _encoded(score) for done, score in curve.items()} for task, curve in self._curves.items()
+            },
+        }
+        write_json(self.path, content)
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be written: half of a character, as JSON may have it, cannot."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def _check_within(name: str, number: int, least: int, most: int | None) -> None:
+    if number < least or (most is not None and number > most):
+        bound = f"{least} or more" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{name} must be {bound}, but is {number}.")
+
+
+def _number(name: str, score: object) -> float:
+    if not isinstance(score, Real):
+        raise ValueError(f"the score of {name!r} must be a number, but is {score!r}.")
+    return float(score)
+
+
+def _encoded(score: float) -> float | str:
+    return score if np.isfinite(score) else str(score)  # JSON has neither NaN nor infinity

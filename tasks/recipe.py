@@ -1,0 +1,152 @@
+"""A recipe of a continual run: model, tasks, memory and training as typed data."""
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import nn
+from transformers import TrainingArguments, set_seed
+
+from mixer.policies import Policy
+from mixer.policies.registry import as_policy
+from mixer.recipe.called_by_name import Factory, call_by_name
+from mixer.recipe.model_recipe import ModelRecipe
+from mixer.recipe.model_recipe import Task as HeadTask
+from mixer.trainer.method import Method
+from replay import ReplayBuffer
+from tasks.continual.continual import ContinualRun
+from tasks.continual.continual_checks import Optimizer
+from tasks.heads import HeadKind
+from tasks.task import TaskSequence
+
+
+@dataclass
+class ClassifierRecipe(ModelRecipe):
+    """Which model to train: one of transformers, or what a function gives.
+
+    Args:
+        task: See `ModelRecipe`, as all that follow but the last two.
+        name_or_path: See `ModelRecipe`.
+        config: See `ModelRecipe`.
+        factory: Or dotted name of a function that gives a model, such as `tasks.mlp.mlp`.
+        arguments: What to call it with.
+    """
+
+    task: HeadTask = "sequence-classification"
+    factory: str | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    def make(self) -> nn.Module:
+        """Loads the model, or makes a new one.
+
+        Returns:
+            The model.
+
+        Raises:
+            ValueError: If it cannot be built; the field is named.
+        """
+        if self.factory is None:
+            try:
+                return self.build()
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                raise ValueError(f"model: {error}") from error
+        if self.name_or_path is not None or self.config:
+            raise ValueError("model: give a factory, or name_or_path and config, not both.")
+        model = call_by_name("model.factory", self.factory, self.arguments)
+        if not isinstance(model, nn.Module):
+            raise ValueError(f"model.factory: {self.factory} gives a {type(model).__name__}, not a torch.nn.Module.")
+        return model
+
+
+@dataclass
+class ContinualRecipe:
+    """A continual run.
+
+    Args:
+        model: The model.
+        sequence: The function that makes the tasks, such as `tasks.sequences.by_class`; is called with the source's two
+            data sets and its own arguments.
+        training: Arguments of the Trainer, for each task.
+        source: The function that gives the data, for training and for evaluation, such as `tasks.sources.digits`;
+            `None` where the sequence's function needs none.
+        head: What becomes of the output layer: `whole`, `growing` or `masked`; see `ContinualRun`.
+        memory: The buffer: `replay.ReplayBuffer` and its arguments; `None` trains without.
+        second_draw: Name of a stream that draws from it once more; see `ContinualRun`.
+        mixing: How much of it is replayed; `None` replays as many samples on top as there are new ones.
+        methods: What else takes part in updates: classes with their arguments, such as `replay.DER`.
+        batch_size: New samples of an update over all ranks.
+        optimizer: Whether each task begins with a `fresh` optimizer or goes on with the one `kept`.
+        scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
+        curve_updates: After how many of its first updates each task is scored, for the area under the learning curves.
+        score: What a task is scored by; `None` takes the accuracy where all tasks have classes, else the loss.
+    """
+
+    model: ClassifierRecipe
+    sequence: Factory
+    training: TrainingArguments
+    source: Factory | None = None
+    head: HeadKind | None = None
+    memory: Factory | None = None
+    second_draw: str | None = None
+    mixing: Policy | str | None = None
+    methods: list[Method] = field(default_factory=list)
+    batch_size: int | None = None
+    optimizer: Optimizer = "fresh"
+    scores_before: bool = True
+    curve_updates: int | None = None
+    score: Literal["accuracy", "loss"] | None = None
+
+    def build(self) -> ContinualRun:
+        """Builds the tasks, the model, the memory and the run.
+
+        Returns:
+            The run, ready to begin.
+
+        Raises:
+            ValueError: If a part cannot be built; the field is named.
+        """
+        sequence = self._tasks()
+        set_seed(self.training.seed)
+        model = self.model.make()
+        methods = self.methods
+        return ContinualRun(
+            model,
+            sequence,
+            self.training,
+            head=self.head,
+            memory=self._buffer(),
+            second_draw=self.second_draw,
+            mixing=None if self.mixing is None else as_policy(self.mixing),
+            methods=(lambda: copy.deepcopy(methods)) if methods else None,
+            batch_size=self.batch_size,
+            optimizer=self.optimizer,
+            scores_before=self.scores_before,
+            curve_updates=self.curve_updates,
+            score=self.score,
+        )
+
+    def _tasks(self) -> TaskSequence:
+        data: tuple[Any, ...] = ()
+        if self.source is not None:
+            splits = call_by_name("source.factory", self.source.factory, self.source.arguments)
+            if not isinstance(splits, tuple) or len(splits) != 2:
+                raise ValueError(
+                    f"source.factory: {self.source.factory} gives a {type(splits).__name__}, not two data sets: for "
+                    "training and for evaluation."
+                )
+            data = splits
+        sequence = call_by_name("sequence.factory", self.sequence.factory, self.sequence.arguments, *data)
+        if not isinstance(sequence, TaskSequence):
+            raise ValueError(
+                f"sequence.factory: {self.sequence.factory} gives a {type(sequence).__name__}, not a TaskSequence; "
+                "tasks.sequences has functions that do, such as tasks.sequences.by_class."
+            )
+        return sequence
+
+    def _buffer(self) -> ReplayBuffer | None:
+        if self.memory is None:
+            return None
+        memory = call_by_name("memory.factory", self.memory.factory, self.memory.arguments)
+        if not isinstance(memory, ReplayBuffer):
+            raise ValueError(f"memory.factory: {self.memory.factory} gives a {type(memory).__name__}, no ReplayBuffer.")
+        return memory

@@ -1,0 +1,55 @@
+"""What a continual run leaves to be read: its metrics as JSON, and a page with its scores."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from transformers.utils import logging
+
+from mixer.utils.files import write_json
+from tasks.metrics.explaining import explain
+from tasks.metrics.metrics import all_metrics
+from tasks.metrics.score_matrix import ScoreMatrix
+
+logger = logging.get_logger(__name__)
+
+METRICS_FILE, PAGE_FILE = "metrics.json", "scores.html"
+
+
+def write_metrics(matrix: ScoreMatrix, pace: pd.DataFrame, folder: Path) -> None:
+    """Writes all metrics of the tasks that were trained so far, with the reasons of those that are not known.
+
+    Args:
+        matrix: The scores.
+        pace: What `read_pace` gives.
+        folder: The run's folder.
+    """
+    last = matrix.last_task
+    metrics = {name: value if np.isfinite(value) else None for name, value in all_metrics(matrix, last).items()}
+    known = {"metric": matrix.metric, "after": last, "beta": matrix.beta, "metrics": metrics}
+    write_json(folder / METRICS_FILE, {**known, "not_known": explain(matrix, last), "pace": pace.to_dict("index")})
+
+
+def write_page(matrices: Mapping[str, ScoreMatrix], path: Path) -> Path | None:
+    """Writes a page of scores, if its libraries are there: they are an extra, and training does without.
+
+    Args:
+        matrices: The scores of runs, by name.
+        path: Where the page goes.
+
+    Returns:
+        The page's path; `None` if a library is missing, which is then said.
+    """
+    try:
+        from tasks.report.scores import write_scores
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in ("plotly", "jinja2"):
+            raise
+        logger.warning(
+            "No page of the scores was written: it needs %s, which is not installed: pip install "
+            "'adaptive-mixer[report]'.",
+            error.name,
+        )
+        return None
+    return write_scores(matrices, path)
