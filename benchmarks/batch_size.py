@@ -1,4 +1,4 @@
-"""Updates and time to a fixed validation loss under constant batches, and under batches that change.
+"""Steps and time to a fixed validation loss under constant batches, and under batches that change.
 
 Run `python -m benchmarks.batch_size`. A byte-level Llama trains on three real text sources (the demo's, in blocks of 64
 bytes), mixed uniformly with exact counts. All configurations have the same budget of samples, seeds of weights and
@@ -85,7 +85,7 @@ def summarise(courses: Courses) -> dict[str, Any]:
     equal_data = {
         name: {
             "final_loss": [course.losses[-1] for course in own],
-            "updates": [course.updates[-1] for course in own],
+            "steps": [course.steps[-1] for course in own],
             "seconds": [course.seconds[-1] for course in own],
             "seconds_ratio": _ratios([course.seconds[-1] for course in own], base),
             "largest_batch": [course.largest_batch for course in own],
@@ -104,7 +104,7 @@ def _at(target: float, courses: Courses) -> dict[str, dict[str, list[float | Non
     figures: dict[str, dict[str, list[float | None]]] = {}
     for name, own in courses.items():
         marks = [course.to_target(target) for course in own]
-        kinds = ("updates", "samples", "seconds")
+        kinds = ("steps", "samples", "seconds")
         figures[name] = {kind: [None if mark is None else mark[kind] for mark in marks] for kind in kinds}
     for own_figures in figures.values():
         own_figures["seconds_ratio"] = _ratios(own_figures["seconds"], figures[_BASELINE]["seconds"])
@@ -141,18 +141,18 @@ def _text(values: Values, digits: int) -> str:
 
 def _show(figures: Mapping[str, Any], scale: Scale) -> None:
     ratio = f"over {_BASELINE}"
-    columns = {"updates": 0, "samples": 0, "seconds": 1, "seconds_ratio": 3}
+    columns = {"steps": 0, "samples": 0, "seconds": 1, "seconds_ratio": 3}
     for kind, target in figures["targets"].items():
         rows = []
         for name, own in target["configurations"].items():
             reached = [value is not None for value in own["seconds"]]
             rows.append([name, f"{sum(reached)} of {len(reached)}", *_cells(own, columns)])
         title = f"To a validation loss of {target['loss']:.4f}, {kind}; a claim of 15 % less time is a ratio of 0.85"
-        show(title, [_HEADING, "seeds there", "updates", "samples", "seconds", ratio], rows)
-    columns = {"final_loss": 4, "updates": 0, "seconds": 1, "seconds_ratio": 3, "largest_batch": 0}
+        show(title, [_HEADING, "seeds there", "steps", "samples", "seconds", ratio], rows)
+    columns = {"final_loss": 4, "steps": 0, "seconds": 1, "seconds_ratio": 3, "largest_batch": 0}
     rows = [[name, *_cells(own, columns)] for name, own in figures["equal_data"].items()]
     title = f"At equal data, {scale.num_samples:,} samples of {scale.block_length} bytes"
-    show(title, [_HEADING, "final loss", "updates", "seconds", ratio, "largest batch"], rows)
+    show(title, [_HEADING, "final loss", "steps", "seconds", ratio, "largest batch"], rows)
 
 
 def _cells(own: Mapping[str, Values], columns: Mapping[str, int]) -> list[str]:

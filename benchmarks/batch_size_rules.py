@@ -50,7 +50,7 @@ def configurations() -> dict[str, Configuration]:
         "Ramp": lambda **options: Ramp(LARGE, 0.5, unit="progress", **options),
         # By epochs, as published, it would decide nothing in a single pass.
         "LossChange": lambda **options: LossChange(interval=1, unit="steps", **options),
-        # The defaults are for thousands of updates; these decide some twenty times in a run of this length.
+        # The defaults are for thousands of steps; these decide some twenty times in a run of this length.
         "SmoothedLossChange": lambda **options: SmoothedLossChange(decay=0.95, interval=40, factor=1.5, **options),
         "CriticalBatchWarmup": lambda **options: CriticalBatchWarmup(doublings, unit="progress", **options),
     }

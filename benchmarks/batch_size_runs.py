@@ -41,14 +41,14 @@ class Course:
 
     Args:
         losses: `[num_evaluations]`: validation loss, the plain mean of the streams'.
-        updates: `[num_evaluations]`: updates before each evaluation.
+        steps: `[num_evaluations]`: steps before each evaluation.
         samples: `[num_evaluations]`: samples before it.
         seconds: `[num_evaluations]`: seconds of training before it, without those of evaluating.
-        largest_batch: Samples of the largest update.
+        largest_batch: Samples of the largest step.
     """
 
     losses: list[float]
-    updates: list[int]
+    steps: list[int]
     samples: list[int]
     seconds: list[float]
     largest_batch: int
@@ -60,7 +60,7 @@ class Course:
             target: The loss.
 
         Returns:
-            The `updates`, `samples` and `seconds` until then; `None` if it never did.
+            The `steps`, `samples` and `seconds` until then; `None` if it never did.
         """
         after = next((number for number, loss in enumerate(self.losses) if loss <= target), None)
         if after is None:
@@ -69,7 +69,7 @@ class Course:
         fall = self.losses[before] - self.losses[after]
         share = (self.losses[before] - target) / fall if fall > 0.0 else 1.0
         courses: dict[str, Sequence[float]] = {
-            "updates": self.updates,
+            "steps": self.steps,
             "samples": self.samples,
             "seconds": self.seconds,
         }
@@ -121,12 +121,12 @@ def run(configuration: Configuration, data: Data, scale: Scale, seed: int, learn
 def _course(trainer: MixingTrainer, stopwatch: Stopwatch) -> Course:
     losses = trainer.ledger.evaluations().groupby("step")["loss"].mean()
     clock = trainer.ledger.clock().set_index("step")
-    updates: list[int] = losses.index.tolist()
+    steps: list[int] = losses.index.tolist()
     return Course(
         losses=losses.tolist(),
-        updates=updates,
-        samples=clock["samples"].loc[updates].tolist(),
-        seconds=[stopwatch.seconds[step - 1] for step in updates],
+        steps=steps,
+        samples=clock["samples"].loc[steps].tolist(),
+        seconds=[stopwatch.seconds[step - 1] for step in steps],
         largest_batch=int(clock["total"].max()),
     )
 
@@ -138,7 +138,7 @@ def _training_arguments(folder: str, seed: int, learning_rate: float) -> Trainin
         per_device_eval_batch_size=MICRO_BATCH_SIZE,
         learning_rate=learning_rate,
         lr_scheduler_type="cosine",
-        warmup_steps=0.05,  # a share of the data, whatever the size of the updates
+        warmup_steps=0.05,  # a share of the data, whatever the size of the steps
         weight_decay=0.1,
         eval_strategy="steps",
         eval_steps=EVALUATION_SHARE,

@@ -98,7 +98,7 @@ def new_mixing(datasets: Sequence[Any], shares: Sequence[float], batch_size: int
     Args:
         datasets: The streams' data sets.
         shares: Weight of each.
-        batch_size: Samples of an update, over all ranks.
+        batch_size: Samples of a step, over all ranks.
 
     Returns:
         The controller.
@@ -123,9 +123,9 @@ def mixing_batches(datasets: Sequence[Any], batch_size: int, collator: Collator)
     mixing = new_mixing(datasets, SHARES, batch_size)
     loader = MixingLoader(mixing, datasets, collator, micro_batches=MicroBatchOptions(batch_size), stack_columns=dict)
     losses = np.ones(len(datasets))
-    while (update := loader.next_update()) is not None:
-        yield update.micro_batches[0].inputs
-        mixing.observe(update.plan, losses, update.plan.counts * ROW_LENGTH)
+    while (batch := loader.next_batch()) is not None:
+        yield batch.micro_batches[0].inputs
+        mixing.observe(batch.plan, losses, batch.plan.counts * ROW_LENGTH)
 
 
 def _endless(loader: DataLoader[Any]) -> Iterator[Batch]:

@@ -78,7 +78,7 @@ def run_once(protocol: Protocol, method: str, memory: int, seed: int, data_dir: 
         scores = run.run()
         rates = read_pace(folder, sequence.names).samples_per_second
     metrics = {name: 100 * value for name, value in all_metrics(scores).items()}
-    # Updates without replay are half as large: the first task that compares with the last is the first that replays.
+    # Steps without replay are half as large: the first task that compares with the last is the first that replays.
     first = rates.iloc[0 if setting.memory is None or setting.memory.is_online else 1]
     pace = {"first_rate": first, "last_rate": rates.iloc[-1], "last_over_first": rates.iloc[-1] / first}
     return {**metrics, **pace, "seconds": time.perf_counter() - started}

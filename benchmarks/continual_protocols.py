@@ -47,7 +47,7 @@ class Protocol:
         sequence: Gives the tasks, by the data's folder and a seed.
         model: Makes the model.
         training: Training arguments.
-        batch_size: New samples of an update.
+        batch_size: New samples of a step.
         is_per_class: Whether the memory is counted a class and task.
         is_online: Whether the memory is filled as samples are trained on; else at a task's end.
         learning_rates: Learning rates of methods that have another one.

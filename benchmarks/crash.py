@@ -32,7 +32,7 @@ class Event(NamedTuple):
 
     Args:
         kind: `begin` of training, end of a `step`, a checkpoint `writes` or `written`.
-        step: The update after which it came.
+        step: The step after which it came.
         time: Seconds.
     """
 
@@ -45,7 +45,7 @@ class Instant(NamedTuple):
     """When a run is killed.
 
     Args:
-        step: After which update,
+        step: After which step,
         delay: and how many seconds later.
     """
 
@@ -97,7 +97,7 @@ class Launch:
     Args:
         folder: The run's folder.
         num_ranks: Number of ranks.
-        num_steps: Number of updates.
+        num_steps: Number of steps.
         num_workers: Worker processes a rank.
     """
 
@@ -257,7 +257,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE", help="where all figures are written")
     parser.add_argument("--quick", action="store_true", help="few kills of a short run, for a test")
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=300, help="updates of the run")
+    parser.add_argument("--steps", type=int, default=300, help="steps of the run")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--workers", type=int, default=0, help="dataloader_num_workers")
     parser.add_argument("--seed", type=int, default=0, help="of the instants")

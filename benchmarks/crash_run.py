@@ -71,7 +71,7 @@ class Events:
 
         Args:
             kind: What happened.
-            step: The update after which it did.
+            step: The step after which it did.
         """
         os.write(self._descriptor, f"{kind} {step} {time.time()}\n".encode())
 
@@ -105,7 +105,7 @@ def build(folder: Path, num_steps: int, num_workers: int) -> NotingTrainer:
 
     Args:
         folder: The output folder.
-        num_steps: Number of updates.
+        num_steps: Number of steps.
         num_workers: Worker processes that load samples.
 
     Returns:

@@ -23,9 +23,9 @@ from benchmarks.staleness import staleness
 _WORKERS = (0, 2)
 # Kind of sample, samples of a batch.
 _LOADS = (("tokens", 32), ("tokens", 256), ("slow", 16))
-# Streams, samples of an update.
+# Streams, samples of a step.
 _MIXTURES = ((3, 32), (10, 64))
-# Deviation of a step of the weights' logits, updates between two steps.
+# Deviation of a step of the weights' logits, steps between two steps.
 _WALKS = ((0.05, 1), (0.3, 1), (0.3, 20))
 _LARGE = (1000, 65_536, 5, 1024)
 
@@ -51,7 +51,7 @@ def _show_loading(results: Sequence[Any], lags: Mapping[str, Any]) -> None:
             ratio = _ratio(result["ratio"].get(name))
             rows.append([name, result["kind"], str(result["batch_size"]), workers, f"{rate['median']:.3g}", ratio, lag])
     columns = ["", "samples", "batch", "workers", "thousand/s", f"this one / {THEIRS}", "staleness"]
-    show("Loading alone (tokens: in memory; slow: 5 ms a sample); staleness in updates", columns, rows)
+    show("Loading alone (tokens: in memory; slow: 5 ms a sample); staleness in steps", columns, rows)
 
 
 def _show_training(result: Any) -> None:
@@ -92,7 +92,7 @@ def _show_resuming(results: Sequence[Any], sizes: Mapping[str, int]) -> None:
 
 def _show_memory(grown: Mapping[str, float]) -> None:
     rows = [[f"{int(steps):,}", f"{megabytes:.2f}"] for steps, megabytes in grown.items()]
-    show("Growth of resident memory by planned updates", ["updates", "MB"], rows)
+    show("Growth of resident memory by planned steps", ["steps", "MB"], rows)
 
 
 def _show_planning(result: Any) -> None:
@@ -117,7 +117,7 @@ def _show_padding(results: Sequence[Any]) -> None:
         ]
         for result in results
     ]
-    title = f"Padding: updates of {BATCH_SIZE} in micro-batches of {MICRO_BATCH_SIZE}, lengths of 8 to 1,024, mean 150"
+    title = f"Padding: steps of {BATCH_SIZE} in micro-batches of {MICRO_BATCH_SIZE}, lengths of 8 to 1,024, mean 150"
     columns = ["", "ranks", "padding", "and waiting", "micro-batches", "thousand tokens"]
     show(title, columns, rows)
 
@@ -133,7 +133,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="torch's threads")
     parser.add_argument("--samples", type=int, default=100_000, help="samples of each of the three streams loaded from")
     parser.add_argument("--rounds", type=int, default=24, help="of loading tokens; a quarter of slow samples")
-    parser.add_argument("--steps", type=int, default=300, help="of predictions; updates of padding")
+    parser.add_argument("--steps", type=int, default=300, help="of predictions; steps of padding")
     args = parser.parse_args(argv)
     if args.quick:
         args.samples, args.rounds, args.steps = 5_000, 2, 20

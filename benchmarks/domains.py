@@ -20,20 +20,20 @@ class Stopwatch(TrainerCallback):
 
     def __init__(self) -> None:
         self._total = self._since = 0.0
-        self.seconds: list[float] = []  # after each update
+        self.seconds: list[float] = []  # after each step
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Starts."""
         self._since = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Adds an update, from the end of the one before."""
+        """Adds a step, from the end of the one before."""
         now = time.perf_counter()
         self._total, self._since = self._total + now - self._since, now
         self.seconds.append(self._total)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Leaves the time since the update out; called after each set, of which the last one counts."""
+        """Leaves the time since the step out; called after each set, of which the last one counts."""
         self._since = time.perf_counter()
 
 

@@ -78,14 +78,14 @@ class MixingSource:
         self._plan: Plan | None = None
 
     def next_batch(self) -> Batch:
-        """Lets the policy see the last update and gives the next; see `Source.next_batch`."""
+        """Lets the policy see the last step and gives the next; see `Source.next_batch`."""
         if self._plan is not None:
             self.mixing.observe(self._plan, self._losses, self._plan.counts * ROW_LENGTH)
-        update = self._loader.next_update()
-        assert update is not None, "the streams have no end"
-        self._plan = update.plan
-        self.staleness = max(self.staleness, update.plan.staleness)
-        batch: Batch = update.micro_batches[0].inputs
+        step_batch = self._loader.next_batch()
+        assert step_batch is not None, "the streams have no end"
+        self._plan = step_batch.plan
+        self.staleness = max(self.staleness, step_batch.plan.staleness)
+        batch: Batch = step_batch.micro_batches[0].inputs
         return batch
 
     def stop(self) -> None:

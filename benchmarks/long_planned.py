@@ -1,7 +1,7 @@
 """A long run without a model: controller, policies, ledger, resumed again and again, for `benchmarks.long_runs`.
 
 Streams enter, leave and run out; weights and batch sizes are set by hand and given back; adaptive policies see losses
-and gradients that are made up. Every tenth of the run the state is written as a checkpoint has it, some updates are
+and gradients that are made up. Every tenth of the run the state is written as a checkpoint has it, some steps are
 done that a crash loses, and another policy goes on from the checkpoint with a ledger that is cut there.
 """
 
@@ -18,8 +18,8 @@ import torch
 from benchmarks.competitors import ROW_LENGTH, LazyRows
 from benchmarks.process_state import ProcessState, as_rows, begin, growth, sample
 from mixer.ledger.ledger import Ledger
-from mixer.ledger.recorder import FinishedUpdate, Recorder
-from mixer.loading.step import UpdateContents
+from mixer.ledger.recorder import Recorder, StepResult
+from mixer.loading.step import StepCounts
 from mixer.mixture.budget import Budget
 from mixer.mixture.clock import Clock
 from mixer.mixture.controller import Mixing
@@ -69,7 +69,7 @@ class LongPlannedRun:
 
     Args:
         folder: Where its ledger and its checkpoint are kept.
-        num_steps: Number of updates.
+        num_steps: Number of steps.
         num_samples: How often it is looked at.
     """
 
@@ -82,7 +82,7 @@ class LongPlannedRun:
         self._begin(None)
 
     def run(self) -> dict[str, Any]:
-        """Plans, observes and records all updates.
+        """Plans, observes and records all steps.
 
         Returns:
             What `growth` gives of it; what it held (`states`) and the `seconds` of a step, sample by sample; the
@@ -160,12 +160,12 @@ class LongPlannedRun:
         losses = np.where(plan.counts > 0, 2.0 + (1.0 + mixing.seen / 1e4) ** -0.5, np.nan)
         losses += self._random.normal(0.0, 0.05, NUM_STREAMS)
         policy = mixing.policy
-        is_due = "gradient_variance" in policy.needs and (plan.step + 1) % policy.interval_steps == 0
+        is_due = "gradient_variance" in policy.needs and plan.step % policy.interval_steps == 0
         gradients = self._gradients(plan) if is_due else None
         mixing.observe(plan, losses, tokens, gradients=gradients)
         sums = np.append(np.nan_to_num(losses) * tokens, np.nansum(losses * tokens) / tokens.sum())
-        update = FinishedUpdate(plan, UpdateContents(tokens, tokens), torch.from_numpy(sums), 1e-3, 1.0, gradients)
-        self._recorder.record(update)
+        batch = StepResult(plan, StepCounts(tokens, tokens), torch.from_numpy(sums), 1e-3, 1.0, gradients)
+        self._recorder.record(batch)
 
     def _gradients(self, plan: Plan) -> GradientStatistics:
         vectors = self._random.normal(0.2, 1.0, (NUM_STREAMS, 8))
@@ -187,15 +187,15 @@ def _rows_of_parts(folder: Path) -> int:
 
 
 def ledger_figures(folder: Path, num_steps: int) -> dict[str, Any]:
-    """Measures and checks a sealed ledger of every update once.
+    """Measures and checks a sealed ledger of every step once.
 
     Args:
         folder: The ledger's folder.
-        num_steps: Number of updates.
+        num_steps: Number of steps.
 
     Returns:
         `bytes_per_row` of the table of streams, `bytes_per_step` of all tables, `num_files`, the `read_seconds` of the
-        whole table of streams and `column_seconds` of two of its columns, `is_exact`: whether each update and stream
+        whole table of streams and `column_seconds` of two of its columns, `is_exact`: whether each step and stream
         is there once, in order, and the counts add up to what was seen.
     """
     files = [path for path in folder.rglob("*") if path.is_file()]

@@ -1,4 +1,4 @@
-"""Long runs stay flat: a million updates planned and recorded, and thousands trained on two ranks.
+"""Long runs stay flat: a million steps planned and recorded, and thousands trained on two ranks.
 
 Run `python -m benchmarks.long_runs`. What each process holds is sampled over the run, after a collection of garbage.
 The first fifth is warm-up. Of the rest, the last quarter may be at most 1 % above the first one in memory (the median
@@ -32,7 +32,7 @@ def planned(num_steps: int) -> dict[str, Any]:
     """Plans and records a run in this process.
 
     Args:
-        num_steps: Number of updates.
+        num_steps: Number of steps.
 
     Returns:
         What `LongPlannedRun.run` gives.
@@ -45,7 +45,7 @@ def trained(num_steps: int, num_workers: int, policy: str) -> dict[str, Any]:
     """Trains on two ranks.
 
     Args:
-        num_steps: Number of updates.
+        num_steps: Number of steps.
         num_workers: Worker processes of each rank.
         policy: The adaptive policy.
 
@@ -67,11 +67,11 @@ def _processes(figures: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Gives the figures of each process that was watched, by a name for it."""
     found: dict[str, Mapping[str, Any]] = {}
     if _PLANNED in figures:
-        found[f"planned, {figures[_PLANNED]['num_steps']:,} updates"] = figures[_PLANNED]
+        found[f"planned, {figures[_PLANNED]['num_steps']:,} steps"] = figures[_PLANNED]
     for run in figures.get("trained", ()):
         for rank, own in enumerate(run["ranks"]):
             workers = f"{run['num_workers']} workers" if run["num_workers"] else "no workers"
-            found[f"trained, {run['num_steps']:,} updates, {workers}, rank {rank}"] = own
+            found[f"trained, {run['num_steps']:,} steps, {workers}, rank {rank}"] = own
     return found
 
 
@@ -112,9 +112,9 @@ def _show_ledger(own: Mapping[str, Any], as_markdown: bool) -> None:
         ["files", f"{ledger['num_files']}"],
         ["seconds to read all of it", f"{ledger['read_seconds']:.2f}"],
         ["seconds to read two columns", f"{ledger['column_seconds']:.2f}"],
-        ["each update and stream once, counts add up", "yes" if ledger["is_exact"] else "NO"],
+        ["each step and stream once, counts add up", "yes" if ledger["is_exact"] else "NO"],
     ]
-    title = f"Ledger of {own['num_steps']:,} updates x {NUM_STREAMS} streams, resumed {own['num_resumes']} times"
+    title = f"Ledger of {own['num_steps']:,} steps x {NUM_STREAMS} streams, resumed {own['num_resumes']} times"
     present(title, ["", "figure"], rows, as_markdown)
 
 
@@ -127,7 +127,7 @@ def _show_states(run: Mapping[str, Any], as_markdown: bool) -> None:
     steps, bytes_ = np.array(sizes)[:, 0], np.array(sizes)[:, 1]
     written = float(bytes_.sum())
     print(
-        f"trainer_state.json grows by {np.polyfit(steps, bytes_, 1)[0]:.0f} bytes an update "
+        f"trainer_state.json grows by {np.polyfit(steps, bytes_, 1)[0]:.0f} bytes a step "
         f"({run['ranks'][0]['log_entries']} entries) and is written anew in each of {len(sizes)} checkpoints: "
         f"{written / 1e6:.2f} MB in all.\n"
     )
@@ -144,7 +144,7 @@ def find_broken(figures: Mapping[str, Any]) -> list[str]:
     """
     broken = [text for name, own in _processes(figures).items() for text in broken_bounds(own, name)]
     if _PLANNED in figures and not figures[_PLANNED]["ledger"]["is_exact"]:
-        broken.append("planned: the ledger does not hold each update and stream once")
+        broken.append("planned: the ledger does not hold each step and stream once")
     return broken
 
 

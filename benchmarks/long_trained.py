@@ -67,7 +67,7 @@ def build(folder: Path, num_steps: int, num_workers: int, policy: str) -> Mixing
 
     Args:
         folder: The output folder.
-        num_steps: Number of updates.
+        num_steps: Number of steps.
         num_workers: Worker processes that load samples.
         policy: Name of the adaptive policy, of `POLICIES`.
 

@@ -31,7 +31,7 @@ _COLUMNS = {
 
 
 class _Gradient(TrainerCallback):
-    """Keeps the gradient of the last update."""
+    """Keeps the gradient of the last step."""
 
     value: torch.Tensor
 

@@ -14,7 +14,7 @@ def describe(num_steps: int) -> list[list[str]]:
     """Says of every competitor, and of every policy that is none, how it is set.
 
     Args:
-        num_steps: Updates of the run.
+        num_steps: Steps of the run.
 
     Returns:
         Rows of name, class, settings, and what is to be known: that the class is not there, that the settings do not
@@ -44,7 +44,7 @@ def why_not(entry: Entry, num_steps: int) -> str | None:
 
     Args:
         entry: The competitor, of a class that is there.
-        num_steps: Updates of the run.
+        num_steps: Steps of the run.
 
     Returns:
         The reason; `None` if it can, as far as is known before a run.

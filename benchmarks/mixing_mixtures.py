@@ -7,7 +7,7 @@
   eight bytes, see `benchmarks.mixing_window`.
 - `synthetic`: regressions whose best mixture is computed; see `benchmarks.mixing_synthetic`.
 
-Learning rates, sizes and numbers of updates were chosen by the time of a run and so that seeds of uniform mixing differ
+Learning rates, sizes and numbers of steps were chosen by the time of a run and so that seeds of uniform mixing differ
 little, not by what any policy comes to. (Half as many blocks of twice the length took the same time, but ended where
 the model just begins to use its context: nearly equal mixtures then differed by 0.05, a third of the grid's range.)
 """
@@ -36,8 +36,8 @@ class Scale:
     """How much is trained and evaluated.
 
     Args:
-        num_steps: Updates of a run.
-        batch: Samples of an update.
+        num_steps: Steps of a run.
+        batch: Samples of a step.
         learning_rate: The learning rate, at its highest.
         num_validation: Most samples of a stream for validation.
         num_test: Most samples of a stream to test on.
@@ -89,7 +89,7 @@ class MixtureTask:
             folder: The output folder.
             scale: How much is trained.
             seed: The seed.
-            interval: Updates between evaluations; `None` evaluates never.
+            interval: Steps between evaluations; `None` evaluates never.
 
         Returns:
             The arguments.

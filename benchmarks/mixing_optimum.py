@@ -37,8 +37,8 @@ def best_fixed(problem: Problem, num_steps: int, batch: int, learning_rate: floa
 
     Args:
         problem: The problem.
-        num_steps: Updates of a run.
-        batch: Samples of an update.
+        num_steps: Steps of a run.
+        batch: Samples of a step.
         learning_rate: The learning rate.
 
     Returns:
@@ -99,8 +99,8 @@ def best_changing(
 
     Args:
         problem: The problem.
-        num_steps: Updates of a run.
-        batch: Samples of an update.
+        num_steps: Steps of a run.
+        batch: Samples of a step.
         learning_rate: The learning rate.
         fixed: What `best_fixed` gave, if it is known.
 

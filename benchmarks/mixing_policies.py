@@ -1,18 +1,18 @@
 """The competitors of `benchmarks.mixing_quality`: plain mixtures, a grid of fixed ones, and every adaptive policy.
 
 No policy is tuned: each has its defaults, but for `UniMax`, which two passes are allowed (one is less than a budget),
-and for what goes by the length of the run, which one rule sets for all by the parameter's name. With `N` updates and
+and for what goes by the length of the run, which one rule sets for all by the parameter's name. With `N` steps and
 `M` observations (24 evaluations, for a policy that follows these; else `N`):
 
-- an interval (`interval_steps`) is `N/24` updates;
+- an interval (`interval_steps`) is `N/24` steps;
 - so is the time to the next fit (`refit_steps`) and that of losses averaged (`window_steps`);
 - the time left out of fits (`num_ignored_steps`) is `N/40`;
-- a warm-up is `N/20` updates, or `M/20` observations, 2 or more, where it is of observations or evaluations;
+- a warm-up is `N/20` steps, or `M/20` observations, 2 or more, where it is of observations or evaluations;
 - another window or history is `M/5`, 3 or more;
-- probes (`probe_steps`) take `N/120` updates each, two at least, and training between them (`training_steps`) `N/12`;
+- probes (`probe_steps`) take `N/120` steps each, two at least, and training between them (`training_steps`) `N/12`;
 - `fast_decay` and `slow_decay` have horizons of `M/24` and `5M/24`.
 
-At 240 updates these are the decays of `LossChange` and the interval of `benchmarks.pike`. Evaluations come at the same
+At 240 steps these are the decays of `LossChange` and the interval of `benchmarks.pike`. Evaluations come at the same
 interval.
 """
 
@@ -107,7 +107,7 @@ def settings_of(entry: Entry, num_steps: int) -> dict[str, Any]:
 
     Args:
         entry: The competitor.
-        num_steps: Updates of the run.
+        num_steps: Steps of the run.
 
     Returns:
         Arguments by name.
@@ -127,10 +127,10 @@ def settings_of(entry: Entry, num_steps: int) -> dict[str, Any]:
 
 
 def interval_of(num_steps: int) -> int:
-    """Gives the updates from one decision, measurement or evaluation to the next.
+    """Gives the steps from one decision, measurement or evaluation to the next.
 
     Args:
-        num_steps: Updates of the run.
+        num_steps: Steps of the run.
 
     Returns:
         The interval, 1 or more.

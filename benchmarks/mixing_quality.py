@@ -5,7 +5,7 @@ not run before, each as a process's work with one thread, and prints Markdown. `
 `--report` prints what there is.
 
 What the mixtures are is said in `benchmarks.mixing_mixtures`, the rule for the policies' settings in
-`benchmarks.mixing_policies`. All have the same updates of the same number of samples, drawn with exact counts, the same
+`benchmarks.mixing_policies`. All have the same steps of the same number of samples, drawn with exact counts, the same
 seeds of weights and order, and the same optimizer. Losses are those of the end on the test part; the grid of fixed
 mixtures is run on the first seed, its best three by validation losses on all, and so is the mixture that `mixer fit`
 makes of the grid; the weights that the proxy run of DoReMi had on average are trained on as well.
@@ -98,7 +98,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 1 on")
     parser.add_argument("--parallel", type=int, default=2, help="processes, of one thread each")
-    parser.add_argument("--quick", action="store_true", help="tiny models and few updates, for a test")
+    parser.add_argument("--quick", action="store_true", help="tiny models and few steps, for a test")
     parser.add_argument("--list", action="store_true", help="say how each policy is set, and which are not there")
     parser.add_argument("--report", action="store_true", help="print what was run, and run nothing")
     parser.add_argument("--json", metavar="FILE", help="where all figures are written")
@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.list:
         for name, scale in scales.items():
             columns = ["policy", "class", "settings", "to be known"]
-            show(f"{name}, {scale.num_steps} updates", columns, describe(scale.num_steps))
+            show(f"{name}, {scale.num_steps} steps", columns, describe(scale.num_steps))
         return
     failed: list[str] = []
     if not args.report:

@@ -100,7 +100,7 @@ def _train(run: Run, policy: Policy, parts: Parts, folder: Path, options: dict[s
             "seconds": clock.seconds,
             "cpu_seconds": clock.cpu_seconds,
             "evaluation_seconds": clock.seconds - stopwatch.seconds[-1],
-            "probe_seconds": float(trainer.ledger.updates()["probe_seconds"].sum()),
+            "probe_seconds": float(trainer.ledger.timings()["probe_seconds"].sum()),
         }
         if run.name == UNIFORM:
             weights = io.BytesIO()

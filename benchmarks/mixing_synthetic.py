@@ -55,8 +55,8 @@ class Problem:
 
         Args:
             shares: float64 `[..., num_steps, num_streams]`, or `[..., 1, num_streams]` for weights that do not change.
-            num_steps: Updates.
-            batch: Samples of an update.
+            num_steps: Steps.
+            batch: Samples of a step.
             learning_rate: The learning rate, constant.
 
         Returns:

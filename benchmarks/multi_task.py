@@ -87,7 +87,7 @@ def joined(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     by_task = ("validation", "test", "samples")
     found: dict[str, Any] = {key: {k: v for one in results for k, v in one[key].items()} for key in by_task}
-    return {**found, **{key: sum(one[key] for one in results) for key in ("updates", "seconds")}}
+    return {**found, **{key: sum(one[key] for one in results) for key in ("steps", "seconds")}}
 
 
 def _search(read: Reader, args: argparse.Namespace) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--mixture", action="append", choices=list(MIXTURES), help="these alone; default: all")
     parser.add_argument("--keep-overlap", action="store_true", help="MR and SST-2 keep training sentences of SUBJ")
     parser.add_argument("--search", action="store_true", help="validation accuracies of the grid, one seed")
-    parser.add_argument("--quick", action="store_true", help="a tiny model and few updates, for a test")
+    parser.add_argument("--quick", action="store_true", help="a tiny model and few steps, for a test")
     return parser.parse_args(argv)
 
 

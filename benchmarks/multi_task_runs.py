@@ -33,7 +33,7 @@ class Setting:
         dropout: Share of the words' elements, and of the heads' inputs, that are dropped.
         num_maps: Outputs of each convolution.
         word_size: Width of a word.
-        batch: Samples of an update.
+        batch: Samples of a step.
         length: Most words of a sentence.
         windows: Words that each convolution sees at once.
     """
@@ -99,7 +99,7 @@ def result_of(run: Run, read: Callable[[int], Texts], folder: Path) -> dict[str,
         folder: Where results are kept.
 
     Returns:
-        Accuracies by task of the `validation` and `test` parts, `updates`, `samples` trained on by task and `seconds`.
+        Accuracies by task of the `validation` and `test` parts, `steps`, `samples` trained on by task and `seconds`.
     """
     texts = read(run.seed)
     path = run.path(folder, texts)
@@ -148,7 +148,7 @@ def _train(run: Run, texts: Texts) -> dict[str, Any]:
         seconds = time.perf_counter() - started
         samples = trainer.ledger.to_pandas().groupby("stream")["count"].sum()
         return {
-            "updates": trainer.state.global_step,
+            "steps": trainer.state.global_step,
             "samples": {task: int(samples[task]) for task in run.tasks},
             "seconds": seconds,
             **{part: _accuracies(trainer, parts, part) for part in ("validation", "test")},

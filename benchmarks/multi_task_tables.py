@@ -70,10 +70,10 @@ def show_all(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     for part in ("test", "validation"):
         _show_differences({name: accuracies(own, part) for name, own in results.items()}, part)
     rows = [
-        [name, f"{own[0]['updates']:,}", *(f"{own[0]['samples'][task]:,}" for task in TASKS), f"{_seconds(own):.0f}"]
+        [name, f"{own[0]['steps']:,}", *(f"{own[0]['samples'][task]:,}" for task in TASKS), f"{_seconds(own):.0f}"]
         for name, own in results.items()
     ]
-    show("Updates and samples of seed 1, and the time of training", ["", "updates", *TASKS, "seconds"], rows)
+    show("Steps and samples of seed 1, and the time of training", ["", "steps", *TASKS, "seconds"], rows)
 
 
 def _seconds(results: Sequence[Mapping[str, Any]]) -> float:

@@ -5,8 +5,8 @@ three streams, the policy follows their losses. Three trainers go in turns, a bl
 ones, of which the second shows what the comparison of equals gives (A/A). The plain ones are fed exactly the samples
 that ours has drawn, in the same order.
 
-After that a MixingTrainer whose batch size changes with every update, and the learning rate with it, goes in turns with
-one of constant size: pairs of updates, which have as many samples together.
+After that a MixingTrainer whose batch size changes with every step, and the learning rate with it, goes in turns with
+one of constant size: pairs of steps, which have as many samples together.
 """
 
 import argparse
@@ -260,7 +260,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure_resizing(args: argparse.Namespace) -> dict[str, Any]:
-    """Compares a size that changes with every update with a constant one, over as many samples.
+    """Compares a size that changes with every step with a constant one, over as many samples.
 
     Args:
         args: The command line.
@@ -270,7 +270,7 @@ def measure_resizing(args: argparse.Namespace) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory() as folder:
         trainers = new_resizing_trainers(args, folder)
-        lead_steps = dict.fromkeys(trainers, args.warmup + args.warmup % 2)  # whole pairs of a small and a large update
+        lead_steps = dict.fromkeys(trainers, args.warmup + args.warmup % 2)  # whole pairs of a small and a large step
         times = take_turns(trainers, lead_steps, args.rounds, 2 * args.block, args.threads)
     return {
         "milliseconds_per_sample": {name: spread([t / args.batch for t in own]) for name, own in times.items()},
@@ -303,7 +303,7 @@ def _show_resizing(figures: dict[str, Any]) -> None:
         if name == CHANGING:
             cells = [f"{ratio['median']:.4f}", f"{ratio['low']:.4f} to {ratio['high']:.4f}"]
         rows.append([name, f"{times['median']:.3f}", f"{times['min']:.3f} to {times['max']:.3f}", *cells])
-    title = "A batch size that changes with every update, and the learning rate with it, over as many samples"
+    title = "A batch size that changes with every step, and the learning rate with it, over as many samples"
     show(title, ["", "ms a sample", "least to most", "over constant size", "95 % interval"], rows)
 
 
@@ -316,8 +316,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--layers", type=int, help="default: 6 for llama, 4 for gpt2")
     parser.add_argument("--hidden", type=int, help="default: 320 for llama, 256 for gpt2")
     parser.add_argument("--length", type=int, default=128, help="tokens of a sample")
-    parser.add_argument("--batch", type=int, default=16, help="samples of an update")
-    parser.add_argument("--accumulation", type=int, default=1, help="micro-batches of an update")
+    parser.add_argument("--batch", type=int, default=16, help="samples of a step")
+    parser.add_argument("--accumulation", type=int, default=1, help="micro-batches of a step")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="bf16 is mixed precision")
     parser.add_argument("--threads", type=int, default=2, help="torch's threads on the CPU")

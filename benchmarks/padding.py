@@ -14,7 +14,7 @@ from benchmarks.competitors import SHARES, new_mixing
 from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.lengths import Lengths
 from mixer.loading.loader import MixingLoader
-from mixer.loading.step import Update
+from mixer.loading.step import StepBatch
 from mixer.utils.arrays import Int64Array
 
 BATCH_SIZE = 64
@@ -30,13 +30,13 @@ def padding(steps: int, num_samples: int) -> list[Any]:
     """Compares ways to make micro-batches of samples of different lengths.
 
     Args:
-        steps: Number of updates.
+        steps: Number of steps.
         num_samples: Samples of each of the three streams.
 
     Returns:
         For each way and number of ranks: `padding`, the share of padding in what is forwarded; `padding_and_waiting`,
-        the same with what the rank with the most tokens of an update has more than the others; `micro_batches` of an
-        update of a rank; `thousand_tokens` forwarded in an update by all ranks, padding included.
+        the same with what the rank with the most tokens of a step has more than the others; `micro_batches` of an
+        step of a rank; `thousand_tokens` forwarded in a step by all ranks, padding included.
     """
     random = np.random.default_rng(0)
     lengths = [_draw_lengths(random, num_samples) for _ in SHARES]
@@ -52,10 +52,10 @@ def padding(steps: int, num_samples: int) -> list[Any]:
             ways["mixer, group_by_length, length column"] = (with_column, True, None)
             ways["mixer, group_by_length and token budget, length column"] = (with_column, True, _MAX_TOKENS)
         for name, (sources, groups, max_tokens) in ways.items():
-            updates = _updates(sources, world_size, groups, max_tokens, steps)
-            results.append({"name": name, "world_size": world_size, **_sum_up(updates)})
-        updates = _trainer_updates(np.concatenate(lengths), world_size)
-        results.append({"name": TRAINER, "world_size": world_size, **_sum_up(updates)})
+            batches = _updates(sources, world_size, groups, max_tokens, steps)
+            results.append({"name": name, "world_size": world_size, **_sum_up(batches)})
+        batches = _trainer_steps(np.concatenate(lengths), world_size)
+        results.append({"name": TRAINER, "world_size": world_size, **_sum_up(batches)})
     return results
 
 
@@ -80,17 +80,17 @@ def _updates(
     """Runs the loaders of all ranks.
 
     Yields:
-        For each update and rank the tokens of its micro-batches, with padding and without.
+        For each step and rank the tokens of its micro-batches, with padding and without.
     """
-    # What the ranks agree on is found out by loaders of their own, which run one update ahead.
+    # What the ranks agree on is found out by loaders of their own, which run one step ahead.
     own_numbers: list[int] = []
     scouts = [_loader(sources, rank, world_size, groups, max_tokens, int) for rank in range(world_size)]
     loaders = [
         _loader(sources, rank, world_size, groups, max_tokens, lambda _: max(own_numbers)) for rank in range(world_size)
     ]
     for _ in range(steps):
-        own_numbers[:] = [len(_next_update(scout).micro_batches) for scout in scouts]
-        yield [[_tokens(micro) for micro in _next_update(loader).micro_batches] for loader in loaders]
+        own_numbers[:] = [len(_next_batch(scout).micro_batches) for scout in scouts]
+        yield [[_tokens(micro) for micro in _next_batch(loader).micro_batches] for loader in loaders]
 
 
 def _loader(
@@ -107,11 +107,11 @@ def _loader(
     return MixingLoader(mixing, sources, _pad, rank=rank, world_size=world_size, micro_batches=options)
 
 
-def _next_update(loader: MixingLoader) -> Update:
-    update = loader.next_update()
-    assert update is not None, "the streams have no end"
-    loader.mixing.observe(update.plan, np.ones(len(SHARES)), update.plan.counts)
-    return update
+def _next_batch(loader: MixingLoader) -> StepBatch:
+    batch = loader.next_batch()
+    assert batch is not None, "the streams have no end"
+    loader.mixing.observe(batch.plan, np.ones(len(SHARES)), batch.plan.counts)
+    return batch
 
 
 def _tokens(micro: Any) -> tuple[int, int]:
@@ -119,7 +119,7 @@ def _tokens(micro: Any) -> tuple[int, int]:
     return ids.numel(), 0 if micro.is_padding else int(ids.count_nonzero())
 
 
-def _trainer_updates(lengths: Int64Array, world_size: int) -> Iterator[list[list[tuple[int, int]]]]:
+def _trainer_steps(lengths: Int64Array, world_size: int) -> Iterator[list[list[tuple[int, int]]]]:
     """Does what the Trainer's sampler and accumulation do with the data sets in a row; see `_updates`."""
     generator = torch.Generator().manual_seed(0)
     indices = get_length_grouped_indices(lengths.tolist(), BATCH_SIZE // world_size, generator=generator)
@@ -129,18 +129,18 @@ def _trainer_updates(lengths: Int64Array, world_size: int) -> Iterator[list[list
         yield [tokens[rank::world_size] for rank in range(world_size)]
 
 
-def _sum_up(updates: Iterator[list[list[tuple[int, int]]]]) -> dict[str, float]:
-    forwarded = own = slowest = micro_batches = num_updates = 0
-    for ranks in updates:
+def _sum_up(batches: Iterator[list[list[tuple[int, int]]]]) -> dict[str, float]:
+    forwarded = own = slowest = micro_batches = num_steps = 0
+    for ranks in batches:
         totals = [sum(padded for padded, _ in micros) for micros in ranks]
         forwarded += sum(totals)
         slowest += max(totals) * len(ranks)
         own += sum(tokens for micros in ranks for _, tokens in micros)
         micro_batches += len(ranks[0])
-        num_updates += 1
+        num_steps += 1
     return {
         "padding": 1 - own / forwarded,
         "padding_and_waiting": 1 - own / slowest,
-        "micro_batches": micro_batches / num_updates,
-        "thousand_tokens": forwarded / num_updates / 1e3,
+        "micro_batches": micro_batches / num_steps,
+        "thousand_tokens": forwarded / num_steps / 1e3,
     }

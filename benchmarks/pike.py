@@ -1,9 +1,9 @@
 """Validation losses under PiKE, balanced PiKE and two plain mixtures, with equal budgets.
 
 Run `python -m benchmarks.pike --folder runs/pike --parallel 2`. The demo's byte-level Llama of 1.3 million parameters
-reads the demo's three domains (Python, C++, English; 6,000, 3,000 and 1,500 blocks of 128 bytes), 240 updates of 32
+reads the demo's three domains (Python, C++, English; 6,000, 3,000 and 1,500 blocks of 128 bytes), 240 steps of 32
 samples each, under the demo's AdamW and cosine. All policies have the same seeds of weights and order and the same
-budget; the PiKEs begin with equal weights, and have their defaults but for the interval, 10 updates instead of 20, so
+budget; the PiKEs begin with equal weights, and have their defaults but for the interval, 10 steps instead of 20, so
 that they decide 24 times in a run of this length. Nothing was tuned.
 
 Every run is a process's work with one thread; its result is kept as a file, so that a benchmark that was interrupted
@@ -135,7 +135,7 @@ def _show(figures: Mapping[str, Mapping[str, Any]], scale: Scale) -> None:
         [name, _text(own["average"]), _text(own["worst"]), *(_text(own[kind], sign="+") for kind in _DIFFERENCES)]
         for name, own in figures.items()
     ]
-    title = f"Validation loss after {scale.num_steps} updates of {scale.batch}; average and worst of the streams, "
+    title = f"Validation loss after {scale.num_steps} steps of {scale.batch}; average and worst of the streams, "
     title += "and by seed less that of the baselines"
     show(title, ["policy", "average", "worst", *_DIFFERENCES.values()], rows)
     rows = [
@@ -165,12 +165,12 @@ def _show_weights(figures: Mapping[str, Mapping[str, Any]]) -> None:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", metavar="FILE", help="where all figures are written")
-    parser.add_argument("--quick", action="store_true", help="a tiny model, few updates, one seed, for a test")
+    parser.add_argument("--quick", action="store_true", help="a tiny model, few steps, one seed, for a test")
     parser.add_argument("--folder", type=Path, default=Path("runs/pike"), help="where results of runs are kept")
     parser.add_argument("--parallel", type=int, default=2, help="processes, of one thread each")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 1 on")
-    parser.add_argument("--steps", type=int, help="updates of a run; default: 240")
-    parser.add_argument("--interval", type=int, help="updates between decisions of PiKE; default: 10")
+    parser.add_argument("--steps", type=int, help="steps of a run; default: 240")
+    parser.add_argument("--interval", type=int, help="steps between decisions of PiKE; default: 10")
     args = parser.parse_args(argv)
     if args.quick:
         args.seeds = 1

@@ -30,14 +30,14 @@ class Scale:
     """How much is trained and evaluated.
 
     Args:
-        num_steps: Updates of a run.
-        batch: Samples of an update.
+        num_steps: Steps of a run.
+        batch: Samples of a step.
         num_blocks: Blocks of the domains: python, C++, English.
         num_validation_blocks: Blocks that each domain is evaluated on.
         block_length: Bytes of a block.
         hidden: Width of the model.
         layers: Its depth.
-        interval: Updates from one measurement and decision of PiKE to the next.
+        interval: Steps from one measurement and decision of PiKE to the next.
     """
 
     num_steps: int = 240
@@ -57,7 +57,7 @@ def policies(interval: int) -> dict[str, Callable[[], Policy]]:
     """Lists what is compared; beside what a name says, every policy has its defaults.
 
     Args:
-        interval: Updates from one decision to the next.
+        interval: Steps from one decision to the next.
 
     Returns:
         Makers of policies by name; the first two are the baselines.
@@ -146,7 +146,7 @@ def _train(name: str, scale: Scale, seed: int) -> dict[str, Any]:
         return {
             "losses": {domain: losses[f"eval_{domain}_loss"] for domain in data},
             "seconds": stopwatch.seconds[-1],
-            "probe_seconds": float(trainer.ledger.updates()["probe_seconds"].sum()),
+            "probe_seconds": float(trainer.ledger.timings()["probe_seconds"].sum()),
             "weights": _weights(trainer.ledger.to_pandas()),
             "gradients": gradients_seen(trainer.ledger.gradients()),
         }

@@ -40,7 +40,7 @@ from benchmarks.competitors import (
 OURS, BY_SAMPLE = "mixer, by columns", "mixer, by samples"
 _COLLATORS: dict[str, Collator] = {"default_data_collator": default_data_collator, "default_collate": default_collate}
 _STAGES = ("plan", "look up", "observe")
-# Streams, samples of an update, rank, ranks.
+# Streams, samples of a step, rank, ranks.
 _PLANS = ((3, 32, 0, 1), (3, 256, 0, 1), (3, 65_536, 5, 1024), (1000, 65_536, 5, 1024))
 _BYTES_PER_INDEX = 60  # RandomSampler: an int64, a Python integer and the list's pointer, with some room
 
@@ -120,11 +120,11 @@ def planning(num_streams: int, batch_size: int, rank: int, world_size: int, bloc
 
     Args:
         num_streams: Number of streams.
-        batch_size: Samples of an update, over all ranks.
+        batch_size: Samples of a step, over all ranks.
         rank: The rank.
         world_size: Number of ranks.
         blocks: Number of repetitions.
-        steps: Updates of each repetition.
+        steps: Steps of each repetition.
 
     Returns:
         `microseconds`: the spread over the repetitions of a step's mean time, in all and a stage.

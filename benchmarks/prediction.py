@@ -1,4 +1,4 @@
-"""How often the prediction of the coming updates is right where the weights keep changing, on one rank of several."""
+"""How often the prediction of the coming steps is right where the weights keep changing, on one rank of several."""
 
 import itertools
 import time
@@ -36,7 +36,7 @@ class RandomWalk(Policy):
 
     Args:
         sigma: Standard deviation of a step of the walk.
-        interval_steps: Number of updates between two decisions.
+        interval_steps: Number of steps between two decisions.
     """
 
     def __init__(self, sigma: float, interval_steps: int):
@@ -82,12 +82,12 @@ def hits(sigma: float, interval_steps: int, world_size: int, num_streams: int, b
         interval_steps: See `RandomWalk`.
         world_size: Number of ranks.
         num_streams: Number of streams.
-        batch_size: Samples of an update, over all ranks.
-        steps: Number of updates that count.
+        batch_size: Samples of a step, over all ranks.
+        steps: Number of steps that count.
 
     Returns:
         `hit_rate` and `loads_per_sample` of the loader; and, simulated, of the same rule (`by_home`) and of one that
-        gives item `i` of an update's list to rank `i mod W` (`by_list`).
+        gives item `i` of a step's list to rank `i mod W` (`by_list`).
     """
     setting = (sigma, interval_steps, num_streams, batch_size)
     return {
@@ -128,12 +128,12 @@ def _measure(mixing: Mixing, world_size: int, batch_size: int, steps: int) -> di
     for step in range(_WARM_UP_STEPS + steps):
         if step == _WARM_UP_STEPS:
             loads_before = _loads_at_rest(counts)
-        update = loader.next_update()
-        assert update is not None, "the streams have no end"
+        batch = loader.next_batch()
+        assert batch is not None, "the streams have no end"
         if step >= _WARM_UP_STEPS:
             num_hits += loader.hits_and_misses[0]
             num_misses += loader.hits_and_misses[1]
-        _observe(mixing, update.plan)
+        _observe(mixing, batch.plan)
     num_loads = _loads_at_rest(counts) - loads_before
     loader.stop()
     return _rates(num_hits, num_hits + num_misses, num_loads)
@@ -161,7 +161,7 @@ def _by_home(mixing: Mixing, world_size: int) -> Assignment:
 
 
 def _by_list(plan: Plan, world_size: int) -> Keys:
-    """Gives rank 0 the items 0, W, 2 W ... of all samples of an update in a row."""
+    """Gives rank 0 the items 0, W, 2 W ... of all samples of a step in a row."""
     ends = np.cumsum(plan.counts)
     items: Int64Array = np.arange(0, plan.total, world_size)
     stream_ids = np.searchsorted(ends, items, side="right")
@@ -179,7 +179,7 @@ def _simulate(mixing: Mixing, assign: Assignment, steps: int) -> dict[str, float
         plan = mixing.next_plan()
         assert plan is not None, "the streams have no end"
         own = assign(plan)
-        # What was asked for as a part of a later update is not waited for: it is loaded again, on the spot.
+        # What was asked for as a part of a later step is not waited for: it is loaded again, on the spot.
         hit = sum(due_by_key.get(key, step + 1) <= step for key in own)
         asked = len(own) - hit
         due_by_key.update(dict.fromkeys(own, step))

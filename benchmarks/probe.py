@@ -13,7 +13,7 @@ only held. Two ways need no probe: *K passes*, a forward and backward for each s
 `--amortised N` measured, in N rounds of 20 steps.
 
 Memory is the peak of a step over what was there before it. Accuracy is the largest difference of a sketch's cosines
-from the exact ones, on the model after some updates on real text (`--trained-steps`).
+from the exact ones, on the model after some steps on real text (`--trained-steps`).
 """
 
 import argparse
@@ -152,7 +152,7 @@ def _interval(ratio: Mapping[str, float]) -> str:
 
 def _show_accuracy(args: argparse.Namespace, num_streams: int, figures: Mapping[str, Any]) -> None:
     cosines = figures["cosines"]
-    title = f"Error of a sketch's cosines after {args.trained_steps} updates on {num_streams} streams of text; exact "
+    title = f"Error of a sketch's cosines after {args.trained_steps} steps on {num_streams} streams of text; exact "
     title += f"cosines from {cosines['least']:.3f} to {cosines['most']:.3f}, mean {cosines['mean']:.3f}"
     kinds = ("largest", "root_mean_square", "mean_bar")
     rows = [[size, *(f"{own[kind]:.4f}" for kind in kinds)] for size, own in figures["sketch_size"].items()]
@@ -182,7 +182,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=2, help="steps of each competitor that do not count")
     parser.add_argument("--amortised", type=int, default=0, metavar="N", help=f"rounds of {INTERVAL} steps; 0 for none")
     parser.add_argument("--amortised-of", nargs="+", choices=PROBED, default=[SKETCH_VARIANCE])
-    parser.add_argument("--trained-steps", type=int, default=60, help="updates before accuracy is measured")
+    parser.add_argument("--trained-steps", type=int, default=60, help="steps before accuracy is measured")
     args = parser.parse_args(argv)
     if args.quick:
         args.layers, args.hidden, args.vocabulary, args.rounds, args.warmup = 1, 64, 256, 4, 1

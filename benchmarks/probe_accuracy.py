@@ -49,7 +49,7 @@ class Texts:
 
 
 def accuracy(args: argparse.Namespace, num_streams: int) -> dict[str, Any]:
-    """Compares sketches of several sizes with exact products, on the same batches of a model after some updates.
+    """Compares sketches of several sizes with exact products, on the same batches of a model after some steps.
 
     Args:
         args: The command line.

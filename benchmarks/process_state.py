@@ -29,7 +29,7 @@ class ProcessState:
     """What a process and its children hold at one moment.
 
     Args:
-        step: Number of updates done.
+        step: Number of steps done.
         rss_mib: Resident memory of the process alone, in mebibytes. That of a forked child is its parent's at the fork.
         anonymous_mib: Memory of the process and its children that no file holds, pages that they share counted once.
         children_mib: Memory that the children have written, each for itself.
@@ -61,7 +61,7 @@ def sample(step: int) -> ProcessState:
     """Samples this process, after a collection of what is not reachable any more and of what Arrow keeps for later.
 
     Args:
-        step: Number of updates done.
+        step: Number of steps done.
 
     Returns:
         What it holds.

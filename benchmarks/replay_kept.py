@@ -19,11 +19,11 @@ from replay import ReplayBuffer
 from replay.selection import Offers
 
 BIASED = "0..n-1"
-_UPDATE = 32
+_STEP_SIZE = 32
 
 
 def kept_by_buffer(selection: str, capacity: int, num_samples: int, seed: int) -> Int64Array:
-    """Offers samples in updates of 32 to a buffer.
+    """Offers samples in steps of 32 to a buffer.
 
     Args:
         selection: Name of the selection.
@@ -35,8 +35,8 @@ def kept_by_buffer(selection: str, capacity: int, num_samples: int, seed: int) -
         int64 `[capacity]`: the samples that it holds at the end.
     """
     buffer = ReplayBuffer(capacity, selection, seed=seed)
-    for first in range(0, num_samples, _UPDATE):
-        count = min(_UPDATE, num_samples - first)
+    for first in range(0, num_samples, _STEP_SIZE):
+        count = min(_STEP_SIZE, num_samples - first)
         buffer.offer(Offers(count, first), lambda numbers, first=first: first + numbers)  # type: ignore[misc]
     return buffer.addresses(np.arange(len(buffer)))
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import show
-from benchmarks.replay_subjects import UPDATE, Setting, Subject
+from benchmarks.replay_subjects import STEP_SIZE, Setting, Subject
 from replay.storage import OnDisk, Storage
 
 _CASES = (("Reservoir", "Uniform"), ("ClassBalanced", "Uniform"), ("Reservoir", "LeastRecent"))
@@ -57,8 +57,8 @@ def measure_here(selection: str, retrieval: str, capacity: int, folder: str | No
     def read(subject: Subject, num_draws: int) -> None:
         drawer, reader = subject.buffer.new_drawer(0), subject.buffer.reader({})
         for _ in range(num_draws):
-            start = drawer.draw(UPDATE)
-            reader.__getitems__(drawer.references(range(start, start + UPDATE)).tolist())
+            start = drawer.draw(STEP_SIZE)
+            reader.__getitems__(drawer.references(range(start, start + STEP_SIZE)).tolist())
 
     small = new(2_048, "small")  # so that what is loaded once does not count
     small.fill(3_000)

@@ -4,14 +4,14 @@ What is compared is the cost of the same work. Every setting has the same number
 that a reservoir accepts half), and before each turn the selection is put back to that state with new random numbers:
 else a buffer of 1,000 slots would accept fewer samples with every turn, and one of a million would not. (The million
 stays as it is, its samples a slot change by less than 2 %.) `accepted` says what share of the samples was. Tasks came
-one after the other, each a source and a class of its own; what is timed are updates of 32 samples of the newest one.
+one after the other, each a source and a class of its own; what is timed are steps of 32 samples of the newest one.
 Only `ClassBalanced` gets samples of all: the newest alone would fill its class up in a small buffer and not in a large
 one. Losses and scores are random. `Ring` with one task writes slots in a row, with several wherever the oldest entries
 of other tasks were. That is what its growth with tasks in a large buffer is: of a million slots one task whose slots
 were scattered by hand took 1.4 times as long as the one in a row, and 100 tasks 1.25 times.
 
-*Hot*: a block of 8 updates in a loop, where small buffers lie in the processor's caches and large ones do not.
-*Cold*: 64 MB are read before each update, as a training step would: then all of them come from memory. Settings go in
+*Hot*: a block of 8 steps in a loop, where small buffers lie in the processor's caches and large ones do not.
+*Cold*: 64 MB are read before each step, as a training step would: then all of them come from memory. Settings go in
 turns in rotated order; ratios are of the same turn. *Again* is the same setting a second time (A/A).
 
 *Filling*: blocks of 10,000 samples into buffers that are not full: 10 of 1,000 slots, a tenth of one of 1e5, a
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import show
-from benchmarks.replay_subjects import BLOCK, UPDATE, WARM, Setting, Subject
+from benchmarks.replay_subjects import BLOCK, STEP_SIZE, WARM, Setting, Subject
 from benchmarks.replay_turns import MIDDLE, figures_of, in_turns, show_rates
 
 SELECTIONS = ("Reservoir", "KeyedReservoir", "Ring", "ClassBalanced", "Surprise", "LossAware", "GradientDiversity")
@@ -51,30 +51,30 @@ def settings_of(capacities: Sequence[int], numbers_of_tasks: Sequence[int]) -> l
 
 
 def insert_turn(subject: Subject, number: int, sweeps: bool = False) -> float:
-    """Times one block of updates.
+    """Times one block of steps.
 
     Args:
         subject: The buffer.
         number: Number of the turn.
-        sweeps: Whether the caches are emptied before each update.
+        sweeps: Whether the caches are emptied before each step.
 
     Returns:
         Microseconds a sample.
     """
     subject.restore(number)
-    updates = subject.updates(WARM + BLOCK)
-    for update in updates[:WARM]:
-        update.offer_to(subject.buffer)
+    batches = subject.timings(WARM + BLOCK)
+    for batch in batches[:WARM]:
+        batch.offer_to(subject.buffer)
     total = 0.0
     gc.disable()
-    for update in updates[WARM:]:
+    for batch in batches[WARM:]:
         if sweeps:
             _SWEPT.sum()
         started = time.perf_counter()
-        update.offer_to(subject.buffer)
+        batch.offer_to(subject.buffer)
         total += time.perf_counter() - started
     gc.enable()
-    return total / (BLOCK * UPDATE) * 1e6
+    return total / (BLOCK * STEP_SIZE) * 1e6
 
 
 def fill_turn(subject: Subject, setting: Setting, num_samples: int) -> float:
@@ -91,17 +91,17 @@ def fill_turn(subject: Subject, setting: Setting, num_samples: int) -> float:
     total, left = 0.0, num_samples
     while left > 0:
         room = setting.capacity - len(subject.buffer)
-        if room < UPDATE:
+        if room < STEP_SIZE:
             subject.empty()
             continue
-        updates = subject.updates(min(room, left + UPDATE - 1) // UPDATE)
+        batches = subject.timings(min(room, left + STEP_SIZE - 1) // STEP_SIZE)
         gc.disable()
         started = time.perf_counter()
-        for update in updates:
-            update.offer_to(subject.buffer)
+        for batch in batches:
+            batch.offer_to(subject.buffer)
         total += time.perf_counter() - started
         gc.enable()
-        left -= len(updates) * UPDATE
+        left -= len(batches) * STEP_SIZE
     return total / (num_samples - left) * 1e6
 
 

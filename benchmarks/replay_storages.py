@@ -2,7 +2,7 @@
 
 Samples have 1 KB: 128 int64. *Inserting* is what `benchmarks.replay_rates` does, hot, of a reservoir, with the contents
 of what is accepted, half of the samples, kept in memory or on disk. As files are written once 16 MiB are there, about
-14,000 rows, and anew once half of a file is dropped, a turn has as many blocks of updates as that takes, with new
+14,000 rows, and anew once half of a file is dropped, a turn has as many blocks of steps as that takes, with new
 random numbers each. 1,000 slots on disk lie in memory as yet: compare 100,000 and 1,000,000.
 
 *Drawing* is the next 32 entries of a full buffer and their addresses, under each retrieval. `LeastRecent` closes its
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.replay_rates import insert_turn
-from benchmarks.replay_subjects import UPDATE, Setting, Subject
+from benchmarks.replay_subjects import STEP_SIZE, Setting, Subject
 from benchmarks.replay_turns import MIDDLE, in_turns, show_rates
 from replay.storage import OnDisk, Storage
 
@@ -87,8 +87,8 @@ def _drawing(subjects: Mapping[Setting, Subject]) -> Callable[[Subject, int], fl
         drawer = drawers[id(subject)]
 
         def draw() -> None:
-            start = drawer.draw(UPDATE)
-            drawer.references(range(start, start + UPDATE))
+            start = drawer.draw(STEP_SIZE)
+            drawer.references(range(start, start + STEP_SIZE))
 
         return _time(draw)
 
@@ -103,8 +103,8 @@ def _reading(subjects: Mapping[Setting, Subject]) -> Callable[[Subject, int], fl
         drawer, reader = drawers[id(subject)], readers[id(subject)]
 
         def read() -> None:
-            start = drawer.draw(UPDATE)
-            reader.__getitems__(drawer.references(range(start, start + UPDATE)).tolist())
+            start = drawer.draw(STEP_SIZE)
+            reader.__getitems__(drawer.references(range(start, start + STEP_SIZE)).tolist())
 
         return _time(read)
 
@@ -119,7 +119,7 @@ def _time(call: Callable[[], None]) -> float:
         call()
     seconds = time.perf_counter() - started
     gc.enable()
-    return seconds / (_DRAWS * UPDATE) * 1e6
+    return seconds / (_DRAWS * STEP_SIZE) * 1e6
 
 
 def show_figures(figures: Mapping[str, Any]) -> None:

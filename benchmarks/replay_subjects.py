@@ -15,9 +15,9 @@ from replay.selection import Offers
 from replay.storage import Row, Storage
 from replay.storage.addresses import addresses
 
-UPDATE = 32  # samples of an update
-BLOCK = 8  # updates that are timed together
-WARM = 2  # updates before them that are not
+STEP_SIZE = 32  # samples of a step
+BLOCK = 8  # steps that are timed together
+WARM = 2  # steps before them that are not
 OFFERED = 2  # samples offered for each slot, in the steady state
 _CHUNK = 16_384
 _TABLE = 1_024
@@ -67,7 +67,7 @@ class Repeated:
 
 
 @dataclass(frozen=True)
-class Update:
+class StepBatch:
     """One call of `ReplayBuffer.offer`.
 
     Args:
@@ -133,7 +133,7 @@ class Subject:
         Args:
             num_offered: How many in all.
         """
-        chunk = UPDATE if self.buffer.storage.keeps_contents else _CHUNK  # contents of a chunk are in memory at once
+        chunk = STEP_SIZE if self.buffer.storage.keeps_contents else _CHUNK  # contents of a chunk are in memory at once
         bounds = np.linspace(0, num_offered, self._setting.num_tasks + 1).round().astype(int).tolist()
         for task in range(self._setting.num_tasks):
             for start in range(bounds[task], bounds[task + 1], chunk):
@@ -142,7 +142,7 @@ class Subject:
 
     def settle(self) -> None:
         """Fills the buffer to where the middle of a block has `OFFERED` samples a slot, and keeps that state."""
-        self.fill(max(1, OFFERED * self._setting.capacity - (WARM + BLOCK // 2) * UPDATE))
+        self.fill(max(1, OFFERED * self._setting.capacity - (WARM + BLOCK // 2) * STEP_SIZE))
         self._state = self.buffer.selection.state_dict()
         self._settled_at = self.first
 
@@ -159,29 +159,29 @@ class Subject:
             self.buffer.selection.load_state_dict(self._state)
             self.first = self._settled_at
 
-    def updates(self, count: int) -> list[Update]:
-        """Makes the next updates: of the newest task; for a selection that goes by class alone, of all of them.
+    def updates(self, count: int) -> list[StepBatch]:
+        """Makes the next steps: of the newest task; for a selection that goes by class alone, of all of them.
 
         Args:
             count: How many.
 
         Returns:
-            The updates.
+            The steps.
         """
         mixes = self.buffer.selection.needs == {"label"}
         least = 0 if mixes else self._setting.num_tasks - 1
-        tasks = self._random.integers(least, self._setting.num_tasks, size=(count, UPDATE))
-        return [self.update(UPDATE, own) for own in tasks]
+        tasks = self._random.integers(least, self._setting.num_tasks, size=(count, STEP_SIZE))
+        return [self.update(STEP_SIZE, own) for own in tasks]
 
-    def update(self, count: int, tasks: Int64Array) -> Update:
-        """Makes an update.
+    def update(self, count: int, tasks: Int64Array) -> StepBatch:
+        """Makes a step.
 
         Args:
             count: Number of samples.
             tasks: int64 `[count]`: their tasks, which are their classes too.
 
         Returns:
-            The update.
+            The step.
         """
         needs, random = self.buffer.selection.needs, self._random
         offers = Offers(
@@ -194,4 +194,4 @@ class Subject:
         )
         where = addresses(0, (self.first + np.arange(count)) % (OFFERED * self._setting.capacity))
         self.first += count
-        return Update(offers, where | tasks << 40, _make_rows if self.buffer.storage.keeps_contents else None)
+        return StepBatch(offers, where | tasks << 40, _make_rows if self.buffer.storage.keeps_contents else None)

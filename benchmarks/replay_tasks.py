@@ -1,10 +1,10 @@
 """What is forgotten of an old domain while a new one is trained on, by how much is replayed.
 
 The two tasks of `recipes/replay.yaml`, smaller: a byte-level Llama of width 96 and 3 layers (the recipe's: 144 and 4)
-reads Python for the first half of 240 updates of 32 samples, English for the second; 500 samples of the Python are
+reads Python for the first half of 240 steps of 32 samples, English for the second; 500 samples of the Python are
 remembered, and replayed in the second half. All runs see the same number of samples: what is replayed comes out of the
 batch; up to the half they are the same to the bit. Shown are validation losses at the end, and how far that of the old
-domain rose from the end of its half. `Spaced` has its first interval cut from 100 to 20 updates, for a run as short as
+domain rose from the end of its half. `Spaced` has its first interval cut from 100 to 20 steps, for a run as short as
 this. Nothing else was tuned. Seeds are those of weights and order; runs are independent, one thread each.
 """
 

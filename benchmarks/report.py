@@ -39,12 +39,12 @@ class Length:
 
     Args:
         num_streams: Number of streams.
-        num_updates: Number of updates.
+        num_steps: Number of steps.
         num_measurements: How often the streams' gradients are measured.
     """
 
     num_streams: int
-    num_updates: int
+    num_steps: int
     num_measurements: int = 200
 
 
@@ -63,11 +63,11 @@ def write_ledger(folder: Path, length: Length) -> None:
     ledger = Ledger(folder / "ledger", is_writer=True)
     names = tuple(f"stream-{number}" for number in range(length.num_streams))
     ledger.begin(None, {"streams": list(names)})
-    seen, size = np.zeros(len(names), dtype=np.int64), length.num_updates * _BATCH_SIZE / len(names) / _EPOCHS
-    evaluate_every = max(1, length.num_updates // _EVALUATIONS)
-    measure_every = max(1, length.num_updates // max(1, length.num_measurements))
+    seen, size = np.zeros(len(names), dtype=np.int64), length.num_steps * _BATCH_SIZE / len(names) / _EPOCHS
+    evaluate_every = max(1, length.num_steps // _EVALUATIONS)
+    measure_every = max(1, length.num_steps // max(1, length.num_measurements))
     weights, levels = np.full(len(names), 1 / len(names)), random.uniform(1.0, 3.0, len(names))
-    for step in range(1, length.num_updates + 1):
+    for step in range(1, length.num_steps + 1):
         weights = np.exp(np.log(weights) + random.normal(0.0, 0.01, len(names)))
         weights /= weights.sum()
         count = random.multinomial(_BATCH_SIZE, weights)
@@ -75,7 +75,7 @@ def write_ledger(folder: Path, length: Length) -> None:
         losses = levels * (1.0 + 4.0 / step**0.3) + random.normal(0.0, 0.1, len(names))
         ledger.record_streams(step, names, _columns(weights, count, seen, size, np.where(count > 0, losses, np.nan)))
         ledger.record_clock(**_clock(step, length, float(losses.mean())))
-        ledger.record_update(step=step, **_TIMINGS)
+        ledger.record_timings(step=step, **_TIMINGS)
         if step % evaluate_every == 0:
             ledger.record_evaluation(step, dict(zip(names, losses, strict=True)))
         if length.num_measurements and step % measure_every == 0:
@@ -117,7 +117,7 @@ def _columns(weights: Any, count: Any, seen: Any, size: float, losses: Any) -> d
 
 
 def _clock(step: int, length: Length, loss: float) -> dict[str, float]:
-    progress = step / length.num_updates
+    progress = step / length.num_steps
     return {
         "step": step,
         "samples": step * _BATCH_SIZE,
@@ -173,7 +173,7 @@ def main() -> None:
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         for length in _QUICK if args.quick else _FULL:
-            folder = Path(name) / f"{length.num_streams} streams, {length.num_updates:,} updates"
+            folder = Path(name) / f"{length.num_streams} streams, {length.num_steps:,} steps"
             write_ledger(folder, length)
             turns = [measure(folder) for _ in range(1 if args.quick else args.repetitions)]
             figures[folder.name] = {key: spread([turn[key] for turn in turns]) for key in turns[0]}

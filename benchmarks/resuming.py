@@ -79,10 +79,10 @@ def _states(datasets: Sequence[Any], positions: Sequence[int]) -> Iterator[tuple
         while mixing.seen.sum() + _BATCH_SIZE <= position:
             _plan_and_observe(mixing)
         state = json.dumps(mixing.state_dict())
-        update = loader.next_update()
-        assert update is not None, "the streams have no end"
-        yield state, update.micro_batches[0].inputs["input_ids"]
-        mixing.observe(update.plan, np.ones(len(datasets)), update.plan.counts * ROW_LENGTH)
+        step_batch = loader.next_batch()
+        assert step_batch is not None, "the streams have no end"
+        yield state, step_batch.micro_batches[0].inputs["input_ids"]
+        mixing.observe(step_batch.plan, np.ones(len(datasets)), step_batch.plan.counts * ROW_LENGTH)
 
 
 def _plan_and_observe(mixing: Mixing) -> Any:
@@ -100,9 +100,9 @@ def _loader(mixing: Mixing, datasets: Sequence[Any]) -> MixingLoader:
 def _resume_ours(datasets: Sequence[Any], state: str) -> Batch:
     mixing = new_mixing(datasets, SHARES, _BATCH_SIZE)
     mixing.load_state_dict(json.loads(state))
-    update = _loader(mixing, datasets).next_update()
-    assert update is not None, "the streams have no end"
-    batch: Batch = update.micro_batches[0].inputs
+    step_batch = _loader(mixing, datasets).next_batch()
+    assert step_batch is not None, "the streams have no end"
+    batch: Batch = step_batch.micro_batches[0].inputs
     return batch
 
 
@@ -152,13 +152,13 @@ def state_sizes(num_streams: int = 10, position: int = 1_000) -> dict[str, int]:
 
 
 def memory(steps: Sequence[int]) -> dict[str, float]:
-    """Measures how memory grows while updates are planned, in a process of its own.
+    """Measures how memory grows while steps are planned, in a process of its own.
 
     Args:
-        steps: After how many planned updates to look, in ascending order.
+        steps: After how many planned steps to look, in ascending order.
 
     Returns:
-        Megabytes over those at the start, by the number of updates.
+        Megabytes over those at the start, by the number of steps.
     """
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_memory, steps).result()

@@ -1,7 +1,7 @@
-"""The cost of every part as a function of streams, batch, ranks, updates and data, at sizes that few runs have.
+"""The cost of every part as a function of streams, batch, ranks, steps and data, at sizes that few runs have.
 
 Run `python -m benchmarks.scale`. Each term is measured at two sizes or more; its exponent is the slope between the two
-largest, and where 10,000 streams, 4,096 ranks, 1e6 updates or 1e13 samples are not among the sizes, the cost there goes
+largest, and where 10,000 streams, 4,096 ranks, 1e6 steps or 1e13 samples are not among the sizes, the cost there goes
 on with it. Seconds are of a CPU, so that other work on the machine counts little. What cannot be timed without a
 network, the collectives, is counted in bytes.
 """
@@ -73,11 +73,11 @@ def large(found: dict[str, list[Term]]) -> list[list[str]]:
     entry = at.get(("log entry of all streams", STREAMS, "bytes"))
     if entry is not None:
         last, written = scale_records.history_bytes(entry, steps)
-        rows.append(["trainer_state.json of the last checkpoint", last, f"an entry every 10 updates, {_IF_KEPT}"])
-        rows.append(["trainer_state.json of all checkpoints together", written, f"one every 1,000 updates, {_IF_KEPT}"])
-    row = at.get(("ledger, an update", STREAMS, "bytes"))
+        rows.append(["trainer_state.json of the last checkpoint", last, f"an entry every 10 steps, {_IF_KEPT}"])
+        rows.append(["trainer_state.json of all checkpoints together", written, f"one every 1,000 steps, {_IF_KEPT}"])
+    row = at.get(("ledger, a step", STREAMS, "bytes"))
     if row is not None:
-        rows.append(["ledger", row * steps, "a row an update and stream"])
+        rows.append(["ledger", row * steps, "a row a step and stream"])
     gram = _PROBE_COPIES * _GRAM_BYTES * streams**2
     rows.append(["a measurement of gradients, on each rank and in the ledger", gram, "K x K products and their errors"])
     state = at.get(("ObjectiveDescent, state", STREAMS, "bytes"))
@@ -117,9 +117,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         found[name] = _PARTS[name]()
         print(f"{name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
         show_terms(name, found[name], args.markdown)
-    present(
-        "Largest at 10,000 streams, 4,096 ranks, 1e6 updates", ["what", "bytes", "with"], large(found), args.markdown
-    )
+    present("Largest at 10,000 streams, 4,096 ranks, 1e6 steps", ["what", "bytes", "with"], large(found), args.markdown)
     figures: dict[str, Any] = {
         name: [{**asdict(term), "exponent": term.exponent, "at_target": term.at_target} for term in terms]
         for name, terms in found.items()

@@ -15,7 +15,7 @@ from benchmarks.competitors import LazyRows
 from benchmarks.scale_planning import share_counts
 from mixer.distributed.agreement import Agreement
 from mixer.ledger.ledger import Ledger
-from mixer.loading.step import UpdateContents, confirm
+from mixer.loading.step import StepCounts, confirm
 from mixer.mixture.apportion import apportion
 from mixer.mixture.budget import Budget
 from mixer.mixture.clock import Clock
@@ -47,11 +47,11 @@ class Check:
 
 
 def whole_run(num_samples: int = NUM_SAMPLES, batch_size: int = _BATCH_SIZE) -> tuple[Mixing, float]:
-    """Plans all updates of one pass over streams of very different sizes.
+    """Plans all steps of one pass over streams of very different sizes.
 
     Args:
         num_samples: Samples of all streams.
-        batch_size: Samples of an update.
+        batch_size: Samples of a step.
 
     Returns:
         The controller at the end; by how many samples a stream was off its share at most, by whole numbers.
@@ -68,11 +68,11 @@ def whole_run(num_samples: int = NUM_SAMPLES, batch_size: int = _BATCH_SIZE) -> 
     return mixing, worst
 
 
-def drift(num_updates: int, num_streams: int) -> float:
+def drift(num_steps: int, num_streams: int) -> float:
     """Gives how far the sum of what streams are owed drifts from 0 by rounding.
 
     Args:
-        num_updates: Number of updates, of a billion samples each.
+        num_steps: Number of steps, of a billion samples each.
         num_streams: Number of streams.
 
     Returns:
@@ -80,7 +80,7 @@ def drift(num_updates: int, num_streams: int) -> float:
     """
     shares = np.random.default_rng(0).dirichlet(np.ones(num_streams))
     carry = np.zeros(num_streams)
-    for _ in range(num_updates):
+    for _ in range(num_steps):
         _, carry = apportion(shares, _BATCH_SIZE, carry)
     return abs(float(carry.sum()))
 
@@ -89,7 +89,7 @@ def _run_is_exact() -> Check:
     mixing, worst = whole_run()
     total = int(mixing.seen.sum())
     found = f"{total:,} samples, a stream off its share by {worst:.4f} at most"
-    return Check("one pass over 1e13 samples in updates of 1e9 + 7", found, total == NUM_SAMPLES and worst <= 1.0)
+    return Check("one pass over 1e13 samples in steps of 1e9 + 7", found, total == NUM_SAMPLES and worst <= 1.0)
 
 
 def _order_is_a_bijection() -> Check:
@@ -148,7 +148,7 @@ def _ledger_round_trip() -> Check:
 
 
 def summed_message(world_size: int, tokens: int) -> int:
-    """Has a rank confirm an update as one of many that all hold the same: the collective then multiplies.
+    """Has a rank confirm a step as one of many that all hold the same: the collective then multiplies.
 
     Args:
         world_size: Number of ranks.
@@ -163,7 +163,7 @@ def summed_message(world_size: int, tokens: int) -> int:
 
     ones = np.ones(1)
     plan = Plan(0, np.array([2**40]), np.array([2**43]), ones, ones, None, 2**40, 0)
-    contents = UpdateContents(np.array([tokens]), np.array([tokens]))
+    contents = StepCounts(np.array([tokens]), np.array([tokens]))
     with patch.multiple("mixer.distributed.agreement.dist", get_backend=lambda: "gloo", all_reduce=multiply):
         return int(confirm(Agreement(world_size), 1, plan, contents, None).tokens[0])
 

@@ -46,7 +46,7 @@ def new_mixing(
 
     Args:
         num_streams: Number of streams.
-        batch_size: Samples of an update, over all ranks.
+        batch_size: Samples of a step, over all ranks.
         policy: What decides; `None` fixes weights at random.
         num_samples: Samples of all streams together.
 
@@ -60,11 +60,11 @@ def new_mixing(
 
 
 def a_plan(num_streams: int, batch_size: int = _BATCH, num_samples: float = 1e13) -> tuple[Mixing, Plan]:
-    """Gives a controller and the plan of its third update.
+    """Gives a controller and the plan of its third step.
 
     Args:
         num_streams: Number of streams.
-        batch_size: Samples of an update, over all ranks.
+        batch_size: Samples of a step, over all ranks.
         num_samples: Samples of all streams together.
 
     Returns:
@@ -83,7 +83,7 @@ def _observe(mixing: Mixing, plan: Plan) -> None:
 
 
 def _moving(num_streams: int) -> Policy:
-    """Gives weights that are others in each update, as far from each other as can be."""
+    """Gives weights that are others in each step, as far from each other as can be."""
     random = np.random.default_rng(1)
     drawn = cycle([random.dirichlet(np.full(num_streams, 0.1)) + 1e-9 for _ in range(8)])
     return Function(lambda step, weights: next(drawn))
@@ -200,11 +200,11 @@ def terms() -> list[Term]:
 
 
 def share_counts(num_streams: int, batch_size: int, world_size: int) -> dict[str, Any]:
-    """Computes the shares of all ranks of one update, one after the other, and adds them up.
+    """Computes the shares of all ranks of one step, one after the other, and adds them up.
 
     Args:
         num_streams: Number of streams.
-        batch_size: Samples of the update.
+        batch_size: Samples of the step.
         world_size: Number of ranks.
 
     Returns:

@@ -26,7 +26,7 @@ def _of_class(name: str, num_streams: int, **arguments: Any) -> Policy:
 
 
 def makers() -> dict[str, Callable[[int], Policy]]:
-    """Gives what makes each built-in policy that is asked after updates, deciding after every one where it can.
+    """Gives what makes each built-in policy that is asked after steps, deciding after every one where it can.
 
     Returns:
         For each name the maker.
@@ -58,7 +58,7 @@ def makers() -> dict[str, Callable[[int], Policy]]:
 
 
 class Course:
-    """A policy in a run that is made up, one update after the other.
+    """A policy in a run that is made up, one step after the other.
 
     Args:
         make: Makes the policy.
@@ -82,7 +82,7 @@ class Course:
         return GradientStatistics(gram, norms * 4, norms * 0.5, counts, counts / counts.sum(), np.zeros_like(gram))
 
     def advance(self) -> None:
-        """Has it decide on the next update."""
+        """Has it decide on the next step."""
         self._step += 1
         size, random = self._num_streams, self._random
         losses = 2.0 + 3.0 / self._step + random.normal(0.0, 0.05, size)

@@ -1,4 +1,4 @@
-"""What the ranks tell each other in an update, timed on the ranks of one machine: for `benchmarks.scale`.
+"""What the ranks tell each other in a step, timed on the ranks of one machine: for `benchmarks.scale`.
 
 The bytes are exact for any number of ranks; the time is that of processes on one machine that take turns on its cores,
 and says nothing about a network. Run by torchrun: `python -m benchmarks.scale_ranks FILE`.
@@ -20,7 +20,7 @@ from benchmarks.launching import launch
 from benchmarks.scale_planning import NUM_STREAMS, a_plan
 from benchmarks.scaling import STREAMS, Term, counted
 from mixer.distributed.agreement import Agreement
-from mixer.loading.step import UpdateContents, confirm
+from mixer.loading.step import StepCounts, confirm
 
 _NUM_ROUNDS = 60
 _LIMIT_SECONDS = 600.0
@@ -54,7 +54,7 @@ def statistics_bytes(num_streams: int) -> int:
 def _seconds(num_streams: int, world_size: int) -> dict[str, float]:
     _, plan = a_plan(num_streams)
     agreement = Agreement(world_size)
-    contents = UpdateContents(plan.counts, plan.counts)
+    contents = StepCounts(plan.counts, plan.counts)
     laps: dict[str, list[float]] = {"confirm": [], "statistics": []}
     for _ in range(_NUM_ROUNDS):
         dist.barrier()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-STREAMS, BATCH, RANKS, STEPS, SAMPLES, ENTRIES = "streams", "batch", "ranks", "updates", "samples", "entries"
+STREAMS, BATCH, RANKS, STEPS, SAMPLES, ENTRIES = "streams", "batch", "ranks", "steps", "samples", "entries"
 # What a page about scale has to say something of.
 TARGETS = {
     STREAMS: 10_000.0,

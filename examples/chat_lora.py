@@ -23,7 +23,7 @@ from mixer import MixingSFTTrainer
 
 @dataclass
 class ChatArguments:
-    """What to learn from, and how much of each source in an update."""
+    """What to learn from, and how much of each source in a step."""
 
     chats: list[str] = field(
         default_factory=lambda: [f"{name}=data/examples/chat/{name}.jsonl" for name in ("numpy", "pandas", "torch")],
@@ -31,7 +31,7 @@ class ChatArguments:
     )
     validation_share: float = field(default=0.05, metadata={"help": "Share of each source that is held out."})
     mixing: str = field(default="Temperature", metadata={"help": "The policy, one of `mixer policies`."})
-    batch_size: int = field(default=16, metadata={"help": "Conversations of an update, over all sources and devices."})
+    batch_size: int = field(default=16, metadata={"help": "Conversations of a step, over all sources and devices."})
 
 
 def load_chats(path: str, validation_share: float, seed: int) -> DatasetDict:

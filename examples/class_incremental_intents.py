@@ -39,7 +39,7 @@ class ScriptArguments:
     )
     data_folder: str = field(default="examples/data_files/clinc150_subset", metadata={"help": "Requests and intents."})
     capacity: int = field(default=120, metadata={"help": "How many requests are remembered; 0 for no memory."})
-    batch_size: int = field(default=16, metadata={"help": "New requests of an update; as many are replayed on top."})
+    batch_size: int = field(default=16, metadata={"help": "New requests of a step; as many are replayed on top."})
     max_seq_length: int = field(default=24, metadata={"help": "Longer requests are cut."})
     resume: bool = field(default=False, metadata={"help": "Go on with the run in the output folder, if there is one."})
 

@@ -41,9 +41,9 @@ class DataArguments:
     old_validation_file: str = field(
         default="data/examples/text/english/validation.txt", metadata={"help": "What shows what is forgotten."}
     )
-    replay_share: float = field(default=0.05, metadata={"help": "Share of the old domain in every update."})
+    replay_share: float = field(default=0.05, metadata={"help": "Share of the old domain in every step."})
     block_size: int = field(default=128, metadata={"help": "Tokens of a sample."})
-    batch_size: int = field(default=20, metadata={"help": "Samples of an update, over both domains and all devices."})
+    batch_size: int = field(default=20, metadata={"help": "Samples of a step, over both domains and all devices."})
 
 
 @dataclass

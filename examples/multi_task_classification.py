@@ -25,7 +25,7 @@ FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parque
 
 @dataclass
 class DataArguments:
-    """What to learn, and how much of each task in an update."""
+    """What to learn, and how much of each task in a step."""
 
     task_files: list[str] = field(
         default_factory=lambda: [
@@ -38,7 +38,7 @@ class DataArguments:
     validation_share: float = field(default=0.1, metadata={"help": "Share of each task that is held out."})
     max_seq_length: int = field(default=48, metadata={"help": "Longer texts are cut."})
     mixing: str = field(default="Uniform", metadata={"help": "The policy, one of `mixer policies`."})
-    batch_size: int = field(default=48, metadata={"help": "Samples of an update, over all tasks and devices."})
+    batch_size: int = field(default=48, metadata={"help": "Samples of a step, over all tasks and devices."})
 
 
 @dataclass

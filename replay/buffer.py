@@ -29,7 +29,7 @@ class ReplayBuffer(Memory):
     """Remembers samples of the other streams of a mixture, and gives them back as a stream of its own.
 
     `MixingTrainer(train_dataset={"new": new, "memory": ReplayBuffer(1000)}, mixing=ReplayRatio(0.1))` is experience
-    replay: after each update the samples that were trained on are offered to the buffer, and a part of the next update
+    replay: after each step the samples that were trained on are offered to the buffer, and a part of the next step
     is drawn from it. It is the same on every rank, and a resumed run goes on with it exactly. It may be filled by hand
     instead, at the end of a task say (`remember`), and handed from one run to the next.
 

@@ -73,11 +73,11 @@ class ContinualRecipe:
         memory: The buffer: `replay.ReplayBuffer` and its arguments; `None` trains without.
         second_draw: Name of a stream that draws from it once more; see `ContinualRun`.
         mixing: How much of it is replayed; `None` replays as many samples on top as there are new ones.
-        methods: What else takes part in updates: classes with their arguments, such as `replay.DER`.
-        batch_size: New samples of an update over all ranks.
+        methods: What else takes part in steps: classes with their arguments, such as `replay.DER`.
+        batch_size: New samples of a step over all ranks.
         optimizer: Whether each task begins with a `fresh` optimizer or goes on with the one `kept`.
         scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
-        curve_updates: After how many of its first updates each task is scored, for the area under the learning curves.
+        curve_steps: After how many of its first steps each task is scored, for the area under the learning curves.
         score: What a task is scored by; `None` takes the accuracy where all tasks have classes, else the loss.
     """
 
@@ -93,7 +93,7 @@ class ContinualRecipe:
     batch_size: int | None = None
     optimizer: Optimizer = "fresh"
     scores_before: bool = True
-    curve_updates: int | None = None
+    curve_steps: int | None = None
     score: Literal["accuracy", "loss"] | None = None
 
     def build(self) -> ContinualRun:
@@ -121,7 +121,7 @@ class ContinualRecipe:
             batch_size=self.batch_size,
             optimizer=self.optimizer,
             scores_before=self.scores_before,
-            curve_updates=self.curve_updates,
+            curve_steps=self.curve_steps,
             score=self.score,
         )
 

@@ -148,7 +148,7 @@ def arguments(folder: str | Path, **changes: Any) -> TrainingArguments:
 
 
 class GradientRecorder(TrainerCallback):
-    """Keeps the gradients of every update, flattened into one vector."""
+    """Keeps the gradients of every step, flattened into one vector."""
 
     def __init__(self) -> None:
         self.gradients: list[torch.Tensor] = []

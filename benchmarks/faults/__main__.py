@@ -32,7 +32,7 @@ def rows_of(outcomes: Sequence[Outcome], kinds: Sequence[Kind]) -> list[list[str
         kinds: The kinds, in order.
 
     Returns:
-        Per kind and number of ranks: how many were injected, survived, ended equal, what was lost at most, updates
+        Per kind and number of ranks: how many were injected, survived, ended equal, what was lost at most, steps
         that were done again at most, the longest time until the end, and how many promises were broken.
     """
     rows = []
@@ -45,7 +45,7 @@ def rows_of(outcomes: Sequence[Outcome], kinds: Sequence[Kind]) -> list[list[str
                 sum(one.has_survived for one in own),
                 sum(one.is_equal is True for one in own),
             ]
-            most_again = max((one.updates_again for one in own), default=0)
+            most_again = max((one.steps_again for one in own), default=0)
             most_seconds = max((one.seconds for one in own), default=0.0)
             num_broken = sum(bool(one.broken) for one in own)
             figures = [*map(str, numbers), "; ".join(lost), str(most_again), f"{most_seconds:.1f}", str(num_broken)]
@@ -54,7 +54,7 @@ def rows_of(outcomes: Sequence[Outcome], kinds: Sequence[Kind]) -> list[list[str
 
 
 def _show(outcomes: Sequence[Outcome], kinds: Sequence[Kind], seconds: float) -> None:
-    columns = ["fault", "ranks", "injected", "survived", "equal", "lost", "updates again", "s until the end", "broken"]
+    columns = ["fault", "ranks", "injected", "survived", "equal", "lost", "steps again", "s until the end", "broken"]
     injected = [one for one in outcomes if one.was_injected]
     num_broken = sum(bool(one.broken) for one in injected)
     title = f"{len(injected)} faults in {seconds:.0f} s, {num_broken} promises broken"

@@ -47,10 +47,10 @@ def nonsense_schedule(parts: Parts, start: Start, rank: int) -> None:
 
 
 def _at_step(control: Any, start: Start, decide: Callable[[Any], Any]) -> None:
-    update, step = control.update, start.fault["step"]
+    batch, step = control.update, start.fault["step"]
 
     def updated(observation: Any) -> Any:
-        decision = update(observation)
+        decision = batch(observation)
         return decide(decision) if observation.step == step else decision
 
     control.update = updated

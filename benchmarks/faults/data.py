@@ -19,7 +19,7 @@ _LONG = 10
 
 
 class _Steps(TrainerCallback):
-    """Knows how many updates are done."""
+    """Knows how many steps are done."""
 
     def __init__(self) -> None:
         self.done = 0

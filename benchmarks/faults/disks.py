@@ -76,7 +76,7 @@ def read_only_later(case: Case) -> End:
 
 
 def two_runs(case: Case) -> End:
-    """Starts a second run, in the folder of one that is in the midst of an update."""
+    """Starts a second run, in the folder of one that is in the midst of a step."""
     first = Ranks(case.start, case.num_ranks)
     is_there = first.wait_until(case.instant)
     second = Ranks(replace(case.start, inside="", resume=case.fault["resume"]), case.num_ranks)

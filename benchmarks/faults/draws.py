@@ -35,7 +35,7 @@ def early_step(generator: random.Random, known: Known) -> dict[str, Any]:
 
 
 def in_a_step(generator: random.Random, known: Known) -> dict[str, Any]:
-    """A `step`, and a short `delay` into the update after it."""
+    """A `step`, and a short `delay` into the step after it."""
     return {**step(generator, known), "delay": 0.3}
 
 

@@ -1,8 +1,8 @@
 """How the ranks of short runs end where a script just comes to its end: `python -m benchmarks.faults.exits --runs 200`.
 
-Each run trains two ranks for a few updates and leaves the rest to the interpreter, with groups, trainer and model still
+Each run trains two ranks for a few steps and leaves the rest to the interpreter, with groups, trainer and model still
 there, as a script does. Ranks are forked from this process, which has imported everything, and end as processes of
-their own. What a thread of gloo has still to do then shows by chance alone, so once the updates are done these threads
+their own. What a thread of gloo has still to do then shows by chance alone, so once the steps are done these threads
 share a core with their rank, at the lowest priority (SCHED_IDLE). `--no-wait` leaves out the wait for them, which shows
 what there is to wait for. The exit status is not zero if a rank ended with an error.
 """
@@ -48,7 +48,7 @@ class _Model(nn.Module):
 
 
 class _Starve(TrainerCallback):
-    """Lets the threads of gloo, once the updates are done, run only while the rank itself waits."""
+    """Lets the threads of gloo, once the steps are done, run only while the rank itself waits."""
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         core = args.process_index % (os.cpu_count() or 1)
@@ -59,7 +59,7 @@ class _Starve(TrainerCallback):
 
 
 def train(folder: str, trainer_class: type[Trainer]) -> Trainer:
-    """Trains a few updates.
+    """Trains a few steps.
 
     Args:
         folder: The output folder.

@@ -17,7 +17,7 @@ from benchmarks.faults.run import NUM_STEPS
 from mixer import Ledger
 
 _RESUMED = {Promise.RESUMES, Promise.NAMED, Promise.NAMED_OR_GOES_ON, Promise.SAVES, Promise.REFUSED}
-_MACHINE = "updates"  # the ledger's table of timings
+_MACHINE = "timings"  # the ledger's table of timings
 
 
 def differences(case: Path, undisturbed: Path) -> list[str]:
@@ -71,11 +71,11 @@ def judge(case: Case, undisturbed: Path, end: End) -> Outcome:
             outcome.broken.append(f"resumed, it ended with {resumed.codes}: {_last_line(resumed)}")
             outcome.lost = "the run"
             return outcome
-        outcome.updates_again = max(_updates(case) - NUM_STEPS, 0)
-        if kind.promise is Promise.SAVES and outcome.updates_again:
-            outcome.broken.append(f"{outcome.updates_again} updates were done again")
+        outcome.steps_again = max(_updates(case) - NUM_STEPS, 0)
+        if kind.promise is Promise.SAVES and outcome.steps_again:
+            outcome.broken.append(f"{outcome.steps_again} steps were done again")
         if kind.promise is Promise.REFUSED and done:
-            outcome.broken.append(f"{done} updates were done before it was refused")
+            outcome.broken.append(f"{done} steps were done before it was refused")
     _judge_equality(case, undisturbed, outcome)
     return outcome
 

@@ -14,13 +14,13 @@ class Promise(Enum):
     RESUMES = "the run ends on all ranks; resumed, it is equal"
     NAMED = "an error on all ranks names it; resumed without the fault, it is equal"
     NAMED_OR_GOES_ON = "the run ends equal, or an error on all ranks names it; resumed, it is equal then"
-    SAVES = "the run saves and ends in order; resumed, no update is done again and it is equal"
-    REFUSED = "an error on all ranks names it before an update is done; without the fault it is equal"
+    SAVES = "the run saves and ends in order; resumed, no step is done again and it is equal"
+    REFUSED = "an error on all ranks names it before a step is done; without the fault it is equal"
     SECOND_REFUSED = "the second run is refused with an error that names it; the first ends equal"
     NAMED_OR_EQUAL = "an error on all ranks names the file, or the run ends equal"
     LEAVES_OUT = "the run goes on without the sample, which is named and counted"
-    SKIPS = "the updates with such a loss are left out and named, all others stay"
-    WARNS = "the updates with such a loss are named; the weights are lost, as the Trainer loses them"
+    SKIPS = "the steps with such a loss are left out and named, all others stay"
+    WARNS = "the steps with such a loss are named; the weights are lost, as the Trainer loses them"
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Known:
 
     Args:
         num_ranks: Its ranks.
-        instant: Draws an instant of its time: after which update, and how many seconds later.
+        instant: Draws an instant of its time: after which step, and how many seconds later.
         read: Gives which samples of the disturbed stream it reads,
         num_samples: and how many that stream has.
     """

@@ -1,4 +1,4 @@
-"""Whether a run left out just what it was told to leave out: samples, or updates whose loss is not finite."""
+"""Whether a run left out just what it was told to leave out: samples, or steps whose loss is not finite."""
 
 import re
 from pathlib import Path
@@ -15,12 +15,12 @@ from benchmarks.faults.ranks import End
 from benchmarks.faults.run import NUM_STEPS
 from mixer import Ledger
 
-_SKIPPED = re.compile(r"Update (\d+) is skipped: the loss of \['(\w+)")
-_NAMED = re.compile(r"Update (\d+): the loss of stream '(\w+)' is not finite")
+_SKIPPED = re.compile(r"Step (\d+) is skipped: the loss of \['(\w+)")
+_NAMED = re.compile(r"Step (\d+): the loss of stream '(\w+)' is not finite")
 
 
 def judge_losses(case: Case, undisturbed: Path, outcome: Outcome, end: End) -> None:
-    """Judges a run with losses that are not finite: which updates they were in, and what became of the others."""
+    """Judges a run with losses that are not finite: which steps they were in, and what became of the others."""
     outcome.has_survived = end.is_well
     if not end.is_well:
         outcome.lost = "the run"
@@ -30,7 +30,7 @@ def judge_losses(case: Case, undisturbed: Path, outcome: Outcome, end: End) -> N
     first = int(bad["step"].min()) if len(bad) else NUM_STEPS + 1
     befores = [frame[frame["step"] < first].reset_index(drop=True) for frame in frames]
     if not befores[0].equals(befores[1]):
-        outcome.broken.append("the updates before the first such loss differ")
+        outcome.broken.append("the steps before the first such loss differ")
     weights = torch.load(case.folder / END, weights_only=False)["weights"].values()
     are_finite = all(bool(torch.isfinite(weight).all()) for weight in weights)
     named = {int(step) for step, _ in _NAMED.findall(end.consoles[0])}
@@ -39,10 +39,10 @@ def judge_losses(case: Case, undisturbed: Path, outcome: Outcome, end: End) -> N
     if not steps:
         outcome.was_injected = False
     if named != steps:
-        outcome.broken.append(f"updates {sorted(steps)} had such losses, and {sorted(named)} were named")
+        outcome.broken.append(f"steps {sorted(steps)} had such losses, and {sorted(named)} were named")
     if case.kind.promise is Promise.SKIPS and not (skipped == steps and are_finite):
-        outcome.broken.append(f"updates {sorted(skipped)} were skipped, weights are finite: {are_finite}")
-    outcome.lost = f"{len(skipped)} updates" if case.kind.promise is Promise.SKIPS else "the weights"
+        outcome.broken.append(f"steps {sorted(skipped)} were skipped, weights are finite: {are_finite}")
+    outcome.lost = f"{len(skipped)} steps" if case.kind.promise is Promise.SKIPS else "the weights"
     if case.kind.promise is Promise.WARNS and are_finite:
         outcome.lost = "nothing"
 

@@ -17,7 +17,7 @@ class Outcome:
         has_survived: Whether the run came to its end, resumed where that is promised.
         is_equal: Whether it ended as the undisturbed one to the bit; `None` if it did not come to its end.
         lost: What was lost.
-        updates_again: Updates that were done again after resuming.
+        steps_again: Steps that were done again after resuming.
         seconds: From the fault until all ranks had ended.
         was_injected: Whether there was a fault at all.
     """
@@ -30,6 +30,6 @@ class Outcome:
     has_survived: bool = False
     is_equal: bool | None = None
     lost: str = ""
-    updates_again: int = 0
+    steps_again: int = 0
     seconds: float = 0.0
     was_injected: bool = True

@@ -37,7 +37,7 @@ class Start:
         resume: The checkpoint to go on from; `"newest"` for the newest, if there is one.
         num_workers: Worker processes a rank.
         timeout_seconds: How long ranks wait for each other.
-        stops_at: After which update all processes end at once, to leave the folder of a run that was cut short.
+        stops_at: After which step all processes end at once, to leave the folder of a run that was cut short.
     """
 
     case: str
@@ -107,7 +107,7 @@ class Rows(Dataset[dict[str, Tensor]]):
 
 
 class _Noting(TrainerCallback):
-    """Notes each update, and cuts the run short."""
+    """Notes each step, and cuts the run short."""
 
     def __init__(self, events: Events | None, stops_at: int | None):
         self._events, self._stops_at = events, stops_at
@@ -163,7 +163,7 @@ def parts_of(start: Start) -> Parts:
             "save_steps": SAVE_STEPS,
             "save_total_limit": 2,
             "dataloader_num_workers": start.num_workers,
-            # Else the first update of a process has its gradients in another order than those after it, and adds them
+            # Else the first step of a process has its gradients in another order than those after it, and adds them
             # up over more than two ranks with another rounding: a run that is resumed would differ in the last digits.
             "ddp_find_unused_parameters": True,
             "ddp_timeout": start.timeout_seconds,

@@ -50,7 +50,7 @@ def sigint_all(case: Case) -> End:
 
 
 def sigint_twice(case: Case) -> End:
-    """Sends SIGINT to all ranks, and once more while the update that was in progress still goes on."""
+    """Sends SIGINT to all ranks, and once more while the step that was in progress still goes on."""
     ranks = Ranks(case.start, case.num_ranks)
     is_there = ranks.wait_until(case.instant)
     ranks.send(signal.SIGINT)

@@ -25,12 +25,12 @@ _SIGNALS = (
     Kind("sigint-all", "SIGINT to all ranks", Promise.SAVES, "sigint_all", {2: 4, 4: 2}, draws.instant),
     Kind(
         "sigint-twice",
-        "a second SIGINT to all ranks within one update",
+        "a second SIGINT to all ranks within one step",
         Promise.RESUMES,
         "sigint_twice",
         {2: 3, 4: 1},
         draws.in_a_step,
-        inside="long_update",
+        inside="long_step",
     ),
 )
 
@@ -153,7 +153,7 @@ _DISKS = (
         {2: 4, 4: 2},
         draws.second_run,
         names=("disk/run is in use by another run",),
-        inside="held_update",
+        inside="held_step",
     ),
 )
 
@@ -290,7 +290,7 @@ _CONTROLS = (
         "the policy decides otherwise on one rank",
         Promise.NAMED,
         draw=draws.step_of_rank,
-        names=("planned different updates", "rank {rank}"),
+        names=("planned different steps", "rank {rank}"),
         inside="other_policy",
     ),
     Kind(

@@ -10,14 +10,14 @@ from transformers import TrainerCallback
 
 from benchmarks.faults.run import Parts, Start
 
-GO_ON = "go-on.txt"  # when it is there, an update that is held goes on
+GO_ON = "go-on.txt"  # when it is there, a step that is held goes on
 _SLOWNESS = 10.0
 _LONG_SECONDS = 4.0
 _MOST_HELD_SECONDS = 45.0
 
 
 class _Long(TrainerCallback):
-    """Makes one update a long one."""
+    """Makes one step a long one."""
 
     def __init__(self, step: int):
         self._step = step
@@ -28,13 +28,13 @@ class _Long(TrainerCallback):
             time.sleep(0.01)
 
 
-def long_update(parts: Parts, start: Start, rank: int) -> None:
-    """One update takes some seconds on all ranks."""
+def long_step(parts: Parts, start: Start, rank: int) -> None:
+    """One step takes some seconds on all ranks."""
     parts.callbacks.append(_Long(start.fault["step"]))
 
 
 class _Held(TrainerCallback):
-    """Holds one update until a file is there."""
+    """Holds one step until a file is there."""
 
     def __init__(self, step: int, file: Path):
         self._step, self._file = step, file
@@ -45,13 +45,13 @@ class _Held(TrainerCallback):
             time.sleep(0.01)
 
 
-def held_update(parts: Parts, start: Start, rank: int) -> None:
-    """One update of the run in a folder lasts until what happens beside it is over."""
+def held_step(parts: Parts, start: Start, rank: int) -> None:
+    """One step of the run in a folder lasts until what happens beside it is over."""
     parts.callbacks.append(_Held(start.fault["step"], Path(start.case) / GO_ON))
 
 
 class _Slow(TrainerCallback):
-    """Takes as long again as ten updates have taken, after each update."""
+    """Takes as long again as ten steps have taken, after each step."""
 
     def __init__(self) -> None:
         self._began = 0.0
@@ -69,7 +69,7 @@ def early_meeting(parts: Parts, start: Start, rank: int) -> None:
 
 
 def slow_rank(parts: Parts, start: Start, rank: int) -> None:
-    """One rank needs ten times as long for every update."""
+    """One rank needs ten times as long for every step."""
     if rank == start.fault["rank"]:
         parts.callbacks.append(_Slow())
 

@@ -330,7 +330,7 @@ def _record(ledger: Ledger, step: int) -> None:
     rates = ("epoch", "learning_rate", "learning_rate_factor", "loss", "gradient_norm", "update_norm")
     ledger.record_clock(step=step, progress=step / 8, **clock, **dict.fromkeys(rates, 0.5))
     timings = dict.fromkeys(("load_seconds", "train_seconds", "probe_seconds"), 0.1)
-    ledger.record_update(step=step, total=3, micro_batches=1, hits=0, misses=0, **timings)
+    ledger.record_timings(step=step, total=3, micro_batches=1, hits=0, misses=0, **timings)
     ledger.record_evaluation(step, {"a": 0.5, "b": 0.25})
 
 

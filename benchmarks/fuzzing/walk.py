@@ -35,7 +35,7 @@ class Walk:
         lengths: Lengths of the streams; one of them enters later and one leaves, where there are enough.
         policy: Name of the policy.
         capacity: Capacity of a replay buffer among the streams; 0 for none.
-        batch_size: Samples of an update.
+        batch_size: Samples of a step.
         world_size: Number of ranks that share each plan.
     """
 
@@ -45,7 +45,7 @@ class Walk:
         self.mixing = self._new_mixing()
         self.pending: Plan | None = None
         self.drawn: dict[str, list[int]] = {name: [] for name in self.mixing.names}
-        self.num_updates = 0
+        self.num_steps = 0
 
     def _new_mixing(self) -> Mixing:
         streams = [
@@ -74,7 +74,7 @@ class Walk:
     # ---- Steps ----
 
     def update(self, losses: list[float]) -> None:
-        """Plans an update, looks at it, and has it observed; nothing at the end of the run."""
+        """Plans a step, looks at it, and has it observed; nothing at the end of the run."""
         if self.mixing.clock.progress >= 1.0:
             return
         before = self.mixing.seen.copy()
@@ -87,7 +87,7 @@ class Walk:
         self.mixing.observe(plan, observed, plan.counts * 3)
         if self._fill is not None:
             self._fill(plan)
-        self.num_updates += 1
+        self.num_steps += 1
         self._check_state()
 
     def set_weights(self, weights: list[float] | None) -> None:

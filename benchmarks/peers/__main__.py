@@ -88,7 +88,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--without-trials", action="store_true", help="leaves out what is tried beyond a mixture")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5, help="of `mixing`")
-    parser.add_argument("--steps", type=int, default=300, help="updates of a run of `mixing`")
+    parser.add_argument("--steps", type=int, default=300, help="steps of a run of `mixing`")
     parser.add_argument("--seeds", type=int, default=3, help="rounds of `continual` and `gramian`")
     parser.add_argument("--protocols", nargs="+", choices=["split", "permuted"], default=["split", "permuted"])
     parser.add_argument("--tasks", type=int, default=20, help="of permuted MNIST")

@@ -13,10 +13,10 @@ SOURCE, ROW = "source", "row"  # columns of every sample: its stream, and which 
 
 
 class Counter:
-    """Notes stream and row of every sample that a model is trained on, update by update."""
+    """Notes stream and row of every sample that a model is trained on, step by step."""
 
     def __init__(self) -> None:
-        self.updates: list[Int64Array] = []  # [num_samples, 2] each: stream, row
+        self.batches: list[Int64Array] = []  # [num_samples, 2] each: stream, row
 
     def attach(self, model: nn.Module) -> None:
         """Counts what this model is given from now on, and takes the two columns out of its inputs.
@@ -34,25 +34,25 @@ class Counter:
         return args, inputs
 
     def note(self, source: Tensor, row: Tensor) -> None:
-        """Adds an update.
+        """Adds a step.
 
         Args:
             source: int64 `[num_samples]`: the streams.
             row: int64 `[num_samples]`: the rows.
         """
-        self.updates.append(np.stack([source.numpy(), row.numpy()], axis=1).astype(np.int64))
+        self.batches.append(np.stack([source.numpy(), row.numpy()], axis=1).astype(np.int64))
 
     def samples(self, start: int = 0, end: int | None = None) -> Int64Array:
-        """Gives what some updates had.
+        """Gives what some steps had.
 
         Args:
-            start: The first of the updates.
+            start: The first of the steps.
             end: The one after the last; `None` for all that follow.
 
         Returns:
             `[num_samples, 2]`: stream and row, in order.
         """
-        chosen = self.updates[start:end]
+        chosen = self.batches[start:end]
         return np.concatenate(chosen) if chosen else np.empty((0, 2), dtype=np.int64)
 
 
@@ -70,17 +70,17 @@ def realised_shares(samples: Int64Array, num_streams: int) -> list[float]:
     return [float(share) for share in counts / counts.sum()]
 
 
-def largest_deviation(updates: Sequence[Int64Array], shares: Sequence[float]) -> float:
-    """Gives how far a stream's count was from its asked share at most, after any update.
+def largest_deviation(batches: Sequence[Int64Array], shares: Sequence[float]) -> float:
+    """Gives how far a stream's count was from its asked share at most, after any step.
 
     Args:
-        updates: `[num_samples, 2]` each.
+        batches: `[num_samples, 2]` each.
         shares: What was asked for.
 
     Returns:
         Samples.
     """
-    counts = np.stack([np.bincount(update[:, 0], minlength=len(shares)) for update in updates]).cumsum(axis=0)
+    counts = np.stack([np.bincount(batch[:, 0], minlength=len(shares)) for batch in batches]).cumsum(axis=0)
     asked = counts.sum(axis=1, keepdims=True) * np.asarray(shares)
     return float(np.abs(counts - asked).max())
 

@@ -24,15 +24,15 @@ class Request:
     Args:
         datasets: By name.
         shares: What is asked for, in their order.
-        batch_size: Samples of an update.
-        steps: Updates in all, those of an earlier run that is gone on with included.
+        batch_size: Samples of a step.
+        steps: Steps in all, those of an earlier run that is gone on with included.
         seed: Seed of weights and order.
         folder: Where checkpoints are.
         model: `hidden`, `layers` and `length` of the model.
-        stop_at: Number of updates after which a checkpoint is written and the run ends; `None` for none.
+        stop_at: Number of steps after which a checkpoint is written and the run ends; `None` for none.
         resume: Whether to go on from that checkpoint.
         saved_batch_size: Batch size of the run that is gone on with; `None` if it is the same.
-        change_at: Number of updates after which weights or batch size change; `None` for none.
+        change_at: Number of steps after which weights or batch size change; `None` for none.
         new_shares: The shares from then on; `None` leaves them.
         new_batch_size: The batch size from then on; `None` leaves it.
         passes: Passes over the data that the run makes at most: where that is more than 1, data sets that end begin
@@ -146,6 +146,6 @@ def summary(counter: Counter, shares: Sequence[float]) -> dict[str, Any]:
     samples = counter.samples()
     return {
         "shares": realised_shares(samples, len(shares)),
-        "deviation": largest_deviation(counter.updates, shares),
+        "deviation": largest_deviation(counter.batches, shares),
         "samples": len(samples),
     }

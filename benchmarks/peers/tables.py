@@ -122,7 +122,7 @@ def mixing_result(runs: Runs | None) -> str:
         runs: A contestant's; `None` if it is not installed.
 
     Returns:
-        Loss, and how far the realised shares were from those asked for, at any update.
+        Loss, and how far the realised shares were from those asked for, at any step.
     """
     if runs is None or error_in(runs) is not None:
         return ""

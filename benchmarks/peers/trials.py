@@ -1,11 +1,11 @@
 """What a contestant can do beyond a fixed mixture, tried and not asserted; every one is asked the same.
 
-A run has 100 updates of 16 samples of three streams, mixed .5/.3/.2, by a small model. Every trial counts what the
+A run has 100 steps of 16 samples of three streams, mixed .5/.3/.2, by a small model. Every trial counts what the
 model was trained on. What a contestant's own means are is told in its `HOW`.
 
-*weights*: after update 50 the shares are to be .1/.1/.8. The last stream's share in the next 50 updates says whether
-they are. *batch_size*: after update 50 updates are to have 32 samples. *zero*: shares .5/.5/0. *resume*: the run ends
-with a checkpoint at update 50, and another process's objects go on from it. *resume_batch_size*: the same, but the run
+*weights*: after step 50 the shares are to be .1/.1/.8. The last stream's share in the next 50 steps says whether
+they are. *batch_size*: after step 50 steps are to have 32 samples. *zero*: shares .5/.5/0. *resume*: the run ends
+with a checkpoint at step 50, and another process's objects go on from it. *resume_batch_size*: the same, but the run
 goes on with batches of 8. *coverage*: 200, 200 and 100 rows, 1,000 samples in all: which share of a stream's rows is
 among the first so many draws from it. *losses*: whether the log has a loss of each stream. *order*: how many
 of 65,537 rows a shuffled pass leaves out, of those whose orders are computed; the others store theirs.
@@ -97,18 +97,18 @@ def _tried(trial: Callable[[], Figures], folder: str) -> Figures:
 
 def _weights(new_trainer: NewTrainer, plain: Request) -> Figures:
     counter = run(new_trainer, plain.but(change_at=_HALF, new_shares=_NEW_SHARES))
-    after = [float((update[:, 0] == len(NAMES) - 1).mean()) for update in counter.updates[_HALF:]]
+    after = [float((batch[:, 0] == len(NAMES) - 1).mean()) for batch in counter.batches[_HALF:]]
     is_new = np.asarray(after) > (SHARES[-1] + _NEW_SHARES[-1]) / 2
     samples = counter.samples()
     repeated = len(samples) - len(np.unique(samples, axis=0))
-    # How many updates the old shares still rule: the new one is so far off that a single update tells them apart.
+    # How many steps the old shares still rule: the new one is so far off that a single step tells them apart.
     late = int(np.argmax(is_new)) if is_new.any() else None
-    return {"asked": _NEW_SHARES[-1], "got": float(np.mean(after)), "late_updates": late, "repeated": repeated}
+    return {"asked": _NEW_SHARES[-1], "got": float(np.mean(after)), "late_steps": late, "repeated": repeated}
 
 
 def _batch_size(new_trainer: NewTrainer, plain: Request) -> Figures:
     counter = run(new_trainer, plain.but(change_at=_HALF, new_batch_size=_NEW_BATCH_SIZE))
-    # Updates that are made of several micro-batches are counted by the samples of all of them.
+    # Steps that are made of several micro-batches are counted by the samples of all of them.
     got = len(counter.samples(_HALF)) / _HALF
     return {"asked": _NEW_BATCH_SIZE, "got": got}
 

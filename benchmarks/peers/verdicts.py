@@ -7,8 +7,8 @@ Figures = Mapping[str, Any]
 Verdict = tuple[bool, str]
 
 QUESTIONS = {
-    "weights": "new weights from the next update on",
-    "batch_size": "a new batch size from the next update on",
+    "weights": "new weights from the next step on",
+    "batch_size": "a new batch size from the next step on",
     "zero": "a weight of 0",
     "resume": "resuming exactly",
     "resume_batch_size": "resuming exactly with another batch size",
@@ -37,9 +37,9 @@ def judge(trial: str, figures: Figures) -> Verdict:
 
 
 def _weights(figures: Figures) -> Verdict:
-    late, repeated = figures["late_updates"], figures["repeated"]
+    late, repeated = figures["late_steps"], figures["repeated"]
     is_right = abs(figures["got"] - figures["asked"]) < 0.05 and repeated == 0
-    when = "never" if late is None else f"{late} updates late" if late else "at once"
+    when = "never" if late is None else f"{late} steps late" if late else "at once"
     again = f", {repeated} samples repeated" if repeated else ""
     return is_right, f"share {figures['got']:.2f} of {figures['asked']:.2f}, {when}{again}"
 

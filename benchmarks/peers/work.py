@@ -127,7 +127,7 @@ def evaluate(model: LlamaForCausalLM, path: str | Path) -> float:
 
 
 class Hooked(TrainerCallback):
-    """Does something after one update.
+    """Does something after one step.
 
     Args:
         step: After how many.
@@ -147,7 +147,7 @@ class Ending(TrainerCallback):
     """Ends a run before its time, as a user or a cluster does.
 
     Args:
-        step: After how many updates.
+        step: After how many steps.
     """
 
     def __init__(self, step: int):

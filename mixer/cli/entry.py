@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (RunTerminated, RunInterrupted) as ended:
         if int(os.environ.get("RANK", "0")) == 0:
             print(f"mixer {given[0]}: {ended}", file=sys.stderr)  # noqa: T201
-        end_together()  # a signal ends all ranks at the same update
+        end_together()  # a signal ends all ranks at the same step
         sys.exit(ended.code if isinstance(ended, RunTerminated) else INTERRUPTED)
     except KeyboardInterrupt:
         print(f"{' '.join(['mixer', *given[:1]])}: interrupted", file=sys.stderr)  # noqa: T201

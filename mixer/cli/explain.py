@@ -1,8 +1,8 @@
-"""`mixer explain RUN --step N`: why the weights of an update were what they were."""
+"""`mixer explain RUN --step N`: why the weights of a step were what they were."""
 
 from jsonargparse import ArgumentParser, Namespace
 
-from mixer.analysis.explain.explanation import explain as explain_update
+from mixer.analysis.explain.explanation import explain as explain_step
 from mixer.analysis.explain.screen import as_json, screen
 from mixer.cli.command import Command
 from mixer.ledger.recorded_run import RecordedRun
@@ -12,18 +12,18 @@ from mixer.utils.console import add_json, console, print_json
 
 
 def explain() -> Command:
-    """Gives the command that explains an update.
+    """Gives the command that explains a step.
 
     Returns:
         The command.
     """
     parser = ArgumentParser(
-        description="Says why the mixture of an update was what it was: what the policy saw, its terms, what wrappers "
+        description="Says why the mixture of a step was what it was: what the policy saw, its terms, what wrappers "
         "made of them, who was there, and how counts came of shares. The policy is led once more through what the "
         "ledger recorded."
     )
     parser.add_argument("run", type=str, help="Output folder of a run.")
-    parser.add_argument("--step", type=int, default=None, metavar="N", help="Number of the update, from 1.")
+    parser.add_argument("--step", type=int, default=None, metavar="N", help="Number of the step, from 1.")
     parser.add_argument(
         "--policy",
         type=Policy | str | None,
@@ -35,9 +35,9 @@ def explain() -> Command:
     def run(config: Namespace) -> None:
         if config.step is None:
             held = RecordedRun(config.run).held_steps
-            raise ValueError(f"give --step N: the ledger of {config.run} holds the updates {held}.")
+            raise ValueError(f"give --step N: the ledger of {config.run} holds the steps {held}.")
         policy = _policy(parser.instantiate(config).policy)
-        explanation = explain_update(config.run, config.step, policy)
+        explanation = explain_step(config.run, config.step, policy)
         if config.json:
             print_json(as_json(explanation))
         else:
@@ -46,7 +46,7 @@ def explain() -> Command:
     return Command(
         parser,
         run,
-        "say why the mixture of an update was what it was",
+        "say why the mixture of a step was what it was",
         example="mixer explain runs/demo/adaptive --step 120",
     )
 

@@ -55,7 +55,7 @@ def _add_what_is_fitted(parser: ArgumentParser) -> None:
         "--loss",
         choices=["evaluation", "train"],
         default="evaluation",
-        help="Losses of the last evaluation, or those of training, over the last tenth of the updates.",
+        help="Losses of the last evaluation, or those of training, over the last tenth of the steps.",
     )
     add("--unit", choices=["samples", "tokens"], default="samples", help="What shares are of.")
     add(

@@ -25,7 +25,7 @@ def inspect() -> Command:
     """
     parser = ArgumentParser(
         description="Looks at the data of a recipe as a run would be given them, without the weights of a model: "
-        "sizes, lengths, examples, the first update, duplicates, and what will hurt. Every field can be overridden: "
+        "sizes, lengths, examples, the first step, duplicates, and what will hurt. Every field can be overridden: "
         "--streams.NAME.weight 2.",
         usage="mixer inspect RECIPE.yaml [--num_samples N] [--seed S] [--strict] [--json] [--FIELD VALUE ...]",
         allow_abbrev=False,

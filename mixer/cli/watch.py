@@ -51,7 +51,7 @@ def _watch(config: Namespace) -> None:
     if sys.stdout.isatty() and not (config.json or config.once):
         _follow(run, config.interval_seconds)
     elif not run.gathered.clock:  # tables are written one after the other
-        raise ValueError(f"The ledger of {folder} has no whole update yet: try again in some seconds, or with --wait.")
+        raise ValueError(f"The ledger of {folder} has no whole step yet: try again in some seconds, or with --wait.")
     elif config.json:
         print_json(as_document(run))
     else:

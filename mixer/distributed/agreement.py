@@ -1,4 +1,4 @@
-"""What the ranks tell each other about an update: one small collective before the forward, one after the backward."""
+"""What the ranks tell each other about a step: one small collective before the forward, one after the backward."""
 
 import weakref
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 class OtherRankError(RuntimeError):
-    """Another rank could not prepare its part of an update; what it was shows when the update is confirmed."""
+    """Another rank could not prepare its part of a step; what it was shows when the step is confirmed."""
 
 
 class RemoteError(RuntimeError):
@@ -27,7 +27,7 @@ class RemoteError(RuntimeError):
 
 
 class Agreement:
-    """Brings the ranks together on every update.
+    """Brings the ranks together on every step.
 
     The collective before the forward goes through the CPU, beside the one that moves gradients, so that it never
     waits for a GPU.

@@ -79,7 +79,7 @@ def averaged_parameters(model: nn.Module) -> tuple[list[nn.Parameter], bool]:
 
 
 def average_gradients(model: nn.Module, ranks: Ranks, world_size: int) -> None:
-    """Averages a model's gradients over the ranks, as the last backward of an update does otherwise.
+    """Averages a model's gradients over the ranks, as the last backward of a step does otherwise.
 
     A gradient that only some ranks have counts as zero on the others; one that none has stays `None`. A communication
     hook registered with DDP is passed by.

@@ -1,4 +1,4 @@
-"""Signals that ask a run to end: noted while it trains, heeded once the update in progress is done."""
+"""Signals that ask a run to end: noted while it trains, heeded once the step in progress is done."""
 
 import contextlib
 import os
@@ -67,7 +67,7 @@ class StopSignals:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:
-            _outlive_the_update(number)
+            _outlive_the_step(number)
             return
         now, first = time.monotonic(), self._received.setdefault(number, time.monotonic())
         if number == signal.SIGINT and now - first >= _SECONDS_TO_BE_ANOTHER:
@@ -102,10 +102,10 @@ def ending(message: str, number: signal.Signals) -> BaseException:
 
 
 def begin_worker(then: Callable[[int], None] | None, worker_id: int) -> None:
-    """Is what a worker does first: where it was forked from a run that notes signals, it outlives the update, too.
+    """Is what a worker does first: where it was forked from a run that notes signals, it outlives the step, too.
 
     In its workers torch puts a handler of its own in the place of the one for SIGTERM, which schedulers send to all
-    processes: they would end in the midst of the update that the run still has to do.
+    processes: they would end in the midst of the step that the run still has to do.
 
     Args:
         then: What else it does first.
@@ -119,7 +119,7 @@ def begin_worker(then: Callable[[int], None] | None, worker_id: int) -> None:
         then(worker_id)
 
 
-def _outlive_the_update(number: int) -> None:
+def _outlive_the_step(number: int) -> None:
     """In a worker that was forked from the run: lets the run, which still needs it, end first."""
     if number != signal.SIGINT:
         signal.signal(number, signal.SIG_DFL)
@@ -130,4 +130,4 @@ def _tell(number: int) -> None:
     name = signal.Signals(number).name
     again = " Another one ends it at once." if number == signal.SIGINT else ""
     with contextlib.suppress(RuntimeError, OSError, ValueError):  # the stream may be in the midst of a write, or closed
-        print(f"{name}: the run ends after this update or the next one, with a checkpoint.{again}", file=sys.stderr)  # noqa: T201
+        print(f"{name}: the run ends after this step or the next one, with a checkpoint.{again}", file=sys.stderr)  # noqa: T201

@@ -14,7 +14,7 @@ def rows_of(step: int, names: tuple[str, ...], statistics: GradientStatistics) -
     """Turns a measurement into rows, one a stream.
 
     Args:
-        step: Number of the update.
+        step: Number of the step.
         names: Names of the streams.
         statistics: What was measured.
 

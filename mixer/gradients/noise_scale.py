@@ -19,10 +19,10 @@ class RankNoise:
 
     The ranks' parts of a batch are groups of items, of which `signal_and_noise` needs no more than the sums' norms:
     what small and large batches are to McCandlish et al. (2018, arXiv:1812.06162, app. A.1). It costs two readings of
-    the gradients in each update, and of all that only four numbers travel. They stay on the device until someone asks.
+    the gradients in each step, and of all that only four numbers travel. They stay on the device until someone asks.
 
     The parts are taken as independent draws from one distribution. Where the ranks have different mixtures, what the
-    streams' gradients differ by counts as noise too; an update deals every stream evenly, to a sample a rank.
+    streams' gradients differ by counts as noise too; a step deals every stream evenly, to a sample a rank.
 
     Args:
         model: The model as it is trained, wrapped in DDP.
@@ -43,7 +43,7 @@ class RankNoise:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Takes the norms of the local gradients in the backward that DDP synchronises, the last one of an update.
+        """Takes the norms of the local gradients in the backward that DDP synchronises, the last one of a step.
 
         Autograd calls these hooks before those of DDP, when `.grad` is still the sum of this rank's micro-batches.
 
@@ -74,7 +74,7 @@ class RankNoise:
         """Gives what the ranks are to add up, once gradients are averaged, and before anything else changes them.
 
         Args:
-            num_items: Items of the update on this rank, which its gradient is a sum over.
+            num_items: Items of the step on this rank, which its gradient is a sum over.
             scale: What a gradient scaler multiplied the loss by.
             device: Where the ranks add up.
 
@@ -99,7 +99,7 @@ def noise_of_ranks(sums: Sequence[float], world_size: int, num_samples: int | No
     Args:
         sums: Sums over the ranks of `RankNoise.measure`.
         world_size: Number of ranks, `W`.
-        num_samples: Samples of the update, whose variance is wanted; `None` for that of an item.
+        num_samples: Samples of the step, whose variance is wanted; `None` for that of an item.
 
     Returns:
         The estimates; NaN where one rank has all items.

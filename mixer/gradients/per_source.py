@@ -1,4 +1,4 @@
-"""The gradients of an update's streams, each by itself: held, averaged over the ranks, multiplied and put together."""
+"""The gradients of a step's streams, each by itself: held, averaged over the ranks, multiplied and put together."""
 
 from collections.abc import Sequence
 

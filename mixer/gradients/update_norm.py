@@ -1,4 +1,4 @@
-"""How far each update moves a model: the clock of what goes by how much was learned."""
+"""How far each step moves a model: the clock of what goes by how much was learned."""
 
 from typing import Any
 
@@ -73,7 +73,7 @@ def _check(model: nn.Module, parameters: list[nn.Parameter]) -> None:
     if sharded is not None:
         raise ValueError(
             f"model must have whole parameters on every rank, but {sharded} has them in shards, so that a rank cannot "
-            "tell how far an update moved them: train with DDP, or mix by a policy that does not need 'update_norm'."
+            "tell how far a step moved them: train with DDP, or mix by a policy that does not need 'update_norm'."
         )
     if not parameters:
         raise ValueError("model has no trainable parameter; unfreeze those that are trained before it is measured.")

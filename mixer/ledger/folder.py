@@ -17,20 +17,20 @@ def open_ledger(folder: str | Path) -> Ledger:
         The ledger, to be read.
 
     Raises:
-        ValueError: If the folder is none, holds no run, its ledger has no update yet, or was written by a newer
+        ValueError: If the folder is none, holds no run, its ledger has no step yet, or was written by a newer
             version.
     """
     path = Path(folder)
     version = read_note(path).get("format")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise ValueError(
-            f"The ledger of {path} has format {version}; this version reads up to {FORMAT_VERSION}. Update "
+            f"The ledger of {path} has format {version}; this version reads up to {FORMAT_VERSION}. Step "
             "adaptive-mixer to the version that wrote it, or a later one."
         )
     ledger = Ledger(path / "ledger")
-    if not ledger.has_updates():
+    if not ledger.has_steps():
         raise ValueError(
-            f"The ledger of {path} has no update yet: if the run is still going, try again when it has done some."
+            f"The ledger of {path} has no step yet: if the run is still going, try again when it has done some."
         )
     return ledger
 

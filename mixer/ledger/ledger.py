@@ -1,4 +1,4 @@
-"""The ledger: what every stream gave and got in every update."""
+"""The ledger: what every stream gave and got in every step."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ from mixer.ledger.schemas import (
     MEMORY_CLASSES,
     METRICS,
     STREAMS,
-    UPDATES,
+    TIMINGS,
 )
 from mixer.ledger.table import Table
 from mixer.policies.gradient_statistics import GradientStatistics
@@ -37,9 +37,9 @@ _COUNTED = {"memories": "source", "memory_classes": "label"}
 class Ledger:
     """The tables of a run.
 
-    `streams` (a row per update and stream), `clock`, `evaluations`, `metrics`, `comparisons`, `gradients`, `memories`
+    `streams` (a row per step and stream), `clock`, `evaluations`, `metrics`, `comparisons`, `gradients`, `memories`
     and `memory_classes` are the same in every repetition of a run; what depends on the machine, timings, stands in
-    `updates`.
+    `steps`.
 
     Args:
         folder: Where the ledger is kept, `OUTPUT_DIR/ledger` for a trainer's.
@@ -51,7 +51,7 @@ class Ledger:
         self.is_writer = is_writer
         self._streams = Table(self.folder / "streams", STREAMS)
         self._clock = Table(self.folder / "clock", CLOCK)
-        self._updates = Table(self.folder / "updates", UPDATES)
+        self._timings = Table(self.folder / "timings", TIMINGS)
         self._evaluations = Table(self.folder / "evaluations", EVALUATIONS)
         self._metrics = Table(self.folder / "metrics", METRICS)
         self._comparisons = Table(self.folder / "comparisons", COMPARISONS)
@@ -107,10 +107,10 @@ class Ledger:
         return {table.folder.name: table.num_rows() for table in self._tables()} if self.is_writer else {}
 
     def record_streams(self, step: int, names: tuple[str, ...], columns: Mapping[str, NDArray[Any]]) -> None:
-        """Adds an update's rows, one a stream.
+        """Adds a step's rows, one a stream.
 
         Args:
-            step: Number of the update, from 1, as the Trainer logs it.
+            step: Number of the step, from 1, as the Trainer logs it.
             names: Names of the streams.
             columns: `[num_streams]` each: the other columns.
         """
@@ -118,7 +118,7 @@ class Ledger:
             self._append(self._streams, {"step": np.full(len(names), step), "stream": list(names), **columns})
 
     def record_clock(self, **columns: float) -> None:
-        """Adds where the run stands after an update.
+        """Adds where the run stands after a step.
 
         Args:
             **columns: One number a column of the table `clock`.
@@ -126,14 +126,14 @@ class Ledger:
         if self.is_writer:
             self._append(self._clock, {name: [value] for name, value in columns.items()})
 
-    def record_update(self, **columns: float) -> None:
-        """Adds an update's timings.
+    def record_timings(self, **columns: float) -> None:
+        """Adds a step's timings.
 
         Args:
-            **columns: One number a column of the table `updates`.
+            **columns: One number a column of the table `steps`.
         """
         if self.is_writer:
-            self._append(self._updates, {name: [value] for name, value in columns.items()})
+            self._append(self._timings, {name: [value] for name, value in columns.items()})
 
     def record_evaluation(
         self,
@@ -144,7 +144,7 @@ class Ledger:
         """Adds an evaluation.
 
         Args:
-            step: Number of updates before it.
+            step: Number of steps before it.
             losses: Loss by name of the evaluation set.
             metrics: Other metrics by name, of those sets that have any.
         """
@@ -159,10 +159,10 @@ class Ledger:
                 self._append(table, {"step": [step] * num_rows, **columns})
 
     def record_comparisons(self, step: int, names: tuple[str, ...], columns: Mapping[str, FloatArray]) -> None:
-        """Adds what the losses of an update were compared with, one row a stream.
+        """Adds what the losses of a step were compared with, one row a stream.
 
         Args:
-            step: Number of the update, from 1, as the Trainer logs it.
+            step: Number of the step, from 1, as the Trainer logs it.
             names: Names of the streams.
             columns: `[num_streams]` each: those of the other columns that were measured.
         """
@@ -175,7 +175,7 @@ class Ledger:
         """Adds a measurement of the streams' gradients, one row a stream.
 
         Args:
-            step: Number of the update, from 1, as the Trainer logs it.
+            step: Number of the step, from 1, as the Trainer logs it.
             names: Names of the streams.
             statistics: What was measured.
         """
@@ -188,7 +188,7 @@ class Ledger:
         """Adds what a replay buffer holds; what is added last of a step counts.
 
         Args:
-            step: Number of updates done.
+            step: Number of steps done.
             name: The name of its stream.
             counts: Number of entries by where they came from.
             classes: Number of entries by class; empty where classes are not known.
@@ -241,12 +241,12 @@ class Ledger:
         """Reads the main table.
 
         Returns:
-            One row per update and stream: step, stream, weight (the share asked for), count, items (terms of the
+            One row per step and stream: step, stream, weight (the share asked for), count, items (terms of the
             loss), loss (mean per item, NaN where there is none), tokens, seen, unique, coverage, epoch (seen / n;
             both NaN where n is not known), staleness, undelivered (rows of an iterable stream so far that ranks had
             left when another had none), policy_weight (what the policy, or the user, had decided), loss_weight (the
-            factor on its loss), owed (samples of its share that it has not had yet, after the update), there (whether
-            it can give a sample in the next update), skipped (its samples so far that could not be loaded and were
+            factor on its loss), owed (samples of its share that it has not had yet, after the step), there (whether
+            it can give a sample in the next step), skipped (its samples so far that could not be loaded and were
             left out; count and seen have them). Older versions wrote none of the last five: NaN, true, and 0.
         """
         frame: pd.DataFrame = self._streams.read().to_pandas()
@@ -275,10 +275,10 @@ class Ledger:
         return frame
 
     def clock(self) -> pd.DataFrame:
-        """Reads where the run stood after each update.
+        """Reads where the run stood after each step.
 
         Returns:
-            One row an update: step, samples and tokens (so far), epoch, progress (share of the budget), batch_size
+            One row a step: step, samples and tokens (so far), epoch, progress (share of the budget), batch_size
             (asked for), total (its samples), learning_rate, learning_rate_factor (what the batch size multiplied it
             by), loss (mean over all items, by which gradients were taken), gradient_norm (before clipping; NaN
             without) and update_norm (how far it moved the parameters; NaN where no policy needed it). Older versions
@@ -287,22 +287,22 @@ class Ledger:
         frame: pd.DataFrame = self._clock.read().to_pandas()
         return frame
 
-    def updates(self) -> pd.DataFrame:
+    def timings(self) -> pd.DataFrame:
         """Reads the timings.
 
         Returns:
-            One row an update: step, total, micro_batches, and of the main rank: hits and misses (samples that
+            One row a step: step, total, micro_batches, and of the main rank: hits and misses (samples that
             workers had, or had not, been asked for ahead; both 0 without workers), load_seconds, train_seconds,
             probe_seconds (for measuring gradients; 0 where they were not).
         """
-        frame: pd.DataFrame = self._updates.read().to_pandas()
+        frame: pd.DataFrame = self._timings.read().to_pandas()
         return frame.fillna({"probe_seconds": 0.0})  # an older version wrote no such column, and measured nothing
 
     def comparisons(self) -> pd.DataFrame:
         """Reads what losses were compared with, where the policy needed it.
 
         Returns:
-            One row per update and stream: step, stream, excess_loss (by how much items exceed the loss of the reference
+            One row per step and stream: step, stream, excess_loss (by how much items exceed the loss of the reference
             model), loss_after (the loss of the same samples once more after the optimizer step); means per item, NaN
             where there is none or it was not measured.
         """
@@ -370,8 +370,8 @@ class Ledger:
         noted = rows.select(["step", "stream", _COUNTED[table]]).to_pandas()
         return rows.filter(pa.array(~noted.duplicated(keep="last"))).select(list(columns or rows.column_names))
 
-    def has_updates(self) -> bool:
-        """Says whether an update was recorded, without reading the tables."""
+    def has_steps(self) -> bool:
+        """Says whether a step was recorded, without reading the tables."""
         return not self._streams.is_empty()
 
     def _append(self, table: Table, columns: Mapping[str, Any]) -> None:
@@ -387,7 +387,7 @@ class Ledger:
 
     def _tables(self) -> tuple[Table, ...]:
         measured = self._comparisons, self._gradients, self._memories, self._memory_classes
-        return self._streams, self._clock, self._updates, self._evaluations, self._metrics, *measured
+        return self._streams, self._clock, self._timings, self._evaluations, self._metrics, *measured
 
     def _close(self) -> None:
         for table in self._tables():

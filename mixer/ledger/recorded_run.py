@@ -1,4 +1,4 @@
-"""What a run recorded, update after update, as arrays."""
+"""What a run recorded, step after step, as arrays."""
 
 import functools
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from mixer.policies.base import Mixture
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import FloatArray, Int64Array
 
-# What stands in the place of a stream that an update did not have.
+# What stands in the place of a stream that a step did not have.
 _ABSENT = {"count": 0, "tokens": 0, "seen": 0, "staleness": 0, "there": False}
 # What is needed of a run's description, and of each stream in it.
 _DESCRIBED = {"streams", "mixing", "batch_size", "initial_batch_size", "world_size", "groupings"}
@@ -26,7 +26,7 @@ _MOST_RANGES = 6
 
 
 class RecordedRun:
-    """A run's ledger: of every update that it holds whole, what every stream gave and got.
+    """A run's ledger: of every step that it holds whole, what every stream gave and got.
 
     Args:
         folder: The output folder of a trainer.
@@ -36,10 +36,10 @@ class RecordedRun:
         why_undescribed: Why it is empty; a clause.
         policy_name: The name of the policy, as recorded; `None` if it is not.
         names: Names of the streams, in the order of the run.
-        steps: int64 `[num_updates]`: numbers of the updates, ascending.
-        clock: `[num_updates]` by column of the ledger's `clock`.
-        streams: `[num_updates, num_streams]` by column of the ledger's `streams`.
-        has_same_streams: Whether every update had just those of the description; else the run went on with others than
+        steps: int64 `[num_steps]`: numbers of the steps, ascending.
+        clock: `[num_steps]` by column of the ledger's `clock`.
+        streams: `[num_steps, num_streams]` by column of the ledger's `streams`.
+        has_same_streams: Whether every step had just those of the description; else the run went on with others than
             it began with.
 
     Raises:
@@ -64,7 +64,7 @@ class RecordedRun:
         self.steps: Int64Array = np.intersect1d(rows["step"].unique(), clock["step"].to_numpy())
         if not len(self.steps):
             raise ValueError(
-                f"The ledger of {self.folder} has no update of which both tables, streams and clock, hold rows. If the "
+                f"The ledger of {self.folder} has no step of which both tables, streams and clock, hold rows. If the "
                 "run has just begun, try again when it has done some; else one of the two is lost."
             )
         clock = clock[clock["step"].isin(self.steps)]
@@ -74,7 +74,7 @@ class RecordedRun:
         is_full = set(own["stream"]) == set(self.names) and len(own) == self.streams["count"].size
         self.has_same_streams = is_full and (not listed or set(listed) == set(self.names))
         if is_full and not self.has_same_streams:
-            self.description, self.why_undescribed = {}, _DAMAGED  # no run loses a stream that each update had
+            self.description, self.why_undescribed = {}, _DAMAGED  # no run loses a stream that each step had
 
     def _take_note(self, note: Mapping[str, Any]) -> None:
         name, run = note.get("policy"), note.get("run")
@@ -83,7 +83,7 @@ class RecordedRun:
         self.why_undescribed = _DAMAGED if "run" in note else _OLDER
 
     def row_of(self, step: int) -> int:
-        """Finds an update.
+        """Finds a step.
 
         Args:
             step: Its number.
@@ -97,13 +97,13 @@ class RecordedRun:
         row = int(np.searchsorted(self.steps, step))
         if row == len(self.steps) or self.steps[row] != step:
             raise ValueError(
-                f"step must be one of the updates in the ledger of {self.folder}, {self.held_steps}, got {step}."
+                f"step must be one of the steps in the ledger of {self.folder}, {self.held_steps}, got {step}."
             )
         return row
 
     @property
     def held_steps(self) -> str:
-        """Numbers of the updates that the ledger holds, as a text: `1 to 5, 8 to 12`."""
+        """Numbers of the steps that the ledger holds, as a text: `1 to 5, 8 to 12`."""
         gaps = np.flatnonzero(np.diff(self.steps) > 1)
         ends = zip(self.steps[[0, *(gaps + 1)]], self.steps[[*gaps, -1]], strict=True)
         ranges = [f"{first} to {last}" if first < last else f"{first}" for first, last in ends]
@@ -112,12 +112,12 @@ class RecordedRun:
 
     @functools.cached_property
     def num_tokens(self) -> Int64Array:
-        """int64 `[num_updates, num_streams]`: tokens of each stream so far."""
+        """int64 `[num_steps, num_streams]`: tokens of each stream so far."""
         return np.cumsum(self.streams["tokens"], axis=0)
 
     @functools.cached_property
     def evaluations(self) -> dict[int, list[tuple[str, float]]]:
-        """Sets and losses of the evaluations, in order, by the number of updates before them."""
+        """Sets and losses of the evaluations, in order, by the number of steps before them."""
         found: dict[int, list[tuple[str, float]]] = {}
         table = self._ledger.evaluations()
         for step, name, loss in zip(*(table[column].tolist() for column in ("step", "stream", "loss")), strict=True):
@@ -126,13 +126,13 @@ class RecordedRun:
 
     @functools.cached_property
     def gradients(self) -> dict[int, GradientStatistics]:
-        """What was measured of the gradients, by the number of the update."""
+        """What was measured of the gradients, by the number of the step."""
         measured = measurements_in(self._ledger.gradients())
         return {step: statistics for step, names, statistics in measured if tuple(names) == self.names}
 
     @functools.cached_property
     def compared(self) -> dict[str, FloatArray]:
-        """`[num_updates, num_streams]` by column of the ledger's `comparisons`; empty where nothing was compared."""
+        """`[num_steps, num_streams]` by column of the ledger's `comparisons`; empty where nothing was compared."""
         rows = self._ledger.comparisons()
         return {} if rows.empty else self._by_stream(rows)
 
@@ -140,7 +140,7 @@ class RecordedRun:
         """Gives what the policy knew before the run.
 
         Returns:
-            The streams. Which of them were there in the first update is told by when they enter; a memory was if it
+            The streams. Which of them were there in the first step is told by when they enter; a memory was if it
             gave a sample, as nobody wrote down what it held.
         """
         table: list[dict[str, Any]] = self.description["streams"]
@@ -158,11 +158,11 @@ class RecordedRun:
         )
 
     def _by_stream(self, rows: pd.DataFrame) -> dict[str, NDArray[Any]]:
-        """Lays rows, one an update and stream, out as arrays."""
+        """Lays rows, one a step and stream, out as arrays."""
         number = rows["stream"].map({name: number for number, name in enumerate(self.names)})
         is_known = rows["step"].isin(self.steps) & number.notna()
         rows, places = rows[is_known], number[is_known].to_numpy(dtype=np.int64)
-        updates = np.searchsorted(self.steps, rows["step"].to_numpy())
+        batches = np.searchsorted(self.steps, rows["step"].to_numpy())
         arrays: dict[str, NDArray[Any]] = {}
         for name in rows.columns.drop(["step", "stream"]):
             values = rows[name].to_numpy()
@@ -170,7 +170,7 @@ class RecordedRun:
             arrays[str(name)] = np.full(
                 shape, _ABSENT.get(str(name), np.nan), dtype=values.dtype if name in _ABSENT else np.float64
             )
-            arrays[str(name)][updates, places] = values
+            arrays[str(name)][batches, places] = values
         return arrays
 
 

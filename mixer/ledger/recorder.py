@@ -1,4 +1,4 @@
-"""From finished updates to ledger rows and log entries."""
+"""From finished steps to ledger rows and log entries."""
 
 import functools
 import math
@@ -15,7 +15,7 @@ from transformers.utils import logging
 from mixer.gradients.gradient_entries import gradient_entries
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.stream_means import StreamMeans
-from mixer.loading.step import UpdateContents
+from mixer.loading.step import StepCounts
 from mixer.mixture.controller import Mixing
 from mixer.mixture.plan import Plan
 from mixer.policies.gradient_statistics import GradientStatistics
@@ -23,13 +23,13 @@ from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 logger = logging.get_logger(__name__)
 
-# Losses of so many updates may wait on a GPU before they are read back, where nothing needs them earlier.
+# Losses of so many steps may wait on a GPU before they are read back, where nothing needs them earlier.
 _MAX_WAITING = 64
 
 
 @dataclass(frozen=True)
-class FinishedUpdate:
-    """What is known of an update after its backward.
+class StepResult:
+    """What is known of a step after its backward.
 
     Args:
         plan: Its plan.
@@ -44,7 +44,7 @@ class FinishedUpdate:
     """
 
     plan: Plan
-    contents: UpdateContents
+    contents: StepCounts
     loss_sums: torch.Tensor
     learning_rate: float
     learning_rate_factor: float
@@ -80,9 +80,9 @@ class FinishedUpdate:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """An update whose losses and norm may still be on a GPU, with where the run stood after it."""
+    """A step whose losses and norm may still be on a GPU, with where the run stood after it."""
 
-    update: FinishedUpdate
+    result: StepResult
     state: dict[str, NDArray[Any]]
     place: dict[str, float]
     gradient_norm: SupportsFloat | None
@@ -94,7 +94,7 @@ class Recorder:
     Args:
         mixing: The controller.
         ledger: The ledger.
-        reads_at_once: Whether losses are read back after every update; else only in time for the ledger and the log.
+        reads_at_once: Whether losses are read back after every step; else only in time for the ledger and the log.
     """
 
     def __init__(self, mixing: Mixing, ledger: Ledger, reads_at_once: bool):
@@ -107,15 +107,15 @@ class Recorder:
 
     def record(
         self,
-        update: FinishedUpdate,
+        result: StepResult,
         compared: Mapping[str, FloatArray] | None = None,
         gradient_norm: SupportsFloat | None = None,
         update_norm: float = math.nan,
     ) -> None:
-        """Takes an update in, after the controller has observed it.
+        """Takes a step in, after the controller has observed it.
 
         Args:
-            update: The update.
+            result: The step.
             compared: What its losses were compared with, by column of the ledger's `comparisons`; none if they were
                 not.
             gradient_norm: Norm of its gradient before clipping, on any device; `None` if it was not measured.
@@ -133,28 +133,28 @@ class Recorder:
             "there": mixing.planner.there(mixing.clock.progress),
         }
         clock = mixing.clock
-        self._batch_size, self._factor = update.plan.batch_size, update.learning_rate_factor
+        self._batch_size, self._factor = result.plan.batch_size, result.learning_rate_factor
         place = {
-            "step": update.plan.step + 1,
+            "step": result.plan.step,
             "samples": clock.num_samples,
             "tokens": clock.num_tokens,
             "epoch": clock.epoch,
             "progress": clock.progress,
-            "batch_size": update.plan.batch_size,
-            "total": update.plan.total,
-            "learning_rate": update.learning_rate,
-            "learning_rate_factor": update.learning_rate_factor,
+            "batch_size": result.plan.batch_size,
+            "total": result.plan.total,
+            "learning_rate": result.learning_rate,
+            "learning_rate_factor": result.learning_rate_factor,
             "update_norm": update_norm,
         }
         if isinstance(gradient_norm, DTensor):  # of FSDP: brought together now, while all ranks are here
             gradient_norm = gradient_norm.full_tensor()
-        self._waiting.append(_Waiting(update, state, place, gradient_norm))
-        self._record_measured(update, compared or {})
+        self._waiting.append(_Waiting(result, state, place, gradient_norm))
+        self._record_measured(result, compared or {})
         if self._reads_at_once or len(self._waiting) >= _MAX_WAITING:
             self.settle()
 
     def settle(self) -> None:
-        """Writes all updates that wait for their losses."""
+        """Writes all steps that wait for their losses."""
         for waiting in self._waiting:
             self._settle_one(waiting)
         self._waiting.clear()
@@ -163,7 +163,7 @@ class Recorder:
         """Gives what happened to the streams since the last call.
 
         Returns:
-            `train_coverage`, `batch_size` of the last update (and `learning_rate_factor`, if the batch size moves the
+            `train_coverage`, `batch_size` of the last step (and `learning_rate_factor`, if the batch size moves the
             learning rate), and for each stream `coverage/NAME` (`seen/NAME` where its size is not known),
             `weight/NAME`, `count/NAME` (samples since the last entry) and `loss/NAME` (mean per item since then, if it
             had items), `excess_loss/NAME` and `loss_after/NAME` (likewise, where they are measured); `loss/other` where
@@ -186,8 +186,8 @@ class Recorder:
             for column, means in {"loss": self._losses, **self._compared}.items():
                 if (mean := means.of(stream_id)) is not None:
                     entries[f"{column}/{name}"] = mean
-        if self._num_updates and abs(self._other) > 1e-3 * abs(self._total):
-            entries["loss/other"] = self._other / self._num_updates
+        if self._num_steps and abs(self._other) > 1e-3 * abs(self._total):
+            entries["loss/other"] = self._other / self._num_steps
         entries |= self._gradient_entries
         self._reset()
         return entries
@@ -199,7 +199,7 @@ class Recorder:
             "counts": self._counts.tolist(),
             "items": self._losses.items.tolist(),
             "loss_sums": self._losses.sums.tolist(),
-            "num_updates": self._num_updates,
+            "num_steps": self._num_steps,
             "total": self._total,
             "other": self._other,
             "batch_size": self._batch_size,
@@ -219,30 +219,30 @@ class Recorder:
         self._weights = np.array(state["weights"], dtype=np.float64)
         self._counts = np.array(state["counts"], dtype=np.int64)
         self._losses.load_state_dict({"items": state["items"], "sums": state["loss_sums"]})
-        self._num_updates = int(state["num_updates"])
+        self._num_steps = int(state["num_steps"])
         self._total, self._other = float(state["total"]), float(state["other"])
         self._batch_size, self._factor = int(state["batch_size"]), float(state["factor"])
         self._gradient_entries = dict(state.get("gradients", {}))  # older versions measured none
         for column, means in state.get("compared", {}).items():  # nor these
             self._compared.setdefault(column, StreamMeans(len(self._counts))).load_state_dict(means)
 
-    def _record_measured(self, update: FinishedUpdate, compared: Mapping[str, FloatArray]) -> None:
-        step, names = update.plan.step + 1, self._mixing.names
-        if update.gradients is not None:
-            self._ledger.record_gradients(step, names, update.gradients)
-            self._gradient_entries = gradient_entries(names, update.gradients)
+    def _record_measured(self, result: StepResult, compared: Mapping[str, FloatArray]) -> None:
+        step, names = result.plan.step, self._mixing.names
+        if result.gradients is not None:
+            self._ledger.record_gradients(step, names, result.gradients)
+            self._gradient_entries = gradient_entries(names, result.gradients)
         if compared:
             self._ledger.record_comparisons(step, names, compared)
         for column, values in compared.items():
-            self._compared.setdefault(column, StreamMeans(len(names))).add(values, update.contents.items)
+            self._compared.setdefault(column, StreamMeans(len(names))).add(values, result.contents.items)
 
     def _settle_one(self, waiting: "_Waiting") -> None:
-        update = waiting.update
-        plan, contents, losses = update.plan, update.contents, update.losses
-        for stream_id in update.bad_streams() if self._ledger.is_writer else ():
+        result = waiting.result
+        plan, contents, losses = result.plan, result.contents, result.losses
+        for stream_id in result.bad_streams() if self._ledger.is_writer else ():
             logger.warning(
-                "Update %d: the loss of stream %r is not finite (%s); the policy does not see it.",
-                plan.step + 1,
+                "Step %d: the loss of stream %r is not finite (%s); the policy does not see it.",
+                plan.step,
                 self._mixing.names[stream_id],
                 losses[stream_id],
             )
@@ -257,17 +257,17 @@ class Recorder:
             "policy_weight": plan.policy_weights,
             "loss_weight": np.ones(len(losses)) if plan.loss_weights is None else plan.loss_weights,
         }
-        self._ledger.record_streams(plan.step + 1, self._mixing.names, {**columns, **waiting.state})
+        self._ledger.record_streams(plan.step, self._mixing.names, {**columns, **waiting.state})
         sums = self._losses.add(losses, contents.items)
         self._weights = plan.weights
         self._counts += plan.counts
-        mean = float(update.loss_sums[-1])
+        mean = float(result.loss_sums[-1])
         norm = math.nan if waiting.gradient_norm is None else float(waiting.gradient_norm)
         self._ledger.record_clock(**waiting.place, loss=mean, gradient_norm=norm)
         if finite[contents.items > 0].all() and np.isfinite(mean):
-            self._num_updates += 1
+            self._num_steps += 1
             self._total += mean
-            counted = sums if update.item_factors is None else sums * update.item_factors
+            counted = sums if result.item_factors is None else sums * result.item_factors
             self._other += mean - float(counted.sum()) / max(int(contents.items.sum()), 1)
 
     def _reset(self) -> None:
@@ -276,5 +276,5 @@ class Recorder:
         self._counts = np.zeros(num_streams, dtype=np.int64)
         self._losses = StreamMeans(num_streams)
         self._compared: dict[str, StreamMeans] = {}
-        self._num_updates, self._total, self._other = 0, 0.0, 0.0
+        self._num_steps, self._total, self._other = 0, 0.0, 0.0
         self._gradient_entries = {}

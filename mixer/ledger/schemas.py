@@ -29,7 +29,7 @@ STREAMS = pa.schema(
         "skipped": pa.int64(),
     }
 )
-UPDATES = pa.schema(
+TIMINGS = pa.schema(
     {
         "step": pa.int64(),
         "total": pa.int64(),

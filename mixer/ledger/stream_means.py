@@ -1,4 +1,4 @@
-"""Means over the items of several updates, stream by stream."""
+"""Means over the items of several steps, stream by stream."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +27,7 @@ class StreamMeans:
         self.sums: FloatArray = np.zeros(num_streams)
 
     def add(self, means: FloatArray, items: Int64Array) -> FloatArray:
-        """Takes an update in.
+        """Takes a step in.
 
         Args:
             means: `[num_streams]`: the figure, a mean per item.

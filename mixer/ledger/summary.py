@@ -21,7 +21,7 @@ class RunSummary:
         name: The run's folder.
         streams: One row a stream or other evaluation set, by name: `first_loss` and `last_loss` of evaluations,
             `samples`, `coverage`, `weight` (mean).
-        updates: Number of updates.
+        steps: Number of steps.
         evaluated: Names of those with an evaluation; others, such as memories, have no loss.
         metrics: What `compute_metrics` gave, one row a set and metric: `stream`, `metric`, `first`, `last`.
         eval_weights: What the user gave as such; `None` for the plain mean.
@@ -29,7 +29,7 @@ class RunSummary:
 
     name: str
     streams: pd.DataFrame
-    updates: int
+    steps: int
     evaluated: frozenset[str]
     metrics: pd.DataFrame
     eval_weights: Mapping[str, float] | None
@@ -53,11 +53,11 @@ class RunSummary:
         """Gives all but the name as plain data.
 
         Returns:
-            `updates`, `eval_loss` and `eval_worst_loss` (`first` and `last` each), `streams` and `metrics`.
+            `steps`, `eval_loss` and `eval_worst_loss` (`first` and `last` each), `streams` and `metrics`.
         """
         over_sets = {"eval_loss": self.mean_losses, "eval_worst_loss": self.worst_losses}
         return {
-            "updates": self.updates,
+            "steps": self.steps,
             **{name: {"first": first, "last": last} for name, (first, last) in over_sets.items()},
             "streams": self.table,
             "metrics": self.metrics,
@@ -129,7 +129,7 @@ def comparison_table(summaries: Sequence[RunSummary]) -> Table:
     table.add_column("stream", justify="left")
     for summary in summaries:
         table.add_column(f"{summary.name}\nloss first → last", justify="right")
-        table.add_column(f"{summary.updates} updates\nsamples", justify="right")
+        table.add_column(f"{summary.steps} steps\nsamples", justify="right")
         table.add_column("\ncoverage", justify="right")
         table.add_column("mean\nweight", justify="right")
     names = list(dict.fromkeys(name for summary in summaries for name in summary.streams.index))

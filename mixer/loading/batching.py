@@ -1,4 +1,4 @@
-"""Which samples of an update a rank trains on, and in which micro-batches."""
+"""Which samples of a step a rank trains on, and in which micro-batches."""
 
 import contextlib
 import functools
@@ -17,12 +17,12 @@ from mixer.mixture.planner import Planner
 from mixer.utils.arrays import BoolArray, Int64Array
 
 _NOTHING = contextlib.nullcontext()
-# Of losses whose rows are unknown, so many streams' are measured in an update, in turns.
+# Of losses whose rows are unknown, so many streams' are measured in a step, in turns.
 STREAMS_IN_TURN = 16
 
 
 def streams_in_turn(plan: Plan, most: int = STREAMS_IN_TURN) -> BoolArray:
-    """Says which streams have micro-batches of their own in an update, where not all can.
+    """Says which streams have micro-batches of their own in a step, where not all can.
 
     Args:
         plan: The plan.
@@ -36,13 +36,13 @@ def streams_in_turn(plan: Plan, most: int = STREAMS_IN_TURN) -> BoolArray:
     if len(present) <= most:
         are_in[present] = True
     else:
-        are_in[present[(plan.step * most + np.arange(most)) % len(present)]] = True
+        are_in[present[(plan.index * most + np.arange(most)) % len(present)]] = True
     return are_in
 
 
 @dataclass(frozen=True)
 class MicroBatchOptions:
-    """How a rank's samples of an update become micro-batches.
+    """How a rank's samples of a step become micro-batches.
 
     Args:
         max_samples: Most samples of a micro-batch.
@@ -61,9 +61,9 @@ class MicroBatchOptions:
 
 
 class Cutter:
-    """Deals updates out to ranks and cuts them into micro-batches.
+    """Deals steps out to ranks and cuts them into micro-batches.
 
-    The present `cap` rules the cutting. Dealing goes by the options, so that a rank keeps its samples of an update when
+    The present `cap` rules the cutting. Dealing goes by the options, so that a rank keeps its samples of a step when
     the cap is lowered in the midst of it.
 
     Args:

@@ -156,7 +156,7 @@ def resolve_budget(args: TrainingArguments, budget: Budget | None) -> Budget:
 
 
 def guess_tokens(streams: Sequence[Stream]) -> float:
-    """Guesses how many tokens a sample has, for how many updates a budget in tokens may hold before any was counted.
+    """Guesses how many tokens a sample has, for how many steps a budget in tokens may hold before any was counted.
 
     Args:
         streams: The streams.

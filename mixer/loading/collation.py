@@ -19,7 +19,7 @@ Selection = slice | NDArray[Any]
 
 
 class Loaded:
-    """A rank's samples of an update, in whichever form they were loaded.
+    """A rank's samples of a step, in whichever form they were loaded.
 
     Args:
         columns: By columns.
@@ -129,9 +129,9 @@ class Collation:
         """Makes a micro-batch.
 
         Args:
-            loaded: This rank's samples of an update.
+            loaded: This rank's samples of a step.
             selection: Which of them.
-            step: Index of the update.
+            step: Number of the step, from 1.
             number: Number of the micro-batch in it.
             stream_id: The stream that all of them are of; -1 where they are of any.
 
@@ -144,7 +144,7 @@ class Collation:
             return inputs if task is None else {**batch_mapping(inputs), TASK: task}
         except Exception as error:
             which = f" All its samples are of the stream {self._names[stream_id]!r}." if stream_id >= 0 else ""
-            error.add_note(f"While micro-batch {number} of update {step + 1} was collated.{which}")
+            error.add_note(f"While micro-batch {number} of step {step} was collated.{which}")
             if isinstance(error, KeyError) and (removed := self._removed(loaded, selection)):
                 error.add_note(
                     f"remove_unused_columns=True removed the columns {removed}, which the model's forward does not "
@@ -169,7 +169,7 @@ class Collation:
             _check_same_columns(samples, self.taken)
         if not collating.draws:
             return collating.collator(samples)
-        with seeded(self._seed, step, self._rank, number):
+        with seeded(self._seed, step - 1, self._rank, number):
             return collating.collator(samples)
 
     def _pinned(self, inputs: Any) -> Any:

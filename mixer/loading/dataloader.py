@@ -12,7 +12,7 @@ from mixer.loading.loader import MixingLoader, WorkerOptions
 from mixer.loading.preprocessing import preprocessed
 from mixer.loading.standalone import MixingLike, Standalone
 from mixer.loading.standalone_options import BatchSizeLike
-from mixer.loading.step import MicroBatch, Update
+from mixer.loading.step import MicroBatch, StepBatch
 from mixer.mixture.budget import Budget
 from mixer.mixture.streams import read_from
 from mixer.schedules.limits import check_whole
@@ -167,8 +167,8 @@ class MixingDataLoader(Standalone):
         """Ends the workers; they start again when samples are loaded."""
         self._loader.stop()
 
-    def _batch(self, update: Update) -> Any:
-        micro_batches = update.micro_batches
+    def _batch(self, batch: StepBatch) -> Any:
+        micro_batches = batch.micro_batches
         own = [micro for micro in micro_batches if not micro.is_padding]
         self.is_padding = not own
         self.stream_ids = np.concatenate([micro.stream_ids for micro in own or micro_batches[:1]])

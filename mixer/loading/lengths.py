@@ -83,7 +83,7 @@ class Lengths:
 def deal_by_length(
     stream_ids: Int64Array, lengths: Int64Array, rank: int, world_size: int, max_samples: int, is_by_stream: bool
 ) -> Int64Array:
-    """Deals an update's samples out to the ranks, so many neighbours in length at a time as make a micro-batch.
+    """Deals a step's samples out to the ranks, so many neighbours in length at a time as make a micro-batch.
 
     The ranks take turns from long to short, and every second time in reverse, so that none has much more to do.
 

@@ -14,7 +14,7 @@ from mixer.loading.memory import MicroBatchCap
 from mixer.loading.micro_batches import MicroBatchSlice
 from mixer.loading.prefetch import Prefetcher
 from mixer.loading.reader import SampleError, StreamReader
-from mixer.loading.step import MicroBatch, Update
+from mixer.loading.step import MicroBatch, StepBatch
 from mixer.loading.transport import Columns, Row, Samples
 from mixer.loading.workers import Workers
 from mixer.mixture.bad_samples import BrokenSample, Skipping
@@ -24,7 +24,7 @@ from mixer.mixture.plan import Plan
 from mixer.mixture.streams import combine
 from mixer.utils.arrays import BoolArray, Int64Array
 
-# So many samples are tried for a rank that has none of its own in an update.
+# So many samples are tried for a rank that has none of its own in a step.
 _MOST_EXAMPLES = 100
 
 
@@ -52,9 +52,9 @@ class WorkerOptions:
 
 
 class MixingLoader:
-    """Gives the updates of one rank, an epoch of the run at a time.
+    """Gives the steps of one rank, an epoch of the run at a time.
 
-    Every update is planned when it is asked for, so it follows the newest weights.
+    Every step is planned when it is asked for, so it follows the newest weights.
 
     Args:
         mixing: The controller of the mixture.
@@ -70,7 +70,7 @@ class MixingLoader:
         workers: How samples are loaded ahead.
         pin_memory: Whether micro-batches are put into memory from where a GPU can fetch them by itself.
         feed: The rows of iterable streams.
-        keeps_samples: Whether updates keep their samples, so that `recut` can cut them anew.
+        keeps_samples: Whether steps keep their samples, so that `recut` can cut them anew.
         own_forms: What the micro-batches of single streams have of their own, by the stream's number.
         skipping: What becomes of samples that cannot be loaded.
     """
@@ -95,9 +95,9 @@ class MixingLoader:
         self.mixing = mixing
         self.dataset = combine(mixing.planner.streams, datasets)
         self.by_stream = False  # whether micro-batches are of one stream each
-        self.in_turns = False  # whether those of a few streams are, which change from update to update
+        self.in_turns = False  # whether those of a few streams are, which change from step to step
         self.keeps_positions = False
-        self.is_looked_at = False  # whether nobody trains on the updates, nor observes them
+        self.is_looked_at = False  # whether nobody trains on the steps, nor observes them
         keys = [stream.order_key(seed) for stream in mixing.planner.streams]
         are_random = [stream.is_random for stream in mixing.planner.streams]
         self._skipping = skipping or Skipping()
@@ -114,28 +114,28 @@ class MixingLoader:
     def __len__(self) -> int:
         return self.mixing.clock.steps_per_epoch
 
-    def __iter__(self) -> Iterator[Update]:
+    def __iter__(self) -> Iterator[StepBatch]:
         try:
             epoch = self.mixing.clock.num_epochs_done
             while self.mixing.clock.num_epochs_done == epoch:
-                update = self.next_update()
-                if update is None:
+                batch = self.next_batch()
+                if batch is None:
                     return
-                yield update
+                yield batch
                 if self.is_looked_at:
-                    self.mixing.pass_over(update.plan)
+                    self.mixing.pass_over(batch.plan)
         finally:
             if self.is_looked_at or not self._workers.persistent_workers:
                 self.stop()
 
     @property
     def total_batch_size(self) -> int:
-        """Samples of an update over all ranks at present, as of a loader that Accelerate has prepared."""
+        """Samples of a step over all ranks at present, as of a loader that Accelerate has prepared."""
         return self.mixing.clock.batch_size
 
     @property
     def hits_and_misses(self) -> tuple[int, int]:
-        """Samples of the last update that workers had been asked for in time, and those they had not."""
+        """Samples of the last step that workers had been asked for in time, and those they had not."""
         return (0, 0) if self._prefetcher is None else (self._prefetcher.hits, self._prefetcher.misses)
 
     @property
@@ -184,11 +184,11 @@ class MixingLoader:
         if self._feed is not None:
             self._feed.stop()
 
-    def next_update(self) -> Update | None:
-        """Plans, fetches and collates the next update.
+    def next_batch(self) -> StepBatch | None:
+        """Plans, fetches and collates the next step.
 
         Returns:
-            The update, or `None` if the streams are exhausted.
+            The step, or `None` if the streams are exhausted.
 
         Raises:
             SampleError: If a sample cannot be loaded.
@@ -202,7 +202,7 @@ class MixingLoader:
             return None
         return self.load(plan)
 
-    def load(self, plan: Plan) -> Update:
+    def load(self, plan: Plan) -> StepBatch:
         """Fetches and collates this rank's share of a plan.
 
         Args:
@@ -217,43 +217,43 @@ class MixingLoader:
         share = self._cutter.share(plan, self._is_by_stream(plan))
         return self._cut(plan, share, lambda: self._load(plan, share))
 
-    def recut(self, update: Update) -> Update:
+    def recut(self, batch: StepBatch) -> StepBatch:
         """Makes new micro-batches of the same samples, by the present cap.
 
         Args:
-            update: An update that kept its samples.
+            batch: A step that kept its samples.
 
         Returns:
-            The same update in other micro-batches.
+            The same step in other micro-batches.
         """
-        assert update.samples is not None, "only a loader that keeps samples cuts anew"  # noqa: S101
-        share, loaded = update.samples
-        return self._cut(update.plan, share, lambda: loaded)
+        assert batch.samples is not None, "only a loader that keeps samples cuts anew"  # noqa: S101
+        share, loaded = batch.samples
+        return self._cut(batch.plan, share, lambda: loaded)
 
-    def few_samples(self, update: Update, stream_id: int | None, most: int = 8) -> tuple[Any, int] | None:
-        """Collates a few of this rank's samples of an update, however small its micro-batches are.
+    def few_samples(self, batch: StepBatch, stream_id: int | None, most: int = 8) -> tuple[Any, int] | None:
+        """Collates a few of this rank's samples of a step, however small its micro-batches are.
 
         Args:
-            update: An update that kept its samples.
+            batch: A step that kept its samples.
             stream_id: The stream that all of them are of; `None` for any.
             most: Most samples.
 
         Returns:
             What the collator gave, and the number of samples; `None` if there are not two.
         """
-        if update.samples is None:
+        if batch.samples is None:
             return None
-        share, loaded = update.samples
+        share, loaded = batch.samples
         stream_ids, broken = ids_of(share), list(self._find_broken(ids_of(share), loaded))
         fits = ~np.isin(np.arange(len(stream_ids)), broken)
         places = np.flatnonzero(fits if stream_id is None else fits & (stream_ids == stream_id))
         if len(places) < 2:
             return None
         places = places[np.linspace(0, len(places) - 1, min(most, len(places))).astype(np.int64)]
-        inputs = self._collation.collate(loaded, places, update.plan.step, 0, -1 if stream_id is None else stream_id)
+        inputs = self._collation.collate(loaded, places, batch.plan.step, 0, -1 if stream_id is None else stream_id)
         return inputs, len(places)
 
-    def _cut(self, plan: Plan, share: list[StreamShare], load: Callable[[], Loaded]) -> Update:
+    def _cut(self, plan: Plan, share: list[StreamShare], load: Callable[[], Loaded]) -> StepBatch:
         stream_ids, indices = ids_of(share), indices_of(share)
         with self._cutter.told_to_others():
             loaded = load()
@@ -276,7 +276,7 @@ class MixingLoader:
             else:
                 micro_batches.append(self._padding(plan, cut, number))
         left_out = tuple((int(stream_ids[place]), sample) for place, sample in broken.items())
-        return Update(plan, tuple(micro_batches), (share, loaded) if self.keeps_samples else None, left_out)
+        return StepBatch(plan, tuple(micro_batches), (share, loaded) if self.keeps_samples else None, left_out)
 
     def _find_broken(self, stream_ids: Int64Array, loaded: Loaded) -> dict[int, BrokenSample]:
         """Finds samples that are left out, by their places; refuses such of streams that none may be left out of."""
@@ -289,7 +289,7 @@ class MixingLoader:
         return broken
 
     def forecast(self) -> Iterator[Plan]:
-        """Plans the updates after the present one; see `Mixing.forecast`."""
+        """Plans the steps after the present one; see `Mixing.forecast`."""
         return self.mixing.forecast()
 
     def share(self, plan: Plan) -> list[StreamShare]:
@@ -327,7 +327,7 @@ class MixingLoader:
         return False if measured is None else measured
 
     def measured(self, plan: Plan) -> BoolArray | None:
-        """Says whose losses an update shows, where they are measured in turns.
+        """Says whose losses a step shows, where they are measured in turns.
 
         Args:
             plan: The plan.
@@ -389,12 +389,12 @@ class MixingLoader:
             if not Loaded(rows=[row]).broken():
                 return row
         raise SampleError(
-            f"Stream {self.mixing.names[stream_id]!r}: {_MOST_EXAMPLES} samples in a row, from update {plan.step + 1} "
+            f"Stream {self.mixing.names[stream_id]!r}: {_MOST_EXAMPLES} samples in a row, from step {plan.step} "
             "on, could not be loaded, so that this rank has none to keep in step with."
         )
 
     def _last_step(self, plan: Plan) -> int:
-        """Gives the last update that may be looked ahead to: workers that end with the epoch load nothing beyond."""
+        """Gives the last step that may be looked ahead to: workers that end with the epoch load nothing beyond."""
         clock = self.mixing.clock
         if self._workers.persistent_workers:
             return clock.max_steps

@@ -1,4 +1,4 @@
-"""How much of an update may be on a device at once, and what is known to fit."""
+"""How much of a step may be on a device at once, and what is known to fit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from mixer.utils.bounded import refusing_damage, whole_number
 
 
 class MicroBatchMemoryError(torch.OutOfMemoryError):
-    """An update does not fit into memory in micro-batches of this size; the message names the cap to set."""
+    """A step does not fit into memory in micro-batches of this size; the message names the cap to set."""
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -121,7 +121,7 @@ class MicroBatchCap:
 class Window:
     """Knows which sizes of micro-batches went through; the window is open while a larger one comes.
 
-    The first update of a run proves nothing: the optimizer allocates its state after it.
+    The first step of a run proves nothing: the optimizer allocates its state after it.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Window:
         self._has_begun = False
 
     def is_beyond(self, largest: Size) -> bool:
-        """Says whether an update is larger than all that went through.
+        """Says whether a step is larger than all that went through.
 
         Args:
             largest: Its largest micro-batch.
@@ -140,7 +140,7 @@ class Window:
         return largest.samples > self._fits.samples or largest.elements > self._fits.elements
 
     def passed(self, largest: Size) -> None:
-        """Takes note of an update that fitted.
+        """Takes note of a step that fitted.
 
         Args:
             largest: Its largest micro-batch.
@@ -151,10 +151,10 @@ class Window:
 
 
 def explain(step: int, rank: int, cap: MicroBatchCap, largest: Size, smaller_cap: str, why_not_repeated: str) -> str:
-    """Says what to do about an update that does not fit.
+    """Says what to do about a step that does not fit.
 
     Args:
-        step: Number of the update, from 1.
+        step: Number of the step, from 1.
         rank: The rank whose memory ran out.
         cap: The cap that it was cut by.
         largest: Its largest micro-batch.
@@ -167,7 +167,7 @@ def explain(step: int, rank: int, cap: MicroBatchCap, largest: Size, smaller_cap
     smaller = cap.halved(largest)
     if smaller is None:
         return (
-            f"Update {step} ran out of memory on rank {rank}: a single sample (of {largest.elements} elements in its "
+            f"Step {step} ran out of memory on rank {rank}: a single sample (of {largest.elements} elements in its "
             "largest input) does not fit, and no cap on micro-batches helps. Shorten the samples, use "
             "gradient_checkpointing=True or a smaller model."
         )
@@ -175,5 +175,5 @@ def explain(step: int, rank: int, cap: MicroBatchCap, largest: Size, smaller_cap
         way_out = f"max_tokens_per_micro_batch={smaller.max_tokens}; the total batch stays"
     else:
         way_out = smaller_cap.format(smaller.max_samples)
-    found = f"Update {step} ran out of memory on rank {rank} with micro-batches of at most {cap}."
+    found = f"Step {step} ran out of memory on rank {rank} with micro-batches of at most {cap}."
     return f"{found} Set {way_out}. {why_not_repeated}"

@@ -1,4 +1,4 @@
-"""How a rank's samples of an update are cut into micro-batches, as many on every rank."""
+"""How a rank's samples of a step are cut into micro-batches, as many on every rank."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""Loading ahead by prediction: workers load what the coming updates will need if the weights stay.
+"""Loading ahead by prediction: workers load what the coming steps will need if the weights stay.
 
-The plan of an update is made when it is asked for, with the newest weights. What of it was predicted is there by then;
+The plan of a step is made when it is asked for, with the newest weights. What of it was predicted is there by then;
 what was not is loaded on the spot. A wrong prediction costs time, never correctness. Which samples hit does not depend
 on how fast anything is.
 """
@@ -28,7 +28,7 @@ class Outlook(Protocol):
     """What a prefetcher has to know of the mixture."""
 
     def forecast(self) -> Iterator[Plan]:
-        """Plans the updates after the present one."""
+        """Plans the steps after the present one."""
 
     def share(self, plan: Plan) -> list[StreamShare]:
         """Gives this rank's samples of a plan."""
@@ -58,12 +58,12 @@ class Prefetcher:
         self._most_own = 0
 
     def take(self, plan: Plan, share: Sequence[StreamShare], last_step: int) -> list[Row]:
-        """Gives this rank's samples of an update and has the workers go on with the next ones.
+        """Gives this rank's samples of a step and has the workers go on with the next ones.
 
         Args:
             plan: The plan.
             share: This rank's samples of it.
-            last_step: Index of the last update that may be looked ahead to.
+            last_step: Number of the last step that may be looked ahead to.
 
         Returns:
             The samples, stream after stream, each by what it was loaded with and its number there; a `BrokenSample`
@@ -112,9 +112,9 @@ class Prefetcher:
         return _filter(share, lambda keys: [row is _PENDING for row in map(self._pool.get, keys)])
 
     def _look_ahead(self, plan: Plan, num_own: int, last_step: int) -> None:
-        jobs_per_update = max(1, -(-num_own // self._job_size))
-        # One update more than the workers can hold: where counts change, its samples serve those before it.
-        horizon = -(-self._workers.num_jobs // jobs_per_update) + 2
+        jobs_per_step = max(1, -(-num_own // self._job_size))
+        # One step more than the workers can hold: where counts change, its samples serve those before it.
+        horizon = -(-self._workers.num_jobs // jobs_per_step) + 2
         first_new = 0
         if self._coming and _is_same(self._coming[0], plan):
             self._coming.popleft()
@@ -146,7 +146,7 @@ class Prefetcher:
             ends = (plan.starts + plan.counts).tolist()
             for key in [key for key in self._pool if key[1] < ends[key[0]]]:
                 del self._pool[key]
-        self._most_own = max(self._most_own, num_own)  # the last update of an epoch may be small
+        self._most_own = max(self._most_own, num_own)  # the last step of an epoch may be small
         most = _MOST_KEPT * max(self._workers.num_jobs * self._job_size, self._most_own)
         if len(self._pool) > most:
             loaded = [key for key, row in self._pool.items() if row is not _PENDING]

@@ -242,7 +242,7 @@ class Standalone:
             mixing.check_tokens(plan, report.tokens)
         except ValueError as error:
             raise ValueError(f"{error} Report them after each batch: observe(tokens=...).") from None
-        is_due = [not (plan.step + 1) % rule.interval_steps for rule in (mixing.policy, mixing.schedule)]
+        is_due = [not plan.step % rule.interval_steps for rule in (mixing.policy, mixing.schedule)]
         lacking = report.lacking(mixing.policy.needs, mixing.schedule.needs, *is_due)
         if lacking and not self._has_warned:
             self._has_warned = True

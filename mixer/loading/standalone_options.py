@@ -73,7 +73,7 @@ def resolve_streams(data: Any, honoured: Collection[str] = ()) -> list[Stream]:
         if stream.is_iterable:
             raise TypeError(
                 f"Stream {stream.name!r}: the rows of an iterable data set cannot be picked by index, and to share "
-                "them out the ranks have to talk to each other at every update, which MixingTrainer does. Use it, or "
+                "them out the ranks have to talk to each other at every step, which MixingTrainer does. Use it, or "
                 "give a data set with __len__ and __getitem__."
             )
         left = [name for name in _TRAINED_BY if name not in honoured and getattr(stream, name) is not None]

@@ -21,8 +21,8 @@ _MOST_CHARACTERS = 1_000  # of each list in what a rank says of its plan
 
 
 @dataclass(frozen=True)
-class UpdateContents:
-    """What an update consists of.
+class StepCounts:
+    """What a step consists of.
 
     Args:
         items: int64 `[num_streams]`: terms of the loss.
@@ -51,12 +51,12 @@ class UpdateContents:
 
 
 class DisagreementError(RuntimeError):
-    """The ranks planned different updates; the plans are in the message."""
+    """The ranks planned different steps; the plans are in the message."""
 
 
 def confirm(
-    ranks: Agreement, num_streams: int, plan: Plan | None, contents: UpdateContents | None, error: Exception | None
-) -> UpdateContents:
+    ranks: Agreement, num_streams: int, plan: Plan | None, contents: StepCounts | None, error: Exception | None
+) -> StepCounts:
     """Adds up what the ranks hold of a step, after making sure that they mean the same one; all have to call it.
 
     One small collective carries the counts, a fingerprint of the plan and whether a rank failed.
@@ -76,7 +76,7 @@ def confirm(
         RemoteError: If another rank had an error; the rank with the error raises that error itself.
     """
     zeros = np.zeros(num_streams, dtype=np.int64)
-    own = contents or UpdateContents(zeros, zeros)
+    own = contents or StepCounts(zeros, zeros)
     if ranks.world_size == 1:
         if error is not None:
             raise error
@@ -94,7 +94,7 @@ def confirm(
         _raise_disagreement(ranks, plan)
     items, tokens, skipped = message[5 : -len(counts)].reshape(3, num_streams)
     num_larger, num_first, num_rows, squared_items, *signals = message[-len(counts) :].tolist()
-    return UpdateContents(items, tokens, num_larger, num_first, skipped, tuple(signals), num_rows, squared_items)
+    return StepCounts(items, tokens, num_larger, num_first, skipped, tuple(signals), num_rows, squared_items)
 
 
 def _raise_disagreement(ranks: Agreement, plan: Plan | None) -> None:
@@ -105,7 +105,7 @@ def _raise_disagreement(ranks: Agreement, plan: Plan | None) -> None:
     plans = ranks.gather_bytes(own.encode())
     described = "; ".join(f"rank {rank}: {text.decode()}" for rank, text in enumerate(plans))
     raise DisagreementError(
-        f"The ranks planned different updates ({described}). Every rank must decide alike: call set_weights on "
+        f"The ranks planned different steps ({described}). Every rank must decide alike: call set_weights on "
         "all ranks, and let no policy or function depend on the rank, the time or global random numbers."
     )
 
@@ -135,7 +135,7 @@ class MicroBatch:
 
 
 @dataclass(frozen=True, eq=False)
-class Update(Mapping[str, Any]):
+class StepBatch(Mapping[str, Any]):
     """All micro-batches of one rank for one optimizer step.
 
     As a mapping it is the batch that they are of: what each micro-batch has by a name, one after the other. Tensors

@@ -33,7 +33,7 @@ class Job:
     """Samples that one worker loads in one go.
 
     Args:
-        due: Index of the update that they are meant for; infinite for a job without samples, which only keeps the
+        due: Number of the step that they are meant for; infinite for a job without samples, which only keeps the
             workers' turns.
         share: The samples.
     """
@@ -73,7 +73,7 @@ class _JobReader(Dataset[Packed | list[Packed | BrokenSample]]):
         result = self._load(share, worker.id) if share else Packed(None)
         if isinstance(result, Packed):
             return result
-        # Not every sample of a failed job must fail: which update needs which of them is not known yet.
+        # Not every sample of a failed job must fail: which step needs which of them is not known yet.
         return [result] if _num_samples(share) == 1 else [self._load(single, worker.id) for single in _singles(share)]
 
     def _load(self, share: Share, worker_id: int) -> Packed | BrokenSample:
@@ -167,10 +167,10 @@ class Workers:
             keep_errors_out_of_training()
 
     def receive(self, step: int) -> Iterator[tuple[Job, Samples | BrokenSample]]:
-        """Waits for all jobs that are meant for an update or an earlier one.
+        """Waits for all jobs that are meant for a step or an earlier one.
 
         Args:
-            step: Index of the update.
+            step: Number of the step, from 1.
 
         Yields:
             Each job that is done by then, and its samples in order. One that failed comes sample by sample, each as a

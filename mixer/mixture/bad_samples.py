@@ -45,7 +45,7 @@ class TooManyBrokenError(RuntimeError):
 class Skipping:
     """What becomes of samples that cannot be loaded.
 
-    A skipped sample has no stand-in: its update is smaller by it. So every stream goes on where the plan says, on all
+    A skipped sample has no stand-in: its step is smaller by it. So every stream goes on where the plan says, on all
     ranks alike, and nothing comes twice.
 
     Args:

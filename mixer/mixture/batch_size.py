@@ -1,4 +1,4 @@
-"""The second control of a run: how many samples the next update has, and what that does to the learning rate."""
+"""The second control of a run: how many samples the next step has, and what that does to the learning rate."""
 
 import math
 from collections.abc import Mapping
@@ -9,17 +9,17 @@ import numpy as np
 from mixer.mixture.state import check_form, is_known
 from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
 from mixer.schedules.limits import check_whole
-from mixer.utils.bounded import MOST_SAMPLES_OF_AN_UPDATE, finite_number, whole_number
+from mixer.utils.bounded import MAX_SAMPLES_PER_STEP, finite_number, whole_number
 from mixer.utils.shortened import in_words
 
 
 class BatchSize:
-    """The size of the updates: what a schedule decides, within its bounds, or what was set by hand.
+    """The size of the steps: what a schedule decides, within its bounds, or what was set by hand.
 
     Args:
         schedule: The schedule.
-        default: Size of the first updates, where the schedule names none.
-        world_size: Number of ranks; an update has a sample for each of them.
+        default: Size of the first steps, where the schedule names none.
+        world_size: Number of ranks; a step has a sample for each of them.
 
     Raises:
         ValueError: If the size to begin with is below the number of ranks or outside the schedule's bounds.
@@ -45,7 +45,7 @@ class BatchSize:
 
     @property
     def value(self) -> int:
-        """Samples of the next update over all ranks."""
+        """Samples of the next step over all ranks."""
         return self._scheduled if self.manual is None else self.manual
 
     @property
@@ -55,14 +55,14 @@ class BatchSize:
 
     @property
     def learning_rate_factor(self) -> float:
-        """What the run's learning rate is multiplied by in the next update."""
+        """What the run's learning rate is multiplied by in the next step."""
         own: float | None = self._own_factor
         if self.manual is None and own is not None:
             return own
         return self.schedule.learning_rate_factor(self.value, self.initial)
 
     def set(self, batch_size: int | None) -> None:
-        """Rules by hand from the next update on.
+        """Rules by hand from the next step on.
 
         Args:
             batch_size: Samples over all ranks; `None` gives the size back to the schedule.
@@ -77,10 +77,10 @@ class BatchSize:
         self.manual = None if batch_size is None else int(batch_size)
 
     def update(self, observation: BatchObservation) -> None:
-        """Lets the schedule decide for the next update.
+        """Lets the schedule decide for the next step.
 
         Args:
-            observation: What the last update showed.
+            observation: What the last step showed.
 
         Raises:
             ValueError: If it decides on no size; the step is named.
@@ -124,7 +124,7 @@ class BatchSize:
             check_form(saved, own, self.schedule.name)
         self.schedule.load_state_dict(state["state"])
         least = 1 if self.schedule.is_exact else self._world_size
-        manual, factor, most = state["manual"], state["own_factor"], MOST_SAMPLES_OF_AN_UPDATE
+        manual, factor, most = state["manual"], state["own_factor"], MAX_SAMPLES_PER_STEP
         self._scheduled = max(whole_number(state["scheduled"], "the batch size", 1, most), least)
         self.manual = None if manual is None else whole_number(manual, "the batch size set by hand", 1, most)
         self._check_ranks(self.value, "the batch size that was saved")
@@ -135,11 +135,9 @@ class BatchSize:
         if not isinstance(decision, BatchDecision) or not _is_number(decision.batch_size):
             raise TypeError(f"{where}: a schedule decides by a BatchDecision of a number of samples, got {decision!r}.")
         asked, factor = decision.batch_size, decision.learning_rate_factor
-        if self.schedule.is_exact and asked > MOST_SAMPLES_OF_AN_UPDATE and self._limits.maximum is None:
+        if self.schedule.is_exact and asked > MAX_SAMPLES_PER_STEP and self._limits.maximum is None:
             # No list of samples is longer; a function of the user's that asks for more has gone astray.
-            raise ValueError(
-                f"{where} asks for {asked:.3g} samples; an update has at most {MOST_SAMPLES_OF_AN_UPDATE}."
-            )
+            raise ValueError(f"{where} asks for {asked:.3g} samples; a step has at most {MAX_SAMPLES_PER_STEP}.")
         if not (math.isfinite(asked) and asked > 0):
             raise ValueError(f"{where} asks for {asked} samples; it must be finite and above 0.")
         if factor is not None and not (math.isfinite(factor) and factor >= 0):

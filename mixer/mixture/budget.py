@@ -12,7 +12,7 @@ class Budget:
     Args:
         epochs: Passes over the mixture's epoch.
         samples: Samples of all streams together.
-        tokens: Tokens of all streams together; the update that reaches them is the last.
+        tokens: Tokens of all streams together; the step that reaches them is the last.
         steps: Optimizer steps.
 
     Raises:

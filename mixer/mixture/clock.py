@@ -1,4 +1,4 @@
-"""The run's clock: how far it is, how large the next update is, and when an epoch ends."""
+"""The run's clock: how far it is, how large the next step is, and when an epoch ends."""
 
 import copy
 import math
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mixer.mixture.budget import Budget
-from mixer.utils.bounded import MOST_COUNT, MOST_SAMPLES_OF_AN_UPDATE, finite_number, whole_number
+from mixer.utils.bounded import MAX_SAMPLES_PER_STEP, MOST_COUNT, finite_number, whole_number
 
 _COUNTS = ("step", "step_in_epoch", "num_epochs_done", "num_samples", "num_tokens", "samples_in_epoch")
 
@@ -20,18 +20,18 @@ class Clock:
     last batch is kept.
 
     Args:
-        batch_size: Samples of the first update, over all ranks.
+        batch_size: Samples of the first step, over all ranks.
         epoch_size: Samples of an epoch of the mixture.
         budget: How much the run trains in all.
         drop_unit: Where the rest of an epoch is dropped, it is cut to a multiple of so many samples; 0 keeps the
-            rest as a smaller update. Once the batch size changes, any rest smaller than a batch is dropped; an epoch
+            rest as a smaller step. Once the batch size changes, any rest smaller than a batch is dropped; an epoch
             smaller than a batch is one batch.
         max_samples: Samples after which all streams are exhausted, or `None`.
         pass_size: Samples of one accumulation step over all ranks, in which the Trainer counts an epoch; `None` takes
             the batch size.
-        num_warmup_steps: Updates of the learning rate's warm-up, if it is given in updates.
+        num_warmup_steps: Steps of the learning rate's warm-up, if it is given in steps.
         tokens_per_sample: A guess, until tokens were counted.
-        is_constant: Whether the batch size is that of the first update until further notice.
+        is_constant: Whether the batch size is that of the first step until further notice.
 
     Raises:
         ValueError: If a number is below its least value, or dropping the rest leaves nothing of an epoch.
@@ -107,14 +107,14 @@ class Clock:
 
     @property
     def at_epoch_end(self) -> bool:
-        """Whether the last update ended an epoch."""
+        """Whether the last step ended an epoch."""
         return self.step > 0 and self.step_in_epoch == 0
 
     @property
     def schedule_position(self) -> float:
         """The step at which the learning rate's schedule stands, out of `planned_steps`.
 
-        A warm-up that is given in steps lasts so many updates, however large they are; the rest goes by progress.
+        A warm-up that is given in steps lasts so many steps, however large they are; the rest goes by progress.
         """
         if self._counts_steps or self.step <= self._num_warmup_steps:
             return float(self.step)
@@ -128,28 +128,28 @@ class Clock:
 
     @property
     def planned_steps(self) -> int:
-        """Updates of the whole run if the batch size stayed what it is at the start; a warm-up in steps comes first."""
+        """Steps of the whole run if the batch size stayed what it is at the start; a warm-up in steps comes first."""
         return self._planned_steps
 
     @property
     def steps_per_epoch(self) -> int:
-        """Updates of a whole epoch of the present batch size."""
+        """Steps of a whole epoch of the present batch size."""
         return max(1, self._steps_of(self.epoch_size))
 
     @property
     def steps_left_in_epoch(self) -> int:
-        """Updates that the present epoch still has, if the batch size stays."""
+        """Steps that the present epoch still has, if the batch size stays."""
         return self._steps_of(self._left_in_epoch())
 
     @property
     def max_steps(self) -> int:
-        """Updates of the whole run: exact while the clock counts steps, else as it is if the batch size stays."""
+        """Steps of the whole run: exact while the clock counts steps, else as it is if the batch size stays."""
         if self._counts_steps:
             return self._planned_steps
         return self.step if self.progress >= 1.0 else self.step + max(1, math.ceil(min(self._steps_left())))
 
     def next_total(self) -> int:
-        """Gives the size of the next update.
+        """Gives the size of the next step.
 
         Returns:
             Number of samples: the batch size, or what is left of the epoch or of the budget.
@@ -166,7 +166,7 @@ class Clock:
     # ---- What moves it ----
 
     def resize(self, batch_size: int) -> None:
-        """Sets the size of the updates to come; a clock that counted steps counts data from then on.
+        """Sets the size of the steps to come; a clock that counted steps counts data from then on.
 
         Args:
             batch_size: Number of samples.
@@ -179,7 +179,7 @@ class Clock:
         self.batch_size = batch_size
 
     def tick(self, num_samples: int | None = None, num_tokens: int = 0) -> None:
-        """Counts an update.
+        """Counts a step.
 
         Args:
             num_samples: Its samples; `None` takes those of `next_total`.
@@ -268,7 +268,7 @@ class Clock:
         self._last_coverage = finite_number(state.get("last_coverage", 1.0), "last_coverage", 0.0)  # older ones: whole
         if is_same:
             self._counts_steps = self._counts_steps and bool(state["counts_steps"])
-            self.batch_size = whole_number(state["batch_size"], "batch_size", 1, MOST_SAMPLES_OF_AN_UPDATE)
+            self.batch_size = whole_number(state["batch_size"], "batch_size", 1, MAX_SAMPLES_PER_STEP)
             self.dropped_samples = whole_number(state["dropped_samples"], "dropped_samples", most=self.epoch_size)
             self.epoch_size = self._laid_out if self._counts_steps else self._whole_epoch
         else:
@@ -277,8 +277,8 @@ class Clock:
         by_steps, by_samples = self.step_in_epoch > self.steps_per_epoch, self.samples_in_epoch > self.epoch_size
         if by_steps if self._counts_steps else by_samples:
             raise ValueError(
-                f"update {self.step_in_epoch} and sample {self.samples_in_epoch} of an epoch were saved, which has "
-                f"{self.steps_per_epoch} updates and {self.epoch_size} samples"
+                f"step {self.step_in_epoch} and sample {self.samples_in_epoch} of an epoch were saved, which has "
+                f"{self.steps_per_epoch} steps and {self.epoch_size} samples"
             )
 
     # ---- Sums ----
@@ -315,7 +315,7 @@ class Clock:
         return steps if budget.steps is None else [*steps, budget.steps - self.step]
 
     def _steps_for(self, num_samples: float) -> float:
-        """Counts updates of the present size for so many samples; an epoch's last one may be smaller."""
+        """Counts steps of the present size for so many samples; an epoch's last one may be smaller."""
         beyond = num_samples - self._left_in_epoch()
         if beyond <= 0:
             return math.ceil(num_samples / self.batch_size - 1e-9)

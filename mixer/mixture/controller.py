@@ -25,7 +25,7 @@ FORMAT_VERSION = 2
 
 
 class Mixing:
-    """Decides every update of a run, on every rank alike; `trainer.mixing` is one.
+    """Decides every step of a run, on every rank alike; `trainer.mixing` is one.
 
     Args:
         planner: The streams and what they draw next.
@@ -104,12 +104,12 @@ class Mixing:
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weights that rule the next update, by name; they sum to 1."""
+        """The weights that rule the next step, by name; they sum to 1."""
         return dict(zip(self.names, self._weights.value.tolist(), strict=True))
 
     @property
     def weighs_losses(self) -> bool:
-        """Whether the streams' losses are multiplied by factors in the next update, by the policy or by their own."""
+        """Whether the streams' losses are multiplied by factors in the next step, by the policy or by their own."""
         return self.planner.weigh_losses(self._weights.loss_weights) is not None
 
     @property
@@ -119,7 +119,7 @@ class Mixing:
         return None if manual is None else dict(zip(self.names, manual.tolist(), strict=True))
 
     def set_weights(self, weights: Weights | None) -> None:
-        """Rules the mixture by hand from the next update on, until called again.
+        """Rules the mixture by hand from the next step on, until called again.
 
         The policy goes on observing. On several ranks every rank has to make the same call, as callbacks do.
 
@@ -136,7 +136,7 @@ class Mixing:
 
     @property
     def batch_size(self) -> int:
-        """Samples of the next update over all ranks, if the epoch and the budget have as many left."""
+        """Samples of the next step over all ranks, if the epoch and the budget have as many left."""
         return self._size.value
 
     @property
@@ -156,11 +156,11 @@ class Mixing:
 
     @property
     def learning_rate_factor(self) -> float:
-        """What the run's learning rate is multiplied by in the next update, for its batch size."""
+        """What the run's learning rate is multiplied by in the next step, for its batch size."""
         return self._size.learning_rate_factor
 
     def set_batch_size(self, batch_size: int | None) -> None:
-        """Rules the batch size by hand from the next update on, until called again.
+        """Rules the batch size by hand from the next step on, until called again.
 
         The schedule goes on observing. On several ranks every rank has to make the same call, as callbacks do.
 
@@ -180,11 +180,11 @@ class Mixing:
     # ---- Planning ----
 
     def next_plan(self) -> Plan | None:
-        """Plans the next update and moves the streams on.
+        """Plans the next step and moves the streams on.
 
         Returns:
             The plan, or `None` if the streams have nothing left to give, or the rest of the epoch was dropped just
-            now because the batch size has grown since the last update.
+            now because the batch size has grown since the last step.
         """
         if self.drop_rest():
             return None
@@ -194,7 +194,7 @@ class Mixing:
         clock, weights, additional = self.clock, self._weights, self._weights.additional
         counts, starts = self.planner.draw(shares, available, clock.next_total(), clock.step, additional)
         return Plan(
-            step=clock.step,
+            step=clock.step + 1,
             counts=counts,
             starts=starts,
             weights=shares,
@@ -207,23 +207,23 @@ class Mixing:
 
     @property
     def most_of_a_stream(self) -> int:
-        """Most samples that the next update can take from one stream: the batch size, or what comes on top of it."""
+        """Most samples that the next step can take from one stream: the batch size, or what comes on top of it."""
         total, additional = self.clock.next_total(), self._weights.additional
         return total if additional is None else max(total, math.ceil(total * float(additional.max())) + 1)
 
     def forecast(self) -> Iterator[Plan]:
-        """Plans the coming updates as if weights and batch size stayed, and moves nothing.
+        """Plans the coming steps as if weights and batch size stayed, and moves nothing.
 
-        To be asked between an update's plan and its observation.
+        To be asked between a step's plan and its observation.
 
         Yields:
-            The plans of the updates after the one that was planned last, up to the end of the run.
+            The plans of the steps after the one that was planned last, up to the end of the run.
         """
         ahead = copy.copy(self)
         ahead.planner, ahead.clock = self.planner.ahead(), copy.copy(self.clock)
         total: int | None = None
         while True:
-            ahead._end_update(total)
+            ahead._end_step(total)
             ahead.drop_rest()
             plan = ahead.next_plan() if ahead.clock.progress < 1.0 else None
             if plan is None:
@@ -235,19 +235,19 @@ class Mixing:
         """Gives a copy that plans an epoch with the present weights and batch size, and moves nothing of this one.
 
         Returns:
-            The copy; nobody observes its updates, so that `pass_over` has to end each.
+            The copy; nobody observes its steps, so that `pass_over` has to end each.
         """
         copied = copy.copy(self)
         copied.planner, copied.clock = self.planner.ahead(), self.clock.anew()
         return copied
 
     def pass_over(self, plan: Plan) -> None:
-        """Counts an update that is planned and not trained.
+        """Counts a step that is planned and not trained.
 
         Args:
-            plan: The update's plan.
+            plan: The step's plan.
         """
-        self._end_update(plan.clocked(plan.counts))
+        self._end_step(plan.clocked(plan.counts))
         self.drop_rest()
 
     @property
@@ -264,7 +264,7 @@ class Mixing:
         """Refuses samples without tokens where something is counted in tokens.
 
         Args:
-            plan: The plan of an update.
+            plan: The plan of a step.
             tokens: int64 `[num_streams]`: its tokens.
             skipped: int64 `[num_streams]`: samples of it that are left out; `None` for none.
 
@@ -299,26 +299,26 @@ class Mixing:
         losses_after: FloatArray | None = None,
         skipped: Int64Array | None = None,
     ) -> None:
-        """Counts an update and lets the policy and the batch-size schedule decide for the next one.
+        """Counts a step and lets the policy and the batch-size schedule decide for the next one.
 
         Args:
-            plan: The update's plan.
+            plan: The step's plan.
             losses: `[num_streams]`: mean loss per item, NaN where there is none.
-            tokens: int64 `[num_streams]`: tokens of the update.
+            tokens: int64 `[num_streams]`: tokens of the step.
             loss: Mean loss per item over all streams, for a schedule that needs it.
             gradient_norm: Norm of the gradient before clipping, likewise.
             learning_rate: Gives the factor of the run's learning-rate schedule at a step, likewise.
             noise: Signal and noise of the gradient, likewise; `None` takes those of `gradients`.
             gradients: The streams' gradients, for a policy that needs them; `None` where they were not measured.
-            update_norm: How far the update moved the parameters, likewise.
+            update_norm: How far the step moved the parameters, likewise.
             excess_losses: `[num_streams]`: mean loss per item above that of a reference model, likewise.
             losses_after: `[num_streams]`: mean loss per item once more after the optimizer step, likewise.
-            skipped: int64 `[num_streams]`: samples of the update that could not be loaded and were left out; `None`
+            skipped: int64 `[num_streams]`: samples of the step that could not be loaded and were left out; `None`
                 for none.
         """
         clock = self.clock
         position_before = clock.schedule_position
-        self._end_update(plan.clocked(plan.counts), plan.clocked(tokens))
+        self._end_step(plan.clocked(plan.counts), plan.clocked(tokens))
         if self.schedule.unit == "epochs":
             self.drop_rest()
         self.num_tokens += tokens
@@ -376,7 +376,7 @@ class Mixing:
         """Keeps the losses of an evaluation for the policy; see `MixtureWeights.observe_evaluation`."""
         self._weights.observe_evaluation(losses)
 
-    def _end_update(self, num_samples: int | None = None, num_tokens: int = 0) -> None:
+    def _end_step(self, num_samples: int | None = None, num_tokens: int = 0) -> None:
         self.clock.tick(num_samples, num_tokens)
         if self.clock.counts_steps and self._dropped and self.clock.at_epoch_end:
             self.planner.skip(self._dropped)

@@ -13,7 +13,7 @@ logger = logging.get_logger(__name__)
 class LearningRate:
     """Places the learning rate where the clock stands, times a factor for the batch size.
 
-    What the Trainer does by itself, a step of the schedule an update, is left to it while the clock counts steps. Else
+    What the Trainer does by itself, a step of the schedule a step, is left to it while the clock counts steps. Else
     a schedule that is a function of the step (`LambdaLR`: every `lr_scheduler_type` but two) is evaluated at the
     clock's place, between two steps too; those two, which follow a metric (`reduce_lr_on_plateau`, `greedy`), have no
     clock, and only the factor applies.
@@ -47,7 +47,7 @@ class LearningRate:
         return float(function(_place(function, position)))
 
     def place(self, position: float, factor: float) -> None:
-        """Sets the learning rate of the next update.
+        """Sets the learning rate of the next step.
 
         Args:
             position: The step at which the schedule stands.

@@ -1,4 +1,4 @@
-"""The plan of one update, the same on every rank."""
+"""The plan of one step, the same on every rank."""
 
 import functools
 import hashlib
@@ -11,17 +11,17 @@ from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 @dataclass(frozen=True)
 class Plan:
-    """Which samples an update consists of, over all ranks; `mixer.mixture.sharding` says which rank trains on which.
+    """Which samples a step consists of, over all ranks; `mixer.mixture.sharding` says which rank trains on which.
 
     Args:
-        step: Index of the update, from 0.
+        step: Number of the step, from 1: the Trainer's `global_step` once it is done.
         counts: int64 `[num_streams]`: samples of each stream.
         starts: int64 `[num_streams]`: position of each stream's first sample in that stream.
         weights: `[num_streams]`: the shares that the counts were apportioned by; they sum to 1.
         policy_weights: `[num_streams]`: what the policy, or the user, had decided.
         loss_weights: `[num_streams]` or `None`: factors on the streams' losses.
         batch_size: Samples that were asked for; fewer are planned at the end of an epoch or of the streams.
-        staleness: Number of updates that were done when the weights were decided upon but not seen by the policy.
+        staleness: Number of steps that were done when the weights were decided upon but not seen by the policy.
         are_additional: bool `[num_streams]`: whether a stream's samples come on top of the batch size and do not count
             in the clock; `None` if no stream's do.
     """
@@ -36,9 +36,14 @@ class Plan:
     staleness: int
     are_additional: BoolArray | None = None
 
+    @property
+    def index(self) -> int:
+        """Number of steps before this one, by which random draws are keyed."""
+        return self.step - 1
+
     @functools.cached_property
     def total(self) -> int:
-        """Number of samples of the update."""
+        """Number of samples of the step."""
         return int(self.counts.sum())
 
     def clocked(self, by_stream: Int64Array) -> int:
@@ -58,7 +63,7 @@ class Plan:
         return int(np.argmax(self.counts > 0))
 
     def only(self, are_in: BoolArray) -> "Plan":
-        """Gives the part of the update that some streams have.
+        """Gives the part of the step that some streams have.
 
         Args:
             are_in: bool `[num_streams]`: which ones.

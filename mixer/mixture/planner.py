@@ -1,4 +1,4 @@
-"""The planner: from shares to the samples of the next update, with every stream's state."""
+"""The planner: from shares to the samples of the next step, with every stream's state."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ Drawing = Literal["exact", "multinomial"]
 
 
 class Planner:
-    """Decides which samples the next update takes from every stream.
+    """Decides which samples the next step takes from every stream.
 
     Pure arithmetic on K numbers: it is the same on every rank, and what it remembers is a few numbers a stream.
 
@@ -133,13 +133,13 @@ class Planner:
         step: int,
         additional: FloatArray | None = None,
     ) -> tuple[Int64Array, Int64Array]:
-        """Takes the samples of an update from the streams.
+        """Takes the samples of a step from the streams.
 
         Args:
             shares: `[num_streams]`: what `shares` gave.
             available: `[num_streams]`: what `shares` gave beside it.
             total: Number of samples; fewer are drawn only when all streams together have fewer.
-            step: Index of the update, for a drawing at random.
+            step: Index of the step, for a drawing at random.
             additional: `[num_streams]`: samples on top, as multiples of those; `None` for none.
 
         Returns:

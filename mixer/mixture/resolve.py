@@ -48,7 +48,7 @@ def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple
 
     Args:
         args: The training arguments.
-        batch_size: Samples of an update over all ranks; `None` takes per-device size × accumulation steps × ranks.
+        batch_size: Samples of a step over all ranks; `None` takes per-device size × accumulation steps × ranks.
 
     Returns:
         The batch size, and the batch over all ranks that one accumulation step would have.
@@ -62,7 +62,7 @@ def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple
         return one_pass * steps, one_pass
     if steps > 1:
         raise ValueError(
-            f"batch_size={batch_size} is the total of an update, so gradient_accumulation_steps={steps} has nothing to "
+            f"batch_size={batch_size} is the total of a step, so gradient_accumulation_steps={steps} has nothing to "
             "multiply: micro-batches are made by themselves, of per_device_train_batch_size samples at most. Give one "
             "of the two."
         )
@@ -75,7 +75,7 @@ def resolve_epoch_size(budget: Budget, streams: Sequence[Stream], batch_size: in
     Args:
         budget: How much is trained.
         streams: The streams.
-        batch_size: Samples of the first update, over all ranks.
+        batch_size: Samples of the first step, over all ranks.
         epoch_size: What the user says, or `None`.
 
     Returns:
@@ -137,13 +137,13 @@ def check_samples(policy: Policy, num_streams: int, batch_size: int) -> None:
     Args:
         policy: The policy.
         num_streams: Number of streams.
-        batch_size: Samples of the first update, over all ranks.
+        batch_size: Samples of the first step, over all ranks.
     """
     if num_streams > max(batch_size, 1) and policy.min_samples == 0:
         logger.warning(
-            "batch_size=%d is smaller than the number of streams, %d: no update has all of them. Each comes in "
-            "some updates, and over many of them has its share; a policy sees its loss only then. For all of them in "
-            "every update take a batch_size of %d or more.",
+            "batch_size=%d is smaller than the number of streams, %d: no step has all of them. Each comes in "
+            "some steps, and over many of them has its share; a policy sees its loss only then. For all of them in "
+            "every step take a batch_size of %d or more.",
             *(batch_size, num_streams, num_streams),
         )
     if num_streams > 1 and policy.min_samples > 0 and num_streams * policy.min_samples >= batch_size:
@@ -207,7 +207,7 @@ def check_gradient_noise(trainer: Trainer, schedule: Schedule) -> None:
         return
     if trainer.args.world_size > 1 and trainer.accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False):
         raise ValueError(
-            f"batch_size={schedule.name} compares the ranks' gradients of a whole update, which sync_each_batch=True "
+            f"batch_size={schedule.name} compares the ranks' gradients of a whole step, which sync_each_batch=True "
             "averages after each micro-batch. Leave it out of accelerator_config's gradient_accumulation_kwargs."
         )
     if trainer.args.world_size > 1 and trainer.args.train_sampling_strategy == "group_by_length":
@@ -264,7 +264,7 @@ def warn_of_forwards(num_streams: int, batch_size: int, args: TrainingArguments)
 
     Args:
         num_streams: Number of streams.
-        batch_size: Samples of the first update, over all ranks.
+        batch_size: Samples of the first step, over all ranks.
         args: The training arguments.
     """
     together = -(-batch_size // (args.train_batch_size * args.world_size))
@@ -272,7 +272,7 @@ def warn_of_forwards(num_streams: int, batch_size: int, args: TrainingArguments)
     if alone > max(_MANY_STREAMS, together) and args.process_index == 0:
         logger.warning(
             "Streams differ in columns, collator, labels, loss or head, or their losses are weighed, or a method or "
-            "probe asks for it, so each of the %d streams has micro-batches of its own: an update of %d samples takes "
+            "probe asks for it, so each of the %d streams has micro-batches of its own: a step of %d samples takes "
             "%d forwards or more in place of %d. Bring streams to one form, or make fewer of them.",
             *(num_streams, batch_size, alone, together),
         )

@@ -1,7 +1,7 @@
-"""Which rank trains on which sample of an update.
+"""Which rank trains on which sample of a step.
 
-Every position of a stream has a home rank that no count of any update can change. What the coming updates need can so
-be fetched ahead on the right rank although the counts are not known yet; items dealt out anew in each update would
+Every position of a stream has a home rank that no count of any step can change. What the coming steps need can so
+be fetched ahead on the right rank although the counts are not known yet; items dealt out anew in each step would
 change ranks with every change of the mixture.
 """
 
@@ -12,7 +12,7 @@ from mixer.utils.arrays import Int64Array
 
 
 def rank_samples(plan: Plan, rank: int, world_size: int, is_balanced: bool = True) -> tuple[Int64Array, Int64Array]:
-    """Gives one rank's samples of an update, without listing those of the others.
+    """Gives one rank's samples of a step, without listing those of the others.
 
     Position `p` of stream `k` is at home on rank `(p + k) mod W`. Where ranks would have more samples than others, they
     hand their last ones over.
@@ -41,10 +41,10 @@ def rank_samples(plan: Plan, rank: int, world_size: int, is_balanced: bool = Tru
 
 
 def dealt_samples(plan: Plan, rank: int, world_size: int) -> tuple[Int64Array, Int64Array]:
-    """Gives one rank's samples where they have no homes: of update `t`, sample `i` belongs to rank `(i + t) mod W`.
+    """Gives one rank's samples where they have no homes: the samples of step `t` are dealt from rank `t - 1` on.
 
-    Of a stream's samples no rank has two more than another, nor of all of them; which one has more changes from update
-    to update, so that all ranks come equally far in a stream whose rows are shared out among them.
+    Of a stream's samples no rank has two more than another, nor of all of them; which one has more changes from step
+    to step, so that all ranks come equally far in a stream whose rows are shared out among them.
 
     Args:
         plan: The plan.
@@ -55,7 +55,7 @@ def dealt_samples(plan: Plan, rank: int, world_size: int) -> tuple[Int64Array, I
         int64 `[count]` each: the stream of each sample, ascending, and its position in that stream.
     """
     ends = np.cumsum(plan.counts)
-    places = np.arange((rank - plan.step) % world_size, int(ends[-1]), world_size)
+    places = np.arange((rank - plan.index) % world_size, int(ends[-1]), world_size)
     stream_ids = np.searchsorted(ends, places, side="right")
     return stream_ids, places + (plan.starts + plan.counts - ends)[stream_ids]
 

@@ -16,7 +16,7 @@ _OWN = ("mixer", "replay", "tasks")
 def is_known(rule: Any) -> bool:
     """Whether it is known here what a rule remembers: of a user's own, and what wraps one, it is not.
 
-    A user's rule may begin with a number that becomes a list with the first update, and takes up itself what it saved.
+    A user's rule may begin with a number that becomes a list with the first step, and takes up itself what it saved.
 
     Args:
         rule: The rule.

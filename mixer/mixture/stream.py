@@ -48,7 +48,7 @@ class Stream:
 
     A stream whose collator, labels, loss or head is its own has micro-batches of its own. Where losses or heads
     differ, their terms are of different kinds (a sentence here, a token there), so that a stream counts by its samples
-    and not by its terms: the loss of an update is the sum of the streams' means times their shares of its samples.
+    and not by its terms: the loss of a step is the sum of the streams' means times their shares of its samples.
 
     Raises:
         ValueError: If a value is outside its range or the data set is empty.

@@ -1,4 +1,4 @@
-"""The first control of a run: each stream's share of the next update."""
+"""The first control of a run: each stream's share of the next step."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ class MixtureWeights:
     Args:
         policy: The policy.
         mixture: The streams, as far as the policy knows them.
-        there: bool `[num_streams]`: which of them are there in the first update; `None` for all.
+        there: bool `[num_streams]`: which of them are there in the first step; `None` for all.
 
     Raises:
         ValueError: If the policy's first decision does not fit the streams.
@@ -42,14 +42,14 @@ class MixtureWeights:
         """Begins a new run; weights that were set by hand stay.
 
         Args:
-            there: bool `[num_streams]`: which streams are there in the first update; `None` for all.
+            there: bool `[num_streams]`: which streams are there in the first step; `None` for all.
         """
         self._evaluation_losses: FloatArray | None = None
         self._decide(self.policy.start(replace(self._mixture, there=there)), 0)
 
     @property
     def value(self) -> FloatArray:
-        """`[num_streams]`: the weights of the next update; they sum to 1."""
+        """`[num_streams]`: the weights of the next step; they sum to 1."""
         return self._scheduled if self.manual is None else self.manual
 
     @property
@@ -63,10 +63,10 @@ class MixtureWeights:
         return self._decision.additional if self.manual is None else None
 
     def staleness(self, step: int) -> int:
-        """Counts updates that the policy has not seen.
+        """Counts steps that the policy has not seen.
 
         Args:
-            step: Number of updates done.
+            step: Number of steps done.
 
         Returns:
             How many of them came after its last decision.
@@ -74,7 +74,7 @@ class MixtureWeights:
         return step - self._num_observed
 
     def set(self, weights: Weights | None) -> None:
-        """Rules by hand from the next update on.
+        """Rules by hand from the next step on.
 
         Args:
             weights: One weight a stream, by name or in order; `None` gives them back to the policy.
@@ -89,11 +89,11 @@ class MixtureWeights:
             self.manual = given / given.sum()
 
     def update(self, observe: Callable[[FloatArray | None], Observation], step: int) -> None:
-        """Lets the policy decide for the next update, unless it never changes its mind.
+        """Lets the policy decide for the next step, unless it never changes its mind.
 
         Args:
-            observe: Gives what the last update showed, for the losses of evaluations since the one before.
-            step: Number of updates done.
+            observe: Gives what the last step showed, for the losses of evaluations since the one before.
+            step: Number of steps done.
 
         Raises:
             ValueError: If what it decides does not fit the streams.
@@ -174,7 +174,7 @@ class MixtureWeights:
 
         Args:
             state: What `state_dict` gave.
-            step: Number of updates done.
+            step: Number of steps done.
             allow_inexact: Keeps to the policy's own weights, where it never changes them and has others now, and lets
                 one that remembers other things than the saved one start anew.
 
@@ -219,7 +219,7 @@ class MixtureWeights:
         """Goes on after a run of which the policy knows nothing.
 
         Args:
-            step: Number of updates done.
+            step: Number of steps done.
         """
         self._num_observed = step
 

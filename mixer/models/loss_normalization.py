@@ -63,7 +63,7 @@ class LossConvention:
         `world_size / num_items`.
 
         Args:
-            num_items: What the sum over the update's items is divided by: their number; 1 for a plain sum.
+            num_items: What the sum over the step's items is divided by: their number; 1 for a plain sum.
             micro_items: Items of the micro-batch.
             world_size: Number of ranks.
 
@@ -211,7 +211,7 @@ def try_convention(
         compute_loss: Gives the loss of the micro-batch for a `num_items_in_batch`, with the Trainer's averaging over
             devices on or off.
         row_losses: Gives what the tracker saw of the rows in the last forward.
-        num_items: Items of the whole update.
+        num_items: Items of the whole step.
         micro_items: Items of the micro-batch.
         world_size: Number of ranks.
         largest_other_share: Share of the loss that may be something else than the sum over the rows.

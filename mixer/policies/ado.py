@@ -21,7 +21,7 @@ class ADO(Policy):
 
     Jiang et al. 2024, "Adaptive Data Optimization: Dynamic Sample Selection with Scaling Laws", arXiv:2410.11820 (ICLR
     2025). A law `L_k(n) = ε_k + β_k n^{−α_k}` is fitted to the course of each stream's training loss every
-    `refit_steps` updates (see `fit_scaling_law`). At each update, with `μ` the streams' own weights and `π` the share
+    `refit_steps` steps (see `fit_scaling_law`). At each step, with `μ` the streams' own weights and `π` the share
     by which a stream was drawn:
 
     - `h ← 0.9 h + 0.1 π` from `h = μ`: what a stream is credited with of the others' progress;
@@ -31,7 +31,7 @@ class ADO(Policy):
     In `"paper"` form `n` is what the stream itself has had. As the authors' code has it (`"code"`) `n` is what all
     streams have had together, `h` goes by counts (of tokens where these are the unit), `√(h(1 − h))` stands for `√h`,
     the floor is one of `ρ`, and `p̄` is the mean of `ρ`. The last matters: the paper's `p̄` nears a constant `ρ` as
-    `t^{−0.1}`, a fifth of the way in ten times the updates; the code's as `1/t`.
+    `t^{−0.1}`, a fifth of the way in ten times the steps; the code's as `1/t`.
 
     Ours: losses are averaged over blocks instead of filtered, at most `max_points` of a stream, which bounds memory and
     the cost of a fit (about 10 ms a stream); losses of 0 or less are skipped; a stream without a law yet has its own
@@ -40,11 +40,11 @@ class ADO(Policy):
 
     Args:
         form: Which form.
-        num_warmup_steps: Updates before the first fit.
-        refit_steps: Updates from a fit to the next.
-        num_ignored_steps: Updates at the beginning whose losses no law goes through; at most `num_warmup_steps`.
+        num_warmup_steps: Steps before the first fit.
+        refit_steps: Steps from a fit to the next.
+        num_ignored_steps: Steps at the beginning whose losses no law goes through; at most `num_warmup_steps`.
         floor: Least share of each stream, at most 1/K; `None` is 0.01, of more than fifty streams 1/(2K).
-        credit_decay: Share of `h` that stays at each update, in [0, 1].
+        credit_decay: Share of `h` that stays at each step, in [0, 1].
         mean_share: Share of `p̄` in `p`, in [0, 1].
         max_points: Most points of a stream's course; even.
         unit: Whether the weights are shares of samples or of tokens, and `n` counts these.
@@ -81,7 +81,7 @@ class ADO(Policy):
 
     def _check_ranges(self) -> None:
         check_count("num_warmup_steps", self.num_warmup_steps, 1, "a law takes a few losses")
-        check_count("refit_steps", self.refit_steps, 1, "1 fits after every update")
+        check_count("refit_steps", self.refit_steps, 1, "1 fits after every step")
         check_count("num_ignored_steps", self.num_ignored_steps, 0, "0 takes all losses")
         if self.num_ignored_steps > self.num_warmup_steps:
             raise ValueError(
@@ -90,7 +90,7 @@ class ADO(Policy):
             )
         if self.floor is not None:
             check_range("floor", self.floor, 0, 1, "0 does without")
-        check_range("credit_decay", self.credit_decay, 0, 1, "0 credits with the last update alone")
+        check_range("credit_decay", self.credit_decay, 0, 1, "0 credits with the last step alone")
         check_range("mean_share", self.mean_share, 0, 1, "0 follows the newest laws alone")
 
     @property

@@ -22,15 +22,15 @@ class Aioli(Policy):
     """Probes each stream in turn and shifts weight to those whose samples lower the losses of all.
 
     Aioli of Chen et al. 2024, arXiv:2411.05735, algorithms 1 and 2. A round probes, then trains. Probing runs through
-    the streams `num_sweeps` times and trains `probe_steps` updates on a smoothed one-hot mixture of each; mean falls
+    the streams `num_sweeps` times and trains `probe_steps` steps on a smoothed one-hot mixture of each; mean falls
     of the losses solve `ΔL_i = Σ_j A_ij p_j` for A (`interactions_of`). The weights then take a step of exponentiated
     gradient descent, `p_j ← p_j · exp(η Σ_i A_ij)`, with A shifted to be non-negative and scaled to a sum of 1, and
-    rule `training_steps` updates. So `K · num_sweeps · probe_steps` updates of a round are probes: 13 % of all with two
+    rule `training_steps` steps. So `K · num_sweeps · probe_steps` steps of a round are probes: 13 % of all with two
     streams and 70 % with seven in the scripts of the public code.
 
     The paper evaluates after each probe (`loss="evaluation"`); here a phase then lasts until the first evaluation at or
-    after its last update, so that an evaluation every `probe_steps` updates (`eval_steps`) suits it, and the first
-    round waits for one. A policy sees an evaluation with the update after it, so that of the updates between two
+    after its last step, so that an evaluation every `probe_steps` steps (`eval_steps`) suits it, and the first
+    round waits for one. A policy sees an evaluation with the step after it, so that of the steps between two
     evaluations the first is still one of the phase before: let there be ten or more of them. By default the falls come
     from the training losses (ours), which cost nothing: the slope of a line through a stream's losses within a probe,
     times `probe_steps`. Every probe has samples of every stream as long as the smoothing leaves it some; one that had
@@ -46,13 +46,13 @@ class Aioli(Policy):
 
     Args:
         learning_rate: η; the public code advises 0.1 to 0.5, and takes 1 for seven streams.
-        probe_steps: Updates of a probe; the public code has 4 to 10, training losses need at least 2.
+        probe_steps: Steps of a probe; the public code has 4 to 10, training losses need at least 2.
         num_sweeps: Probes of each stream in a round; the public code has 2 to 6.
-        training_steps: Updates of a round between its last probe and the next round.
+        training_steps: Steps of a round between its last probe and the next round.
         probe_share: Share of the probed stream in a probe, above 0.5; the others have even parts of the rest. 1 is not
             smoothed, and shows the training losses of that stream alone.
         normalise: Whether A is shifted and scaled; without, η has the unit of 1 / loss.
-        num_warmup_steps: Updates with the streams' own weights before the first round.
+        num_warmup_steps: Steps with the streams' own weights before the first round.
         loss: Which losses tell the falls.
         unit: Whether the weights are shares of samples or of tokens.
 
@@ -61,7 +61,7 @@ class Aioli(Policy):
     """
 
     needs = frozenset({"loss"})
-    own_cost = "a part of the updates are probes"
+    own_cost = "a part of the steps are probes"
     plans_probes = True
 
     def __init__(
@@ -116,7 +116,7 @@ class Aioli(Policy):
         return self._decide(mixture.is_there)
 
     def update(self, observation: Observation) -> Decision:
-        """Takes what the last update showed into its phase, and ends it when it is time; see `Policy.update`."""
+        """Takes what the last step showed into its phase, and ends it when it is time; see `Policy.update`."""
         self._num_steps += 1
         evaluation = observation.evaluation_losses if self.loss == "evaluation" else None
         if not self._round.is_over and self.loss == "train":
@@ -138,7 +138,7 @@ class Aioli(Policy):
     # ---- Phases ----
 
     def _length(self) -> int:
-        """Updates of the present phase, at least."""
+        """Steps of the present phase, at least."""
         if not self._round.is_over:
             return self.probe_steps
         return self.num_warmup_steps if self._is_warm_up else self.training_steps
@@ -166,7 +166,7 @@ class Aioli(Policy):
             self._plan([])
 
     def _falls_of_phase(self, evaluation: FloatArray | None) -> FloatArray:
-        """`[num_streams]`: what the losses fell by in `probe_steps` updates; NaN where it is not known."""
+        """`[num_streams]`: what the losses fell by in `probe_steps` steps; NaN where it is not known."""
         if evaluation is None:
             return -self.probe_steps * slopes_of(np.arange(len(self._course), dtype=np.float64), self._course)
         now = np.where(np.isfinite(evaluation), np.clip(evaluation, -_HUGE, _HUGE), np.nan)

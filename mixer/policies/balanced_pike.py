@@ -40,12 +40,12 @@ class BalancedPiKE(PiKE):
     sum, the larger τ the closer to the largest loss, and `y_k = τ softmax(τL)_k`. So gradients are scaled by `y_k`,
     norms and variances by `y_k²`. The paper tried τ of 1, 3 (best on average) and 5 (most even).
 
-    Losses are smoothed over updates (ours); a stream without one counts as the mean of the others. Losses in other
+    Losses are smoothed over steps (ours); a stream without one counts as the mean of the others. Losses in other
     units are another problem for the same τ: streams should be comparable in theirs.
 
     Args:
         tau: `τ`, above 0, per unit of loss.
-        loss_decay: Share of the old average loss that stays at each update, in [0, 1).
+        loss_decay: Share of the old average loss that stays at each step, in [0, 1).
         uses_loss_weights: Whether the samples of stream k are weighed by `K softmax(τL)_k` too, as the objective has
             it, a mean of 1 over the streams that are there; by default the factors rule the sampling only. Weighed
             losses make each micro-batch one of a single stream, which takes more of them.

@@ -36,9 +36,9 @@ class Policy(KeepsArguments, ABC):
 
     It knows no model, trainer, file or global random state: only K numbers at a time. A subclass says in `needs`
     what has to be observed for it: `"loss"` (training losses), `"evaluation_loss"`, `"gradient"` (the streams'
-    gradients, every `interval_steps` updates: after updates whose number is a multiple), `"gradient_variance"` (these
+    gradients, every `interval_steps` steps: after steps whose number is a multiple), `"gradient_variance"` (these
     with their variance, which costs more), `"excess_loss"` (training losses above those of the trainer's reference
-    model), `"loss_after"` (training losses once more after each optimizer step) or `"update_norm"` (how far each update
+    model), `"loss_after"` (training losses once more after each optimizer step) or `"update_norm"` (how far each step
     moves the parameters). One that never changes its first decision says so by `is_static` and is not asked again. One
     that goes by so many samples of each stream in a batch says how many in `min_samples`. One that plans mixtures only
     to see what they do says so by `plans_probes`; wrappers that would put others in their place refuse it. What it
@@ -70,7 +70,7 @@ class Policy(KeepsArguments, ABC):
 
     @abstractmethod
     def start(self, mixture: Mixture) -> Decision:
-        """Forgets any earlier run and decides for the first update.
+        """Forgets any earlier run and decides for the first step.
 
         Args:
             mixture: The streams of the run.
@@ -81,10 +81,10 @@ class Policy(KeepsArguments, ABC):
 
     @abstractmethod
     def update(self, observation: Observation) -> Decision:
-        """Decides for the next update.
+        """Decides for the next step.
 
         Args:
-            observation: What the last update showed.
+            observation: What the last step showed.
 
         Returns:
             The decision for step `observation.step`.

@@ -34,7 +34,7 @@ class CoBa(Policy):
     times the same factors, which has the same mean gradient without batches of a single stream; `acts_on="loss"` is the
     paper's form.
 
-    The public code takes a batch of evaluation data after every update, with a window of 200 and a warm-up of 100 of
+    The public code takes a batch of evaluation data after every step, with a window of 200 and a warm-up of 100 of
     those by default, and mixes all weights with even ones where one is below `1/(10K)`; here the low ones alone are
     lifted. An evaluation here is one of the trainer, on all of its data: rarer and with little noise, so that the
     defaults are smaller (ours). Slopes are by step, whatever lies between the evaluations. In its formulas the public

@@ -20,7 +20,7 @@ class Mixture:
         weights: `[num_streams]`: the streams' own weights to start from; they sum to 1.
         memories: Indices of the streams that are replay buffers, in order.
         has_weights: Whether the streams were given weights; without, `weights` are uniform.
-        there: bool `[num_streams]`: which streams are there in the first update, as in `Observation`; `None` for all.
+        there: bool `[num_streams]`: which streams are there in the first step, as in `Observation`; `None` for all.
     """
 
     names: tuple[str, ...]
@@ -32,40 +32,40 @@ class Mixture:
 
     @property
     def is_there(self) -> BoolArray:
-        """Which streams are there in the first update, bool `[num_streams]`."""
+        """Which streams are there in the first step, bool `[num_streams]`."""
         return np.ones(len(self.names), dtype=np.bool_) if self.there is None else self.there
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What a policy sees after an update. It rules the next one with what it concludes.
+    """What a policy sees after a step. It rules the next one with what it concludes.
 
     Args:
-        step: Number of updates done, which is the index of the update that the decision rules.
+        step: Number of steps done, which is the index of the step that the decision rules.
         progress: Share of the run that is done, in [0, 1].
-        weights: `[num_streams]`: the weights that ruled the last update, before streams that were not there left.
-        counts: int64 `[num_streams]`: samples of each stream in the last update.
-        tokens: int64 `[num_streams]`: tokens of each stream in the last update; 0 where the data has none.
+        weights: `[num_streams]`: the weights that ruled the last step, before streams that were not there left.
+        counts: int64 `[num_streams]`: samples of each stream in the last step.
+        tokens: int64 `[num_streams]`: tokens of each stream in the last step; 0 where the data has none.
         seen: int64 `[num_streams]`: samples of each stream so far.
-        losses: `[num_streams]`: mean loss per item in the last update, NaN where there is none (no sample, or a loss
+        losses: `[num_streams]`: mean loss per item in the last step, NaN where there is none (no sample, or a loss
             that is not finite) and everywhere for a policy that does not need `"loss"`.
         evaluation_losses: `[num_streams]`: losses of an evaluation that came since the last observation, NaN for a
             stream without; `None` if there was none.
-        gradients: The streams' gradients in the last update, if they were measured.
-        shares: `[num_streams]`: what `weights` came to in the last update, in the same unit, once streams that were not
+        gradients: The streams' gradients in the last step, if they were measured.
+        shares: `[num_streams]`: what `weights` came to in the last step, in the same unit, once streams that were not
             there had left: 0 for those; `None` where it is not known.
-        batch_size: Samples that were asked for in the last update, which had fewer if it was the rest of an epoch;
+        batch_size: Samples that were asked for in the last step, which had fewer if it was the rest of an epoch;
             `None` takes those it had.
-        excess_losses: `[num_streams]`: mean per item in the last update of what the loss exceeds that of a reference
+        excess_losses: `[num_streams]`: mean per item in the last step of what the loss exceeds that of a reference
             model on the same item, 0 where it is below; NaN where there is none, `None` where it was not measured.
-        losses_after: `[num_streams]`: mean loss per item of the last update's own samples after the optimizer step;
+        losses_after: `[num_streams]`: mean loss per item of the last step's own samples after the optimizer step;
             NaN where there is none, `None` where it was not measured.
-        update_norm: `||θ_{t+1} - θ_t||`: how far the last update moved the trainable parameters; NaN where it was not
+        update_norm: `||θ_{t+1} - θ_t||`: how far the last step moved the trainable parameters; NaN where it was not
             measured.
-        there: bool `[num_streams]`: which streams can give a sample in the next update, the one that is decided upon:
+        there: bool `[num_streams]`: which streams can give a sample in the next step, the one that is decided upon:
             they have entered, have not left, and neither they nor their groups are used up. A memory is there once it
             holds something. It says nothing about weights: one of weight 0 is there, and so is one whose samples come
-            on top of the batch size. `None` for all. Which streams had samples in the last update, `counts` says.
+            on top of the batch size. `None` for all. Which streams had samples in the last step, `counts` says.
         tokens_per_sample: `[num_streams]`: mean of each stream so far, that of the others for a stream without tokens,
             by which shares of tokens become shares of samples; `None` where weights and shares are of samples.
     """
@@ -89,13 +89,13 @@ class Observation:
 
     @property
     def is_there(self) -> BoolArray:
-        """Which streams can give a sample in the next update, bool `[num_streams]`."""
+        """Which streams can give a sample in the next step, bool `[num_streams]`."""
         return np.ones(len(self.weights), dtype=np.bool_) if self.there is None else self.there
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a policy decides for the next update.
+    """What a policy decides for the next step.
 
     Args:
         weights: `[num_streams]`: share of each stream; any non-negative numbers, not all 0.

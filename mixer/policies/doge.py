@@ -23,7 +23,7 @@ class DoGE(GradientPolicy):
     A stream that harms the others (a product below 0) keeps its logarithm, and falls back as others rise. Nothing pulls
     back to the start: streams that go on being helpful take all but the least shares. Divided by a norm, `W` is still
     in units of the gradient, so that `rate` depends on the unit of the loss; `scale_free` divides by the mean squared
-    norm instead (ours). The paper learns weights with a small model at every update, from even ones, and trains a large
+    norm instead (ours). The paper learns weights with a small model at every step, from even ones, and trains a large
     one with their mean over time; here they rule the run itself, from the streams' own, at the same rate a decision, so
     that a run of few decisions moves little: raise `rate` by `interval_steps` to move as far as the paper. Smoothing
     over measurements is ours too.
@@ -33,7 +33,7 @@ class DoGE(GradientPolicy):
 
     Args:
         targets: Names of streams, or importance by name, whose losses are to fall; `None` is each of the others.
-        interval_steps: Updates from a measurement to the next.
+        interval_steps: Steps from a measurement to the next.
         rate: `η/μ`. In the public code `η` is the learning rate, 5e-4 at most, and `μ` 0.05 by default (0.01 in the
             configuration that is published with it).
         max_score: Where `W` is cut, 5 in the published code; below it is cut at 0.

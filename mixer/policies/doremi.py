@@ -16,8 +16,8 @@ class DoReMi(GroupDRO):
     """Weighs streams by what their loss exceeds that of a reference model: the proxy run of DoReMi.
 
     Xie et al. 2023, "DoReMi: Optimizing Data Mixtures Speeds Up Language Model Pretraining", arXiv:2305.10429,
-    Algorithm 1: with `λ_k` the mean over items of `max(ℓ − ℓ_ref, 0)`, after each update `α_k ← α_k exp(η λ_k)`,
-    normalised, then `α ← (1 − c) α + c/K`, from `α = 1/K`. The result is the average of `α` over all updates,
+    Algorithm 1: with `λ_k` the mean over items of `max(ℓ − ℓ_ref, 0)`, after each step `α_k ← α_k exp(η λ_k)`,
+    normalised, then `α ← (1 − c) α + c/K`, from `α = 1/K`. The result is the average of `α` over all steps,
     `averaged_weights`: the mixture of a *second*, usually larger run. What is said of `GroupDRO` holds here too.
 
     The reference is the trainer's model, whose loss is computed on the very same items, or `reference_losses`, one a
@@ -59,7 +59,7 @@ class DoReMi(GroupDRO):
 
     @property
     def averaged_weights(self) -> dict[str, float]:
-        """The result so far: the average of `α` over the updates, by the name of the stream.
+        """The result so far: the average of `α` over the steps, by the name of the stream.
 
         Raises:
             ValueError: If no run has started.
@@ -75,14 +75,14 @@ class DoReMi(GroupDRO):
         if self.reference_losses is not None:
             self._references = losses_array(self.reference_losses, mixture.names, "DoReMi: reference_losses")
         decision = super().start(mixture)
-        self._averaged, self._num_updates = self._alpha.weights, 0
+        self._averaged, self._num_steps = self._alpha.weights, 0
         return decision
 
     def update(self, observation: Observation) -> Decision:
         """Moves `α` by the new excess losses, and the average by the new `α`; see `Policy.update`."""
         decision = super().update(observation)
-        self._num_updates += 1
-        self._averaged = self._averaged + (self._alpha.weights - self._averaged) / self._num_updates
+        self._num_steps += 1
+        self._averaged = self._averaged + (self._alpha.weights - self._averaged) / self._num_steps
         return decision
 
     def _losses(self, observation: Observation) -> FloatArray:
@@ -94,10 +94,10 @@ class DoReMi(GroupDRO):
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the averaged weights too; see `Policy.state_dict`."""
-        return {**super().state_dict(), "averaged": self._averaged.tolist(), "num_updates": self._num_updates}
+        return {**super().state_dict(), "averaged": self._averaged.tolist(), "num_steps": self._num_steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up the averaged weights too; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self._averaged = np.array(state["averaged"], dtype=np.float64)
-        self._num_updates = int(state["num_updates"])
+        self._num_steps = int(state["num_steps"])

@@ -21,7 +21,7 @@ class DWA(Policy):
 
     Dynamic weight average of Liu, Johns and Davison 2019, "End-to-End Multi-Task Learning with Attention",
     arXiv:1803.10704, eq. 7. `L_k(t)` is the mean training loss of stream k over window t; in the paper a window is an
-    epoch, here `window_steps` updates (ours). As in the paper all ratios are 1 until there are two windows.
+    epoch, here `window_steps` steps (ours). As in the paper all ratios are 1 until there are two windows.
 
     The paper multiplies losses. By default this policy samples instead, in proportion to the streams' own weights
     times the same factors, which has the same mean gradient without batches of a single stream; `acts_on="loss"` is the
@@ -33,7 +33,7 @@ class DWA(Policy):
 
     Args:
         temperature: T, above 0; the paper's is 2.
-        window_steps: Updates whose losses are averaged.
+        window_steps: Steps whose losses are averaged.
         acts_on: Whether the factors change how much is sampled of each stream, or multiply its loss.
         unit: Whether the weights are shares of samples or of tokens.
 

@@ -21,7 +21,7 @@ class FAMO(Policy):
     """Counts a stream less, the more its log loss fell in the last step: `w_k ∝ z_k / L_k` with `z = softmax(ξ)`.
 
     Fast adaptive multitask optimization of Liu, Feng, Stone and Liu 2023, arXiv:2306.03792. With the losses of an
-    update's samples before and after its step, `Δ_k = log L_k − log L'_k`, the logits follow (eq. 10 and 12)
+    step's samples before and after its step, `Δ_k = log L_k − log L'_k`, the logits follow (eq. 10 and 12)
     `ξ ← ξ − β(δ + γξ)` with `δ_k = z_k (Δ_k − Σ_j z_j Δ_j)`, in practice by Adam (algorithm 2, the paper's listing).
     Losses are weighed by `w_k = c z_k / L_k` (eq. 11), which is a step on the log losses, weighed by z. A stream whose
     losses are in another unit gets the weight that takes that out again.
@@ -31,7 +31,7 @@ class FAMO(Policy):
     paper's form.
 
     The paper's `L_k` is the loss of the batch that it weighs, which nobody knows before the batch is drawn: here it is
-    an average of the losses after the step, over updates (ours). A stream without both losses in an update keeps its
+    an average of the losses after the step, over steps (ours). A stream without both losses in a step keeps its
     logit and its part of Adam's state; z is then taken over the others (ours). One whose loss comes near its bound gets
     nearly all the weight: that is `z_k / L_k`; put `Floor` around.
 
@@ -40,7 +40,7 @@ class FAMO(Policy):
         weight_decay: γ, which pulls the logits to 0, that is to even z; 0.01 is the public code's, the paper's
             listing has 0.001.
         lower_bound: The least that a loss can be, which is subtracted; losses below count as missing.
-        loss_decay: Share of the old average loss that stays at each update, in [0, 1).
+        loss_decay: Share of the old average loss that stays at each step, in [0, 1).
         acts_on: Whether the factors change how much is sampled of each stream, or multiply its loss.
         unit: Whether the weights are shares of samples or of tokens.
 

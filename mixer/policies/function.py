@@ -12,10 +12,10 @@ WeightFunction = Callable[[int, FloatArray], Weights]
 
 
 class Function(Policy):
-    """Weights by a user's function, called before every update: `f(step, weights) -> weights`.
+    """Weights by a user's function, called before every step: `f(step, weights) -> weights`.
 
     Args:
-        function: Takes the number of updates done and the weights `[num_streams]` of the last one (at step 0 the
+        function: Takes the number of steps done and the weights `[num_streams]` of the last one (at step 0 the
             streams' own), and returns weights by name or in order. They need not sum to 1.
         unit: Whether the weights are shares of samples or of tokens.
 

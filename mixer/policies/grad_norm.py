@@ -21,7 +21,7 @@ class GradNorm(GradientPolicy):
     `L̃_k = L_k(t) / L_k(0)` and relative rates `r_k = L̃_k / mean L̃`, the norms shall be `Ḡ r_k^α` (eq. 1); the factors
     of the streams that are there have a mean of 1.
 
-    The paper takes a gradient step of `Σ_k |G_k − Ḡ r_k^α|` with respect to y at every update (eq. 2). Here the norms
+    The paper takes a gradient step of `Σ_k |G_k − Ḡ r_k^α|` with respect to y at every step (eq. 2). Here the norms
     are measured now and then and there is no gradient through the factors: their fixed point has a closed form, `y_k ∝
     r_k^α / ||g_k||`, and a decision goes a part of the way there, `log y_k += rate · (log y*_k − log y_k)`. The paper
     usually takes the norm at the last shared layer, here it is that of all layers the probe reads, without noise.
@@ -33,13 +33,13 @@ class GradNorm(GradientPolicy):
         alpha: `α`, 0 or more; the paper's is 1.5 on its main data (NYUv2) and 0.12 to 0.3 on others. 0 asks for equal
             norms whatever the losses are.
         acts_on: Whether y weighs the losses, as published, or the sampling.
-        interval_steps: Updates from a measurement to the next.
+        interval_steps: Steps from a measurement to the next.
         rate: Share of the way that a decision goes, in (0, 1].
         max_factor: Most by which y differs from 1 either way before it is normalised; a gradient without norm would
             ask for an infinite one.
         min_samples: Least samples of each stream in a batch.
         decay: Share of the old averages that stays at each measurement or loss, in [0, 1). The first average loss is
-            `L(0)`, that of the first update with one; an untrained classifier has about `ln(classes)`.
+            `L(0)`, that of the first step with one; an untrained classifier has about `ln(classes)`.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:

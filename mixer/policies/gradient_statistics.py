@@ -11,7 +11,7 @@ from mixer.utils.arrays import FloatArray, Int64Array
 
 @dataclass(frozen=True)
 class GradientStatistics:
-    """The gradients of the streams at one update, before clipping: the gradient of stream k is that of its mean loss.
+    """The gradients of the streams at one step, before clipping: the gradient of stream k is that of its mean loss.
 
     The mean is over the items of the loss (tokens, for a language model), and a sample counts in it by its items. The
     variance is that of one sample (a row), not of one item: that of a mean over n samples is `variance / n`.
@@ -92,12 +92,12 @@ class GradientStatistics:
 
     @property
     def conflict(self) -> float:
-        """How far the streams conflict in this update, in [0, 1/2]; see `conflict_of`."""
+        """How far the streams conflict in this step, in [0, 1/2]; see `conflict_of`."""
         return conflict_of(self.gram, self._squared_norms)
 
     @property
     def alignment(self) -> float:
-        """How far the streams are aligned in this update, in [0, 1]; see `alignment_of`."""
+        """How far the streams are aligned in this step, in [0, 1]; see `alignment_of`."""
         return alignment_of(self.gram, self._squared_norms)
 
     @property
@@ -110,7 +110,7 @@ def conflict_of(gram: FloatArray, squared_norm: FloatArray) -> float:
     """Finds the least `c` for which `-c (||g_j||² + ||g_k||²) ≤ <g_j, g_k>` holds for all pairs of streams.
 
     Such streams are called c-conflicted (Li et al. 2025, PiKE, arXiv:2502.06244, sec. 3). Noise in the products makes
-    it too large, as the worst pair counts: average over updates first.
+    it too large, as the worst pair counts: average over steps first.
 
     Args:
         gram: `[num_streams, num_streams]`: products of the streams' gradients; the diagonal is not looked at.

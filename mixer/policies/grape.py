@@ -38,7 +38,7 @@ class GRAPE(GradientPolicy):
 
     Args:
         targets: Names of streams, or importance by name to start `z` from; `None` is all streams alike.
-        interval_steps: Updates from a measurement to the next.
+        interval_steps: Steps from a measurement to the next.
         rate: `γ/μ_w` of the streams' weights.
         task_rate: `γ/μ_z` of the targets' weights; 0 leaves them as they are, which is DoGE towards targets.
         scale_free: Whether the products are divided by their mean size.

@@ -17,18 +17,18 @@ class GroupDRO(Policy):
     """Weighs streams for the worst of them: `min_θ max_α Σ_k α_k L_k(θ)`, by a step of each player at a time.
 
     Sagawa et al. 2020, "Distributionally Robust Neural Networks for Group Shifts: On the Importance of Regularization
-    for Worst-Case Generalization", arXiv:1911.08731, Algorithm 1: after each update `α_k ← α_k exp(η L_k)`, normalised;
+    for Worst-Case Generalization", arXiv:1911.08731, Algorithm 1: after each step `α_k ← α_k exp(η L_k)`, normalised;
     the model is trained on `Σ_k α_k L_k`. There a step has a sample of one group, whose `α` alone grows and weighs this
-    very sample; here `α` starts even, all streams' grow at once, and what an update shows counts from the next. By
+    very sample; here `α` starts even, all streams' grow at once, and what a step shows counts from the next. By
     default `α` weighs the losses, as there, and sampling stays with the streams' own weights `p` (uniform in the
     paper): a sample of stream k counts `α_k/p_k`, so that the expected gradient is that of `Σ_k α_k L_k` whatever `p`
     is (`L_k` per item with `unit="tokens"`, else as far as samples have as many items everywhere). With
     `acts_on="sampling"` `α` is the mixture itself, which has the same expectation, costs no micro-batches of one
     stream each, and shows the streams that matter more of their data.
 
-    A stream without a sample in the update counts with the last loss it had, as in DoReMi's public code, so that it
+    A stream without a sample in the step counts with the last loss it had, as in DoReMi's public code, so that it
     loses nothing by not having been drawn; no importance weights, which would only add noise to a mean that needs none.
-    One that is not there, or never had a loss, keeps its share. An update without any loss changes nothing. Losses are
+    One that is not there, or never had a loss, keeps its share. A step without any loss changes nothing. Losses are
     compared as they are: streams have to be comparable in their units.
 
     Nothing pulls back: a stream whose loss stays the largest ends with everything. When it leaves, the others go by

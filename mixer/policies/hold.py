@@ -10,11 +10,11 @@ from mixer.policies.shared.wrapper import Wrapper
 
 
 class Hold(Wrapper):
-    """Takes a new decision every `num_steps` updates and holds it in between; the inner policy observes every update.
+    """Takes a new decision every `num_steps` steps and holds it in between; the inner policy observes every step.
 
     Args:
         policy: The inner policy.
-        num_steps: Number of updates that a decision holds.
+        num_steps: Number of steps that a decision holds.
 
     Raises:
         ValueError: If the number is no whole one, or below 1.

@@ -31,7 +31,7 @@ class LossChange(Policy):
         slow_decay: Decay of the slow average, an observation; above `fast_decay`.
         floor: Least share of each stream, at most 1/K; `None` is 0.05, of more than ten streams 1/(2K).
         num_warmup_observations: Observations of each stream before its average counts.
-        loss: Which loss to follow: the training loss of each update or the losses of evaluations.
+        loss: Which loss to follow: the training loss of each step or the losses of evaluations.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:

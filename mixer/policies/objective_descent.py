@@ -61,7 +61,7 @@ class ObjectiveDescent(GradientPolicy):
         objective: `"average"` or `"worst"` of the losses.
         targets: Names of streams, or importance by name: `a`, or `a⁰` for the worst. `None` is the own weights. Targets
             are streams of the run, and their own samples stand for them.
-        interval_steps: Updates from a measurement and decision to the next.
+        interval_steps: Steps from a measurement and decision to the next.
         max_ratio: Factor by which a weight may differ from the own at most, either way; 1 holds them.
         evidence: Standard errors by which a gain has to be above 0 to be trusted at all; 0 trusts every prediction.
         criterion: What makes a candidate the best: see above.

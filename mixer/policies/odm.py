@@ -20,7 +20,7 @@ class ODM(Policy):
     """Samples a stream by its average loss, as a bandit with exploration `ε_t` does: online data mixing.
 
     Albalak et al. 2023, "Efficient Online Data Mixing For Language Model Pre-Training", arXiv:2312.02406. With `ε_t =
-    min(1/K, √(ln K / (K t)))` at the t-th update, for each stream of which it had samples:
+    min(1/K, √(ln K / (K t)))` at the t-th step, for each stream of which it had samples:
 
     - `"paper"`: reward `R_k ← αR_k + (1 − α) L_k/π_k` and mixture `π = (1 − Kε_t) softmax(ε_{t−1} R) + ε_t`.
     - `"code"`, as the public code computes for mixed batches: `R_k ← αR_k + (1 − α) exp(L_k)`, without importance
@@ -36,7 +36,7 @@ class ODM(Policy):
     Args:
         form: Which form.
         decay: `α` in [0, 1); 0.9, and 0.5 in the authors' scripts for a model of a billion parameters.
-        num_warmup_steps: Updates for which the streams' own weights hold.
+        num_warmup_steps: Steps for which the streams' own weights hold.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:
@@ -126,7 +126,7 @@ def exploration(num_streams: int, time: int) -> float:
 
     Args:
         num_streams: `K`.
-        time: `t`; 0 stands for the time before the first update.
+        time: `t`; 0 stands for the time before the first step.
 
     Returns:
         The share, in [0, 1/K].

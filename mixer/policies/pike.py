@@ -20,7 +20,7 @@ class PiKE(Policy):
     """Samples a stream more, the larger its gradient and the smaller the gradient's noise: PiKE.
 
     Li et al. 2025, "PiKE: Adaptive Data Mixing for Large-Scale Multi-Task Learning Under Low Gradient Conflicts",
-    arXiv:2502.06244 (NeurIPS 2025). Every `interval_steps` updates, with `b` the samples of the last update:
+    arXiv:2502.06244 (NeurIPS 2025). Every `interval_steps` steps, with `b` the samples of the last step:
 
     - `"practical"` (Algorithm 1), one step of mirror descent: `w_k ← w_k · exp(ζ₁||g_k||² − (ζ₂/2b) σ_k²)`, normalised.
     - `"conceptual"` (Theorem 3.4), the mixture for which the loss is promised to fall most: minimises
@@ -40,7 +40,7 @@ class PiKE(Policy):
     conceptual form, limits both.
 
     Args:
-        interval_steps: Updates from a measurement to the next.
+        interval_steps: Steps from a measurement to the next.
         mode: Which form.
         signal_rate: `ζ₁`, 0 or more; practical form.
         noise_rate: `ζ₂`, 0 or more; 0 leaves the noise out, which the paper advises against. Practical form.
@@ -99,7 +99,7 @@ class PiKE(Policy):
             self._averages["gram"] = StreamAverage(decay)
 
     def _check_ranges(self) -> None:
-        check_count("interval_steps", self.interval_steps, 1, "1 decides after every update")
+        check_count("interval_steps", self.interval_steps, 1, "1 decides after every step")
         check_count("min_samples", self.min_samples, 0, "with less than 2 a variance may not be measured again")
         check_range("signal_rate", self.signal_rate, 0, math.inf, "0 leaves the signal out")
         check_range("noise_rate", self.noise_rate, 0, math.inf, "0 leaves the noise out")

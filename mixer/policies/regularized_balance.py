@@ -30,7 +30,7 @@ class RegularizedBalance(GradientPolicy):
 
     Args:
         targets: Names of streams, or importance by name: `p`; `None` is the streams' own weights.
-        interval_steps: Updates from a measurement to the next.
+        interval_steps: Steps from a measurement to the next.
         strength: `λ`; 0 is uniform, a large one picks the best stream alone.
         min_samples: Least samples of each stream in a batch.
         decay: Share of the old averages that stays at each measurement, in [0, 1).

@@ -21,7 +21,7 @@ class Smoothed(Wrapper):
 
     Args:
         policy: The inner policy.
-        decay: Share of the old weights that stays at each update, in [0, 1).
+        decay: Share of the old weights that stays at each step, in [0, 1).
 
     Raises:
         ValueError: If the decay is outside [0, 1).

@@ -26,9 +26,9 @@ class TrustRegion(Wrapper):
     seen close to those that come, however the inner policy jumps: Algorithm 1 of PiKE (arXiv:2502.06244) steps
     multiplicatively for that reason. Limits of this kind are those of mirror descent and of trust regions in
     reinforcement learning (Schulman et al. 2015, arXiv:1502.05477); the interpolation is ours. With a target that stays
-    the weights get there in finitely many updates.
+    the weights get there in finitely many steps.
 
-    Each update is a decision, also those for which the inner policy stays with its own; `Hold` around this one makes
+    Each step is a decision, also those for which the inner policy stays with its own; `Hold` around this one makes
     the steps rarer. Factors on losses are limited by what they come to, the streams' parts of the gradient (weight
     times factor, as shares), and their mean over the samples stays what the inner policy makes it. Samples on top of
     the batch size are passed on. A policy that plans probes (`Aioli`) is refused: it would learn of other mixtures than
@@ -36,9 +36,9 @@ class TrustRegion(Wrapper):
 
     Args:
         policy: The inner policy.
-        max_log_change: Most by which a `log w_k` changes at an update, above 0; `None` for no such limit. 0.5 lets a
+        max_log_change: Most by which a `log w_k` changes at a step, above 0; `None` for no such limit. 0.5 lets a
             weight grow by two thirds or fall by two fifths.
-        max_divergence: Most divergence at an update in nats, above 0; `None` for no such limit.
+        max_divergence: Most divergence at a step in nats, above 0; `None` for no such limit.
         least: The least weight that counts, above 0.
 
     Raises:

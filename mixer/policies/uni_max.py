@@ -17,7 +17,7 @@ class UniMax(StaticPolicy):
     even part of what is left of the budget, `U_k = min(N n_k, left / streams left)`; the weights are `w_k ∝ U_k`. The
     paper counts characters, tried N of 1, 5 and 10, and found little between them, 1 being the best.
 
-    The budget is the whole run's: samples of a batch times updates, or the run's epochs times all streams' samples. A
+    The budget is the whole run's: samples of a batch times steps, or the run's epochs times all streams' samples. A
     policy knows the sizes of the streams but not how long the run is, so it has to be given. The cap holds as
     long as the run is no longer than that. The published algorithm exceeds the cap without a word where the budget is
     more than N passes over everything; here that is an error.
@@ -36,7 +36,7 @@ class UniMax(StaticPolicy):
 
     def __init__(self, budget: float, max_epochs: float = 1.0, sizes: Weights | None = None, *, unit: Unit = "samples"):
         super().__init__(unit=unit)
-        check_range("budget", budget, 1, math.inf, "it is what the run draws in all, updates times batch size")
+        check_range("budget", budget, 1, math.inf, "it is what the run draws in all, steps times batch size")
         check_range("max_epochs", max_epochs, 1e-9, math.inf, "1 repeats nothing")
         self.budget = float(budget)
         self.max_epochs = float(max_epochs)

@@ -10,7 +10,7 @@ class WarmUp(Wrapper):
 
     Args:
         policy: The inner policy.
-        num_steps: Number of updates before its decisions count.
+        num_steps: Number of steps before its decisions count.
 
     Raises:
         ValueError: If the number is no whole one, or negative.

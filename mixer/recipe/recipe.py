@@ -53,7 +53,7 @@ class Recipe:
         streams: The data sources by name.
         training: Arguments of the Trainer.
         mixing: The policy: a class of `mixer policies` with its arguments, a name, or weights by name.
-        batch_size: Samples of an update over all ranks: a number, or a class of `mixer schedules` with its arguments.
+        batch_size: Samples of a step over all ranks: a number, or a class of `mixer schedules` with its arguments.
         budget: How much to train in all: epochs, samples, tokens or steps, whichever ends first.
         epoch_size: Samples of an epoch of the mixture.
         groupings: Groups of streams.
@@ -62,7 +62,7 @@ class Recipe:
         probe: How the streams' gradients are measured, and how often.
         reference_model: A trained model for a policy that needs one, with the head of `model.task`: a folder, or its
             name on the hub.
-        methods: What takes part in updates beside the samples' own loss: classes with their arguments, such as
+        methods: What takes part in steps beside the samples' own loss: classes with their arguments, such as
             `replay.DER`.
         conflict: What becomes of streams' gradients that are at odds: `pcgrad`, `cagrad`, `mgda`, `nash-mtl`, `upgrad`,
             or the class `GradientAggregation` with its arguments.

@@ -1,4 +1,4 @@
-"""What every batch-size schedule is: a rule from what the run showed to the size of the next update."""
+"""What every batch-size schedule is: a rule from what the run showed to the size of the next step."""
 
 import math
 from abc import ABC, abstractmethod
@@ -27,22 +27,22 @@ class GradientNoise:
 
 @dataclass(frozen=True)
 class BatchObservation:
-    """What a schedule sees after an update. It rules the next one with what it concludes.
+    """What a schedule sees after a step. It rules the next one with what it concludes.
 
     Args:
-        step: Number of updates done, which is the index of the update that the decision rules.
+        step: Number of steps done, which is the index of the step that the decision rules.
         progress: Share of the run's budget that is done, in [0, 1].
         num_epochs_done: Number of epochs of the mixture that have ended.
         num_samples: Samples so far.
         num_tokens: Tokens so far.
-        batch_size: The size that ruled the last update (which had fewer samples if it was the rest of an epoch).
-        loss: Mean loss per item of the last update over all streams; NaN where there is none, and for a schedule that
+        batch_size: The size that ruled the last step (which had fewer samples if it was the rest of an epoch).
+        loss: Mean loss per item of the last step over all streams; NaN where there is none, and for a schedule that
             does not need `"loss"`.
-        gradient_norm: Norm of the last update's gradient before clipping; NaN where it is not measured.
-        learning_rate: Factor of the run's own learning-rate schedule for the next update, without what the batch size
+        gradient_norm: Norm of the last step's gradient before clipping; NaN where it is not measured.
+        learning_rate: Factor of the run's own learning-rate schedule for the next step, without what the batch size
             does to it: 1 at its peak. NaN where the optimizer is scheduled by something else.
-        last_learning_rate: The same of the last update; NaN where it is not known.
-        noise: Signal and noise of the gradient, if they were measured in the last update.
+        last_learning_rate: The same of the last step; NaN where it is not known.
+        noise: Signal and noise of the gradient, if they were measured in the last step.
     """
 
     step: int
@@ -60,7 +60,7 @@ class BatchObservation:
 
 @dataclass(frozen=True)
 class BatchDecision:
-    """What a schedule decides for the next update.
+    """What a schedule decides for the next step.
 
     Args:
         batch_size: Samples over all ranks, before bounds and rounding.
@@ -94,16 +94,16 @@ class Schedule(KeepsArguments, ABC):
     it: `"loss"`, `"gradient_norm"`, `"learning_rate"`, `"tokens"` or `"gradient_noise"`. One that says `is_exact`
     means its sizes to the sample: fewer than one a rank are an error, not raised to it. One that says `unit = "epochs"`
     decides at epochs' ends alone; where the rest of an epoch is dropped, it is by the old size, and the end is shown
-    with the last update (of others, the new size says what is dropped). What costs much is measured in updates after
-    which `step` is a multiple of `interval_steps`, what costs next to nothing in every update.
+    with the last step (of others, the new size says what is dropped). What costs much is measured in steps after
+    which `step` is a multiple of `interval_steps`, what costs next to nothing in every step.
 
     Args:
-        initial: Size of the first updates, for which the learning rate was chosen; `None` takes
+        initial: Size of the first steps, for which the learning rate was chosen; `None` takes
             `per_device_train_batch_size` × `gradient_accumulation_steps` × ranks.
         minimum: Least size; `None` is one sample a rank.
         maximum: Largest size; `None` is none.
         granularity: Sizes are multiples of it.
-        max_growth: Largest factor by which the size grows from an update to the next; `None` is none.
+        max_growth: Largest factor by which the size grows from a step to the next; `None` is none.
         learning_rate: How the learning rate follows the size b: not at all, `"linear"` (times b / initial, for SGD:
             Goyal et al. 2017, arXiv:1706.02677, sec. 2.1) or `"sqrt"` (times its root, for Adam: Malladi et al. 2022,
             arXiv:2205.10287).
@@ -142,7 +142,7 @@ class Schedule(KeepsArguments, ABC):
         return type(self).__name__
 
     def start(self, initial: int) -> BatchDecision:
-        """Forgets any earlier run and decides for the first update.
+        """Forgets any earlier run and decides for the first step.
 
         Args:
             initial: The size to begin with, for which the learning rate was chosen.
@@ -155,10 +155,10 @@ class Schedule(KeepsArguments, ABC):
 
     @abstractmethod
     def update(self, observation: BatchObservation) -> BatchDecision:
-        """Decides for the next update.
+        """Decides for the next step.
 
         Args:
-            observation: What the last update showed.
+            observation: What the last step showed.
 
         Returns:
             The decision for step `observation.step`.
@@ -168,7 +168,7 @@ class Schedule(KeepsArguments, ABC):
         """Gives what the learning rate is multiplied by, by the schedule's `learning_rate` rule.
 
         Args:
-            batch_size: Size of the next update.
+            batch_size: Size of the next step.
             initial: Size for which the learning rate was chosen.
 
         Returns:

@@ -13,7 +13,7 @@ class Constant(Schedule):
         minimum: Least size that can be set.
         maximum: Largest size that can be set.
         granularity: Sizes are multiples of it.
-        max_growth: Largest factor by which the size grows from an update to the next.
+        max_growth: Largest factor by which the size grows from a step to the next.
 
     Raises:
         ValueError: If the bounds contradict each other, or a value is outside its range.

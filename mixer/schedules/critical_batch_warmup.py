@@ -12,9 +12,9 @@ class CriticalBatchWarmup(Schedule):
     """Goes to given sizes at given token counts: those at which the critical batch size was found to reach them.
 
     The critical batch size is near 0 at first and grows fast (Merrill et al. 2025, arXiv:2505.23971): a run that begins
-    with a small batch and doubles it as the critical size allows takes fewer updates to the same loss. The learning
+    with a small batch and doubles it as the critical size allows takes fewer steps to the same loss. The learning
     rate of Adam grows with the root of the size there, which is the default here. Let the run's own learning-rate
-    schedule count tokens or progress too, since the updates become larger.
+    schedule count tokens or progress too, since the steps become larger.
 
     Args:
         sizes: Size from each point on: a mapping, or pairs, of a position above 0, ascending, and a growing size.
@@ -23,7 +23,7 @@ class CriticalBatchWarmup(Schedule):
         **bounds: See `Schedule`.
 
     Raises:
-        ValueError: If points do not ascend, sizes do not grow (from a default first size on: after the first update),
+        ValueError: If points do not ascend, sizes do not grow (from a default first size on: after the first step),
             or a size is outside the bounds.
         TypeError: If a size is no whole number.
 

@@ -13,10 +13,10 @@ SizeFunction = Callable[[int, int], int]
 
 
 class Function(Schedule):
-    """Sizes by a user's function, called before every update: `f(step, batch_size) -> int`.
+    """Sizes by a user's function, called before every step: `f(step, batch_size) -> int`.
 
     Args:
-        function: Takes the number of updates done and the size that ruled the last one (at step 0 the initial one),
+        function: Takes the number of steps done and the size that ruled the last one (at step 0 the initial one),
             and returns a whole number of samples over all ranks, 1 or more.
         learning_rate: How the learning rate follows the size; see `Schedule`.
         **bounds: See `Schedule`.

@@ -16,7 +16,7 @@ class Limits:
         minimum: Least size, or `None`.
         maximum: Largest size, or `None`.
         granularity: Sizes are multiples of it.
-        max_growth: Largest factor of growth from an update to the next, or `None`.
+        max_growth: Largest factor of growth from a step to the next, or `None`.
 
     Raises:
         ValueError: If no size is left, or a value is outside its range.
@@ -111,7 +111,7 @@ class Limits:
 
         Args:
             asked: What it asks for; any number that is not NaN.
-            previous: The size of the update before.
+            previous: The size of the step before.
 
         Returns:
             The nearest multiple of the granularity within bounds and growth; the least size where they leave none.

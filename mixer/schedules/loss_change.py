@@ -12,12 +12,12 @@ from mixer.schedules.multiplied import DecisionUnit, MultipliedSchedule
 class LossChange(MultipliedSchedule):
     """Shrinks the size when the loss stands still and grows it otherwise, every few epochs or steps.
 
-    A decision takes the mean loss of the updates since the last one (of updates alike, whatever their size) as its
+    A decision takes the mean loss of the steps since the last one (of steps alike, whatever their size) as its
     newest loss. With `c = mean |L_i − L_{i−1}|` over the last `window` of those, which are `window` − 1 differences,
     the size is multiplied by `shrink` if c < `threshold` and by `growth` if not; by `growth` too while there are fewer
     losses. Between decisions it holds, and where no loss was finite since the last one. The rule and its numbers are as
     published, where it decides at the end of every second or third epoch; the published one gives fractions of samples,
-    which are kept here while whole samples rule. `unit="steps", interval=1` decides at every update.
+    which are kept here while whole samples rule. `unit="steps", interval=1` decides at every step.
 
     Known to be weak: the threshold is in units of the loss, so that it means another thing for each task and each
     phase; the losses of single batches differ by their noise, mostly by more than the threshold, so that by steps the
@@ -74,10 +74,10 @@ class LossChange(MultipliedSchedule):
     def start(self, initial: int) -> BatchDecision:
         """Forgets all losses; see `Schedule.start`."""
         self._losses: list[float] = []
-        self._forget_updates()
+        self._forget_steps()
         return super().start(initial)
 
-    def _forget_updates(self) -> None:
+    def _forget_steps(self) -> None:
         self._mean, self._count = 0.0, 0
 
     def update(self, observation: BatchObservation) -> BatchDecision:
@@ -92,7 +92,7 @@ class LossChange(MultipliedSchedule):
         if not self._count:
             return 1.0
         self._losses = [*self._losses, self._mean][-self.window :]
-        self._forget_updates()
+        self._forget_steps()
         if len(self._losses) < self.window:
             return self.growth
         changes = [abs(after - before) for before, after in pairwise(self._losses)]

@@ -12,21 +12,21 @@ class MeasuredSchedule(Schedule):
     """A schedule that smooths the measured signal and noise of the gradient, and divides after that.
 
     The order matters: the ratio of two noisy estimates is biased, and the unbiased estimate of `||g||²` may be negative
-    in a single update (McCandlish et al. 2018, arXiv:1812.06162, app. A.1).
+    in a single step (McCandlish et al. 2018, arXiv:1812.06162, app. A.1).
 
-    Two things measure it. On several ranks it is how their parts of the gradient differ, in every update: two readings
+    Two things measure it. On several ranks it is how their parts of the gradient differ, in every step: two readings
     of the gradient and one of its results from the device, no extra pass, but from few ranks a coarse estimate. The
     parts are taken as independent draws from one mixture. All ranks have the same share of every stream, to about a
-    sample, so that only noise within streams counts; of a stream with fewer samples than that in an update, what it
+    sample, so that only noise within streams counts; of a stream with fewer samples than that in a step, what it
     differs by from the others counts too, which makes the noise too large, and so does dealing samples out to ranks by
     length.
 
-    On a single rank it is a probe of the gradient, in every `interval_steps`-th update, which counts noise within
-    streams alone. What is averaged are measurements, so that `decay` looks back over that many times more updates.
+    On a single rank it is a probe of the gradient, in every `interval_steps`-th step, which counts noise within
+    streams alone. What is averaged are measurements, so that `decay` looks back over that many times more steps.
 
     Args:
         decay: Share of the old averages that stays at each measurement, in [0, 1); 0 takes the last one alone.
-        interval_steps: Number of updates from one measurement to the next where measuring costs something.
+        interval_steps: Number of steps from one measurement to the next where measuring costs something.
         learning_rate: How the learning rate follows the size; see `Schedule`.
         **bounds: See `Schedule`.
 

@@ -10,15 +10,15 @@ from mixer.schedules.measured import MeasuredSchedule
 class NoiseScale(MeasuredSchedule):
     """Follows the simple noise scale: `b = share · tr Σ / ||g||²`.
 
-    The noise scale of McCandlish et al. (2018, arXiv:1812.06162, eq. 2.9). Below it a larger batch saves updates for
+    The noise scale of McCandlish et al. (2018, arXiv:1812.06162, eq. 2.9). Below it a larger batch saves steps for
     nearly no more samples, above it samples are wasted. Signal and noise are smoothed first, then divided. The size
-    changes every `interval_steps` updates, and holds in between and where the averages are no estimate (not above 0).
-    On several ranks all updates since the last decision were measured; on a single rank only the one just before it.
+    changes every `interval_steps` steps, and holds in between and where the averages are no estimate (not above 0).
+    On several ranks all steps since the last decision were measured; on a single rank only the one just before it.
 
     Args:
         share: Share of the noise scale to take, above 0.
         decay: Share of the old averages that stays at each measurement, in [0, 1).
-        interval_steps: Number of updates from a decision to the next, and on a single rank from a measurement to the
+        interval_steps: Number of steps from a decision to the next, and on a single rank from a measurement to the
             next.
         powers_of_two: Whether to take the power of two that is nearest by ratio, so that the size changes seldom.
         learning_rate: How the learning rate follows the size; see `Schedule`.

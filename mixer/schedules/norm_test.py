@@ -13,13 +13,13 @@ class NormTest(MeasuredSchedule):
     It grows to the size that passes the test, `⌈tr Σ / (eta² · ||g||²)⌉`, and never shrinks: DDP-Norm (Lau et al. 2024,
     arXiv:2412.21124). The default of eta is not theirs: it is 4 noise scales, and theirs depends on the model. Since a
     single large estimate is kept for ever, a test at most doubles the size (ours; `max_growth=None` for theirs), and
-    `decay` smooths the measurements, which 0 leaves as in the paper. It tests after each update that was measured: on
+    `decay` smooths the measurements, which 0 leaves as in the paper. It tests after each step that was measured: on
     several ranks after every one.
 
     Args:
         eta: Largest standard deviation of the gradient over its norm, above 0; the theory is for less than 1.
         decay: Share of the old averages that stays at each measurement, in [0, 1); 0 takes the last one alone.
-        interval_steps: Number of updates from a measurement, and so a test, to the next on a single rank, where
+        interval_steps: Number of steps from a measurement, and so a test, to the next on a single rank, where
             measuring costs something; the size holds in between.
         learning_rate: How the learning rate follows the size; see `Schedule`.
         **bounds: See `Schedule`.

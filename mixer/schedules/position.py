@@ -13,7 +13,7 @@ def position(observation: BatchObservation, unit: Unit) -> float:
     """Gives how far the run is.
 
     Args:
-        observation: What the last update showed.
+        observation: What the last step showed.
         unit: What to count.
 
     Returns:

@@ -23,7 +23,7 @@ class SmoothedLossChange(MultipliedSchedule):
 
     Args:
         threshold: Relative change up to which it is a plateau.
-        decay: Share of the old average that stays at each update, in [0, 1).
+        decay: Share of the old average that stays at each step, in [0, 1).
         interval: Number of units from a decision to the next.
         unit: `"steps"` or `"epochs"`.
         on_plateau: `"grow"` multiplies the size by the factor, `"shrink"` divides it.

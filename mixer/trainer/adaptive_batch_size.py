@@ -21,7 +21,7 @@ class PerDevice(Function):
     """Sizes by a user's function of a device's own size: `f(step, batch_size) -> int`, times the number of ranks.
 
     Args:
-        function: See `Function`, but that it is called after every update and not before the first one; what it takes
+        function: See `Function`, but that it is called after every step and not before the first one; what it takes
             and returns are samples of one rank.
         world_size: Number of ranks.
 
@@ -59,12 +59,12 @@ class AdaptiveBatchSizeTrainer(MixingTrainer):
     A mixture of streams is had by `train_dataset` and `mixing` as in `MixingTrainer`.
 
     Args:
-        batch_size_scheduler: `f(step, batch_size) -> int`, called after every update with the number of updates done
+        batch_size_scheduler: `f(step, batch_size) -> int`, called after every step with the number of steps done
             and the size that ruled the last one (at first `per_device_train_batch_size` ×
             `gradient_accumulation_steps`) and giving the size of the next: samples of one device.
         callbacks: As for the Trainer.
         *positional: Further arguments of `MixingTrainer`: the model, the training arguments, ...
-        max_samples_per_micro_batch: Most samples of a forward and backward on one rank; a rank with more in an update
+        max_samples_per_micro_batch: Most samples of a forward and backward on one rank; a rank with more in a step
             has several, with the same gradient. `None` takes 64, or `per_device_train_batch_size` where that is more.
             Where so many do not fit, `auto_find_batch_size=True` finds how many do.
         **kwargs: Further arguments of `MixingTrainer`, but for `batch_size`.

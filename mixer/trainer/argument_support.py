@@ -26,7 +26,7 @@ AS_BY_THE_TRAINER = frozenset(
 )
 
 _SHARE = (
-    "Steps are updates; a share below 1 is one of the data, and not of the updates, once the batch size changes or "
+    "Steps are steps; a share below 1 is one of the data, and not of the steps, once the batch size changes or "
     "`budget=` is in samples or tokens."
 )
 _SHARDS = (
@@ -36,26 +36,25 @@ _SHARDS = (
 
 # Honoured, but not to the letter.
 DIFFERENCES = {
-    "per_device_train_batch_size": "The most samples of a micro-batch; an update has as many micro-batches as it "
-    "needs. Without `batch_size=`, times ranks and `gradient_accumulation_steps` it is the size of an update too.",
-    "gradient_accumulation_steps": "Multiplies the size of an update where there is no `batch_size=`. Micro-batches "
-    "are made by themselves, and callbacks see one step an update, without substeps.",
+    "per_device_train_batch_size": "The most samples of a micro-batch; a step has as many micro-batches as it "
+    "needs. Without `batch_size=`, times ranks and `gradient_accumulation_steps` it is the size of a step too.",
+    "gradient_accumulation_steps": "Multiplies the size of a step where there is no `batch_size=`. Micro-batches "
+    "are made by themselves, and callbacks see one step a step, without substeps.",
     "num_train_epochs": "An epoch has as many samples as all streams together, or `epoch_size=`; `budget=` goes first.",
-    "max_steps": "Updates, of whatever size; it ends a run beside any `budget=`.",
+    "max_steps": "Steps, of whatever size; it ends a run beside any `budget=`.",
     "lr_scheduler_type": "Goes by the data done once the batch size changes or `budget=` is in samples or tokens; a "
     "batch-size schedule can multiply it.",
     "warmup_steps": "A share is one of the data once the batch size changes or `budget=` is in samples or tokens; a "
-    "number counts updates.",
-    "torch_compile": "Losses by stream are computed of the logits; an update whose gradients are probed runs "
-    "uncompiled.",
+    "number counts steps.",
+    "torch_compile": "Losses by stream are computed of the logits; a step whose gradients are probed runs uncompiled.",
     "use_liger_kernel": "Its losses leave no logits, so that micro-batches are of one stream each; not where "
     '`liger_kernel_config` switches `"fused_linear_cross_entropy"` off and leaves `"cross_entropy"` off.',
-    "auto_find_batch_size": "Halves the most samples of a micro-batch and repeats the update, whose samples stay; "
+    "auto_find_batch_size": "Halves the most samples of a micro-batch and repeats the step, whose samples stay; "
     "the run does not begin anew.",
     "logging_steps": _SHARE,
     "eval_steps": _SHARE,
     "save_steps": _SHARE,
-    "logging_nan_inf_filter": "Leaves out the loss of a whole update, not that of a micro-batch. What becomes of its "
+    "logging_nan_inf_filter": "Leaves out the loss of a whole step, not that of a micro-batch. What becomes of its "
     'step says `nonfinite="warn" | "skip" | "raise"`.',
     "disable_tqdm": "The bar goes by the data clock and shows the streams' coverage; without a terminal there is none.",
     "report_to": "TensorBoard, Weights & Biases, MLflow and Trackio show streams in [groups](watching.md#trackers).",
@@ -76,12 +75,12 @@ DIFFERENCES = {
     "the ranks are exact in any case, and its orders have keys.",
     "dataloader_drop_last": "Drops the rest of an epoch of the mixture, not of each stream; nothing where a stream "
     "is iterable.",
-    "dataloader_num_workers": "Load what coming updates will need if the weights stay; what was not foreseen is "
+    "dataloader_num_workers": "Load what coming steps will need if the weights stay; what was not foreseen is "
     "loaded in the training process, where micro-batches are collated too.",
     "dataloader_prefetch_factor": "Counts as many samples as a micro-batch has; of iterable streams, chunks of rows.",
     "train_sampling_strategy": '`"random"` and `"sequential"` are orders within each stream; `"group_by_length"` '
-    "puts similar lengths of one update into the same micro-batches.",
-    "ddp_static_graph": "`auto_find_batch_size` cannot repeat updates beside it.",
+    "puts similar lengths of one step into the same micro-batches.",
+    "ddp_static_graph": "`auto_find_batch_size` cannot repeat steps beside it.",
     "fsdp": _SHARDS,
     "fsdp_config": _SHARDS,
     "deepspeed": _SHARDS,
@@ -93,15 +92,15 @@ DIFFERENCES = {
 REFUSED = {
     "max_steps": "max_steps=0 trains nothing: give -1 to train num_train_epochs (or a budget), or 1 or more.",
     "optim": "optim: one that changes weights in the midst of a backward (LOMO, AdaLomo, layer-wise ones) would make "
-    "a step for each micro-batch of an update. Take one that steps once an update; adafactor needs little memory too. "
-    "Or have updates of one micro-batch: a batch_size that stays, of at most per_device_train_batch_size times the "
+    "a step for each micro-batch of a step. Take one that steps once a step; adafactor needs little memory too. "
+    "Or have steps of one micro-batch: a batch_size that stays, of at most per_device_train_batch_size times the "
     "ranks, without max_tokens_per_micro_batch.",
-    "gradient_accumulation_steps": "batch_size is the total of an update, so gradient_accumulation_steps above 1 "
+    "gradient_accumulation_steps": "batch_size is the total of a step, so gradient_accumulation_steps above 1 "
     "beside it has nothing to multiply. Give one of the two.",
     "average_tokens_across_devices": "average_tokens_across_devices=False weighs the ranks' losses by rank instead "
     "of by item: with unequal counts on the ranks the gradient would not be that of the mixture. Leave it at True.",
-    "enable_jit_checkpoint": "enable_jit_checkpoint=True writes checkpoints in the middle of an update, whose "
-    "samples would be lost when the run goes on. Leave it off: at a SIGTERM train() saves by itself, after the update "
+    "enable_jit_checkpoint": "enable_jit_checkpoint=True writes checkpoints in the middle of a step, whose "
+    "samples would be lost when the run goes on. Leave it off: at a SIGTERM train() saves by itself, after the step "
     "in progress, and a run that is killed at any instant goes on exactly from its newest checkpoint (save_steps).",
     "ignore_data_skip": "ignore_data_skip=True would have rows of iterable streams that were trained on come again. "
     "Leave it off: a stream with a state goes on at once, and of one without, rows are read again and passed over. To "
@@ -113,12 +112,12 @@ REFUSED = {
     "parallelism_config": "parallelism_config: tensor, context and sequence parallelism have groups of ranks that "
     "share one batch, which mixing does not support yet. Leave the size of each at 1.",
     "dataloader_in_order": "dataloader_in_order=False takes whichever samples a worker has ready first, but a plan "
-    "says which ones an update has. Leave it at True: workers are well ahead, and one that is late is seldom waited "
+    "says which ones a step has. Leave it at True: workers are well ahead, and one that is late is seldom waited "
     "for.",
     "train_sampling_strategy": "train_sampling_strategy='batch_rebalance' is not supported by mixing, which deals "
-    "samples out to ranks itself; use 'group_by_length', which groups each update's own samples (over ranks too where "
+    "samples out to ranks itself; use 'group_by_length', which groups each step's own samples (over ranks too where "
     "the data has a column of lengths), 'random' or 'sequential'.",
-    "ddp_static_graph": "ddp_static_graph=True needs a first update of one micro-batch: torch fails where gradients "
+    "ddp_static_graph": "ddp_static_graph=True needs a first step of one micro-batch: torch fails where gradients "
     "are synchronised after several. Leave it out, or begin with a batch_size of at most per_device_train_batch_size "
     "times the ranks, without max_tokens_per_micro_batch.",
     "fsdp_config": "fsdp_config: version 1 of FSDP, which torch has replaced and transformers will drop, is not "

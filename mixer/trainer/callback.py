@@ -1,4 +1,4 @@
-"""The one callback of a mixing trainer: it closes every update before the others see it."""
+"""The one callback of a mixing trainer: it closes every step before the others see it."""
 
 from collections.abc import Callable
 from math import floor
@@ -14,13 +14,13 @@ logger = logging.get_logger(__name__)
 
 
 class MixingCallback(TrainerCallback):
-    """Closes each update: the policy decides, the ledger is written, the epoch is put right.
+    """Closes each step: the policy decides, the ledger is written, the epoch is put right.
 
-    It comes before all other callbacks, so that those see the new state and what they change rules the next update.
+    It comes before all other callbacks, so that those see the new state and what they change rules the next step.
 
     Args:
         begin: Takes up where the run stood, after the Trainer has set everything back.
-        close_update: Counts the update that was just trained.
+        close_step: Counts the step that was just trained.
         show_place: Puts the epoch right.
         mixing: Gives the controller of the present run.
         end_epoch: Is told that the loop's epoch ends, before the other callbacks are.
@@ -30,14 +30,14 @@ class MixingCallback(TrainerCallback):
     def __init__(
         self,
         begin: Callable[[], None],
-        close_update: Callable[[], None],
+        close_step: Callable[[], None],
         show_place: Callable[[], None],
         mixing: Callable[[], Mixing],
         end_epoch: Callable[[], None],
         callbacks: Callable[[], list[TrainerCallback]],
     ):
         self._begin = begin
-        self._close_update = close_update
+        self._close_step = close_step
         self._show_place = show_place
         self._mixing = mixing
         self._end_epoch = end_epoch
@@ -52,9 +52,9 @@ class MixingCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Closes the update, and the run if the streams are exhausted."""
+        """Closes the step, and the run if the streams are exhausted."""
         before = self._mixing().clock.progress
-        self._close_update()
+        self._close_step()
         mixing = self._mixing()
         clock = mixing.clock
         self._show_place()
@@ -64,7 +64,7 @@ class MixingCallback(TrainerCallback):
         if mixing.is_exhausted:
             if state.global_step < state.max_steps and state.is_world_process_zero:
                 logger.warning(
-                    "The streams are exhausted after %d of %d updates; the learning rate was laid out for all of them.",
+                    "The streams are exhausted after %d of %d steps; the learning rate was laid out for all of them.",
                     state.global_step,
                     state.max_steps,
                 )

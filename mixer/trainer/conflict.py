@@ -39,7 +39,7 @@ def check_conflict(trainer: Trainer, schedule: Schedule, methods: Sequence[Metho
     Args:
         trainer: The trainer, after its own construction.
         schedule: The batch-size schedule.
-        methods: What takes part in its updates.
+        methods: What takes part in its steps.
 
     Raises:
         ValueError: With the reason and the way out.
@@ -53,12 +53,12 @@ def check_conflict(trainer: Trainer, schedule: Schedule, methods: Sequence[Metho
         )
     if trainer.args.world_size > 1 and "gradient_noise" in schedule.needs:
         raise ValueError(
-            f"batch_size={schedule.name} goes by what the ranks' gradients of an update differ by, and with conflict "
+            f"batch_size={schedule.name} goes by what the ranks' gradients of a step differ by, and with conflict "
             "these are gradients of one stream alone. Take a schedule that measures no noise, or leave conflict out."
         )
     apart = [method.name for method in methods if type(method).goes_first is not Method.goes_first]
     if apart:
         raise ValueError(
-            f"conflict and the methods {apart} both take gradients apart to make the update's of them: give one of the "
+            f"conflict and the methods {apart} both take gradients apart to make the step's of them: give one of the "
             "two."
         )

@@ -24,10 +24,10 @@ class Asked:
     Args:
         policy: The mixing policy.
         schedule: The batch-size schedule.
-        methods: What takes part in updates.
+        methods: What takes part in steps.
         streams: The streams.
         probes: Whether gradients are probed.
-        skips: Whether the step of an update is left out where a loss is not finite.
+        skips: Whether the step of a step is left out where a loss is not finite.
         has_heads: Whether streams have heads of their own.
         is_cut_by_tokens: Whether micro-batches hold so many tokens.
         counts_steps: Whether the learning rate goes by steps, and not by the data.
@@ -87,7 +87,7 @@ def _of_weights(engine: Engine, asked: Asked) -> str | None:
     if engine.has_weights or "update_norm" not in asked.policy.needs:
         return None
     return (
-        f"mixing={asked.policy.name} goes by how far an update moves the weights, of which {engine.name} gives each "
+        f"mixing={asked.policy.name} goes by how far a step moves the weights, of which {engine.name} gives each "
         "rank a shard. Use DDP, or a policy that does not need 'update_norm'."
     )
 
@@ -104,7 +104,7 @@ def _of_layers(engine: Engine, asked: Asked) -> str | None:
 def _of_step(engine: Engine, asked: Asked) -> str | None:
     if engine.has_step:
         return None
-    why = f"{engine.name} makes the optimizer's step in the last backward of an update"
+    why = f"{engine.name} makes the optimizer's step in the last backward of a step"
     if asked.skips:
         return (
             f"nonfinite='skip' leaves a step out once the losses of all ranks are known, but {why}. Use 'warn' or "
@@ -120,8 +120,8 @@ def _of_heads(engine: Engine, asked: Asked) -> str | None:
         return None
     if not engine.has_layers:
         return (
-            f"Streams have heads of their own, and to the gradient of a head that the first micro-batch of an update "
-            f"does not use, {engine.name} adds what the update before has left. Use stage 2, FSDP2 or DDP."
+            f"Streams have heads of their own, and to the gradient of a head that the first micro-batch of a step "
+            f"does not use, {engine.name} adds what the step before has left. Use stage 2, FSDP2 or DDP."
         )
     iterable = [stream.name for stream in asked.streams if stream.is_iterable]
     if not iterable and not asked.is_cut_by_tokens:

@@ -20,7 +20,7 @@ class Engine:
         has_gradients: Whether, after a backward, each rank has a whole gradient of its own.
         has_weights: Whether each rank has all weights, so that it can run the model by itself.
         has_layers: Whether a probe can read the layers.
-        has_step: Whether the optimizer's step is the Trainer's, and not part of the last backward of an update.
+        has_step: Whether the optimizer's step is the Trainer's, and not part of the last backward of a step.
     """
 
     name: str

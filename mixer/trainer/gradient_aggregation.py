@@ -1,4 +1,4 @@
-"""Updates by an aggregate of the streams' gradients, in place of their sum, where the streams are at odds."""
+"""Steps by an aggregate of the streams' gradients, in place of their sum, where the streams are at odds."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -14,17 +14,17 @@ from mixer.gradients.conflict.aggregators import Aggregator
 from mixer.gradients.conflict.weightings import known_name
 from mixer.gradients.per_source import StreamGradients
 from mixer.ledger.conflict_log import ConflictLog
-from mixer.loading.step import Update
+from mixer.loading.step import StepBatch
 from mixer.trainer.method import Method, Run, Trained
 from mixer.utils.arrays import FloatArray
 
-_KEY = 0x636F6E66  # keeps its random numbers apart from others that are drawn for a seed and an update
+_KEY = 0x636F6E66  # keeps its random numbers apart from others that are drawn for a seed and a step
 
 
 class GradientAggregation(Method):
-    """Weighs the streams' parts of an update's gradient by how they agree, with an aggregator of `torchjd`.
+    """Weighs the streams' parts of a step's gradient by how they agree, with an aggregator of `torchjd`.
 
-    An update's loss is a sum of one part for each stream: `L = Σ_k L_k`, with L_k the sum of the losses of the stream's
+    A step's loss is a sum of one part for each stream: `L = Σ_k L_k`, with L_k the sum of the losses of the stream's
     items, times its loss weight, over the number of items of all streams. With `g_k = ∇L_k`, the gradient becomes
     `Σ_k w_k g_k`, where w goes by the Gramian `<g_i, g_j>`, and `w = 1` is the ordinary gradient. So a stream's share
     of the items counts, as it does without. Weights are scaled such that their mean is 1 where gradients are orthogonal
@@ -45,13 +45,13 @@ class GradientAggregation(Method):
     copyleft licences (the extra `conflict-solvers`).
 
     Micro-batches are of one stream each. It needs the memory of K - 1 more gradients for K streams, averages those over
-    the ranks too, multiplies K (K + 1) / 2 pairs of gradients, and waits for the device once an update. Rank 0's
-    weights are everybody's. What follows (clipping, the norm in the log) sees the aggregate. Streams that an update has
+    the ranks too, multiplies K (K + 1) / 2 pairs of gradients, and waits for the device once a step. Rank 0's
+    weights are everybody's. What follows (clipping, the norm in the log) sees the aggregate. Streams that a step has
     none of, or whose gradient is 0, are left out; if fewer than two are left, or a gradient is not finite (what is done
     then `nonfinite` and the gradient scaler say), the gradient is the ordinary one. So it is with one stream in all,
     and where an aggregator's entries for the streams that are left add up to no more than 0.
 
-    Log entries have `conflicts`, the share of updates in which a pair of gradients had a product below 0, and
+    Log entries have `conflicts`, the share of steps in which a pair of gradients had a product below 0, and
     `conflict_weight/STREAM`, the mean of w_k. A run that goes on from a checkpoint has to have the same aggregator and
     options, or `allow_inexact`.
 
@@ -91,7 +91,7 @@ class GradientAggregation(Method):
         self.one_stream_each = self.takes_gradients = len(run.streams) > 1
         if run.world_size > 1 and self.one_stream_each and run.runs.is_cut_by_tokens:
             raise ValueError(
-                f"conflict={self._aggregator.name}: with max_tokens_per_micro_batch ranks may end an update with "
+                f"conflict={self._aggregator.name}: with max_tokens_per_micro_batch ranks may end a step with "
                 "different streams, whose gradients would be averaged. Use per_device_train_batch_size instead."
             )
 
@@ -111,13 +111,13 @@ class GradientAggregation(Method):
                 "does so after each micro-batch. Leave it out of accelerator_config's gradient_accumulation_kwargs."
             )
 
-    def begin_update(self, model: nn.Module, update: Update) -> None:
-        """Counts the micro-batches of each stream; see `Method.begin_update`."""
-        ids = [int(micro.stream_ids[0]) for micro in update.micro_batches]
+    def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
+        """Counts the micro-batches of each stream; see `Method.begin_step`."""
+        ids = [int(micro.stream_ids[0]) for micro in batch.micro_batches]
         changes = 1 + sum(one != other for one, other in itertools.pairwise(ids))
         if self.one_stream_each and changes != len(set(ids)):
             raise ValueError(f"{self.name}: micro-batches must come stream after stream, got those of streams {ids}.")
-        self._step, self._last = update.plan.step, ids[-1]
+        self._step, self._last = batch.plan.step, ids[-1]
         self._left = {stream_id: ids.count(stream_id) for stream_id in ids}
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._gradients = StreamGradients(trained, self._run.world_size) if self.one_stream_each else None
@@ -157,7 +157,7 @@ class GradientAggregation(Method):
     # ---- Logs and checkpoints ----
 
     def log_entries(self) -> dict[str, float]:
-        """Gives the share of updates with a conflict, and the streams' mean weights; see `Method.log_entries`."""
+        """Gives the share of steps with a conflict, and the streams' mean weights; see `Method.log_entries`."""
         entries = self._log.entries([stream.name for stream in self._run.streams])
         self._log = ConflictLog()
         return entries

@@ -15,19 +15,19 @@ from mixer.loading.iterable.source import RowSource
 from mixer.loading.lengths import Lengths
 from mixer.loading.loader import MixingLoader, WorkerOptions
 from mixer.loading.preprocessing import preprocessed
-from mixer.loading.step import Update
+from mixer.loading.step import StepBatch
 from mixer.loading.transport import Columns
 from mixer.mixture.controller import Mixing
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import read_from
 from mixer.trainer.checkpointing.checkpoint import CAP_ENTRY, read_state
-from mixer.trainer.step import UpdateMixin
+from mixer.trainer.step import StepMixin
 
 # Workers are waited for a little less long than ranks are, so that the rank whose workers hang can say so.
 _SHARE_OF_TIMEOUT = 0.9
 
 
-class LoadingMixin(UpdateMixin):
+class LoadingMixin(StepMixin):
     """A Trainer whose training data are streams."""
 
     _combined: Any
@@ -106,7 +106,7 @@ class LoadingMixin(UpdateMixin):
         loader.compare_columns([*unseen, *([-1] if is_unseen else [])], taken, removed)
 
     def _prepare_input(self, data: Any) -> Any:
-        if isinstance(data, Update):
+        if isinstance(data, StepBatch):
             raise self._refused_step()
         # The Trainer's own loader does this: it puts batches on the device.
         config: Any = self.args.accelerator_config

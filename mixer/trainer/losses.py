@@ -16,7 +16,7 @@ from mixer.loading.collation import batch_mapping
 from mixer.loading.diagnosis import alone, unfit_rows
 from mixer.loading.errors import name_rows
 from mixer.loading.loader import MixingLoader
-from mixer.loading.step import MicroBatch, Update, UpdateContents
+from mixer.loading.step import MicroBatch, StepBatch, StepCounts
 from mixer.mixture.plan import Plan
 from mixer.mixture.stream import Stream
 from mixer.models.aside import model_aside
@@ -39,9 +39,9 @@ from mixer.models.losses import LossTracker, items_per_row, labels_can_shift, nu
 from mixer.models.trial_rows import rows_to_try
 from mixer.utils.arrays import FloatArray
 
-Trial = Callable[[Update, int], Tensor]
+Trial = Callable[[StepBatch, int], Tensor]
 
-# A loss that could not be told for sure is asked again in so many updates whose rows have unequal numbers of items.
+# A loss that could not be told for sure is asked again in so many steps whose rows have unequal numbers of items.
 _MOST_UNEVEN = 32
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -50,14 +50,14 @@ class LossesMixin(Trainer):
     """A Trainer that knows of each stream's loss whose it is, how it is normalised and what its items count for."""
 
     streams: list[Stream]
-    _contents_of_update: UpdateContents
+    _step_counts: StepCounts
     _micro_items: list[int]  # of this rank's micro-batches
     _conventions: dict[int, LossConvention]  # by the stream where their losses differ, else under 0
     _losses_differ: bool = False  # whether streams have losses or heads of their own
     _tracker: LossTracker | None = None
     _keeps_output: bool = False  # whether somebody looks at what the model gives
     _keeps_items: bool = False  # whether somebody looks at the loss of each item
-    _num_uneven: int = 0  # updates with rows of unequally many items while a loss is not told for sure
+    _num_uneven: int = 0  # steps with rows of unequally many items while a loss is not told for sure
     _last_tried: list[Seen]  # what the last loss of unknown kind gave for some rows and for their halves
 
     @property
@@ -125,15 +125,15 @@ class LossesMixin(Trainer):
         return LossConvention(counts_items=False, factor=1.0, rows_known=not self._computes_own_loss(stream_id))
 
     def _unknown_kinds(self, plan: Plan) -> list[int]:
-        """Gives the kinds of loss in an update of which it is not known how they are normalised.
+        """Gives the kinds of loss in a step of which it is not known how they are normalised.
 
         A loss that is a mean over items or over rows is asked again where that makes a difference, and now and then.
         """
         kinds = np.flatnonzero(plan.counts).tolist() if self._losses_differ else [0]
         known = [self._conventions.get(kind) for kind in kinds]
-        number = plan.step + 1
-        asks_again = number & (number - 1) == 0  # after 1, 2, 4, 8, ... updates
-        if any(one is not None and one.is_tentative for one in known) and not self._contents_of_update.is_even:
+        number = plan.step
+        asks_again = number & (number - 1) == 0  # after 1, 2, 4, 8, ... steps
+        if any(one is not None and one.is_tentative for one in known) and not self._step_counts.is_even:
             self._num_uneven += 1
             asks_again |= self._num_uneven <= _MOST_UNEVEN
         return [
@@ -142,17 +142,17 @@ class LossesMixin(Trainer):
 
     @property
     def _num_items(self) -> int:
-        """Items of the present update over all ranks; at least 1, for it is divided by."""
-        return max(int(self._contents_of_update.items.sum()), 1)
+        """Items of the present step over all ranks; at least 1, for it is divided by."""
+        return max(int(self._step_counts.items.sum()), 1)
 
     @property
     def _num_items_told(self) -> int:
-        """Items of the present update as the Trainer counts them, so that its gradient is the Trainer's own."""
-        return self._num_items + self._contents_of_update.num_first
+        """Items of the present step as the Trainer counts them, so that its gradient is the Trainer's own."""
+        return self._num_items + self._step_counts.num_first
 
     @property
     def _num_divided_by(self) -> int:
-        """What the sum over the present update's items is divided by: one of those two, or nothing.
+        """What the sum over the present step's items is divided by: one of those two, or nothing.
 
         Where losses differ, a stream counts by its samples, so that a sum becomes a mean.
         """
@@ -193,19 +193,19 @@ class LossesMixin(Trainer):
             weighs_by_probability=getattr(self.args, "loss_type", None) == "dft",
         )
 
-    def _vote(self, update: Update, kind: int, trial: Trial) -> tuple[Update, Tensor]:
-        """Has this rank vote on a convention; gives the update too, which may have been cut anew meanwhile.
+    def _vote(self, step_batch: StepBatch, kind: int, trial: Trial) -> tuple[StepBatch, Tensor]:
+        """Has this rank vote on a convention; gives the step too, which may have been cut anew meanwhile.
 
         All ranks run the model equally often in a trial: a forward may be a collective.
         """
-        of_kind = [self._kind(int(micro.stream_ids[0])) == kind for micro in update.micro_batches]
+        of_kind = [self._kind(int(micro.stream_ids[0])) == kind for micro in step_batch.micro_batches]
         # A rank without such a micro-batch takes part with another one, and knows nothing.
         number = of_kind.index(True) if any(of_kind) else 0
-        micro = update.micro_batches[number]
+        micro = step_batch.micro_batches[number]
         counts = any(of_kind) and not micro.is_padding
         with self._with_loss_of(int(micro.stream_ids[0])), self._naming_streams(micro), self._trying():
-            votes = trial(update, number)
-        return update, votes if counts else torch.zeros_like(votes)
+            votes = trial(step_batch, number)
+        return step_batch, votes if counts else torch.zeros_like(votes)
 
     @contextlib.contextmanager
     def _trying(self) -> Iterator[None]:
@@ -234,8 +234,8 @@ class LossesMixin(Trainer):
         rows = self._tracker.row_losses()
         return rows if rows is not None and len(rows) == num_samples else None
 
-    def _try_convention(self, update: Update, number: int) -> Tensor:
-        micro = update.micro_batches[number]
+    def _try_convention(self, step_batch: StepBatch, number: int) -> Tensor:
+        micro = step_batch.micro_batches[number]
         return try_convention(
             lambda count, averages: self._trial_loss(micro.inputs, count, averages),
             lambda: self._rows_of_trial(len(micro.stream_ids)),
@@ -247,12 +247,12 @@ class LossesMixin(Trainer):
             is_stock=self._has_stock_model and not self._has_own_loss and not self._losses_differ,
         )
 
-    def _try_kind(self, update: Update, number: int) -> Tensor:
-        micro = update.micro_batches[number]
+    def _try_kind(self, step_batch: StepBatch, number: int) -> Tensor:
+        micro = step_batch.micro_batches[number]
         batch, num_samples = batch_mapping(micro.inputs), len(micro.stream_ids)
         if num_samples == 1:
             stream_id = int(micro.stream_ids[0]) if self._present_loader.by_stream else None
-            batch, num_samples = self._present_loader.few_samples(update, stream_id) or (batch, num_samples)
+            batch, num_samples = self._present_loader.few_samples(step_batch, stream_id) or (batch, num_samples)
         rows = rows_to_try(batch, num_samples, self._labels_per_row)
         seen = [self._see(one) for one in (rows or [batch] * 3)]
         self._last_tried = seen
@@ -305,16 +305,16 @@ class LossesMixin(Trainer):
         return 1.0 if factors is None else float(factors[stream_id])
 
     def _loss_factors(self, plan: Plan) -> FloatArray | None:
-        """Gives `[num_streams]` factors on the streams' losses in the present update, or `None` for none."""
+        """Gives `[num_streams]` factors on the streams' losses in the present step, or `None` for none."""
         counting, weights = self._item_factors(plan), plan.loss_weights
         return weights if counting is None else counting if weights is None else counting * weights
 
     def _item_factors(self, plan: Plan) -> FloatArray | None:
-        """Gives `[num_streams]`: for how much an item counts in the present update's loss, or `None` if all are one."""
-        return samples_per_item(plan.counts, self._contents_of_update.items) if self._losses_differ else None
+        """Gives `[num_streams]`: for how much an item counts in the present step's loss, or `None` if all are one."""
+        return samples_per_item(plan.counts, self._step_counts.items) if self._losses_differ else None
 
     def _item_factor(self, plan: Plan, stream_id: int) -> float:
-        """Gives for how much an item of a stream counts in the present update's loss."""
+        """Gives for how much an item of a stream counts in the present step's loss."""
         factors = self._item_factors(plan)
         return 1.0 if factors is None else float(factors[stream_id])
 

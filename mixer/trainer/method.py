@@ -1,4 +1,4 @@
-"""What a method is: something that takes part in a run's updates beside the loss of its samples."""
+"""What a method is: something that takes part in a run's steps beside the loss of its samples."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer.distributed.agreement import Agreement
-from mixer.loading.step import MicroBatch, Update
+from mixer.loading.step import MicroBatch, StepBatch
 from mixer.mixture.cursor import GrowingDataset
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
@@ -74,7 +74,7 @@ class Trained:
     """A micro-batch whose forward is done.
 
     Args:
-        plan: The update's plan.
+        plan: The step's plan.
         micro: The micro-batch, with positions.
         output: What the model gave, with its graph until the backward is done.
         items: int64 `[num_rows]`: terms of the loss in each row.
@@ -90,12 +90,12 @@ class Trained:
 
 
 class Method:
-    """Takes part in the updates of a run; each of these does nothing unless a subclass says otherwise.
+    """Takes part in the steps of a run; each of these does nothing unless a subclass says otherwise.
 
     Everything that it does has to come out the same on every rank, but for what it is told of a rank's own samples.
 
     A subclass sets `adds_term` if it gives a `term`, `one_stream_each` if micro-batches have to be of one stream each,
-    `needs_samples` if updates have to keep their samples, and `takes_gradients` if each rank has to have whole
+    `needs_samples` if steps have to keep their samples, and `takes_gradients` if each rank has to have whole
     gradients of its own, as with DDP.
     """
 
@@ -132,11 +132,11 @@ class Method:
             ValueError: If the method cannot work with it.
         """
 
-    def retrieve(self, update: Update) -> bool:
-        """Is called before an update is trained, once all ranks have confirmed it.
+    def retrieve(self, batch: StepBatch) -> bool:
+        """Is called before a step is trained, once all ranks have confirmed it.
 
         Args:
-            update: The update.
+            batch: The step.
 
         Returns:
             Whether it has to be loaded anew, since other samples are to be taken; the same on every rank.
@@ -144,7 +144,7 @@ class Method:
         return False
 
     def factors(self, plan: Plan, items: Int64Array) -> FloatArray | None:
-        """Says what the losses of the streams are multiplied by in an update.
+        """Says what the losses of the streams are multiplied by in a step.
 
         Args:
             plan: Its plan.
@@ -159,12 +159,12 @@ class Method:
         """Whether a stream's micro-batches come before those of the others; only with `one_stream_each`."""
         return False
 
-    def begin_update(self, model: nn.Module, update: Update) -> None:
-        """Is called before the micro-batches of an update run, each time that they do.
+    def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
+        """Is called before the micro-batches of a step run, each time that they do.
 
         Args:
             model: The model as it is trained.
-            update: The update.
+            batch: The step.
         """
 
     def term(self, trained: Trained) -> Tensor | None:
@@ -189,20 +189,20 @@ class Method:
         """
 
     def end_backward(self, model: nn.Module) -> None:
-        """Is called once an update's gradient is complete and averaged, before it is clipped.
+        """Is called once a step's gradient is complete and averaged, before it is clipped.
 
         Args:
             model: The model as it is trained.
         """
 
-    def close(self, update: Update) -> None:
-        """Is called after the optimizer step, before the next update is planned.
+    def close(self, batch: StepBatch) -> None:
+        """Is called after the optimizer step, before the next step is planned.
 
         An error on one rank is told to all afterwards. Where ranks talk to each other in here, what may fail before
         they do goes through `run.agreement.together`.
 
         Args:
-            update: The update that was trained.
+            batch: The step that was trained.
         """
 
     def contents(self) -> dict[str, int]:
@@ -229,7 +229,7 @@ class Method:
         """
 
     def settings(self) -> str | None:
-        """Says what it does to updates, for checkpoints: a run goes on with the same, unless told otherwise.
+        """Says what it does to steps, for checkpoints: a run goes on with the same, unless told otherwise.
 
         Called once it is attached, and says the same in every process.
 

@@ -1,4 +1,4 @@
-"""A Trainer in whose updates methods take part: replay buffers among its streams, and what the user gives."""
+"""A Trainer in whose steps methods take part: replay buffers among its streams, and what the user gives."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mixer.loading.step import MicroBatch, Update
+from mixer.loading.step import MicroBatch, StepBatch
 from mixer.mixture.plan import Plan
 from mixer.trainer.checkpointing.checkpoint import METHODS_ENTRY
 from mixer.trainer.checkpointing.save import SavingMixin
@@ -23,17 +23,17 @@ _FOLDER = "methods"
 
 
 class MethodsMixin(SavingMixin):
-    """A Trainer that lets methods take part in its updates."""
+    """A Trainer that lets methods take part in its steps."""
 
     _methods: tuple[Method, ...] = ()
     _method_run: Run  # what methods know of it
     _allow_inexact: bool
-    _update: Update | None = None  # the one that is being trained
+    _update: StepBatch | None = None  # the one that is being trained
     _term_names: dict[int, str]  # of the methods that add to the loss, by number
-    _terms: Tensor  # `[num_methods]`: terms of the present update, this rank's part
-    _term_sums: Tensor  # `[num_methods]`: over the updates since the last log entry
-    _num_terms: int = 0  # those updates
-    _num_first: int = 0  # micro-batches of the present update that go first and are to come yet
+    _terms: Tensor  # `[num_methods]`: terms of the present step, this rank's part
+    _term_sums: Tensor  # `[num_methods]`: over the steps since the last log entry
+    _num_terms: int = 0  # those steps
+    _num_first: int = 0  # micro-batches of the present step that go first and are to come yet
 
     def _attach_methods(self, methods: object) -> None:
         """Makes methods of the buffers among the streams and those that the user gives, and shows them the run."""
@@ -75,7 +75,7 @@ class MethodsMixin(SavingMixin):
             method.load(Path(checkpoint) / _FOLDER / folder_name(method.name), self._allow_inexact)
 
     def _method_settings(self) -> list[str]:
-        """Says what methods do to updates, in alphabetical order."""
+        """Says what methods do to steps, in alphabetical order."""
         settings = [method.settings() for method in self._methods]
         return sorted(setting for setting in settings if setting is not None)
 
@@ -103,23 +103,23 @@ class MethodsMixin(SavingMixin):
     def _check_attached(self, method: Method) -> None:
         if method.attached_to is not self._method_run:
             raise ValueError(
-                f"methods: {method.name} was given to another trainer after this one, and takes part in its updates. "
+                f"methods: {method.name} was given to another trainer after this one, and takes part in its steps. "
                 "Give each trainer a method of its own, or train one before the next one is made."
             )
 
-    # ---- An update ----
+    # ---- A step ----
 
-    def _before_training(self, update: Update) -> Update:
-        update = super()._before_training(update)
+    def _before_training(self, batch: StepBatch) -> StepBatch:
+        batch = super()._before_training(batch)
         for method in self._methods:
-            if method.retrieve(update):
-                update = self._load_and_confirm(partial(self._present_loader.load, update.plan)) or update
-        return update
+            if method.retrieve(batch):
+                batch = self._load_and_confirm(partial(self._present_loader.load, batch.plan)) or batch
+        return batch
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """Trains an update and lets methods change its gradient; see `Trainer.training_step`."""
+        """Trains a step and lets methods change its gradient; see `Trainer.training_step`."""
         loss = super().training_step(model, inputs, num_items_in_batch)
-        if isinstance(inputs, Update) and self._methods:
+        if isinstance(inputs, StepBatch) and self._methods:
             for method in self._methods:
                 method.end_backward(model)
             self._update = inputs
@@ -128,20 +128,20 @@ class MethodsMixin(SavingMixin):
                 self._num_terms += 1
         return loss
 
-    def _begin_update(self, model: nn.Module, update: Update) -> None:
-        super()._begin_update(model, update)
+    def _begin_step(self, model: nn.Module, batch: StepBatch) -> None:
+        super()._begin_step(model, batch)
         if not self._methods:
             return
         self._terms = torch.zeros(len(self._methods), dtype=torch.float32, device=self.args.device)
-        self._num_first = sum(map(self._goes_first, update.micro_batches))
+        self._num_first = sum(map(self._goes_first, batch.micro_batches))
         for method in self._methods:
-            method.begin_update(model, update)
+            method.begin_step(model, batch)
 
-    def _order(self, update: Update) -> list[int]:
-        numbers = super()._order(update)
+    def _order(self, batch: StepBatch) -> list[int]:
+        numbers = super()._order(batch)
         if not self._methods:
             return numbers
-        return sorted(numbers, key=lambda number: not self._goes_first(update.micro_batches[number]))
+        return sorted(numbers, key=lambda number: not self._goes_first(batch.micro_batches[number]))
 
     def _goes_first(self, micro: MicroBatch) -> bool:
         return any(method.goes_first(int(micro.stream_ids[0])) for method in self._methods)
@@ -149,7 +149,7 @@ class MethodsMixin(SavingMixin):
     def _factor(self, plan: Plan, stream_id: int) -> float:
         factor = super()._factor(plan, stream_id)
         for method in self._methods:
-            factors = method.factors(plan, self._contents_of_update.items)
+            factors = method.factors(plan, self._step_counts.items)
             factor *= 1.0 if factors is None else float(factors[stream_id])
         return factor
 
@@ -195,20 +195,20 @@ class MethodsMixin(SavingMixin):
         return total
 
     def _close_methods(self) -> None:
-        """Has methods take in the update that was trained, before the next one is planned."""
-        update, self._update = self._update, None
-        if update is None:
+        """Has methods take in the step that was trained, before the next one is planned."""
+        batch, self._update = self._update, None
+        if batch is None:
             return
         for method in self._methods:
             try:
-                method.close(update)
+                method.close(batch)
             except Exception as error:  # the other ranks are told before they wait for this one
                 if self.args.world_size == 1 and not isinstance(error, UnwrittenError):
                     raise
                 self._method_error = self._method_error or error
 
     def _raise_method_error(self) -> None:
-        """Ends all ranks if a method failed on one of them after the last update."""
+        """Ends all ranks if a method failed on one of them after the last step."""
         error = self._explained(self._method_error)
         if self._methods and self._agreement.most(int(error is not None)):
             self._agreement.raise_on_all(error)

@@ -140,7 +140,7 @@ def _names(owner: type) -> list[str]:
 
 
 def check_loss(trainer: Trainer) -> None:
-    """Refuses losses that are no mean over samples: they depend on how an update is cut into micro-batches.
+    """Refuses losses that are no mean over samples: they depend on how a step is cut into micro-batches.
 
     Args:
         trainer: The trainer, as far as it is built when its data are prepared.
@@ -158,6 +158,6 @@ def check_loss(trainer: Trainer) -> None:
     for loss in getattr(trainer, "loss_types", ()):
         if loss in _NOT_BY_SAMPLE:
             raise ValueError(
-                f"{name}: loss_type {loss!r} {_NOT_BY_SAMPLE[loss]}, so that its gradient depends on how an update is "
+                f"{name}: loss_type {loss!r} {_NOT_BY_SAMPLE[loss]}, so that its gradient depends on how a step is "
                 "cut and no stream has a loss of its own. Use a loss of single pairs, such as 'sigmoid' or 'ipo'."
             )

@@ -1,4 +1,4 @@
-"""Options beside which an update has to be one micro-batch, where it shows only in the run that it is not."""
+"""Options beside which a step has to be one micro-batch, where it shows only in the run that it is not."""
 
 from accelerate import Accelerator
 from transformers import TrainingArguments
@@ -6,7 +6,7 @@ from transformers import TrainingArguments
 from mixer.mixture.budget import Budget
 
 _WHY = (
-    "An update that fits into one micro-batch is cut all the same where each has to be of one stream: a policy weighs "
+    "A step that fits into one micro-batch is cut all the same where each has to be of one stream: a policy weighs "
     "losses, a method or a probe wants it, or the losses of rows cannot be told apart; and where memory ran out."
 )
 
@@ -57,12 +57,12 @@ def check_budget(args: TrainingArguments, budget: Budget) -> None:
 def check_one_pass(
     args: TrainingArguments, accelerator: Accelerator, step: int, num_micro_batches: int, is_first: bool
 ) -> None:
-    """Refuses an update in parts where it would be trained wrongly, or not at all.
+    """Refuses a step in parts where it would be trained wrongly, or not at all.
 
     Args:
         args: The training arguments.
         accelerator: The trainer's accelerator.
-        step: Number of the update.
+        step: Number of the step.
         num_micro_batches: Its micro-batches, on every rank alike.
         is_first: Whether it is the first that this process trains.
 
@@ -73,12 +73,12 @@ def check_one_pass(
         return
     if steps_in_backward(args):
         raise ValueError(
-            f"Update {step} has {num_micro_batches} micro-batches, and optim={optimizer_name(args)!r} would make a "
-            f"step for each. {_WHY} Take an optimizer that steps once an update; adafactor needs little memory too."
+            f"Step {step} has {num_micro_batches} micro-batches, and optim={optimizer_name(args)!r} would make a "
+            f"step for each. {_WHY} Take an optimizer that steps once a step; adafactor needs little memory too."
         )
     always = accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False)
     if is_first and args.world_size > 1 and args.ddp_static_graph and not always:
         raise ValueError(
-            f"Update {step}, the first of this run, has {num_micro_batches} micro-batches, and ddp_static_graph=True "
+            f"Step {step}, the first of this run, has {num_micro_batches} micro-batches, and ddp_static_graph=True "
             f"needs one: torch fails where gradients are synchronised after several. {_WHY} Leave ddp_static_graph out."
         )

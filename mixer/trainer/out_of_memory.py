@@ -1,8 +1,8 @@
-"""An update that runs out of memory: repeated on all ranks with smaller micro-batches, or ended with the cap to set.
+"""A step that runs out of memory: repeated on all ranks with smaller micro-batches, or ended with the cap to set.
 
 An error inside a synchronised backward leaves the other ranks in a collective that cannot be called back. So, while an
-update is armed, each rank runs it by itself, the ranks tell each other how it went, and gradients are averaged once.
-One rank has nobody to wait for and arms every update. Several ranks arm those that hold a micro-batch larger than all
+step is armed, each rank runs it by itself, the ranks tell each other how it went, and gradients are averaged once.
+One rank has nobody to wait for and arms every step. Several ranks arm those that hold a micro-batch larger than all
 that went through; the others are synchronised as ever, and it shows in the collective before them which are which.
 """
 
@@ -21,7 +21,7 @@ from transformers.utils import logging
 from mixer.distributed.gradients import average_gradients, obstacle, settle
 from mixer.loading.collation import batch_mapping
 from mixer.loading.memory import MicroBatchMemoryError, Size, Window, explain, is_out_of_memory
-from mixer.loading.step import Update, UpdateContents
+from mixer.loading.step import StepBatch, StepCounts
 from mixer.models.snapshot import Snapshot
 from mixer.trainer.engines import engine_of
 from mixer.trainer.losses import Trial
@@ -40,8 +40,8 @@ class RecoveryMixin(MethodsMixin):
 
     _window: Window
     _largest: Size
-    _num_trained: int = 0  # updates of this process
-    _obstacle: str | None = None  # why updates cannot be repeated in this run
+    _num_trained: int = 0  # steps of this process
+    _obstacle: str | None = None  # why steps cannot be repeated in this run
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Trains, without the Trainer's own way to find a batch size; see `Trainer.train`."""
@@ -49,7 +49,7 @@ class RecoveryMixin(MethodsMixin):
             return super().train(*args, **kwargs)
         self._recovers = bool(self.args.auto_find_batch_size)
         with (
-            among_others(lambda: f"in update {self.mixing.clock.step + 1}", lambda: self.args.ddp_timeout),
+            among_others(lambda: f"in step {self.mixing.clock.step + 1}", lambda: self.args.ddp_timeout),
             self._arguments_held(auto_find_batch_size=False),  # else the whole loop starts anew
         ):
             return super().train(*args, **kwargs)
@@ -87,51 +87,51 @@ class RecoveryMixin(MethodsMixin):
     def _is_armed(self) -> bool:
         if not self._recovers or self._obstacle is not None:
             return False
-        return self.args.world_size == 1 or self._contents_of_update.num_larger > 0
+        return self.args.world_size == 1 or self._step_counts.num_larger > 0
 
-    def _contents(self, update: Update) -> UpdateContents:
-        contents = super()._contents(update)
-        num_micro_batches = len(update.micro_batches)
-        check_one_pass(self.args, self.accelerator, update.plan.step + 1, num_micro_batches, not self._num_trained)
-        batches = [(batch_mapping(micro.inputs), len(micro.stream_ids)) for micro in update.micro_batches]
+    def _contents(self, batch: StepBatch) -> StepCounts:
+        contents = super()._contents(batch)
+        num_micro_batches = len(batch.micro_batches)
+        check_one_pass(self.args, self.accelerator, batch.plan.step, num_micro_batches, not self._num_trained)
+        batches = [(batch_mapping(micro.inputs), len(micro.stream_ids)) for micro in batch.micro_batches]
         self._largest = Size.largest(batches)
         return replace(contents, num_larger=int(self._window.is_beyond(self._largest)))
 
-    def _vote(self, update: Update, kind: int, trial: Trial) -> tuple[Update, Tensor]:
+    def _vote(self, batch: StepBatch, kind: int, trial: Trial) -> tuple[StepBatch, Tensor]:
         vote = partial(super()._vote, kind=kind, trial=trial)
-        with self._naming_the_cap(update.plan.step + 1):
+        with self._naming_the_cap(batch.plan.step):
             if self._obstacle is not None:
-                return vote(update)
+                return vote(batch)
             settle(self.model_wrapped)
-            while (found := self._attempt(vote, update)) is None:
-                update = self._recut(update)
+            while (found := self._attempt(vote, batch)) is None:
+                batch = self._recut(batch)
             return found
 
-    def _train_update(
-        self, model: nn.Module, update: Update, num_items: Any, is_synchronised: bool = True
+    def _train_step(
+        self, model: nn.Module, batch: StepBatch, num_items: Any, is_synchronised: bool = True
     ) -> tuple[Tensor, Tensor]:
-        with self._naming_the_cap(update.plan.step + 1):
+        with self._naming_the_cap(batch.plan.step):
             if self._is_armed:
-                result = self._train_armed(model, update)
+                result = self._train_armed(model, batch)
             else:
-                result = super()._train_update(model, update, num_items, is_synchronised)
+                result = super()._train_step(model, batch, num_items, is_synchronised)
         self._window.passed(self._largest)
         self._num_trained += 1
         return result
 
-    def _train_armed(self, model: nn.Module, update: Update) -> tuple[Tensor, Tensor]:
-        """Runs an update, in ever smaller micro-batches, until it fits on all ranks."""
-        train = super()._train_update
+    def _train_armed(self, model: nn.Module, batch: StepBatch) -> tuple[Tensor, Tensor]:
+        """Runs a step, in ever smaller micro-batches, until it fits on all ranks."""
+        train = super()._train_step
 
-        def train_alone(cut: Update) -> tuple[Tensor, Tensor]:
+        def train_alone(cut: StepBatch) -> tuple[Tensor, Tensor]:
             # Other micro-batches may have other items: a collator that masks draws for each of them.
             num_items = torch.tensor(self._num_items_told, device=self.args.device)
             return train(model, cut, num_items, is_synchronised=False)
 
         settle(model)
         start = Snapshot(model, self.args.device)
-        while (result := self._attempt(train_alone, update)) is None:
-            update = self._recut(update)
+        while (result := self._attempt(train_alone, batch)) is None:
+            batch = self._recut(batch)
             start.restore()
         self._average_gradients(model)
         return result
@@ -139,14 +139,14 @@ class RecoveryMixin(MethodsMixin):
     def _average_gradients(self, model: nn.Module) -> None:
         average_gradients(model, self._agreement, self.args.world_size)
 
-    def _recut(self, update: Update) -> Update:
-        return self._load_and_confirm(lambda: self._present_loader.recut(update)) or update
+    def _recut(self, batch: StepBatch) -> StepBatch:
+        return self._load_and_confirm(lambda: self._present_loader.recut(batch)) or batch
 
-    def _attempt(self, work: Callable[[Update], Result], update: Update) -> Result | None:
+    def _attempt(self, work: Callable[[StepBatch], Result], batch: StepBatch) -> Result | None:
         """Does what may fail on some ranks; gives `None` on all of them if it has to be done with a smaller cap."""
         result, error, is_memory = None, None, False
         try:
-            result = work(update)
+            result = work(batch)
         except Exception as caught:  # goes to all ranks before it is raised
             is_memory = is_out_of_memory(caught)
             # The traceback holds on to what is in the way.
@@ -158,7 +158,7 @@ class RecoveryMixin(MethodsMixin):
         if not rank:
             return result
         del result
-        self._halve(update.plan.step + 1, rank - 1, Size(*largest), error)
+        self._halve(batch.plan.step, rank - 1, Size(*largest), error)
         return None
 
     def _halve(self, step: int, rank: int, largest: Size, error: Exception | None) -> None:
@@ -173,7 +173,7 @@ class RecoveryMixin(MethodsMixin):
         clear_device_cache(garbage_collection=True)
         if self.is_world_process_zero():
             logger.warning(
-                "Update %d ran out of memory on rank %d and is repeated with micro-batches of at most %s, not %s. The "
+                "Step %d ran out of memory on rank %d and is repeated with micro-batches of at most %s, not %s. The "
                 "total batch stays.",
                 *(step, rank, new, old),
             )
@@ -200,11 +200,11 @@ class RecoveryMixin(MethodsMixin):
         if not mixing.clock.counts_steps:
             sizes += f"initial={mixing.initial_batch_size})"
         if not self._recovers:
-            why = "Or set auto_find_batch_size=True, which halves the cap and repeats the update."
+            why = "Or set auto_find_batch_size=True, which halves the cap and repeats the step."
         elif self._obstacle is not None:
-            why = f"auto_find_batch_size=True cannot repeat the update: {self._obstacle}."
+            why = f"auto_find_batch_size=True cannot repeat the step: {self._obstacle}."
         else:
-            why = "auto_find_batch_size=True repeats an update only where its micro-batches are the largest so far."
+            why = "auto_find_batch_size=True repeats a step only where its micro-batches are the largest so far."
         return explain(step, rank, self._present_loader.cap, largest, self._smaller_cap(sizes), why)
 
     def _smaller_cap(self, sizes: str) -> str:

@@ -1,4 +1,4 @@
-"""The Trainer's loop on the mixture's clock: how long it runs, when epochs end, which learning rate updates have."""
+"""The Trainer's loop on the mixture's clock: how long it runs, when epochs end, which learning rate steps have."""
 
 import contextlib
 from typing import Any
@@ -9,7 +9,7 @@ from transformers import TrainingArguments
 from mixer.mixture.learning_rate import LearningRate, check_scheduler
 from mixer.trainer.checkpointing.save import SavingMixin
 
-_NO_BOUND = 2**31 - 1  # epochs, or updates of one, that the loop may run: the clock ends them
+_NO_BOUND = 2**31 - 1  # epochs, or steps of one, that the loop may run: the clock ends them
 
 
 class PacingMixin(SavingMixin):
@@ -35,7 +35,7 @@ class PacingMixin(SavingMixin):
         return _NO_BOUND if clock.budget.epochs is None else clock.planned_epochs
 
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
-        """Gives the samples of an update over all ranks; see `Trainer.get_total_train_batch_size`."""
+        """Gives the samples of a step over all ranks; see `Trainer.get_total_train_batch_size`."""
         return super().get_total_train_batch_size(args) if self._mixing is None else self.mixing.clock.batch_size
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
@@ -72,11 +72,11 @@ class PacingMixin(SavingMixin):
             self.control.should_training_stop = True  # the Trainer's loop would have no epoch left, either
 
     def _loop_arguments(self) -> contextlib.AbstractContextManager[None]:
-        """Shows the loop one element an update, and a loader that stands where it has to: nothing to skip."""
+        """Shows the loop one element a step, and a loader that stands where it has to: nothing to skip."""
         return self._arguments_held(gradient_accumulation_steps=1, ignore_data_skip=True)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Tensor | int | None]:
-        """Loads the next update and sets its learning rate; see `Trainer.get_batch_samples`."""
+        """Loads the next step and sets its learning rate; see `Trainer.get_batch_samples`."""
         batch, num_items = super().get_batch_samples(*args, **kwargs)
         if self._mixing is not None:
             if batch:
@@ -102,7 +102,7 @@ class PacingMixin(SavingMixin):
         self.state.epoch = self.mixing.clock.epoch
 
     def _show_length(self) -> None:
-        """Tells the Trainer how many updates the run has, as far as is known; its callbacks and bars go by that."""
+        """Tells the Trainer how many steps the run has, as far as is known; its callbacks and bars go by that."""
         clock = self.mixing.clock
         if not clock.counts_steps:
             self.state.max_steps = clock.max_steps

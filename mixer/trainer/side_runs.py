@@ -11,17 +11,17 @@ from torch import Tensor, nn
 
 from mixer.distributed.gradients import average_gradients, settle
 from mixer.loading.collation import Loaded
-from mixer.loading.step import MicroBatch, Update
+from mixer.loading.step import MicroBatch, StepBatch
 from mixer.mixture.drawers import StreamShare
 from mixer.mixture.plan import Plan
 from mixer.models.aside import gradients_aside, model_aside
 from mixer.models.metrics_aside import metrics_aside
-from mixer.trainer.step import UpdateMixin
+from mixer.trainer.step import StepMixin
 from mixer.utils.arrays import Int64Array
 
 
 class SideRuns:
-    """Runs the model of a trainer on samples beside its updates; gradients, modes and random numbers stay as they are.
+    """Runs the model of a trainer on samples beside its steps; gradients, modes and random numbers stay as they are.
 
     All ranks have to make the same calls.
 
@@ -29,7 +29,7 @@ class SideRuns:
         trainer: The trainer.
     """
 
-    def __init__(self, trainer: UpdateMixin):
+    def __init__(self, trainer: StepMixin):
         self._trainer = trainer
 
     @property
@@ -45,8 +45,8 @@ class SideRuns:
 
     @property
     def items_by_stream(self) -> Int64Array:
-        """int64 `[num_streams]`: terms of the loss in the present update, over all ranks."""
-        return self._trainer._contents_of_update.items
+        """int64 `[num_streams]`: terms of the loss in the present step, over all ranks."""
+        return self._trainer._step_counts.items
 
     @property
     def learning_rate(self) -> float:
@@ -65,7 +65,7 @@ class SideRuns:
         """Whether micro-batches hold so many tokens, so that ranks may have different numbers of a stream's."""
         return getattr(self._trainer, "_max_tokens", None) is not None
 
-    def load(self, plan: Plan) -> Update:
+    def load(self, plan: Plan) -> StepBatch:
         """Loads this rank's samples of a plan.
 
         Args:
@@ -92,7 +92,7 @@ class SideRuns:
 
         Args:
             samples: The samples.
-            plan: The present update's plan, by which a collator that draws random numbers is seeded.
+            plan: The present step's plan, by which a collator that draws random numbers is seeded.
 
         Returns:
             The micro-batch; its stream ids mean nothing.
@@ -165,7 +165,7 @@ class SideRuns:
             cannot be told apart.
         """
         trainer, tracker = self._trainer, self._trainer._tracker
-        assert tracker is not None, "the tracker is attached before the first update is trained"  # noqa: S101
+        assert tracker is not None, "the tracker is attached before the first step is trained"  # noqa: S101
         tracker.listen(micro.inputs)
         try:
             mean = self.mean_loss(micro)
@@ -187,11 +187,11 @@ class SideRuns:
         with self._aside(training=training), torch.no_grad():
             yield
 
-    def row_losses(self, update: Update) -> list[tuple[MicroBatch, Tensor]]:
+    def row_losses(self, batch: StepBatch) -> list[tuple[MicroBatch, Tensor]]:
         """Computes the losses of samples, without a gradient and as in evaluation.
 
         Args:
-            update: The samples.
+            batch: The samples.
 
         Returns:
             This rank's micro-batches, padding left out, and `[num_rows]` of each: mean loss per item.
@@ -200,10 +200,10 @@ class SideRuns:
             ValueError: If the model's rows cannot be told apart.
         """
         tracker = self._trainer._tracker
-        assert tracker is not None, "the tracker is attached before the first update is trained"  # noqa: S101
+        assert tracker is not None, "the tracker is attached before the first step is trained"  # noqa: S101
         found: list[tuple[MicroBatch, Tensor]] = []
         with self._aside(training=False), torch.no_grad():
-            for micro in update.micro_batches:
+            for micro in batch.micro_batches:
                 tracker.listen(micro.inputs)
                 self.mean_loss(micro)
                 rows = self._trainer._row_terms(micro)
@@ -214,11 +214,11 @@ class SideRuns:
                 found.append((micro, rows / self.items(micro).to(rows.device).clamp(min=1)))
         return found
 
-    def gradient(self, update: Update, num_items: int) -> list[Tensor | None]:
+    def gradient(self, batch: StepBatch, num_items: int) -> list[Tensor | None]:
         """Computes the gradient of the mean loss of samples, over all ranks.
 
         Args:
-            update: This rank's samples.
+            batch: This rank's samples.
             num_items: Items of the samples of all ranks.
 
         Returns:
@@ -232,12 +232,12 @@ class SideRuns:
         with self._aside(training=True), gradients_aside(self.parameters) as parameters:
             settle(model)
             with trainer.accelerator.no_sync(model=model):
-                trainer._agreement.together(partial(self._backward, update, num_items))
+                trainer._agreement.together(partial(self._backward, batch, num_items))
             average_gradients(model, trainer._agreement, trainer.args.world_size)
             return [parameter.grad for parameter in parameters]
 
-    def _backward(self, update: Update, num_items: int) -> None:
-        for micro in update.micro_batches:
+    def _backward(self, batch: StepBatch, num_items: int) -> None:
+        for micro in batch.micro_batches:
             own_items = 0 if micro.is_padding else int(self.items(micro).sum())
             weight = own_items * self._trainer.args.world_size / max(num_items, 1)
             (self.mean_loss(micro) * weight).backward()

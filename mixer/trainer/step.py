@@ -1,4 +1,4 @@
-"""How an update is trained: all its micro-batches, on every rank, as if one process had the whole batch."""
+"""How a step is trained: all its micro-batches, on every rank, as if one process had the whole batch."""
 
 import contextlib
 import time
@@ -13,12 +13,12 @@ from transformers.utils import logging
 
 from mixer.distributed.agreement import Agreement, OtherRankError
 from mixer.ledger.ledger import Ledger
-from mixer.ledger.recorder import FinishedUpdate
+from mixer.ledger.recorder import StepResult
 from mixer.loading.batching import STREAMS_IN_TURN
 from mixer.loading.collation import OwnForm
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.loader import MixingLoader
-from mixer.loading.step import MicroBatch, Update, UpdateContents, confirm
+from mixer.loading.step import MicroBatch, StepBatch, StepCounts, confirm
 from mixer.mixture.bad_samples import Skipping
 from mixer.mixture.controller import Mixing
 from mixer.mixture.learning_rate import LearningRate
@@ -44,28 +44,28 @@ class NonFiniteLossError(RuntimeError):
     """A stream's loss is not finite and the trainer was told to stop then."""
 
 
-class UpdateMixin(LossesMixin):
-    """The steps of a Trainer whose batches are whole updates; `MixingMixin` sets it up."""
+class StepMixin(LossesMixin):
+    """The steps of a Trainer whose batches are whole steps; `MixingMixin` sets it up."""
 
     ledger: Ledger
     _agreement: Agreement
     _nonfinite: NonFinite
     _skipping: Skipping = Skipping()
-    _step_told_broken: int = -1  # the last update of which broken samples were logged
+    _step_told_broken: int = -1  # the last step of which broken samples were logged
     _num_told_broken: int = 0
-    _recovers: bool = False  # whether an update may be repeated in smaller micro-batches
-    _keeps_samples: bool = False  # whether somebody else looks at the samples of an update
+    _recovers: bool = False  # whether a step may be repeated in smaller micro-batches
+    _keeps_samples: bool = False  # whether somebody else looks at the samples of a step
     _load_counts: dict[str, int]
     _mixing: Mixing | None = None
     _loader: MixingLoader | None = None
     _feed: Feed | None = None
     _own_forms: Mapping[int, OwnForm] = {}  # what the micro-batches of single streams have of their own
-    _finished: FinishedUpdate | None = None
+    _finished: StepResult | None = None
     _policy_error: Exception | None = None
-    _method_error: Exception | None = None  # of a method after an update, on one of several ranks
+    _method_error: Exception | None = None  # of a method after a step, on one of several ranks
     _learning_rate: LearningRate | None = None
-    _gradient_norm: Tensor | float | None = None  # of the last update, before clipping
-    _gradient_statistics: GradientStatistics | None = None  # of the last update, where its gradient was probed
+    _gradient_norm: Tensor | float | None = None  # of the last step, before clipping
+    _gradient_statistics: GradientStatistics | None = None  # of the last step, where its gradient was probed
     _probe_seconds: float = 0.0  # spent on that
     _wants_one_stream_each: bool = False  # whether all micro-batches are of one stream
     _has_recounted_labels: bool = False  # whether the loss told that its labels shift unlike those of its model
@@ -89,58 +89,58 @@ class UpdateMixin(LossesMixin):
 
     @property
     def _needs_samples(self) -> bool:
-        """Whether updates keep their samples, however losses are normalised."""
+        """Whether steps keep their samples, however losses are normalised."""
         return self._recovers or self._keeps_samples
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Tensor | int | None]:
-        """Loads the next update and makes sure that all ranks mean the same; see `Trainer.get_batch_samples`."""
+        """Loads the next step and makes sure that all ranks mean the same; see `Trainer.get_batch_samples`."""
         if self._mixing is None:
             return super().get_batch_samples(epoch_iterator, num_batches, device)
         self._load_started = time.perf_counter()
-        update = self._load_and_confirm(lambda: next(epoch_iterator, None))
-        if update is None:
+        batch = self._load_and_confirm(lambda: next(epoch_iterator, None))
+        if batch is None:
             return [], None
         hits, misses = self._present_loader.hits_and_misses
-        if unknown := self._unknown_kinds(update.plan):
-            update = self._learn_conventions(update, unknown)
-        update = self._before_training(update)
+        if unknown := self._unknown_kinds(batch.plan):
+            batch = self._learn_conventions(batch, unknown)
+        batch = self._before_training(batch)
         self._load_counts = {"hits": hits, "misses": misses}
         self._train_started = time.perf_counter()
-        return [update], torch.tensor(self._num_items_told, device=device)
+        return [batch], torch.tensor(self._num_items_told, device=device)
 
-    def _before_training(self, update: Update) -> Update:
-        """Gives what is trained for an update that all ranks have confirmed: as a rule itself."""
-        return update
+    def _before_training(self, batch: StepBatch) -> StepBatch:
+        """Gives what is trained for a step that all ranks have confirmed: as a rule itself."""
+        return batch
 
-    def _load_and_confirm(self, load: Callable[[], Update | None]) -> Update | None:
-        """Loads an update, or finds an error, and tells the other ranks before anything else happens."""
-        update, contents = None, None
+    def _load_and_confirm(self, load: Callable[[], StepBatch | None]) -> StepBatch | None:
+        """Loads a step, or finds an error, and tells the other ranks before anything else happens."""
+        batch, contents = None, None
         error = self._explained(self._method_error or self._policy_error or self.ledger.error)
         try:
             if self._can_load(error):
-                update = load()
-                contents = None if update is None else self._contents(update)
+                batch = load()
+                contents = None if batch is None else self._contents(batch)
         except OtherRankError:
-            update = None
+            batch = None
         except Exception as caught:  # goes to all ranks before it is raised
             error = caught
-        plan = None if update is None else update.plan
-        self._contents_of_update = confirm(self._agreement, len(self.streams), plan, contents, error)
-        if update is not None:
-            contents = self._contents_of_update
-            self.mixing.check_tokens(update.plan, contents.tokens, contents.skipped)
-            self._take_note_of_broken(update, contents.skipped)
-        return update
+        plan = None if batch is None else batch.plan
+        self._step_counts = confirm(self._agreement, len(self.streams), plan, contents, error)
+        if batch is not None:
+            contents = self._step_counts
+            self.mixing.check_tokens(batch.plan, contents.tokens, contents.skipped)
+            self._take_note_of_broken(batch, contents.skipped)
+        return batch
 
-    def _take_note_of_broken(self, update: Update, skipped: Int64Array | None) -> None:
-        """Logs what is left out of an update, and ends the run on all ranks where that is too much."""
-        messages = [sample.message for _, sample in update.broken]
-        if update.plan.step != self._step_told_broken:  # else it was loaded anew
-            self._step_told_broken = update.plan.step
+    def _take_note_of_broken(self, batch: StepBatch, skipped: Int64Array | None) -> None:
+        """Logs what is left out of a step, and ends the run on all ranks where that is too much."""
+        messages = [sample.message for _, sample in batch.broken]
+        if batch.plan.step != self._step_told_broken:  # else it was loaded anew
+            self._step_told_broken = batch.plan.step
             for message in messages[: max(_MOST_TOLD - self._num_told_broken, 0)]:
-                logger.warning("Update %d goes on without a sample. %s", update.plan.step + 1, message)
+                logger.warning("Step %d goes on without a sample. %s", batch.plan.step, message)
             self._num_told_broken += len(messages)
             if self._num_told_broken >= _MOST_TOLD > self._num_told_broken - len(messages):
                 logger.warning("Further samples that are skipped are counted in the ledger (skipped), but not logged.")
@@ -148,7 +148,7 @@ class UpdateMixin(LossesMixin):
             self._skipping.check(self.mixing.names, self.mixing.skipped + skipped, self.mixing.seen, messages)
 
     def _explained(self, error: Exception | None) -> Exception | None:
-        """Says of a file that could not be written between updates what is safe."""
+        """Says of a file that could not be written between steps what is safe."""
         if not isinstance(error, UnwrittenError) or isinstance(error, NotSavedError):
             return error
         return not_saved("A file of the run", error, Path(str(self.args.output_dir)))
@@ -159,12 +159,12 @@ class UpdateMixin(LossesMixin):
             return error is None
         return bool(self._agreement.least(np.array([error is None], dtype=np.int64))[0])
 
-    def _contents(self, update: Update) -> UpdateContents:
+    def _contents(self, batch: StepBatch) -> StepCounts:
         num_streams = len(self.streams)
         items, tokens = np.zeros(num_streams), np.zeros(num_streams)
         self._micro_items = []
         num_first = num_rows = squared_items = 0
-        for micro in update.micro_batches:
+        for micro in batch.micro_batches:
             with self._naming_streams(micro):
                 per_row = self._items_per_row(micro)
             self._micro_items.append(0 if micro.is_padding else int(per_row.sum()))
@@ -174,8 +174,8 @@ class UpdateMixin(LossesMixin):
                 num_first += self._num_first_labels(micro, per_row)
                 num_rows += len(per_row)
                 squared_items += int(per_row.square().sum())
-        skipped = np.bincount([stream_id for stream_id, _ in update.broken], minlength=num_streams)
-        return UpdateContents(
+        skipped = np.bincount([stream_id for stream_id, _ in batch.broken], minlength=num_streams)
+        return StepCounts(
             items.astype(np.int64),
             tokens.astype(np.int64),
             num_first=num_first,
@@ -190,15 +190,15 @@ class UpdateMixin(LossesMixin):
             return 0
         return self._num_told(micro) - int(per_row.sum())
 
-    def _learn_conventions(self, update: Update, kinds: Sequence[int]) -> Update:
-        """Finds out how losses are normalised; loads the update anew, by stream, if its rows cannot be told apart."""
+    def _learn_conventions(self, batch: StepBatch, kinds: Sequence[int]) -> StepBatch:
+        """Finds out how losses are normalised; loads the step anew, by stream, if its rows cannot be told apart."""
         if self._tracker is None:
             model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
             self._tracker = self._new_tracker(model, not self.args.torch_compile, self._keeps_output)
             self._tracker.attach()
         items_were = [self._convention_of(kind).counts_rows for kind in kinds]
         for kind in kinds:
-            update, convention = self._learn_convention(update, kind)
+            batch, convention = self._learn_convention(batch, kind)
             if convention is not None:
                 self._conventions[kind] = convention
         self._present_loader.keeps_samples = self._needs_samples or any(
@@ -207,10 +207,10 @@ class UpdateMixin(LossesMixin):
         are_known = all(convention.rows_known for convention in self._conventions.values())
         if are_known or self._present_loader.by_stream or self._present_loader.in_turns:
             if items_were == [self._convention_of(kind).counts_rows for kind in kinds]:
-                return update
-            return self._load_and_confirm(lambda: update) or update  # its items are others now
+                return batch
+            return self._load_and_confirm(lambda: batch) or batch  # its items are others now
         self._part_streams()
-        return self._load_and_confirm(lambda: self._present_loader.load(update.plan)) or update
+        return self._load_and_confirm(lambda: self._present_loader.load(batch.plan)) or batch
 
     def _part_streams(self) -> None:
         """Makes micro-batches of one stream each, whose loss is that stream's: of all streams, or of some in turns."""
@@ -220,40 +220,40 @@ class UpdateMixin(LossesMixin):
         if num_streams > 1 and self.is_world_process_zero():
             logger.warning(
                 "The loss of this model cannot be told apart by row, so %s.",
-                f"an update measures those of {STREAMS_IN_TURN} of the {num_streams} streams, in turns: they have "
-                f"micro-batches of their own, up to {STREAMS_IN_TURN} forwards more an update, and the policy sees no "
+                f"a step measures those of {STREAMS_IN_TURN} of the {num_streams} streams, in turns: they have "
+                f"micro-batches of their own, up to {STREAMS_IN_TURN} forwards more a step, and the policy sees no "
                 "loss of the others"
                 if loader.in_turns
                 else "every micro-batch is made of one stream only",
             )
 
-    def _learn_convention(self, update: Update, kind: int) -> tuple[Update, LossConvention | None]:
+    def _learn_convention(self, batch: StepBatch, kind: int) -> tuple[StepBatch, LossConvention | None]:
         """Finds out how the losses of one kind are normalised, together with the other ranks."""
-        update, own = self._vote(update, kind, self._try_convention)
+        batch, own = self._vote(batch, kind, self._try_convention)
         votes, of_kind = self._agreement.add_up(own.to(self.args.device)).cpu(), None
         if needs_kind(votes):
-            update, own = self._vote(update, kind, self._try_kind)
+            batch, own = self._vote(batch, kind, self._try_kind)
             of_kind = self._agreement.add_up(own.to(self.args.device)).cpu()
             if counts_other_items(of_kind) and not (self._has_recounted_labels or self._losses_differ):
-                return self._learn_convention(self._recount_labels(update), kind)
+                return self._learn_convention(self._recount_labels(batch), kind)
         convention = decide(votes, self.args.world_size, of_kind)
         if convention is not None and convention.kind == "other" and self.is_world_process_zero():
             self._say_what_is_computed(kind, convention)
-        return update, convention
+        return batch, convention
 
-    def _recount_labels(self, update: Update) -> Update:
+    def _recount_labels(self, batch: StepBatch) -> StepBatch:
         """Counts the first label of each row from now on if it was none of the loss so far, or the other way round."""
         self._has_recounted_labels = True
         vars(self)["_shifts_labels"] = not self._shifts_labels
         assert self._tracker is not None, "the tracker is attached before a loss is tried"  # noqa: S101
         self._tracker.shift_labels(self._shifts_labels)
-        return self._load_and_confirm(lambda: update) or update
+        return self._load_and_confirm(lambda: batch) or batch
 
     def _say_what_is_computed(self, kind: int, convention: LossConvention) -> None:
         """Warns of a loss whose gradient on the whole batch cannot be had from micro-batches."""
         logger.warning(
             "%s is neither a sum nor a mean over tokens or rows: for some rows it is %.4g, for their halves %.4g and "
-            "%.4g. The gradient of an update is therefore the mean of its micro-batches' gradients, weighted by their "
+            "%.4g. The gradient of a step is therefore the mean of its micro-batches' gradients, weighted by their "
             "%s; the Trainer's with gradient accumulation is the same mean with equal weights. To have the gradient of "
             "the whole batch, let it be one micro-batch: per_device_train_batch_size as large as the batch, one rank.",
             self._name_of_loss(kind),
@@ -262,15 +262,15 @@ class UpdateMixin(LossesMixin):
         )
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """Runs all micro-batches of an update, with gradients synchronised once; see `Trainer.training_step`."""
-        if not isinstance(inputs, Update):
+        """Runs all micro-batches of a step, with gradients synchronised once; see `Trainer.training_step`."""
+        if not isinstance(inputs, StepBatch):
             if self._mixing is not None and self.is_in_train:
                 raise self._refused_step(f", but something else of the type {type(inputs).__name__}")
             return super().training_step(model, inputs, num_items_in_batch)
-        loss, sums = self._train_update(model, inputs, num_items_in_batch)
-        self._finished = FinishedUpdate(
+        loss, sums = self._train_step(model, inputs, num_items_in_batch)
+        self._finished = StepResult(
             inputs.plan,
-            self._contents_of_update,
+            self._step_counts,
             self._agreement.add_up(sums),
             learning_rate=float("nan") if self._learning_rate is None else self._learning_rate.value,
             learning_rate_factor=1.0 if self._learning_rate is None else self._learning_rate.factor,
@@ -280,8 +280,8 @@ class UpdateMixin(LossesMixin):
         )
         if self._nonfinite != "warn":
             self._handle_nonfinite(model, self._finished)
-        self.ledger.record_update(
-            step=inputs.plan.step + 1,
+        self.ledger.record_timings(
+            step=inputs.plan.step,
             total=inputs.plan.total,
             micro_batches=len(self._micro_items),
             load_seconds=self._train_started - self._load_started,
@@ -294,37 +294,37 @@ class UpdateMixin(LossesMixin):
     def _refused_step(self, found: str = "") -> TypeError:
         return TypeError(
             f"{type(self).__name__}.training_step did not give the batch that it was given on to "
-            f"super().training_step{found}. It is a whole update, of several micro-batches, whose streams are known, "
+            f"super().training_step{found}. It is a whole step, of several micro-batches, whose streams are known, "
             "and can be read like a dict and not changed. Give it on as it is. Inputs can be changed in the "
             "data_collator or in compute_loss, which get each micro-batch, and terms be added to the loss there."
         )
 
-    def _train_update(
-        self, model: nn.Module, update: Update, num_items: Any, is_synchronised: bool = True
+    def _train_step(
+        self, model: nn.Module, batch: StepBatch, num_items: Any, is_synchronised: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """Runs the micro-batches; gives the loss and, by stream, what `FinishedUpdate.loss_sums` adds up."""
+        """Runs the micro-batches; gives the loss and, by stream, what `StepResult.loss_sums` adds up."""
         device = self.args.device
         dtype = torch.float32 if device.type == "mps" else torch.float64
         sums = torch.zeros(len(self.streams) + 1, dtype=dtype, device=device)
         loss = torch.zeros((), device=device)
         gradient_state = self.accelerator.gradient_state
         always = gradient_state.plugin_kwargs.get("sync_each_batch", False)
-        self._begin_update(model, update)
-        order = self._order(update)
+        self._begin_step(model, batch)
+        order = self._order(batch)
         for number in order:
-            micro, last = update.micro_batches[number], order[-1]
+            micro, last = batch.micro_batches[number], order[-1]
             gradient_state._set_sync_gradients(number == last)
             with self._synchronised(model, is_synchronised and (always or number == last)):
                 own_items = self._micro_items[number]
-                loss = loss + self._train_micro_batch(model, micro, own_items, update.plan, num_items, sums)
+                loss = loss + self._train_micro_batch(model, micro, own_items, batch.plan, num_items, sums)
         return loss, sums
 
-    def _begin_update(self, model: nn.Module, update: Update) -> None:
+    def _begin_step(self, model: nn.Module, batch: StepBatch) -> None:
         """Is called before the micro-batches run, each time that they do."""
 
-    def _order(self, update: Update) -> list[int]:
+    def _order(self, batch: StepBatch) -> list[int]:
         """Says in which order the micro-batches run; the same on every rank."""
-        return list(range(len(update.micro_batches)))
+        return list(range(len(batch.micro_batches)))
 
     @contextlib.contextmanager
     def _synchronised(self, model: nn.Module, is_synchronised: bool) -> Iterator[None]:
@@ -372,12 +372,12 @@ class UpdateMixin(LossesMixin):
         sums[-1] += unweighted * (total / self._num_items) / world_size
         return unweighted
 
-    def _handle_nonfinite(self, model: nn.Module, update: FinishedUpdate) -> None:
-        names = [self.mixing.names[stream_id] for stream_id in update.bad_streams()]
+    def _handle_nonfinite(self, model: nn.Module, batch: StepResult) -> None:
+        names = [self.mixing.names[stream_id] for stream_id in batch.bad_streams()]
         if names and self._nonfinite == "raise":
-            raise NonFiniteLossError(f"Update {update.plan.step + 1}: the loss of {names} is not finite.")
+            raise NonFiniteLossError(f"Step {batch.plan.step}: the loss of {names} is not finite.")
         if names and self.accelerator.scaler is None:  # a gradient scaler leaves such a step out by itself
-            logger.warning("Update %d is skipped: the loss of %s is not finite.", update.plan.step + 1, names)
+            logger.warning("Step %d is skipped: the loss of %s is not finite.", batch.plan.step, names)
             model.zero_grad(set_to_none=True)
 
 

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import SaveStrategy
 
 from mixer.distributed.signals import StopSignals, ending, which
-from mixer.loading.step import Update, UpdateContents
+from mixer.loading.step import StepBatch, StepCounts
 from mixer.trainer.checkpointing.checkpoint import step_of
 from mixer.trainer.pacing import PacingMixin
 
@@ -21,15 +21,15 @@ _KNOWN = ("transformers", "trl", "mixer", "replay", "tasks")
 
 
 class StoppingMixin(PacingMixin):
-    """A Trainer whose ranks stop, save and evaluate together, and which a signal ends after the update in progress.
+    """A Trainer whose ranks stop, save and evaluate together, and which a signal ends after the step in progress.
 
     What signals a rank has had travels in the collective before each forward. What callbacks ask for is compared after
-    each update where there are some that may ask for it on one rank alone: the user's own.
+    each step where there are some that may ask for it on one rank alone: the user's own.
     """
 
     _handles_signals: bool = True
     _signals: StopSignals = StopSignals()
-    _came: signal.Signals | None = None  # what a rank had received when the present update was confirmed
+    _came: signal.Signals | None = None  # what a rank had received when the present step was confirmed
     _stopped_by: signal.Signals | None = None  # what ended the run before it was done
     _compares_control: bool = False
 
@@ -45,7 +45,7 @@ class StoppingMixin(PacingMixin):
             return super().train(*args, **kwargs)
         with self._signals:
             result = super().train(*args, **kwargs)
-        # One that came after the last update finds nothing left to stop, but ends what comes after the run.
+        # One that came after the last step finds nothing left to stop, but ends what comes after the run.
         number = self._stopped_by or which(self._agreement.greatest(np.array(self._signals.flags)))
         if number is not None:
             raise ending(self._how_it_ended(number), number)
@@ -54,11 +54,11 @@ class StoppingMixin(PacingMixin):
     def _how_it_ended(self, number: signal.Signals) -> str:
         step, checkpoint = self.state.global_step, self._last_checkpoint
         if self._stopped_by is None:
-            return f"{number.name} came when the run had ended by itself, after update {step}."
+            return f"{number.name} came when the run had ended by itself, after step {step}."
         if not self._holds_step(checkpoint):
-            return f"{number.name} ended the run after update {step}. Nothing was saved: save_strategy is 'no'."
+            return f"{number.name} ended the run after step {step}. Nothing was saved: save_strategy is 'no'."
         return (
-            f"{number.name} ended the run after update {step}; {checkpoint} holds it. It goes on with --resume auto, "
+            f"{number.name} ended the run after step {step}; {checkpoint} holds it. It goes on with --resume auto, "
             "or train(resume_from_checkpoint=True)."
         )
 
@@ -68,18 +68,18 @@ class StoppingMixin(PacingMixin):
             self._compares_control = bool(self._agreement.most(int(not are_known)))
         return super()._inner_training_loop(*args, **kwargs)
 
-    def _contents(self, update: Update) -> UpdateContents:
-        return replace(super()._contents(update), signals=self._signals.flags)
+    def _contents(self, batch: StepBatch) -> StepCounts:
+        return replace(super()._contents(batch), signals=self._signals.flags)
 
-    def _load_and_confirm(self, load: Callable[[], Update | None]) -> Update | None:
-        update = super()._load_and_confirm(load)
-        self._came = which(self._contents_of_update.signals)
-        return update
+    def _load_and_confirm(self, load: Callable[[], StepBatch | None]) -> StepBatch | None:
+        batch = super()._load_and_confirm(load)
+        self._came = which(self._step_counts.signals)
+        return batch
 
     def _maybe_log_save_evaluate(
         self, tr_loss: Any, grad_norm: Any, model: Any, trial: Any, *args: Any, **kwargs: Any
     ) -> None:
-        # The loop comes here after every update, and once more at an epoch's end: where a signal has ended the run,
+        # The loop comes here after every step, and once more at an epoch's end: where a signal has ended the run,
         # that is left to the run that goes on.
         if self._stopped_by is not None:
             return

@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from mixer.loading.collation import OwnForm
 from mixer.loading.likeness import come_together
-from mixer.loading.step import Update, UpdateContents
+from mixer.loading.step import StepBatch, StepCounts
 from mixer.mixture.stream import Stream
 from mixer.models.inputs import TASK, check_columns, heads_of
 from mixer.models.labels import check_label_column, check_labels, find_lack_of_labels, needs_labels, num_classes_of
@@ -167,11 +167,11 @@ class FormsMixin(LoadingMixin):
         own = [column for stream in self.streams for column in stream.label_names or ()]
         known += [column for column in own if column not in known]
 
-    def _contents(self, update: Update) -> UpdateContents:
-        for micro in update.micro_batches if any(self._num_classes) else ():
+    def _contents(self, batch: StepBatch) -> StepCounts:
+        for micro in batch.micro_batches if any(self._num_classes) else ():
             if isinstance(micro.inputs, Mapping):
                 self._check_classes(micro.inputs.get("labels"), micro.stream_ids)
-        return super()._contents(update)
+        return super()._contents(batch)
 
     def _check_classes(self, labels: Any, stream_ids: Int64Array) -> None:
         for stream_id in np.unique(stream_ids).tolist():
@@ -183,7 +183,7 @@ class FormsMixin(LoadingMixin):
 
 
 def _check_unused_heads(trainer: Trainer, tasks: tuple[str | None, ...]) -> None:
-    """Refuses ranks that would wait for the gradients of heads which an update does not use."""
+    """Refuses ranks that would wait for the gradients of heads which a step does not use."""
     args, model = trainer.args, trainer.model
     if args.world_size == 1 or len(set(tasks)) < 2:
         return

@@ -59,7 +59,7 @@ from mixer.trainer.one_pass import check_budget
 from mixer.trainer.other_ranks import made_among_others
 from mixer.trainer.preparing import PreparingMixin
 from mixer.trainer.search import SearchingMixin
-from mixer.trainer.step import NonFinite, UpdateMixin
+from mixer.trainer.step import NonFinite, StepMixin
 from mixer.trainer.training_checks import check_arguments
 from mixer.trainer.trl_steps import TRLStepsMixin
 from mixer.utils.shortened import shortened
@@ -85,14 +85,14 @@ class MixingMixin(
 
     Args:
         model: As for the Trainer.
-        args: As for the Trainer. `gradient_accumulation_steps` multiplies the default batch size; an update is
+        args: As for the Trainer. `gradient_accumulation_steps` multiplies the default batch size; a step is
             always one optimizer step.
         data_collator: As for the Trainer.
         train_dataset: A mapping of names to data sets (or a `DatasetDict`), a list of `Stream`, or one data set.
         *positional: Further arguments of the Trainer class.
         mixing: What decides the weights: a policy, its name, weights by name or in order, or `f(step, weights) ->
             weights`. `None` takes the streams' own weights, and without any mixes in proportion to size.
-        batch_size: What decides the samples of an update over all ranks: a number, a schedule, its name, or `f(step,
+        batch_size: What decides the samples of a step over all ranks: a number, a schedule, its name, or `f(step,
             batch_size) -> batch_size`. `None` takes `per_device_train_batch_size` × `gradient_accumulation_steps` ×
             ranks. Micro-batches hold at most `per_device_train_batch_size` samples, however large it is.
         budget: How much to train in all, in epochs, samples, tokens or steps, in place of `num_train_epochs`;
@@ -102,11 +102,11 @@ class MixingMixin(
         drawing: `"exact"` gives every stream its share to the sample, `"multinomial"` draws the counts at random.
         max_tokens_per_micro_batch: Most tokens of a micro-batch, padding included, in place of
             `per_device_train_batch_size` samples. Best together with `train_sampling_strategy="group_by_length"`, which
-            puts an update's samples of similar length into the same micro-batch.
+            puts a step's samples of similar length into the same micro-batch.
         probe: How the streams' gradients are measured, for a policy or schedule that needs them, or for the ledger.
         reference_model: A trained model, for a policy that goes by how much more the trained one loses on its samples
             (`"excess_loss"`). It is run in evaluation mode on every micro-batch and never changed.
-        methods: What takes part in updates beside the samples' own loss: terms that are added to it, say, or a rule for
+        methods: What takes part in steps beside the samples' own loss: terms that are added to it, say, or a rule for
             the gradient; see `mixer.trainer.method.Method`. Replay buffers among the streams need not be given.
         conflict: What becomes of streams' gradients that are at odds: `None` adds them up as they are; `"pcgrad"`,
             `"cagrad"`, `"mgda"`, `"nash-mtl"` or `"upgrad"`, or an aggregator of the package torchjd, weighs them; see
@@ -115,12 +115,12 @@ class MixingMixin(
             the optimizer step, or `"raise"`.
         on_sample_error: What to do when a sample cannot be loaded (its data set, or a stream's `preprocess`, raises or
             gives `None`): `"raise"` ends the run on all ranks, with stream, index and rank; `"skip"` leaves the sample
-            out of its update, logs and counts it. A `Stream` can say otherwise.
+            out of its step, logs and counts it. A `Stream` can say otherwise.
         max_skipped_share: Once more than this share of a stream's samples are skipped, and at least ten of them, the
             run ends all the same.
         allow_inexact: Whether to resume although the continuation is not the one that the uninterrupted run would have
             had: with a stream more or less, another policy or `conflict`, data that changed. Else it is refused.
-        handle_signals: Whether `train` saves a checkpoint and ends after the update in progress at a SIGTERM, SIGINT
+        handle_signals: Whether `train` saves a checkpoint and ends after the step in progress at a SIGTERM, SIGINT
             or SIGUSR1 that nobody else handles, on all ranks, wherever it came. The handlers are there only while it
             runs, in the main thread.
         compute_metrics: As for the Trainer; or one function for each evaluation set, by its name.
@@ -172,10 +172,10 @@ class MixingMixin(
         if nonfinite not in ("warn", "skip", "raise"):
             raise ValueError(f"nonfinite must be 'warn', 'skip' or 'raise', got {nonfinite!r}.")
         check_max_tokens(max_tokens_per_micro_batch)
-        check_mixable(type(self), UpdateMixin)
+        check_mixable(type(self), StepMixin)
         check_compute_loss(type(self))
         check_create_optimizer(type(self))
-        knows_names = check_order(type(self), UpdateMixin, args, positional)
+        knows_names = check_order(type(self), StepMixin, args, positional)
         self.streams: list[Stream] = [] if train_dataset is None else as_streams(train_dataset)
         length = epoch_size
         if length is None and budget is not None and not any(stream.num_samples for stream in self.streams):
@@ -227,7 +227,7 @@ class MixingMixin(
                 0,
                 MixingCallback(
                     self._take_up_progress,
-                    self._close_update,
+                    self._close_step,
                     self._show_place,
                     lambda: self.mixing,
                     self._take_stop_back,
@@ -371,8 +371,8 @@ class MixingMixin(
         with self._arguments_held(**({"eval_on_start": False} if self._progress else {})):  # it was, when it started
             result = super()._inner_training_loop(*args, **kwargs)
         self._raise_method_error()
-        if self._policy_error is not None:  # what it would have decided rules no update any more
-            logger.warning("The policy failed after the last update: %r", self._policy_error)
+        if self._policy_error is not None:  # what it would have decided rules no step any more
+            logger.warning("The policy failed after the last step: %r", self._policy_error)
         self._recorder.settle()
         if self._stopped_by is None:  # else the run that goes on would have rows that none of its own logs gave
             self.note_memories()
@@ -402,31 +402,31 @@ class MixingMixin(
         self._recorder.settle()
         self.ledger.flush()
 
-    def _close_update(self) -> None:
-        update = self._finished
-        if update is None:
+    def _close_step(self) -> None:
+        batch = self._finished
+        if batch is None:
             raise self._refused_step()
         self._finished = None
         self._close_methods()
         losses = np.full(len(self.streams), np.nan)
         if "loss" in self._policy.needs:
-            losses = np.where(np.isfinite(update.losses), update.losses, np.nan)
-        observed = self._observed_by_policy(update)  # ranks talk to each other in it: no error is put off
+            losses = np.where(np.isfinite(batch.losses), batch.losses, np.nan)
+        observed = self._observed_by_policy(batch)  # ranks talk to each other in it: no error is put off
         compared = compared_in(observed)
         try:
             self.mixing.observe(
-                update.plan,
+                batch.plan,
                 losses,
-                update.contents.tokens,
-                gradients=update.gradients,
-                skipped=update.contents.skipped,
-                **self._observed_by_schedule(update),
+                batch.contents.tokens,
+                gradients=batch.gradients,
+                skipped=batch.contents.skipped,
+                **self._observed_by_schedule(batch),
                 **observed,
             )
         except Exception as error:
-            # Raised on all ranks when they confirm the next update: raised here, it would leave the others waiting.
+            # Raised on all ranks when they confirm the next step: raised here, it would leave the others waiting.
             self._policy_error = error
-        self._recorder.record(update, compared, self._gradient_norm, observed.get("update_norm", math.nan))
+        self._recorder.record(batch, compared, self._gradient_norm, observed.get("update_norm", math.nan))
         if self._learning_rate is not None:
             self._learning_rate.moved()
             self._set_learning_rate()

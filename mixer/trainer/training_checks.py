@@ -36,7 +36,7 @@ class _Run:
 
     @property
     def begins_in_parts(self) -> bool:
-        """Whether the first update may have several micro-batches."""
+        """Whether the first step may have several micro-batches."""
         total, _ = resolve_batch_size(self.args, self.schedule.initial)
         return self.max_tokens is not None or total > self.args.train_batch_size * self.args.world_size
 
@@ -77,11 +77,11 @@ def _weighs_by_rank(run: _Run) -> bool:
 
 
 def _steps_in_backwards(run: _Run) -> bool:
-    """Whether the optimizer steps inside each backward, and an update may have several of them."""
+    """Whether the optimizer steps inside each backward, and a step may have several of them."""
     return steps_in_backward(run.args) and (run.begins_in_parts or not run.schedule.is_constant)
 
 
-def _saves_in_updates(run: _Run) -> bool:
+def _saves_in_steps(run: _Run) -> bool:
     return bool(run.args.enable_jit_checkpoint)
 
 
@@ -127,7 +127,7 @@ _APPLIES: dict[str, Callable[[_Run], bool]] = {
     "save_on_each_node": _saves_parts_on_each_node,
     "accelerator_config": _shares_one_loader,
     "parallelism_config": _shares_batches,
-    "enable_jit_checkpoint": _saves_in_updates,
+    "enable_jit_checkpoint": _saves_in_steps,
     "ignore_data_skip": _begins_rows_anew,
     "dataloader_in_order": _takes_what_is_ready,
     "optim": _steps_in_backwards,

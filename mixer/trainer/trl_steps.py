@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers.trainer_utils import unwrap_peft_model
 
 from mixer.gradients.probe.plain_head import is_fused
-from mixer.loading.step import MicroBatch, Update
+from mixer.loading.step import MicroBatch, StepBatch
 from mixer.mixture.plan import Plan
 from mixer.models.metrics_aside import metrics_aside
 from mixer.models.rank_metrics import gathering, rows_of_ranks
@@ -16,7 +16,7 @@ from mixer.trainer.observers.comparing import ComparingMixin
 
 
 class TRLStepsMixin(ComparingMixin):
-    """A Trainer whose updates leave TRL's own figures as they would be without micro-batches and padding."""
+    """A Trainer whose steps leave TRL's own figures as they would be without micro-batches and padding."""
 
     _total_train_tokens: int
 
@@ -45,7 +45,7 @@ class TRLStepsMixin(ComparingMixin):
             yield
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
-        """Has an auxiliary loss averaged over an update's micro-batches; see `Trainer.compute_loss_context_manager`."""
+        """Has an auxiliary loss averaged over a step's micro-batches; see `Trainer.compute_loss_context_manager`."""
         stack = super().compute_loss_context_manager()
         if self._mixing is not None and getattr(self, "aux_loss_enabled", False):
             # SFTTrainer divides it by this number, which for the Trainer is what the whole loss is divided by.
@@ -62,13 +62,13 @@ class TRLStepsMixin(ComparingMixin):
         with gathering(self, rows_of_ranks(self.accelerator, not micro.is_padding)):
             return super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
 
-    def _train_update(
-        self, model: nn.Module, update: Update, num_items: Any, is_synchronised: bool = True
+    def _train_step(
+        self, model: nn.Module, batch: StepBatch, num_items: Any, is_synchronised: bool = True
     ) -> tuple[Tensor, Tensor]:
         before = getattr(self, "_total_train_tokens", 0)
-        result = super()._train_update(model, update, num_items, is_synchronised)
-        if self._has_metrics:  # without those of ranks that had no samples, or of an update that was repeated
-            self._total_train_tokens = before + int(self._contents_of_update.tokens.sum())
+        result = super()._train_step(model, batch, num_items, is_synchronised)
+        if self._has_metrics:  # without those of ranks that had no samples, or of a step that was repeated
+            self._total_train_tokens = before + int(self._step_counts.tokens.sum())
             vars(self)["_metrics"]["train"]["num_tokens"] = [self._total_train_tokens]
         return result
 

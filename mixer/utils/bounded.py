@@ -19,7 +19,7 @@ MOST_LEVELS = 100
 MOST_FLOAT = sys.float_info.max
 # Of samples and steps: sums of some of them stay whole numbers of 64 bits.
 MOST_COUNT = 2**56
-MOST_SAMPLES_OF_AN_UPDATE = 2**31 - 1
+MAX_SAMPLES_PER_STEP = 2**31 - 1
 
 # What code raises that is given other data than it wrote.
 DAMAGE = (

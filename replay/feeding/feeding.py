@@ -1,4 +1,4 @@
-"""How a buffer is filled as a run goes on: after each update with the samples that were trained on."""
+"""How a buffer is filled as a run goes on: after each step with the samples that were trained on."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from mixer.distributed.output_folder import check_shared
-from mixer.loading.step import Update
+from mixer.loading.step import StepBatch
 from mixer.trainer.method import Method, Run, Trained
 from mixer.utils.arrays import FloatArray, Int64Array
 from replay.feeding.gradient_scores import GradientScores
@@ -147,12 +147,12 @@ class BufferFeeding(Method):
         if self.scorer is not None:
             self.scorer.prepare(model)
 
-    def retrieve(self, update: Update) -> bool:
+    def retrieve(self, batch: StepBatch) -> bool:
         """Replaces the draw, where retrieval looks at the model; see `Method.retrieve`."""
         retrieval = self._buffer.retrieval
         if not isinstance(retrieval, MIR):
             return False
-        return retrieval.redraw(self._run, update, self._memory_id, len(self._buffer))
+        return retrieval.redraw(self._run, batch, self._memory_id, len(self._buffer))
 
     def find_sources(self) -> None:
         """Tells the buffer the data sets that it refers to, and notes their ids, which a saved buffer brings along."""
@@ -220,13 +220,13 @@ class BufferFeeding(Method):
         """Whether the ranks have to tell each other something of the samples."""
         return bool(self._asked) or self.scorer is not None
 
-    # ---- An update ----
+    # ---- A step ----
 
-    def begin_update(self, model: nn.Module, update: Update) -> None:
-        """Forgets what was noted of an update that is repeated; see `Method.begin_update`."""
-        self._offered = Offered(update.plan, self._fed if self._buffer.is_online else [])
+    def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
+        """Forgets what was noted of a step that is repeated; see `Method.begin_step`."""
+        self._offered = Offered(batch.plan, self._fed if self._buffer.is_online else [])
         self._facts = Facts(self._asked, self._offered.count)
-        self._replayed = Offered(update.plan, [self._memory_id] if self._follows_losses else [])
+        self._replayed = Offered(batch.plan, [self._memory_id] if self._follows_losses else [])
         self._replayed_facts = Facts(("loss",), self._replayed.count)
         self.kept.begin(self._offered)
         self._no_classes = "another rank found none"
@@ -264,8 +264,8 @@ class BufferFeeding(Method):
             )
         return rows / trained.items.to(rows.device).clamp(min=1)
 
-    def close(self, update: Update) -> None:
-        """Offers the update's samples; see `Method.close`."""
+    def close(self, batch: StepBatch) -> None:
+        """Offers the step's samples; see `Method.close`."""
         buffer, offered = self._buffer, self._offered
         self._refresh_losses()
         if not offered.count:
@@ -274,7 +274,7 @@ class BufferFeeding(Method):
         labels = self._noted_labels(known) if "label" in self._asked else None
         if self._labels_are_in_columns:
             labels = self._read_labels()
-        scores = None if self.scorer is None else self.scorer(update, offered)
+        scores = None if self.scorer is None else self.scorer(batch, offered)
         offers = Offers(
             offered.count,
             buffer.num_offered,
@@ -283,7 +283,7 @@ class BufferFeeding(Method):
             known.get("loss"),
             scores,
         )
-        buffer.offer(offers, self._addresses, partial(self.kept.make, update) if self.kept.are_any else None)
+        buffer.offer(offers, self._addresses, partial(self.kept.make, batch) if self.kept.are_any else None)
         buffer.num_gathered_bytes += self.kept.num_gathered_bytes
         self.kept.num_gathered_bytes = 0
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 
 from mixer.distributed.agreement import Agreement
-from mixer.loading.step import Update
+from mixer.loading.step import StepBatch
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
@@ -53,8 +53,8 @@ def follow(buffer: Fed, name: str, streams: Sequence[Stream], planner: Callable[
         )
 
     def take_in(plan: Plan) -> None:
-        update = Update(plan, ())
-        feeding.begin_update(torch.nn.Identity(), update)
-        feeding.close(update)
+        batch = StepBatch(plan, ())
+        feeding.begin_step(torch.nn.Identity(), batch)
+        feeding.close(batch)
 
     return take_in

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from mixer.gradients.probe import GradientProbe
-from mixer.loading.step import Update
+from mixer.loading.step import StepBatch
 from mixer.mixture.drawers import StreamShare
 from mixer.mixture.permutation import Order
 from mixer.trainer.method import Run
@@ -34,11 +34,11 @@ class Compared(Protocol):
 
 
 class GradientScores:
-    """Scores the samples of an update for gradient-based sample selection.
+    """Scores the samples of a step for gradient-based sample selection.
 
     Aljundi et al. 2019, arXiv:1903.08671, algorithm 2: a sample's score is the largest cosine of its gradient with
     those of some entries, drawn evenly. They are taken after the optimizer step, with the model as in evaluation. An
-    update costs one more reading, forward and backward of its samples and, on every rank and for each 32 of these, of
+    step costs one more reading, forward and backward of its samples and, on every rank and for each 32 of these, of
     the entries that they are compared with. Layers that `GradientProbe` does not know are left out.
 
     Args:
@@ -46,7 +46,7 @@ class GradientScores:
         buffer: The buffer.
         stream_id: Its stream.
         num_compared: How many entries a sample is compared with.
-        rows_of: Gives this rank's rows of iterable streams in an update, by the numbers of what is offered.
+        rows_of: Gives this rank's rows of iterable streams in a step, by the numbers of what is offered.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class GradientScores:
         buffer: Compared,
         stream_id: int,
         num_compared: int,
-        rows_of: Callable[[Update], Iterator[tuple[int, Any]]],
+        rows_of: Callable[[StepBatch], Iterator[tuple[int, Any]]],
     ):
         self._run, self._buffer, self._stream_id = run, buffer, stream_id
         self._num_compared, self._rows_of = num_compared, rows_of
@@ -73,11 +73,11 @@ class GradientScores:
         num_streams = _MOST_ROWS + self._num_compared
         self._probe = GradientProbe(self._run.runs.model, num_streams, "exact", variance=False, world_size=1)
 
-    def __call__(self, update: Update, offered: Offered) -> FloatArray:
-        """Scores what an update offers; all ranks have to call it.
+    def __call__(self, batch: StepBatch, offered: Offered) -> FloatArray:
+        """Scores what a step offers; all ranks have to call it.
 
         Args:
-            update: This rank's part of the update.
+            batch: This rank's part of the step.
             offered: The samples.
 
         Returns:
@@ -89,17 +89,17 @@ class GradientScores:
         slots, agreement = self._compared_slots(), self._run.agreement
         if not len(slots):
             return np.full(offered.count, np.nan)
-        facts = agreement.together(partial(self._own_scores, update, offered, slots))
+        facts = agreement.together(partial(self._own_scores, batch, offered, slots))
         return facts.gathered(agreement)["score"]
 
-    def _own_scores(self, update: Update, offered: Offered, slots: Int64Array) -> Facts:
+    def _own_scores(self, batch: StepBatch, offered: Offered, slots: Int64Array) -> Facts:
         addresses, runs = self._buffer.addresses(slots), self._run.runs
         entries = list(runs.read(StreamShare(self._stream_id, slots, addresses)))
-        own, facts = self._own_samples(update, offered), Facts(("score",), offered.count)
+        own, facts = self._own_samples(batch, offered), Facts(("score",), offered.count)
         numbers = np.array(sorted(own), dtype=np.int64)
         for first in range(0, len(numbers), _MOST_ROWS):
             part = numbers[first : first + _MOST_ROWS]
-            cosines = self._cosines(update, [own[number] for number in part.tolist()], entries)
+            cosines = self._cosines(batch, [own[number] for number in part.tolist()], entries)
             facts.note("score", part, torch.from_numpy(cosines.max(axis=1)))
         return facts
 
@@ -111,10 +111,10 @@ class GradientScores:
         # Readers seed random transforms by ascending positions; the order of entries means nothing.
         return np.sort(Order(size, int(words.view(np.int64)[0])).indices(0, min(self._num_compared, size)))
 
-    def _own_samples(self, update: Update, offered: Offered) -> dict[int, Any]:
+    def _own_samples(self, batch: StepBatch, offered: Offered) -> dict[int, Any]:
         """Gives this rank's samples, read as they were to be trained on, by number."""
-        own = dict(self._rows_of(update))
-        parts = [offered.of_micro_batch(micro) for micro in update.micro_batches]
+        own = dict(self._rows_of(batch))
+        parts = [offered.of_micro_batch(micro) for micro in batch.micro_batches]
         numbers = np.sort(np.concatenate([part[part >= 0] for part in parts]))
         drawers = self._run.planner().drawers
         for stream_id, are_own, positions in offered.by_stream(numbers):
@@ -123,11 +123,11 @@ class GradientScores:
                 own |= dict(zip(numbers[are_own].tolist(), self._run.runs.read(share), strict=True))
         return own
 
-    def _cosines(self, update: Update, samples: list[Any], entries: list[Any]) -> FloatArray:
+    def _cosines(self, batch: StepBatch, samples: list[Any], entries: list[Any]) -> FloatArray:
         """Gives `[num_samples, num_entries]`: cosines of their gradients."""
         runs, probe = self._run.runs, self._probe
-        assert probe is not None, "the model is ready before an update is trained"  # noqa: S101
-        micro = runs.collate([*samples, *entries], update.plan)
+        assert probe is not None, "the model is ready before a step is trained"  # noqa: S101
+        micro = runs.collate([*samples, *entries], batch.plan)
         items = runs.items(micro)
         if len(items) != len(samples) + len(entries):
             raise ValueError(

@@ -94,8 +94,8 @@ class BufferDrawer:
         start, slots, _ = self._last
         if not np.array_equal(self._buffer.numbers(slots), self._numbers):
             raise ValueError(
-                "The buffer was changed (forget, remember or load) while an update that draws from it was trained. Do "
-                "so between updates: in a callback's on_step_end, or before train."
+                "The buffer was changed (forget, remember or load) while a step that draws from it was trained. Do "
+                "so between steps: in a callback's on_step_end, or before train."
             )
         return slots[positions - start]
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mixer.loading.batching import ids_of, positions_of
-from mixer.loading.step import Update
+from mixer.loading.step import StepBatch
 from mixer.mixture.drawers import StreamShare
 from mixer.trainer.method import Run, Trained
 from mixer.utils.arrays import Int64Array
@@ -57,7 +57,7 @@ class KeptRows:
         self._extractors[payload] = extract
 
     def begin(self, offered: Offered) -> None:
-        """Begins an update, and forgets what was noted of the last one.
+        """Begins a step, and forgets what was noted of the last one.
 
         Args:
             offered: Its samples that will be offered.
@@ -79,11 +79,11 @@ class KeptRows:
                 if number >= 0:
                     self._payloads.setdefault(number, {})[name] = value.detach()
 
-    def make(self, update: Update, numbers: Int64Array) -> list[Row]:
+    def make(self, batch: StepBatch, numbers: Int64Array) -> list[Row]:
         """Makes the rows of samples that are taken in; all ranks have to call it.
 
         Args:
-            update: The update that was trained.
+            batch: The step that was trained.
             numbers: int64 `[count]`: numbers of the samples, ascending.
 
         Returns:
@@ -91,7 +91,7 @@ class KeptRows:
         """
         chosen = set(numbers.tolist())
         own = {number: Row(None, _as_arrays(values)) for number, values in self._payloads.items() if number in chosen}
-        for number, sample in self.rows_of_iterables(update):
+        for number, sample in self.rows_of_iterables(batch):
             if number in chosen:
                 own[number] = Row(sample, own[number].payload if number in own else {})
         gathered = own
@@ -105,19 +105,19 @@ class KeptRows:
             rows.append(Row(samples[number], row.payload) if number in samples else row)
         return rows
 
-    def rows_of_iterables(self, update: Update) -> Iterator[tuple[int, Any]]:
+    def rows_of_iterables(self, batch: StepBatch) -> Iterator[tuple[int, Any]]:
         """Gives this rank's rows of iterable streams, where their contents are kept.
 
         Args:
-            update: The update that was trained.
+            batch: The step that was trained.
 
         Yields:
             The number of a sample, and the sample.
         """
         if not self.has_iterables:
             return
-        assert update.samples is not None, "updates keep their samples where needs_samples is set"  # noqa: S101
-        share, loaded = update.samples
+        assert batch.samples is not None, "steps keep their samples where needs_samples is set"  # noqa: S101
+        share, loaded = batch.samples
         numbers = self._offered.numbers(ids_of(share), positions_of(share))
         samples = loaded.samples(slice(None))
         for number, stream_id, sample in zip(numbers.tolist(), ids_of(share).tolist(), samples, strict=True):

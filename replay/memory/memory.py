@@ -194,7 +194,7 @@ class Memory:
         """Removes entries for good, with all that is kept of them, on disk too.
 
         They do not come back, either, if their stream offers them again, but for rows of iterable streams, which nobody
-        knows again. On several ranks all have to make the same call, between updates. Checkpoints that were written
+        knows again. On several ranks all have to make the same call, between steps. Checkpoints that were written
         before still hold what was kept: delete those as well.
 
         Args:

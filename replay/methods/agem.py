@@ -1,4 +1,4 @@
-"""Averaged gradient episodic memory: an update must not raise the loss of memory, as far as its gradient tells."""
+"""Averaged gradient episodic memory: a step must not raise the loss of memory, as far as its gradient tells."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from accelerate.state import GradientState
 from torch import Tensor, nn
 
 from mixer.distributed.gradients import add_up, obstacle
-from mixer.loading.step import Update
+from mixer.loading.step import StepBatch
 from mixer.mixture.plan import Plan
 from mixer.trainer.method import Method, Run, Trained
 from mixer.utils.arrays import FloatArray, Int64Array
@@ -21,11 +21,11 @@ class AGEM(Method):
 
     Chaudhry et al. 2019, "Efficient Lifelong Learning with A-GEM", arXiv:1812.00420, equation 11: with g the mean
     gradient of the new samples and r that of the samples drawn from memory, `g ← g - <g, r>/||r||² r` where
-    `<g, r> < 0`. The paper draws 256 samples an update.
+    `<g, r> < 0`. The paper draws 256 samples a step.
 
     It needs the memory of one more gradient, and on several ranks averages that one too. Products are of the whole
     gradient before clipping; those that are not finite are left to the gradient scaler. Micro-batches are of one stream
-    each, those of memory come first. Log entries have the share of updates that were projected.
+    each, those of memory come first. Log entries have the share of steps that were projected.
 
     Args:
         memory: Name of the buffer's stream.
@@ -59,7 +59,7 @@ class AGEM(Method):
         if run.world_size > 1 and run.runs.is_cut_by_tokens:
             raise ValueError(
                 f"{self.name}: with max_tokens_per_micro_batch some rank may have samples of memory alone in an "
-                "update. Use per_device_train_batch_size instead."
+                "step. Use per_device_train_batch_size instead."
             )
 
     def prepare(self, model: nn.Module) -> None:
@@ -77,7 +77,7 @@ class AGEM(Method):
             )
 
     def log_state(self) -> dict[str, Any]:
-        """Gives which updates since the last log entry were projected; see `Method.log_state`."""
+        """Gives which steps since the last log entry were projected; see `Method.log_state`."""
         return {"projected": [bool(one) for one in self._were_projected]}
 
     def load_log_state(self, state: Mapping[str, Any]) -> None:
@@ -92,8 +92,8 @@ class AGEM(Method):
         """Has memory go first; see `Method.goes_first`."""
         return stream_id == self._memory_id
 
-    def begin_update(self, model: nn.Module, update: Update) -> None:
-        """Forgets what was noted of an update that is repeated; see `Method.begin_update`."""
+    def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
+        """Forgets what was noted of a step that is repeated; see `Method.begin_step`."""
         self._reference = None
 
     def end_micro_batch(self, model: nn.Module, trained: Trained, is_last_first: bool) -> None:
@@ -128,7 +128,7 @@ class AGEM(Method):
         return pairs
 
     def log_entries(self) -> dict[str, float]:
-        """Gives the share of updates since the last log entry that were projected; see `Method.log_entries`."""
+        """Gives the share of steps since the last log entry that were projected; see `Method.log_entries`."""
         if not self._were_projected:
             return {}
         share = float(torch.stack(self._were_projected).double().mean())

@@ -57,12 +57,12 @@ def refuse_second_draws(run: Run, asked_by: str, way_out: str, named: str | None
 
 
 def factors_of_means(items: Int64Array, weights: Mapping[int, float]) -> FloatArray:
-    """Makes the mean over all items of an update a sum of means: of some streams each by itself, of the rest together.
+    """Makes the mean over all items of a step a sum of means: of some streams each by itself, of the rest together.
 
     The rest are new samples and those of other buffers, which are replayed as samples of the batch.
 
     Args:
-        items: int64 `[num_streams]`: items of the update.
+        items: int64 `[num_streams]`: items of the step.
         weights: What the mean of each stream of its own is multiplied by, by id.
 
     Returns:

@@ -63,7 +63,7 @@ class ReplayPolicy(Policy):
 
     @abstractmethod
     def start_replay(self, mixture: Mixture) -> Replay:
-        """Forgets any earlier run and decides for the first update.
+        """Forgets any earlier run and decides for the first step.
 
         Args:
             mixture: All streams of the run; at least one is a memory.
@@ -74,10 +74,10 @@ class ReplayPolicy(Policy):
 
     @abstractmethod
     def update_replay(self, observation: Observation) -> Replay:
-        """Decides how much is replayed in the next update.
+        """Decides how much is replayed in the next step.
 
         Args:
-            observation: What the last update showed of all streams.
+            observation: What the last step showed of all streams.
 
         Returns:
             How much is replayed.

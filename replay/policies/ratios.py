@@ -17,7 +17,7 @@ class Ratio(ABC):
 
     @abstractmethod
     def start(self, mixture: Mixture) -> float:
-        """Gives `ρ` for the first update.
+        """Gives `ρ` for the first step.
 
         Args:
             mixture: All streams.
@@ -28,10 +28,10 @@ class Ratio(ABC):
 
     @abstractmethod
     def update(self, observation: Observation) -> float:
-        """Gives `ρ` for the next update.
+        """Gives `ρ` for the next step.
 
         Args:
-            observation: What the last update showed of all streams.
+            observation: What the last step showed of all streams.
 
         Returns:
             `ρ` in [0, 1).
@@ -101,7 +101,7 @@ class OfSeen(Ratio):
     """What is old among all that was seen: `ρ = 1 - Σ_{k in C} N_k / Σ_{k in S} N_k`.
 
     S are the streams (but for memories) that have given a sample so far, C those of them that were there in the last
-    update. By `"tasks"`, `N_k = 1`: the T-th task in turn gets `1/T` and memory `1 - 1/T`. By `"samples"`, `N_k` is the
+    step. By `"tasks"`, `N_k = 1`: the T-th task in turn gets `1/T` and memory `1 - 1/T`. By `"samples"`, `N_k` is the
     size of the data set: each old sample has the same part in the mix as each new one. Both are 0 during the first
     task, and where no stream is there any more they go on as if the smallest were.
 

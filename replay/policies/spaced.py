@@ -18,23 +18,23 @@ class Spaced(ReplayPolicy):
     """Replays in bursts, at intervals that grow after each one and begin anew with each task: spaced repetition.
 
     Time is the model's own, `τ = Σ_t ||θ_{t+1} - θ_t||`, as what is forgotten goes by how far the parameters move, not
-    by steps. A burst of `burst_steps` updates with a part `ρ` of memory is due when `τ` since the last burst reaches
+    by steps. A burst of `burst_steps` steps with a part `ρ` of memory is due when `τ` since the last burst reaches
     the interval `I_i = growth^i · I_0`; i is 0 after a task's first samples. `I_0` is the model time of the first
-    `first_interval_steps` updates of the run: as many steps, at the speed that the run began with.
+    `first_interval_steps` steps of the run: as many steps, at the speed that the run began with.
 
     The clock of update norms and replay along a forgetting curve are of Feng et al. 2026, "FOREVER",
     arXiv:2601.03938; replay at intervals that follow how memory lasts is also of Lu et al. 2026, "MSSR",
     arXiv:2603.09892. Ours are the geometric intervals, the unit of `I_0`, and bursts of a given length, whose own
-    updates do not count.
+    steps do not count.
 
-    The first updates set the unit, so `first_interval_steps` should reach beyond a warm-up of the learning rate. A
+    The first steps set the unit, so `first_interval_steps` should reach beyond a warm-up of the learning rate. A
     burst that finds all memories empty passes unused.
 
     Args:
         ratio: `ρ` during a burst, above 0 and below 1; there is no replay between bursts.
-        first_interval_steps: Updates before the first burst, which say what `I_0` is.
+        first_interval_steps: Steps before the first burst, which say what `I_0` is.
         growth: Factor on the interval at each burst, at least 1; 1 keeps it.
-        burst_steps: Updates of a burst.
+        burst_steps: Steps of a burst.
         policy: What mixes the other streams; see `ReplayPolicy`.
         additional: Whether what is replayed comes on top of the batch size instead of being a part of it.
 
@@ -57,8 +57,8 @@ class Spaced(ReplayPolicy):
         super().__init__(policy, additional=additional)
         if check_ratio("ratio", ratio) == 0.0:
             raise ValueError("ratio must be above 0, or bursts replay nothing; 0.3 is three samples in ten.")
-        check_count("first_interval_steps", first_interval_steps, 1, "100 leaves 100 updates before the first burst")
-        check_count("burst_steps", burst_steps, 1, "10 replays for ten updates")
+        check_count("first_interval_steps", first_interval_steps, 1, "100 leaves 100 steps before the first burst")
+        check_count("burst_steps", burst_steps, 1, "10 replays for ten steps")
         check_range("growth", growth, 1, math.inf, "2 doubles the interval at each burst, 1 keeps it")
         self.ratio = float(ratio)
         self.first_interval_steps, self.growth, self.burst_steps = first_interval_steps, growth, burst_steps
@@ -92,7 +92,7 @@ class Spaced(ReplayPolicy):
         return is_known and self._elapsed >= min(self._factor * self._first_interval, _HUGE)
 
     def _move(self, update_norm: float) -> None:
-        """Adds an update to the time; one that was skipped or left the parameters alone takes none."""
+        """Adds a step to the time; one that was skipped or left the parameters alone takes none."""
         if not (math.isfinite(update_norm) and update_norm > 0.0):
             return
         self._elapsed = min(self._elapsed + update_norm, _HUGE)

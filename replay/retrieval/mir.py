@@ -1,4 +1,4 @@
-"""What the coming update would interfere with most."""
+"""What the coming step would interfere with most."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer.distributed.gradients import obstacle
-from mixer.loading.step import Update
+from mixer.loading.step import StepBatch
 from mixer.mixture.permutation import Order
 from mixer.mixture.plan import Plan
 from mixer.policies.shared.ranges import check_count, check_range
@@ -30,9 +30,9 @@ class MIR(Uniform):
     Aljundi et al. 2019, "Online Continual Learning with Maximally Interfered Retrieval", arXiv:1908.04742, section 3.1:
     of some candidates, drawn evenly, those with the largest `ℓ(x; θ - λ ∇L(new samples)) - ℓ(x; θ)` are replayed.
     Losses are taken as in evaluation, the gradient as in training. Where a draw takes as many as there are candidates,
-    or an update has nothing new, it is even, as it also is outside of a `MixingTrainer`.
+    or a step has nothing new, it is even, as it also is outside of a `MixingTrainer`.
 
-    An update costs one more forward and backward of its new samples and two forwards of the candidates, and is loaded
+    A step costs one more forward and backward of its new samples and two forwards of the candidates, and is loaded
     anew; the weights and one gradient are held a second time. Micro-batches are of one stream each.
 
     Args:
@@ -84,29 +84,29 @@ class MIR(Uniform):
         key = int(self._keys.words(np.array([start], dtype=np.int64)).view(np.int64)[0])
         return Order(size, key).indices(0, min(self.candidates, size))
 
-    def redraw(self, run: Run, update: Update, memory_id: int, size: int) -> bool:
-        """Puts the entries that suffer most in the place of those that were drawn for an update.
+    def redraw(self, run: Run, batch: StepBatch, memory_id: int, size: int) -> bool:
+        """Puts the entries that suffer most in the place of those that were drawn for a step.
 
         Args:
             run: The run; all ranks have to make the same call.
-            update: The update, in micro-batches of one stream each.
+            batch: The step, in micro-batches of one stream each.
             memory_id: The buffer's stream.
             size: Number of entries.
 
         Returns:
             Whether other entries were drawn.
         """
-        count, start = int(update.plan.counts[memory_id]), int(update.plan.starts[memory_id])
+        count, start = int(batch.plan.counts[memory_id]), int(batch.plan.starts[memory_id])
         are_new = np.array([not stream.is_memory for stream in run.streams])
         num_items = int(run.runs.items_by_stream[are_new].sum())
         if not 0 < count < min(self.candidates, size) or not num_items:
             return False
         slots = self.candidate_slots(start, size)
         drawer: Any = run.planner().drawers[memory_id]
-        plan = _plan_of(update.plan, memory_id, len(slots))
+        plan = _plan_of(batch.plan, memory_id, len(slots))
         drawer.assign(int(plan.starts[memory_id]), slots)
-        new = tuple(micro for micro in update.micro_batches if are_new[micro.stream_ids[0]])
-        gradient = run.runs.gradient(replace(update, micro_batches=new), num_items)
+        new = tuple(micro for micro in batch.micro_batches if are_new[micro.stream_ids[0]])
+        gradient = run.runs.gradient(replace(batch, micro_batches=new), num_items)
         rises = self._rises(run, plan, int(plan.starts[memory_id]), gradient)
         worst = np.argsort(-rises, kind="stable")[:count]
         drawer.assign(start, slots[worst])
@@ -119,7 +119,7 @@ class MIR(Uniform):
         rises = known["after"] - known["before"]
         return np.where(np.isnan(rises), -np.inf, rises)
 
-    def _losses(self, run: Run, candidates: Update, start: int, gradient: Sequence[Tensor | None]) -> Facts:
+    def _losses(self, run: Run, candidates: StepBatch, start: int, gradient: Sequence[Tensor | None]) -> Facts:
         facts = Facts(("before", "after"), candidates.plan.total)
         rate = run.runs.learning_rate if self.learning_rate is None else self.learning_rate
         for name in ("before", "after"):

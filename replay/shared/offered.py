@@ -1,4 +1,4 @@
-"""Which samples of an update are offered to a buffer, and what ranks tell each other about them."""
+"""Which samples of a step are offered to a buffer, and what ranks tell each other about them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,10 +12,10 @@ from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 
 class Offered:
-    """The samples of some streams in an update, numbered stream after stream, by position; the same on every rank.
+    """The samples of some streams in a step, numbered stream after stream, by position; the same on every rank.
 
     Args:
-        plan: The update's plan.
+        plan: The step's plan.
         stream_ids: The streams, ascending.
     """
 
@@ -32,7 +32,7 @@ class Offered:
         self._is_offered[self._ids] = True
 
     def numbers(self, stream_ids: Int64Array, positions: Int64Array) -> Int64Array:
-        """Numbers samples of the update.
+        """Numbers samples of the step.
 
         Args:
             stream_ids: int64 `[count]`: the stream of each.

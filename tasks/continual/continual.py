@@ -54,10 +54,10 @@ class ContinualRun:
             the published protocols.
         methods: What else takes part, with a memory, such as `DER("memory")`, or without one: a function of no
             arguments makes them anew for each task; those of a list go on from task to task with what they remember.
-        batch_size: New samples of an update over all ranks; `None` takes that of the arguments.
+        batch_size: New samples of a step over all ranks; `None` takes that of the arguments.
         optimizer: Whether each task begins with a fresh optimizer or goes on with the one before.
         scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
-        curve_updates: After how many of its first updates each task is scored, besides before them, for the area under
+        curve_steps: After how many of its first steps each task is scored, besides before them, for the area under
             the learning curves (10 in the paper); `None` for no curves.
         score: What a task is scored by: `"accuracy"`, among the task's own classes in a task-incremental sequence,
             `"loss"`, or a `Score` of your own; `None` takes the accuracy where all tasks have classes, else the loss.
@@ -83,20 +83,20 @@ class ContinualRun:
         batch_size: int | None = None,
         optimizer: Optimizer = "fresh",
         scores_before: bool = True,
-        curve_updates: int | None = None,
+        curve_steps: int | None = None,
         score: Score | str | None = None,
         trainer_class: type[MixingTrainer] = MixingTrainer,
         **options: Any,
     ):
         check_types(model, sequence, args, memory, methods, trainer_class)
-        check_values(args, optimizer, curve_updates, options)
+        check_values(args, optimizer, curve_steps, options)
         self.model, self.sequence, self.args, self.memory = model, sequence, args, memory
         self.rehearsal = Rehearsal(memory, second_draw, mixing, methods, sequence.names)
         self.head = as_head(head, sequence, args.seed)
         self.head.check(model, sequence, args, options, self.rehearsal.keeps_logits)
         self.score, self.folder = as_score(score, sequence), Path(str(args.output_dir))
         self._batch_size, self._keeps_optimizer, self._scores_before = batch_size, optimizer == "kept", scores_before
-        self._curve_updates, self._trainer_class, self._options = curve_updates, trainer_class, options
+        self._curve_steps, self._trainer_class, self._options = curve_steps, trainer_class, options
         self.scores, self._optimizer = self._new_scores(), KeptOptimizer(self.head)
         self._ends = Ends(self.folder, sequence.names, self._description, self._settings)
         self._num_done: int | None = None  # until it has begun
@@ -209,8 +209,8 @@ class ContinualRun:
         trainer, self._first_trainer = self._first_trainer or self._new_trainer(number), None
         if self._keeps_optimizer and number:
             self._optimizer.give(trainer)
-        if self._curve_updates is not None:
-            trainer.add_callback(LearningCurve(self._curve_updates, partial(self._record_curve, trainer, number)))
+        if self._curve_steps is not None:
+            trainer.add_callback(LearningCurve(self._curve_steps, partial(self._record_curve, trainer, number)))
         if number == 0 and self._scores_before and 0 not in self.scores.recorded:
             self._record_before(trainer)
         checkpoint = trainer.newest_checkpoint() if resume else None
@@ -249,9 +249,9 @@ class ContinualRun:
         failures = {name: why for name, (_, why) in scored.items() if why is not None}
         self.scores.record(after, {name: score for name, (score, _) in scored.items()}, failures)
 
-    def _record_curve(self, trainer: MixingTrainer, number: int, num_updates: int) -> None:
-        score, _ = self._score_of(trainer, self.sequence[number], f"after {num_updates} of its updates")
-        self.scores.record_batch(number + 1, num_updates, score)
+    def _record_curve(self, trainer: MixingTrainer, number: int, num_steps: int) -> None:
+        score, _ = self._score_of(trainer, self.sequence[number], f"after {num_steps} of its steps")
+        self.scores.record_batch(number + 1, num_steps, score)
 
     def _score_of(self, trainer: MixingTrainer, task: Task, when: str) -> tuple[float, str | None]:
         return score_of(self.score, trainer, task, when)
@@ -259,7 +259,7 @@ class ContinualRun:
     # ---- State ----
 
     def _new_scores(self) -> ScoreMatrix:
-        beta = 10 if self._curve_updates is None else self._curve_updates
+        beta = 10 if self._curve_steps is None else self._curve_steps
         return ScoreMatrix(self.sequence.names, self.score.higher_is_better, self.score.metric, beta)
 
     @property
@@ -286,7 +286,7 @@ class ContinualRun:
             "seed",
         )
         of_arguments = {name: getattr(self.args, name) for name in names}
-        return {**of_arguments, "batch_size": self._batch_size, "curve_updates": self._curve_updates}
+        return {**of_arguments, "batch_size": self._batch_size, "curve_steps": self._curve_steps}
 
     def _take_up(self, num_done: int) -> None:
         end = self._ends.end_of(num_done)

@@ -40,13 +40,13 @@ def check_types(model: Any, sequence: Any, args: Any, memory: Any, methods: Any,
         raise TypeError(f"trainer_class must be MixingTrainer or a class derived from it, got {trainer_class!r}.")
 
 
-def check_values(args: TrainingArguments, optimizer: Any, curve_updates: Any, options: Mapping[str, Any]) -> None:
+def check_values(args: TrainingArguments, optimizer: Any, curve_steps: Any, options: Mapping[str, Any]) -> None:
     """Makes sure that values are such as a continual run can work with.
 
     Args:
         args: Training arguments.
         optimizer: Whether it is kept.
-        curve_updates: Length of learning curves.
+        curve_steps: Length of learning curves.
         options: Further arguments of the trainer.
 
     Raises:
@@ -58,7 +58,5 @@ def check_values(args: TrainingArguments, optimizer: Any, curve_updates: Any, op
         raise ValueError("optimizers are made for each task: say args.optim or optimizer_cls_and_kwargs instead.")
     if args.fsdp or args.deepspeed:
         raise ValueError("ContinualRun saves whole models from one process: leave out fsdp and deepspeed, or use DDP.")
-    if curve_updates is not None and not (type(curve_updates) is int and curve_updates >= 0):
-        raise ValueError(
-            f"curve_updates must be a whole number, 0 or more, or None for no curves, got {curve_updates!r}."
-        )
+    if curve_steps is not None and not (type(curve_steps) is int and curve_steps >= 0):
+        raise ValueError(f"curve_steps must be a whole number, 0 or more, or None for no curves, got {curve_steps!r}.")

@@ -22,18 +22,18 @@ def read_pace(folder: str | Path, task_names: Sequence[str], first: int = 0, las
     Returns:
         One row a task that was trained (the index `task`): `num_samples` (those of memory too), `seconds` (of loading
         and training, on the main rank; of a run that was killed and went on, what counts in the end), and
-        `samples_per_second`, the samples of all ranks over the seconds of an update, as the median over the updates,
+        `samples_per_second`, the samples of all ranks over the seconds of a step, as the median over the steps,
         so that the first ones, which warm up, do not rule it.
     """
     rows = {}
     for number, name in list(enumerate(task_names))[first:last]:
         ledger_folder = folder_of_task(Path(folder), number, name) / "ledger"
-        updates = Ledger(ledger_folder).updates() if ledger_folder.exists() else pd.DataFrame()
-        if len(updates):
-            seconds = updates["load_seconds"] + updates["train_seconds"]
-            rate = float(np.median(updates["total"] / seconds))
+        batches = Ledger(ledger_folder).timings() if ledger_folder.exists() else pd.DataFrame()
+        if len(batches):
+            seconds = batches["load_seconds"] + batches["train_seconds"]
+            rate = float(np.median(batches["total"] / seconds))
             rows[name] = {
-                "num_samples": int(updates["total"].sum()),
+                "num_samples": int(batches["total"].sum()),
                 "seconds": float(seconds.sum()),
                 "samples_per_second": rate,
             }

@@ -102,7 +102,7 @@ class Rehearsal:
         return ReplayRatio(1 / 2 if self._second_draw is None else 2 / 3, additional=True)
 
     def new_methods(self) -> list[Method]:
-        """Gives what else takes part in a task's updates.
+        """Gives what else takes part in a task's steps.
 
         Returns:
             The methods.

@@ -1,4 +1,4 @@
-"""How quickly a task is learnt: its score after each of its first updates."""
+"""How quickly a task is learnt: its score after each of its first steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,17 +9,17 @@ from mixer.utils.random_state import RandomState
 
 
 class LearningCurve(TrainerCallback):
-    """Scores a task before its training and after each of its first updates (Chaudhry et al. 2019, 1812.00420).
+    """Scores a task before its training and after each of its first steps (Chaudhry et al. 2019, 1812.00420).
 
     What scoring draws from the global generators is given back, so that training goes on as without it.
 
     Args:
-        num_updates: After how many updates the last score is taken, `β` of the paper.
-        record: Takes a score and keeps it, given the number of updates.
+        num_steps: After how many steps the last score is taken, `β` of the paper.
+        record: Takes a score and keeps it, given the number of steps.
     """
 
-    def __init__(self, num_updates: int, record: Callable[[int], None]):
-        self._num_updates, self._record = num_updates, record
+    def __init__(self, num_steps: int, record: Callable[[int], None]):
+        self._num_steps, self._record = num_steps, record
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -29,11 +29,11 @@ class LearningCurve(TrainerCallback):
             self._score(0)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Scores the task after an update."""
-        if state.global_step <= self._num_updates:
+        """Scores the task after a step."""
+        if state.global_step <= self._num_steps:
             self._score(state.global_step)
 
-    def _score(self, num_updates: int) -> None:
+    def _score(self, num_steps: int) -> None:
         before = RandomState.capture()
-        self._record(num_updates)
+        self._record(num_steps)
         before.restore()

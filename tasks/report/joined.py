@@ -24,13 +24,13 @@ def joined_run(folder: Path, name: str, task_names: Sequence[str]) -> Run | None
         task_names: Names of its tasks.
 
     Returns:
-        The run, its streams in the order of the tasks and the memory last; `None` if no update is recorded yet.
+        The run, its streams in the order of the tasks and the memory last; `None` if no step is recorded yet.
 
     Raises:
         ValueError: If the ledger of a task is damaged.
     """
     folders = [folder_of_task(folder, number, task) for number, task in enumerate(task_names)]
-    parts = [read_run(one, name) for one in folders if _has_updates(one / "ledger")]
+    parts = [read_run(one, name) for one in folders if _has_steps(one / "ledger")]
     return join(parts, task_names) if parts else None
 
 
@@ -66,13 +66,13 @@ def task_ends(run: Run, task_names: Sequence[str]) -> list[float]:
         task_names: Names of its tasks, whose streams they are too.
 
     Returns:
-        The epoch after the last update of each that has begun.
+        The epoch after the last step of each that has begun.
     """
     return [float(run.streams[name]["epoch"].iloc[-1]) for name in task_names if name in run.streams]
 
 
-def _has_updates(folder: Path) -> bool:
-    return (folder / "ledger.json").exists() and Ledger(folder).has_updates()
+def _has_steps(folder: Path) -> bool:
+    return (folder / "ledger.json").exists() and Ledger(folder).has_steps()
 
 
 def _joined(values: Sequence[Any], done: Sequence[dict[str, float]]) -> Any:

@@ -1,4 +1,4 @@
-"""Learning curves: the score on each task in the first updates of its own training."""
+"""Learning curves: the score on each task in the first steps of its own training."""
 
 from collections.abc import Mapping
 
@@ -26,11 +26,11 @@ def learning_curves(matrices: Mapping[str, ScoreMatrix]) -> Plot:
     colours = colours_of(task_names(matrices))
     panels = []
     for name, values in curves.items():
-        updates = np.arange(values.shape[1])
-        lines = {task: (updates, row) for task, row in zip(matrices[name].task_names, values, strict=True)}
-        axis = {"title": {"text": "updates of its own training", "standoff": 8}, "range": [-0.3, values.shape[1] - 0.7]}
+        batches = np.arange(values.shape[1])
+        lines = {task: (batches, row) for task, row in zip(matrices[name].task_names, values, strict=True)}
+        axis = {"title": {"text": "steps of its own training", "standoff": 8}, "range": [-0.3, values.shape[1] - 0.7]}
         panels.append(score_panel(name, lines, colours, axis, common_range(list(curves.values()))))
-    caption = f"The {metric} on each task in the first updates of its own training. " + " ".join(
+    caption = f"The {metric} on each task in the first steps of its own training. " + " ".join(
         _in_words(name, matrices[name], values) for name, values in curves.items()
     )
     return Plot("Learning curves", caption, panels, colours, columns=2)
@@ -41,4 +41,4 @@ def _in_words(name: str, matrix: ScoreMatrix, values: FloatArray) -> str:
     by_task = known(dict(zip(matrix.task_names, gained.tolist(), strict=True)))
     if not by_task:
         return f"In {name} no curve is whole yet."
-    return f"In {name} it changes in {matrix.beta} updates by {between(by_task, '{:+.2f}'.format)}."
+    return f"In {name} it changes in {matrix.beta} steps by {between(by_task, '{:+.2f}'.format)}."

@@ -39,7 +39,7 @@ def training_rows(runs: Sequence[Run | None]) -> list[tuple[str, list[str]]]:
     """Gives the rows of the page's table that are about training.
 
     Args:
-        runs: Joined runs; `None` for one without an update.
+        runs: Joined runs; `None` for one without a step.
 
     Returns:
         Each row's name and a cell for each run.
@@ -71,7 +71,7 @@ def training_loss(runs: Sequence[Run], most_points: int) -> Plot:
     ]
     caption = (
         "Training loss of each task and of what is replayed, by epochs of data, the tasks one after the other. Pale: "
-        "every update; line: the same, smoothed. " + " ".join(map(_in_words, runs))
+        "every step; line: the same, smoothed. " + " ".join(map(_in_words, runs))
     )
     return Plot("Training loss, task after task", caption, panels, colours, columns=2)
 
@@ -88,14 +88,14 @@ def _mark(plot: Plot, epochs: Sequence[float]) -> None:
 
 
 def _in_words(run: Run) -> str:
-    last = last_in_words(run.streams, {name: smoothed(rows) for name, rows in run.streams.items()}, "update")
+    last = last_in_words(run.streams, {name: smoothed(rows) for name, rows in run.streams.items()}, "step")
     return f"In {run.name} {f'the last loss (smoothed) of a stream is {last}' if last else 'no loss is known'}."
 
 
 _ROWS: dict[str, Callable[[Run], str]] = {
-    "Updates": lambda run: f"{run.clock['step'].iloc[-1]:,}",
+    "Steps": lambda run: f"{run.clock['step'].iloc[-1]:,}",
     "Samples on the data clock": lambda run: f"{run.clock['samples'].iloc[-1]:,}",
     "Samples, replayed ones too": lambda run: f"{run.clock['total'].sum():,}",
-    "Time in loading": lambda run: duration(run.updates["load_seconds"].sum()),
-    "Time in training": lambda run: duration(run.updates["train_seconds"].sum()),
+    "Time in loading": lambda run: duration(run.timings["load_seconds"].sum()),
+    "Time in training": lambda run: duration(run.timings["train_seconds"].sum()),
 }

@@ -15,15 +15,15 @@ def course(*losses: float, seconds: float = 1.0) -> Course:
 
 class TestToTarget:
     def test_it_lies_between_the_evaluations(self) -> None:
-        assert course(4.0, 3.0, 2.0).to_target(2.25) == {"updates": 27.5, "samples": 440.0, "seconds": 2.75}
+        assert course(4.0, 3.0, 2.0).to_target(2.25) == {"steps": 27.5, "samples": 440.0, "seconds": 2.75}
 
     def test_the_first_crossing_counts(self) -> None:
         mark = course(4.0, 2.0, 3.0, 1.0).to_target(2.0)
         assert mark is not None
-        assert mark["updates"] == 20.0
+        assert mark["steps"] == 20.0
 
     def test_the_first_evaluation_stands_for_itself(self) -> None:
-        assert course(1.0, 0.5).to_target(2.0) == {"updates": 10.0, "samples": 160.0, "seconds": 1.0}
+        assert course(1.0, 0.5).to_target(2.0) == {"steps": 10.0, "samples": 160.0, "seconds": 1.0}
 
     def test_a_target_that_is_not_reached(self) -> None:
         assert course(4.0, 3.0).to_target(2.0) is None
@@ -62,6 +62,6 @@ def test_a_quick_run_compares_all_of_them(tmp_path: Path, capsys: pytest.Capture
     for name, runs in figures["runs"].items():
         for run in runs:
             assert run["samples"][-1] == num_samples, name
-            assert run["updates"][-1] >= num_samples / LARGE
+            assert run["steps"][-1] >= num_samples / LARGE
             assert len(run["losses"]) == len(run["seconds"]) > 1
             assert SMALL <= run["largest_batch"] <= LARGE

@@ -86,10 +86,10 @@ BROKEN = {
     ),
     "hung: ranks [0, 1] had to be killed": Kind(
         "hangs",
-        "an update without end",
+        "a step without end",
         Promise.GOES_ON,
         draw=lambda *_: {"step": 2},
-        inside="held_update",
+        inside="held_step",
         limit_seconds=5.0,
     ),
     "does not name ['a word that is never said']": Kind(

@@ -70,6 +70,6 @@ def test_training_leaves_no_objects_behind(tmp_path: Path) -> None:
     trainer.train()
     objects = [state.objects - number for number, state in enumerate(watching.states)]  # but for these samples
     # Log entries are dicts of numbers, which the collector does not follow. What is left is flat to one or two objects:
-    # one of each update would be 50 more, one of each checkpoint 10, and each evaluation's loaders were 80.
+    # one of each step would be 50 more, one of each checkpoint 10, and each evaluation's loaders were 80.
     assert max(objects[-3:]) - max(objects[2:5]) < 10, objects
     assert max(state.files for state in watching.states[5:]) <= max(state.files for state in watching.states[:5])

@@ -228,7 +228,7 @@ def test_the_weights_of_a_proxy_are_trained_on_and_cost_what_came_before(tmp_pat
 # ---- Competitors ----
 
 
-def test_the_rule_is_the_defaults_at_240_updates() -> None:
+def test_the_rule_is_the_defaults_at_240_steps() -> None:
     assert settings_of(Entry("LossChange"), 240) == pytest.approx(
         {"fast_decay": 0.9, "slow_decay": 0.98, "num_warmup_observations": 12}
     )

@@ -28,10 +28,10 @@ def samples(*pairs: tuple[int, int]) -> np.ndarray:
 
 class TestCounted:
     def test_shares_and_the_largest_deviation(self) -> None:
-        updates = [samples((0, 0), (0, 1)), samples((1, 0), (1, 1))]
-        assert realised_shares(np.concatenate(updates), 3) == [0.5, 0.5, 0.0]
-        assert largest_deviation(updates, [0.5, 0.5, 0.0]) == 1.0
-        assert largest_deviation(updates, [0.25, 0.5, 0.25]) == 1.5
+        batches = [samples((0, 0), (0, 1)), samples((1, 0), (1, 1))]
+        assert realised_shares(np.concatenate(batches), 3) == [0.5, 0.5, 0.0]
+        assert largest_deviation(batches, [0.5, 0.5, 0.0]) == 1.0
+        assert largest_deviation(batches, [0.25, 0.5, 0.25]) == 1.5
 
     def test_only_training_is_counted_and_the_columns_are_taken_out(self) -> None:
         class Inputs(torch.nn.Module):
@@ -71,10 +71,10 @@ class TestVerdicts:
     @pytest.mark.parametrize(
         ("trial", "figures", "can", "text"),
         [
-            ("weights", {"asked": 0.8, "got": 0.8, "late_updates": 0, "repeated": 0}, True, "at once"),
-            ("weights", {"asked": 0.8, "got": 0.2, "late_updates": None, "repeated": 0}, False, "never"),
-            ("weights", {"asked": 0.8, "got": 0.62, "late_updates": 13, "repeated": 0}, False, "13 updates late"),
-            ("weights", {"asked": 0.8, "got": 0.8, "late_updates": 0, "repeated": 9}, False, "9 samples repeated"),
+            ("weights", {"asked": 0.8, "got": 0.8, "late_steps": 0, "repeated": 0}, True, "at once"),
+            ("weights", {"asked": 0.8, "got": 0.2, "late_steps": None, "repeated": 0}, False, "never"),
+            ("weights", {"asked": 0.8, "got": 0.62, "late_steps": 13, "repeated": 0}, False, "13 steps late"),
+            ("weights", {"asked": 0.8, "got": 0.8, "late_steps": 0, "repeated": 9}, False, "9 samples repeated"),
             ("batch_size", {"asked": 32, "got": 16.0}, False, "16 of 32"),
             ("zero", {"drawn": 0}, True, "0 drawn"),
             ("zero", {"error": "ValueError: no zero weights"}, False, "refused: ValueError"),
@@ -121,7 +121,7 @@ class TestTables:
 
     def test_trials_are_rows_and_contestants_columns(self) -> None:
         found = {
-            "weights": {"asked": 0.8, "got": 0.2, "late_updates": None, "repeated": 0},
+            "weights": {"asked": 0.8, "got": 0.2, "late_steps": None, "repeated": 0},
             "batch_size": {"asked": 32, "got": 32.0},
             "zero": {"error": "ValueError: no"},
             "resume": {"samples": 2, "repeated": 0, "lost": 0},

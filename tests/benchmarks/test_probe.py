@@ -24,7 +24,7 @@ def arguments(**changes: Any) -> argparse.Namespace:
 
 class TestSteps:
     @pytest.mark.parametrize("name", [IDLE, *PROBED, PASSES, GRAPH])
-    def test_every_way_does_the_same_update(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_every_way_does_the_same_step(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         models: list[nn.Module] = []
 
         class Kept(Subject):

@@ -10,7 +10,7 @@ from benchmarks.replay_kept import BIASED, evenness, kept_by_biased, kept_by_buf
 from benchmarks.replay_rates import SELECTIONS, fill_turn, insert_turn
 from benchmarks.replay_steps import AGAIN, NAMES, PLAIN
 from benchmarks.replay_storages import RETRIEVALS, STORAGES
-from benchmarks.replay_subjects import BLOCK, OFFERED, UPDATE, WARM, Setting, Subject
+from benchmarks.replay_subjects import BLOCK, OFFERED, STEP_SIZE, WARM, Setting, Subject
 from benchmarks.replay_tasks import POLICIES
 from benchmarks.replay_turns import compared
 
@@ -26,7 +26,7 @@ class TestSubjects:
             for number in range(20):
                 assert insert_turn(subject, number) > 0.0
             assert len(subject.buffer) == setting.capacity
-            kept[setting] = (subject.buffer.num_kept - before) / (20 * (WARM + BLOCK) * UPDATE)
+            kept[setting] = (subject.buffer.num_kept - before) / (20 * (WARM + BLOCK) * STEP_SIZE)
         assert max(kept.values()) - min(kept.values()) < 0.04, kept
         if selection in ("Reservoir", "KeyedReservoir", "ClassBalanced", "Surprise", "LossAware"):
             assert kept[Setting(1_000, 10)] == pytest.approx(1 / OFFERED, abs=0.04)

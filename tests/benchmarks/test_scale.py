@@ -53,7 +53,7 @@ def test_messages_of_many_ranks_add_up_without_overflow(world_size: int) -> None
 
 
 def test_what_streams_are_owed_adds_up_to_nothing_after_a_trillion_samples() -> None:
-    assert drift(num_updates=1_000, num_streams=100) < 0.1
+    assert drift(num_steps=1_000, num_streams=100) < 0.1
 
 
 def test_a_term_goes_on_with_the_slope_of_its_largest_sizes() -> None:

@@ -23,7 +23,7 @@ PAGES = ("measured run", "two runs", "continual run", "scores")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     write_run(folder / "first", ("math", "</script>", "a stream with a rather long name"), 40, measure_every=2)
-    write_run(folder / "second", ("math", "code"), num_updates=30, unsized=("code",))
+    write_run(folder / "second", ("math", "code"), num_steps=30, unsized=("code",))
     continual = train(folder / "continual", "reservoir")
     return {
         "measured run": write_report([folder / "first"]),

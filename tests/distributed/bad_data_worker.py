@@ -109,7 +109,7 @@ class Long(Tokens):
 
 
 def alone(folder: Path, name: str) -> str:
-    """Fails on one rank in the midst of an update, where the others wait for it."""
+    """Fails on one rank in the midst of a step, where the others wait for it."""
     if name == "callback":
         return message_of(_trainer(folder, callbacks=[_Fails()]).train)
     args = arguments(folder, per_device_train_batch_size=1, max_steps=9)

@@ -16,7 +16,7 @@ from tests.published import run_script
 
 
 class _Record(TrainerCallback):
-    """Keeps what each update logs and how many samples this rank had in it."""
+    """Keeps what each step logs and how many samples this rank had in it."""
 
     def __init__(self) -> None:
         self.logs: list[tuple[float, float, int]] = []
@@ -27,7 +27,7 @@ class _Record(TrainerCallback):
 
 
 def grow(step: int, batch_size: int) -> int:
-    """One sample more every five updates."""
+    """One sample more every five steps."""
     return batch_size + 1 if step > 0 and step % 5 == 0 else batch_size
 
 
@@ -50,11 +50,11 @@ def _published(folder: Path, num_workers: int, drop_last: bool) -> dict[str, Any
         callbacks=[record],
     )
     own_sizes = []
-    train_update = trainer.training_step
+    train_step = trainer.training_step
 
-    def count(model: Any, update: Any, num_items: Any = None) -> torch.Tensor:
-        own_sizes.append(sum(len(micro.stream_ids) for micro in update.micro_batches if not micro.is_padding))
-        return train_update(model, update, num_items)
+    def count(model: Any, batch: Any, num_items: Any = None) -> torch.Tensor:
+        own_sizes.append(sum(len(micro.stream_ids) for micro in batch.micro_batches if not micro.is_padding))
+        return train_step(model, batch, num_items)
 
     trainer.training_step = count  # type: ignore[method-assign]
     trainer.train()

@@ -35,7 +35,7 @@ def kept(trainer: MixingTrainer) -> list[Any]:
 
 
 def observed(folder: Path) -> dict[str, Any]:
-    """Six updates of nine samples, the fifth of one, which leaves a rank without; and whether ranks had paddings."""
+    """Six steps of nine samples, the fifth of one, which leaves a rank without; and whether ranks had paddings."""
     found: dict[str, Any] = {}
     for name, changes in (("mixed", {}), ("by tokens", {"max_tokens_per_micro_batch": 40})):
         args = {"max_steps": 6, "per_device_train_batch_size": 2}
@@ -43,9 +43,9 @@ def observed(folder: Path) -> dict[str, Any]:
         paddings = []
         step = trainer.training_step
 
-        def counting(model: Any, update: Any, n: Any = None, step: Any = step, paddings: Any = paddings) -> Any:
-            paddings.append(sum(micro.is_padding for micro in update.micro_batches))
-            return step(model, update, n)
+        def counting(model: Any, batch: Any, n: Any = None, step: Any = step, paddings: Any = paddings) -> Any:
+            paddings.append(sum(micro.is_padding for micro in batch.micro_batches))
+            return step(model, batch, n)
 
         trainer.training_step = counting
         trainer.train()

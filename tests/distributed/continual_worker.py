@@ -22,7 +22,7 @@ KILLS = {"reservoir, kept": ("score task_1", "step 6", "before end 2"), "disk, f
 
 
 def build_here(folder: Path, name: str, instants: Instants | None = None, **changes: Any) -> ContinualRun:
-    """The run of one rank: each of two ranks has half of each update."""
+    """The run of one rank: each of two ranks has half of each step."""
     size = {"per_device_train_batch_size": 4 // torch.distributed.get_world_size()}
     run: ContinualRun = build(folder, name, instants, **{**size, **changes})
     return run

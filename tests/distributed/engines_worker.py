@@ -56,7 +56,7 @@ def halved(args: Arguments) -> MixingTrainer:
 
 
 def heads(args: Arguments) -> MixingTrainer:
-    """A head for each stream, of which some updates have no sample: there an optimizer with momentum differs."""
+    """A head for each stream, of which some steps have no sample: there an optimizer with momentum differs."""
     return MixingTrainer(
         multi_task(dtype=torch.float32),
         # By itself accelerate shards BERT's embeddings twice, and fails.

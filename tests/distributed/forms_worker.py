@@ -18,7 +18,7 @@ from tests.helpers import GradientRecorder, Tokens, arguments
 from tests.mixer.forms import NAMES, multi_task, task_data, task_streams
 
 WEIGHTS = {"topic": 7, "stars": 1, "flags": 2, "tags": 4}
-UPDATES = 4
+TIMINGS = 4
 
 
 def unequal_streams() -> list[Stream]:
@@ -27,7 +27,7 @@ def unequal_streams() -> list[Stream]:
 
 def train(folder: Path, batch_size: int, micro: int, **options: Any) -> tuple[MixingTrainer, Tensor]:
     recorder = GradientRecorder()
-    args = arguments(folder, per_device_train_batch_size=micro, max_steps=UPDATES)
+    args = arguments(folder, per_device_train_batch_size=micro, max_steps=TIMINGS)
     options = {"train_dataset": unequal_streams(), "mixing": WEIGHTS, "callbacks": [recorder], **options}
     trainer = MixingTrainer(multi_task(), args, batch_size=batch_size, **options)
     trainer.train()
@@ -55,7 +55,7 @@ def evaluated(folder: Path) -> dict[str, Any]:
 
 
 class _WrongOnOneRank(Tokens):
-    """Rows of which this rank reads labels that are no classes, in a later update."""
+    """Rows of which this rank reads labels that are no classes, in a later step."""
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         row = super().__getitem__(index)
@@ -71,7 +71,7 @@ class _Turn(TrainerCallback):
 
 def labels_of_one_rank(folder: Path) -> str:
     streams = [*task_streams(["stars"]), Stream("topic", _WrongOnOneRank(12, 1, "sequence-classification"))]
-    args = arguments(folder, max_steps=UPDATES)
+    args = arguments(folder, max_steps=TIMINGS)
     trainer = MixingTrainer(multi_task(), args, train_dataset=streams, batch_size=8, callbacks=[_Turn()])
     return message_of(trainer.train)
 

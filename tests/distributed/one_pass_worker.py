@@ -1,4 +1,4 @@
-"""What each rank does where updates have to be one micro-batch: `torchrun ... one_pass_worker.py FOLDER`."""
+"""What each rank does where steps have to be one micro-batch: `torchrun ... one_pass_worker.py FOLDER`."""
 
 import sys
 from pathlib import Path

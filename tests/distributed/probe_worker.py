@@ -33,7 +33,7 @@ def own_rows(case: Case) -> list[int]:
 
 
 def run(case: Case, model: nn.Module, probe: GradientProbe, parts: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """One update of this rank's micro-batches; gradients are averaged over the ranks in the last."""
+    """One step of this rank's micro-batches; gradients are averaged over the ranks in the last."""
     for number, part in enumerate(parts):
         is_last = number == len(parts) - 1
         waits = isinstance(model, DistributedDataParallel) and not is_last

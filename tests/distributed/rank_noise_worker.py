@@ -18,7 +18,7 @@ from tests.distributed.recovery_worker import Fault
 from tests.helpers import arguments, build_model, three_streams, weights_of
 
 SIZE = 6
-# Samples by update, rank and micro-batch; as many micro-batches on both ranks.
+# Samples by step, rank and micro-batch; as many micro-batches on both ranks.
 EVEN = [[[3], [3]], [[2], [1]]]
 SEVERAL = [[[3], [2]], [[2, 2, 1], [2, 1, 0]], [[3, 1], [2, 2]], [[1, 0], [4, 4]]]
 DDP_OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any], Any]] = {
@@ -31,7 +31,7 @@ DDP_OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any], Any]] = {
         {"skips": True},
         SEVERAL,
     ),
-    "static graph": ({"static_graph": True}, {}, SEVERAL),  # torch wants its first update in one go
+    "static graph": ({"static_graph": True}, {}, SEVERAL),  # torch wants its first step in one go
     "checkpointing": ({}, {"reentrant": False}, SEVERAL),
     "reentrant checkpointing": ({}, {"reentrant": True}, SEVERAL),
     "reentrant checkpointing, static graph": ({"static_graph": True}, {"reentrant": True}, EVEN),
@@ -101,11 +101,11 @@ def _differences(options: dict[str, Any], layers: dict[str, Any], sizes: list[li
     inner, rank, world_size = _Layers(**layers), dist.get_rank(), dist.get_world_size()
     model = DistributedDataParallel(inner, **options)
     noise, generator, differences = RankNoise(model), torch.Generator().manual_seed(rank), []
-    for update in sizes:
-        total, own_sum = sum(sum(own) for own in update), torch.zeros(4 * (SIZE * SIZE + SIZE))
+    for batch in sizes:
+        total, own_sum = sum(sum(own) for own in batch), torch.zeros(4 * (SIZE * SIZE + SIZE))
         model.zero_grad()
-        for number, count in enumerate(update[rank]):
-            is_last = number == len(update[rank]) - 1
+        for number, count in enumerate(batch[rank]):
+            is_last = number == len(batch[rank]) - 1
             inputs = torch.randn(max(count, 1), SIZE, generator=generator)
             inputs[0, 0] = inputs[0, 0].abs() * (1 if is_last == (rank == 0) else -1)  # each rank skips at another time
             for row in inputs[:count]:
@@ -113,16 +113,16 @@ def _differences(options: dict[str, Any], layers: dict[str, Any], sizes: list[li
             with noise.listening() if is_last else model.no_sync():
                 # A rank without a sample runs one that weighs nothing.
                 (model(inputs).sum() * (world_size / total if count else 0.0)).backward()
-        measured = noise.measure(sum(update[rank]), 1.0, torch.device("cpu"))
+        measured = noise.measure(sum(batch[rank]), 1.0, torch.device("cpu"))
         dist.all_reduce(measured)
         differences.append(
-            difference(noise_of_ranks(measured.tolist(), world_size), by_hand(own_sum, sum(update[rank])))
+            difference(noise_of_ranks(measured.tolist(), world_size), by_hand(own_sum, sum(batch[rank])))
         )
     return differences
 
 
 def under_ddp(folder: Path) -> dict[str, list[float]]:
-    """Differences from the estimates by hand, by what DDP is told, one an update."""
+    """Differences from the estimates by hand, by what DDP is told, one a step."""
     return {name: _differences(*options) for name, options in DDP_OPTIONS.items()}
 
 
@@ -149,12 +149,12 @@ def _trainer(folder: Path, model: nn.Module | None = None, **changes: Any) -> Mi
     )
 
 
-def _sum_of_gradients(trainer: MixingTrainer, update: Any) -> tuple[torch.Tensor, int, int]:
+def _sum_of_gradients(trainer: MixingTrainer, batch: Any) -> tuple[torch.Tensor, int, int]:
     """Adds up the gradients of this rank's samples, each by a backward of its own; gives their items too."""
     model, num_items = trainer.model, trainer._num_items
     parameters = list(model.parameters())
     total, count, items = torch.zeros(sum(parameter.numel() for parameter in parameters)), 0, 0
-    for micro in update.micro_batches:
+    for micro in batch.micro_batches:
         for row in range(0 if micro.is_padding else len(micro.stream_ids)):
             inputs = {name: values[row : row + 1] for name, values in micro.inputs.items()}
             loss = model(**inputs, num_items_in_batch=torch.tensor(num_items)).loss
@@ -166,15 +166,15 @@ def _sum_of_gradients(trainer: MixingTrainer, update: Any) -> tuple[torch.Tensor
 
 
 def trained(folder: Path) -> dict[str, Any]:
-    """A run by the noise: what the schedule saw beside estimates by hand, and what this rank had of each update."""
+    """A run by the noise: what the schedule saw beside estimates by hand, and what this rank had of each step."""
     trainer, expected, counts = _trainer(folder, max_grad_norm=1e-3), [], []
-    train_update = trainer.training_step
+    train_step = trainer.training_step
 
-    def compare(model: nn.Module, update: Any, num_items: Any = None) -> torch.Tensor:
-        own_sum, count, items = _sum_of_gradients(trainer, update)
-        expected.append(by_hand(own_sum, items, update.plan.total / trainer._num_items))
-        counts.append([count, len(update.micro_batches)])
-        return train_update(model, update, num_items)
+    def compare(model: nn.Module, batch: Any, num_items: Any = None) -> torch.Tensor:
+        own_sum, count, items = _sum_of_gradients(trainer, batch)
+        expected.append(by_hand(own_sum, items, batch.plan.total / trainer._num_items))
+        counts.append([count, len(batch.micro_batches)])
+        return train_step(model, batch, num_items)
 
     trainer.training_step = compare  # type: ignore[method-assign]
     trainer.train()
@@ -192,7 +192,7 @@ def trained(folder: Path) -> dict[str, Any]:
 
 
 def repeated(folder: Path) -> dict[str, Any]:
-    """Runs of which one cannot hold more than 2 rows on rank 1 and repeats updates."""
+    """Runs of which one cannot hold more than 2 rows on rank 1 and repeats steps."""
     found: dict[str, Any] = {}
     for name in ("undisturbed", "halved"):
         model = build_model("llama")

@@ -88,7 +88,7 @@ def undisturbed(folder: Path) -> None:
 
 
 def repeated(folder: Path) -> dict[str, Any]:
-    """Runs in which rank 1 cannot hold more than 2 rows: what was run, and which updates were synchronised."""
+    """Runs in which rank 1 cannot hold more than 2 rows: what was run, and which steps were synchronised."""
     results: dict[str, Any] = {}
     for name in PLACES:
         model = build_model("llama")
@@ -102,7 +102,7 @@ def repeated(folder: Path) -> dict[str, Any]:
             "rows": fault.rows,
             "num_armed": armed.call_count,
             "cap": trainer._loader.cap.max_samples,
-            "totals": trainer.ledger.updates()["total"].tolist(),
+            "totals": trainer.ledger.timings()["total"].tolist(),
         }
     return results
 
@@ -190,7 +190,7 @@ def failures(folder: Path) -> dict[str, str]:
 
 
 def closed_window(folder: Path) -> None:
-    """Memory that runs out in an update that is no larger than the ones before, on rank 1, which ends by its error."""
+    """Memory that runs out in a step that is no larger than the ones before, on rank 1, which ends by its error."""
     model = build_model("llama")
     Fault(model, where="backward", from_forward=4)
     trainer = _trainer(folder / "closed", model, batch_size=8)

@@ -67,7 +67,7 @@ def build(folder: Path, name: str, watch: Watch | None = None, **changes: Any) -
 
 
 def rows_of(watch: Watch) -> list[list[tuple[int, list[int]]]]:
-    """This rank's rows of each update: their streams and tokens."""
+    """This rank's rows of each step: their streams and tokens."""
     return [
         [
             (int(stream_id), row.tolist())
@@ -103,7 +103,7 @@ def runs(folder: Path) -> dict[str, Any]:
 
 
 def go_on(folder: Path) -> dict[str, Any]:
-    """Runs that another number of ranks began go on from their fourth update."""
+    """Runs that another number of ranks began go on from their fourth step."""
     results = {}
     for name in ("references", "memory", "disk", "on top"):
         watch = Watch()
@@ -147,14 +147,14 @@ def failures(folder: Path) -> list[str]:
         buffer = ReplayBuffer(100, storage="memory")
         streams = {"a": Tokens(30, 1, length=8), "memory": buffer}
         trainer = make(folder / f"failing-{number}", streams, args={"max_steps": 6, **args})
-        feeding, step = buffer.feeding, 0 if "max_steps" in args else 2
+        feeding, step = buffer.feeding, 1 if "max_steps" in args else 3
         assert feeding is not None
         close = feeding.close
 
-        def failing(update: Any, close: Any = close, step: int = step) -> None:
-            if update.plan.step == step and rank_and_size()[0] == 1:
+        def failing(batch: Any, close: Any = close, step: int = step) -> None:
+            if batch.plan.step == step and rank_and_size()[0] == 1:
                 raise OSError("disk on fire")
-            close(update)
+            close(batch)
 
         feeding.close = failing  # type: ignore[method-assign]
         messages.append(message_of(trainer.train))

@@ -42,7 +42,7 @@ def _ask(*flags: str) -> Callable[[Any], Any]:
 
 
 def signals(folder: Path) -> dict[str, Any]:
-    """A signal that one rank has, or all, at different updates; and what is gone on with after it."""
+    """A signal that one rank has, or all, at different steps; and what is gone on with after it."""
     results: dict[str, Any] = {}
     whole = build(folder / "whole", max_steps=6)
     whole.train()

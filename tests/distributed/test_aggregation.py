@@ -44,7 +44,7 @@ def test_two_ranks_do_what_one_does(name: str, folder: Path, tmp_path: Path) -> 
     assert float(first["conflicts"].max()) == 1.0
 
 
-def test_an_update_that_is_repeated_on_both_ranks_comes_out_the_same(folder: Path) -> None:
+def test_a_step_that_is_repeated_on_both_ranks_comes_out_the_same(folder: Path) -> None:
     undisturbed = _loaded(folder, "same", "pcgrad")[0]
     for found in _loaded(folder, "repeated", "pcgrad"):
         torch.testing.assert_close(found["weights"], undisturbed["weights"], rtol=0, atol=1e-12)
@@ -69,11 +69,11 @@ def test_a_rank_that_finds_no_weights_ends_all(results: list[dict[str, Any]]) ->
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("tokens", "conflict=upgrad: with max_tokens_per_micro_batch ranks may end an update with different streams"),
+        ("tokens", "conflict=upgrad: with max_tokens_per_micro_batch ranks may end a step with different streams"),
         ("sparse", "conflict=upgrad needs the gradient of each stream by itself, and cannot have it: module.table"),
         ("ignored", "and cannot have it: DDP does not average 1 of its parameters"),
         ("each_batch", "conflict=upgrad averages the gradient of each stream once, and sync_each_batch=True"),
-        ("noise", "batch_size=NoiseScale goes by what the ranks' gradients of an update differ by"),
+        ("noise", "batch_size=NoiseScale goes by what the ranks' gradients of a step differ by"),
     ],
 )
 def test_what_is_refused(case: str, message: str, results: list[dict[str, Any]]) -> None:

@@ -59,7 +59,7 @@ def test_nonsense_on_one_rank_is_told_on_both(results: list[dict[str, Any]], nam
 
 def test_a_collator_that_fails_on_one_rank_is_told_on_both_with_its_samples(results: list[dict[str, Any]]) -> None:
     assert results[0]["collator"].startswith("RemoteError: rank 1 failed: ValueError: cannot pad.")
-    assert "micro-batch 0 of update 1" in results[0]["collator"]
+    assert "micro-batch 0 of step 1" in results[0]["collator"]
     assert "Its samples: stream 'a': samples" in results[0]["collator"]
 
 
@@ -76,7 +76,7 @@ def test_a_collator_that_fails_on_one_rank_is_told_on_both_with_its_samples(resu
         ),
     ],
 )
-def test_an_error_in_the_midst_of_an_update_is_told_on_both(name: str, told: list[str], tmp_path: Path) -> None:
+def test_an_error_in_the_midst_of_a_step_is_told_on_both(name: str, told: list[str], tmp_path: Path) -> None:
     run_warm("bad_data_worker.py", tmp_path, "alone", name)
     messages = sorted((tmp_path / f"{name}-{rank}.txt").read_text() for rank in range(2))
     assert [message.startswith("RemoteError: rank") for message in messages].count(True) == 1

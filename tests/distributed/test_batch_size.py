@@ -60,7 +60,7 @@ def test_the_published_script_shows_its_coverage_epochs_and_sizes(
 
 def test_a_size_that_one_rank_sets_alone_is_refused_on_both(results: list[dict[str, Any]]) -> None:
     for result in results:
-        assert "DisagreementError: The ranks planned different updates" in result["by_hand"][0]
+        assert "DisagreementError: The ranks planned different steps" in result["by_hand"][0]
 
 
 def test_each_rank_needs_a_sample(results: list[dict[str, Any]]) -> None:

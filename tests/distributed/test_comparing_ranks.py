@@ -53,7 +53,7 @@ def test_training_is_the_same_to_the_bit(results: list[dict[str, Any]]) -> None:
     assert [result["same_training"] for result in results] == [True, True]
 
 
-def test_an_update_that_is_repeated_counts_once(results: list[dict[str, Any]]) -> None:
+def test_a_step_that_is_repeated_counts_once(results: list[dict[str, Any]]) -> None:
     for result in results:
         assert result["repeated"]["cap"] == 2
         whole, halved = (_values(result["repeated"][name]) for name in ("whole", "halved"))

@@ -87,6 +87,6 @@ def test_the_runs_are_what_they_are_to_test(fsdp: Results, name: str) -> None:
         assert any("gradient_cosine/a/b" in entry for entry in logs)
     if name == "heads":
         counts = [[entry[f"count/{stream}"] for stream in ("topic", "stars", "flags", "tags")] for entry in logs]
-        assert any(count == 0 for update in counts for count in update)
+        assert any(count == 0 for batch in counts for count in batch)
     if name == "replayed":
         assert any(not math.isnan(entry.get("term/DER", math.nan)) for entry in logs)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.distributed.forms_worker import UPDATES, evaluated, train
+from tests.distributed.forms_worker import TIMINGS, evaluated, train
 from tests.distributed.warm import launch_warm
 from tests.mixer.forms import NAMES
 
@@ -37,7 +37,7 @@ def test_the_gradient_is_that_of_one_process(
 ) -> None:
     single, expected = train(tmp_path, batch_size, micro, **options)
     assert expected.abs().amax(dim=1).min() > 1e-3
-    assert len(expected) == UPDATES
+    assert len(expected) == TIMINGS
     logs = [entry for entry in single.state.log_history if "loss" in entry]
     for rank in range(2):
         found = torch.load(folder / f"{name}-{rank}.pt")

@@ -32,10 +32,10 @@ def test_with_workers_the_ledger_is_the_one_without(folder: Path) -> None:
     alone, helped = (Ledger(folder / f"same-{number}" / "ledger") for number in (0, 2))
     assert alone.to_pandas().equals(helped.to_pandas())
     assert set(helped.to_pandas()["staleness"]) == {0}
-    updates = helped.updates()
-    assert updates["hits"].sum() > 0
+    batches = helped.timings()
+    assert batches["hits"].sum() > 0
     # The first rank's own samples: five of nine at most, or one of the one that an epoch ends with.
-    assert ((updates["hits"] + updates["misses"]) <= -(-updates["total"] // 2)).all()
+    assert ((batches["hits"] + batches["misses"]) <= -(-batches["total"] // 2)).all()
 
 
 def test_a_worker_that_dies_on_one_rank_ends_in_an_error_on_both(results: list[dict[str, Any]]) -> None:

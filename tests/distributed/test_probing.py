@@ -32,7 +32,7 @@ def test_training_is_the_same_with_and_without(results: list[dict[str, Any]]) ->
     assert max(result["same_training"] for result in results) < 1e-6
 
 
-def test_an_update_that_is_repeated_in_smaller_micro_batches_is_measured_once(results: list[dict[str, Any]]) -> None:
+def test_a_step_that_is_repeated_in_smaller_micro_batches_is_measured_once(results: list[dict[str, Any]]) -> None:
     assert [result["repeated"] for result in results] == [{"problem": "", "cap": 2}] * 2
 
 

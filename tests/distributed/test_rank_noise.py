@@ -48,7 +48,7 @@ def test_nothing_of_it_is_left_after_the_run(results: list[dict[str, Any]]) -> N
     assert all(result["trained"]["is_over"] and result["trained"]["num_hooks"] == 0 for result in results)
 
 
-def test_an_update_that_is_repeated_in_smaller_micro_batches(results: list[dict[str, Any]]) -> None:
+def test_a_step_that_is_repeated_in_smaller_micro_batches(results: list[dict[str, Any]]) -> None:
     for result in results:
         repeated = result["repeated"]
         assert repeated["cap"] == 2

@@ -55,8 +55,8 @@ def test_gradient_of_two_ranks_is_the_one_of_one_process(name: str, folder: Path
         both = torch.load(folder / f"{name}-rank{rank}.pt")
         assert both.abs().max() > 1e-3
         torch.testing.assert_close(both, single, rtol=0, atol=1e-6)
-    # Five updates of an epoch of 37 samples: four of 9, and one sample left for two ranks.
-    assert trainer.ledger.updates()["total"].tolist() == [9, 9, 9, 9, 1, 9]
+    # Five steps of an epoch of 37 samples: four of 9, and one sample left for two ranks.
+    assert trainer.ledger.timings()["total"].tolist() == [9, 9, 9, 9, 1, 9]
 
 
 @pytest.mark.parametrize("name", MODEL_DATA)
@@ -148,7 +148,7 @@ def test_a_sample_that_fails_on_one_rank_ends_in_an_error_on_all(results: list[d
 def test_a_loss_that_is_not_finite_skips_or_raises_on_all_ranks(results: list[dict[str, Any]]) -> None:
     for result in results:
         assert result["nonfinite"]["skip"]
-        assert result["nonfinite"]["raise"].startswith("NonFiniteLossError: Update 1: the loss of ['bad']")
+        assert result["nonfinite"]["raise"].startswith("NonFiniteLossError: Step 1: the loss of ['bad']")
 
 
 def test_resuming_gives_the_same_weights_to_the_bit(results: list[dict[str, Any]]) -> None:

@@ -35,15 +35,15 @@ def test_gradients_and_weights_are_those_of_the_undisturbed_run(name: str, folde
 
 
 @pytest.mark.parametrize("name", ["forward", "training", "backward"])
-def test_the_update_is_repeated_and_later_ones_run_synchronised(name: str, results: list[dict[str, Any]]) -> None:
+def test_the_step_is_repeated_and_later_ones_run_synchronised(name: str, results: list[dict[str, Any]]) -> None:
     first, second = (result["repeated"][name] for result in results)
     assert first["totals"] == [9, 9, 9, 9, 1, 9]
     assert first["cap"] == second["cap"] == 2
-    # Five rows at most on a rank fit into three micro-batches; the first update, and the one after it, are armed.
+    # Five rows at most on a rank fit into three micro-batches; the first step, and the one after it, are armed.
     assert first["num_armed"] == second["num_armed"] == 2
-    updates = [2, 2, 1] * 4 + [1] + [2, 2, 1]
+    batches = [2, 2, 1] * 4 + [1] + [2, 2, 1]
     tried = {"forward": [], "training": [5], "backward": [5]}[name]
-    assert first["rows"][len(tried) :] == updates
+    assert first["rows"][len(tried) :] == batches
     assert first["rows"][: len(tried)] == tried
 
 
@@ -63,7 +63,7 @@ def test_rows_that_come_once_are_cut_anew_by_tokens(results: list[dict[str, Any]
 def test_errors_of_one_rank_end_both(results: list[dict[str, Any]]) -> None:
     first, second = (result["failures"] for result in results)
     for name, message in (
-        ("no_sample_fits", "Update 1 ran out of memory on rank 1: a single sample"),
+        ("no_sample_fits", "Step 1 ran out of memory on rank 1: a single sample"),
         ("probe_without_recovery", "Set per_device_train_batch_size=2, with batch_size=9"),
     ):
         assert all(result[name].startswith("MicroBatchMemoryError") for result in (first, second))
@@ -80,5 +80,5 @@ def test_a_closed_window_ends_both_ranks_with_the_cap_to_set(tmp_path: Path) -> 
     assert all(codes)
     for rank in range(2):
         message = (tmp_path / f"closed-{rank}.txt").read_text()
-        assert message.startswith("MicroBatchMemoryError: Update 4 ran out of memory on rank 1"), message
+        assert message.startswith("MicroBatchMemoryError: Step 4 ran out of memory on rank 1"), message
         assert "Set per_device_train_batch_size=2, with batch_size=8" in message

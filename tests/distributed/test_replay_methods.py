@@ -51,7 +51,7 @@ def test_two_ranks_do_what_one_does(name: str, folder: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["DER", "DER++", "A-GEM"])
-def test_an_update_that_is_repeated_on_both_ranks_comes_out_the_same(name: str, folder: Path) -> None:
+def test_a_step_that_is_repeated_on_both_ranks_comes_out_the_same(name: str, folder: Path) -> None:
     undisturbed = _loaded(folder, "same", name)[0]
     for found in _loaded(folder, "repeated", name):
         torch.testing.assert_close(found["weights"], undisturbed["weights"], rtol=0, atol=1e-12)

@@ -36,7 +36,7 @@ def two(folders: dict[str, Path]) -> list[dict[str, Any]]:
 
 
 def union(results: list[dict[str, Any]]) -> list[Any]:
-    """The rows of each update, of all ranks."""
+    """The rows of each step, of all ranks."""
     return [sorted(row for rows in ranks for row in rows) for ranks in zip(*(r["rows"] for r in results), strict=True)]
 
 

@@ -14,15 +14,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return results_of(folder, "results")
 
 
-def test_a_signal_to_one_rank_ends_both_at_the_same_update_and_nothing_is_lost(results: list[dict[str, Any]]) -> None:
+def test_a_signal_to_one_rank_ends_both_at_the_same_step_and_nothing_is_lost(results: list[dict[str, Any]]) -> None:
     for result in results:
-        assert result["one"] == ["RunTerminated", "SIGTERM ended the run after update 5", 5]
+        assert result["one"] == ["RunTerminated", "SIGTERM ended the run after step 5", 5]
         assert result["differs"] == []
 
 
 def test_a_signal_to_both_is_one(results: list[dict[str, Any]]) -> None:
     for result in results:
-        assert result["all"] == ["RunInterrupted", "SIGINT ended the run after update 5", 5]
+        assert result["all"] == ["RunInterrupted", "SIGINT ended the run after step 5", 5]
 
 
 def test_what_a_callback_asks_for_on_one_rank_all_ranks_do(results: list[dict[str, Any]]) -> None:
@@ -47,7 +47,7 @@ def test_the_error_of_one_rank_is_told_by_the_one_that_waits_for_it(tmp_path: Pa
     codes, output = run_warm("stopping_worker.py", tmp_path, "backward")
     assert codes == [0, 1], output[-4000:]
     told = (tmp_path / "backward-0.txt").read_text()
-    assert told == "RemoteError: rank 1 failed in update 4: ValueError: a broken callback"
+    assert told == "RemoteError: rank 1 failed in step 4: ValueError: a broken callback"
 
 
 def test_a_rank_that_stays_away_is_waited_for_as_long_as_is_said(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_rank_that_stays_away_is_waited_for_as_long_as_is_said(tmp_path: Path)
     assert codes[0] == 0, output[-4000:]
     told = (tmp_path / "late-0.txt").read_text()
     assert told.startswith(
-        "TimeoutError: Rank 0 waited 6 seconds (ddp_timeout) for others in update 4. Of rank 1 nothing"
+        "TimeoutError: Rank 0 waited 6 seconds (ddp_timeout) for others in step 4. Of rank 1 nothing"
     )
 
 
@@ -70,8 +70,8 @@ def test_evaluation_sets_of_different_length_are_refused_on_both_ranks(results: 
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
-        ("exit", "rank 0 failed in update 3: SystemExit: no more"),
-        ("vanish", "rank 0 ended without a word in update 3: by os._exit"),
+        ("exit", "rank 0 failed in step 3: SystemExit: no more"),
+        ("vanish", "rank 0 ended without a word in step 3: by os._exit"),
         ("make", "rank 0 failed as the trainer was made: ValueError: "),
     ],
 )

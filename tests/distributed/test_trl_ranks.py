@@ -30,7 +30,7 @@ def test_two_ranks_train_sft_trainer_as_one_process(
     recorder = GradientRecorder()
     trainer = sft_mixture(tmp_path, name, per_device=64, callbacks=[recorder])
     trainer.train()
-    assert 1 in trainer.ledger.updates()["total"].tolist()  # of which one of two ranks has nothing
+    assert 1 in trainer.ledger.timings()["total"].tolist()  # of which one of two ranks has nothing
     for rank in range(2):
         both = torch.load(folder / f"{name}-rank{rank}.pt")
         torch.testing.assert_close(both, torch.stack(recorder.gradients), rtol=0, atol=1e-6)
@@ -46,7 +46,7 @@ def test_a_rank_without_samples_is_not_in_the_metrics_of_all(results: list[dict[
     trainer = sft_mixture(tmp_path, "llama", per_device=64)
     trainer.train()
     alone = [entry for entry in trainer.state.log_history if "loss" in entry]
-    single = trainer.ledger.updates()["total"].tolist().index(1)
+    single = trainer.ledger.timings()["total"].tolist().index(1)
     for key in ("entropy", "mean_token_accuracy"):
         assert results[0]["gradients"]["llama"][single][key] == pytest.approx(alone[single][key], rel=1e-5)
 
@@ -64,7 +64,7 @@ def test_two_ranks_train_pairs_as_one_process(
     recorder = GradientRecorder()
     trainer = preferences(tmp_path, kind, per_device=64, callbacks=[recorder])
     trainer.train()
-    assert trainer.ledger.updates()["total"].tolist() == [5, 5, 1, 5]
+    assert trainer.ledger.timings()["total"].tolist() == [5, 5, 1, 5]
     for rank in range(2):
         both = torch.load(folder / f"{kind}-rank{rank}.pt")
         torch.testing.assert_close(both, torch.stack(recorder.gradients), rtol=0, atol=1e-6)

@@ -14,7 +14,7 @@ from tests.mixer.trl.cases import preferences, sft_mixture
 
 
 def gradients(folder: Path) -> dict[str, Any]:
-    """Gradients of updates with several micro-batches, and one of which a rank has no samples."""
+    """Gradients of steps with several micro-batches, and one of which a rank has no samples."""
     results: dict[str, Any] = {}
     for name in ("llama", "gpt2"):
         recorder = GradientRecorder()

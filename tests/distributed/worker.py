@@ -23,7 +23,7 @@ from tests.helpers import (
 
 
 def gradients(folder: Path) -> dict[str, Any]:
-    """Gradients of updates with unequal counts on the ranks, several micro-batches, and a rank without samples."""
+    """Gradients of steps with unequal counts on the ranks, several micro-batches, and a rank without samples."""
     results: dict[str, Any] = {}
     for name in MODEL_DATA:
         recorder = GradientRecorder()

@@ -65,14 +65,14 @@ def test_a_simulation_by_the_runs_own_losses_is_the_run(run: Path, simulated: Pa
 
 def test_other_commands_show_a_simulation(printed: Callable[..., str], run: Path, simulated: Path) -> None:
     table = printed("compare", str(run), str(simulated))
-    assert table.count("12 updates") == 2
+    assert table.count("12 steps") == 2
     found = json.loads(printed("explain", str(simulated), "--step", "12", "--json"))
     assert found["is_replayed"]
 
 
 def test_what_is_printed_before_a_run(printed: Callable[..., str]) -> None:
     text = printed("simulate", RECIPE, *SMALL, "--mixing", "Uniform", "--every", "0.5")
-    for said in ("Streams", "Realised mixture", "108", "Controller:", "updates a second"):
+    for said in ("Streams", "Realised mixture", "108", "Controller:", "steps a second"):
         assert said in text
     content = json.loads(printed("simulate", RECIPE, *SMALL, "--assumed_losses", "{}", "--json"))
     assert content["steps"] == 12
@@ -86,7 +86,7 @@ def test_what_is_printed_before_a_run(printed: Callable[..., str]) -> None:
 
 def test_what_is_printed_after_a_run(printed: Callable[..., str], run: Path) -> None:
     text = printed("explain", str(run), "--step", "9")
-    for said in ("Update 9", "Replayed exactly", "LossChange decides", "evaluation after 4", "owed"):
+    for said in ("Step 9", "Replayed exactly", "LossChange decides", "evaluation after 4", "owed"):
         assert said in text
     given = printed("explain", str(run), "--step", "9", "--policy", POLICY)
     assert given == text

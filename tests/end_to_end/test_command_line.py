@@ -75,7 +75,7 @@ def test_runs_are_compared_as_json(tmp_path: Path, capsys: pytest.CaptureFixture
     write_run(tmp_path / "b", streams=("math", "law"))
     main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--json"])
     first, second = json.loads(capsys.readouterr().out)
-    assert (first["run"], first["updates"]) == (str(tmp_path / "a"), 6)
+    assert (first["run"], first["steps"]) == (str(tmp_path / "a"), 6)
     assert [stream["stream"] for stream in second["streams"]] == ["math", "law"]
     assert first["streams"][0] == {
         "stream": "math",

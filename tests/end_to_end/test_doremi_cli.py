@@ -47,8 +47,8 @@ def test_the_weights_are_the_averages_of_the_proxy_and_rule_the_main_run(
     assert trained == ["reference", "proxy", "main"]
     run = tmp_path / "run"
     weights = json.loads((run / "weights.json").read_text())
-    # The reference's shares are by size; the ledger has the proxy's weights in the updates that they ruled: all but the
-    # last ones, which came after the last update, and the first, which were decided before it.
+    # The reference's shares are by size; the ledger has the proxy's weights in the steps that they ruled: all but the
+    # last ones, which came after the last step, and the first, which were decided before it.
     np.testing.assert_allclose(weights_in(run / "reference"), [[0.6, 0.4]] * 4)
     proxy = weights_in(run / "proxy")
     np.testing.assert_allclose(proxy[0], 0.5)

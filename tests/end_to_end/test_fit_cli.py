@@ -194,7 +194,7 @@ def test_losses_of_untrained_models_are_refused(
         main(["train", str(folder / "recipe.yaml"), *mixing, *start, "--training.output_dir", runs[-1]])
     capsys.readouterr()
     message = _fails(capsys, *runs)
-    assert "evaluation of python-0.2, python-0.5, python-0.8 was before the first update" in message
+    assert "evaluation of python-0.2, python-0.5, python-0.8 was before the first step" in message
     assert "training.eval_strategy" in message
     main(["fit", *runs, "--loss", "train"])
 

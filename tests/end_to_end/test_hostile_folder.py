@@ -247,7 +247,7 @@ READERS: dict[str, Callable[[Path, Path], Any]] = {
     "tables": lambda run, out: write_tables({"run": Ledger(run / "ledger")}, {}, out / "tables"),
     "fit": lambda run, out: read_run(run, "run", "samples", "train"),
 }
-TABLES = ("clock", "memories", "streams", "updates")
+TABLES = ("clock", "memories", "streams", "timings")
 FILES = [
     *((f"ledger/{table}/part-000000.parquet", "is damaged (it is no plain file)") for table in TABLES),
     *((f"ledger/{table}/tail-000007.arrow", "is damaged (it is no plain file)") for table in TABLES),

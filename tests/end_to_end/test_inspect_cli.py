@@ -163,7 +163,7 @@ def test_a_recipe_with_a_memory(capsys: pytest.CaptureFixture[str]) -> None:
     assert [one["is_memory"] for one in (old, new, memory)] == [False, False, True]
     assert (memory["training"]["num_read"], memory["examples"], memory["passes"]) == (0, [], None)
     assert document["batch"]["counts"] == {"old": 32, "new": 0, "memory": 0}  # the new task enters later
-    # Half of 240 updates of 32 samples is the old one's; the other half but for replay, of which nobody knows yet.
+    # Half of 240 steps of 32 samples is the old one's; the other half but for replay, of which nobody knows yet.
     assert old["passes"] == pytest.approx(120 * 32 / 40)
     assert new["passes"] == pytest.approx(120 * 32 / 40)
     assert {(warning["kind"], *warning["streams"]) for warning in document["warnings"]} >= {
@@ -214,7 +214,7 @@ def test_a_terminal_shows_hostile_texts_as_they_are(
     pyte.ByteStream(screen).feed(in_terminal(["inspect", str(written)], columns))
     lines = [line.rstrip() for line in screen.display]
     titles = [line.strip("─ ") for line in lines if line.startswith("───")]
-    assert titles[:4] == ["sums", "one", "two", "first update"]
+    assert titles[:4] == ["sums", "one", "two", "first step"]
     (start,) = [number for number, line in enumerate(lines) if line.strip("─ ") == "one"]
     (stop,) = [number for number, line in enumerate(lines) if line.strip("─ ") == "two"]
     examples = "".join(line[12:].strip() for line in lines[start + 1 : stop]).replace(" ", "")

@@ -48,7 +48,7 @@ def test_a_ledger_is_read_to_the_bit(version: str) -> None:
     written, folder = _expected(version)["streams"], FIXTURES / version / "run"
     rows = Ledger(folder / "ledger").to_pandas()
     assert _read(rows, len(rows), list(written)) == _read(written, len(rows), list(written))
-    assert summarise(folder).updates == NUM_STEPS
+    assert summarise(folder).steps == NUM_STEPS
     if (folder / "ledger" / "clock").is_dir():
         assert RecordedRun(folder).steps.tolist() == list(range(1, NUM_STEPS + 1))
         assert read_run(folder, "a run").name == "a run"
@@ -109,7 +109,7 @@ class TestNewer:
         shutil.copytree(FIXTURES / "0.1.0" / "run", tmp_path / "run")
         note = tmp_path / "run" / "ledger" / "ledger.json"
         note.write_text(json.dumps({**json.loads(note.read_text()), "format": 99}))
-        with pytest.raises(ValueError, match="Update adaptive-mixer"):
+        with pytest.raises(ValueError, match="Step adaptive-mixer"):
             summarise(tmp_path / "run")
 
     @pytest.mark.parametrize("name", ["mixing.json", "complete.json", "methods/memory/buffer.json"])

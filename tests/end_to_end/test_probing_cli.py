@@ -37,7 +37,7 @@ def test_one_word_makes_a_mixture_go_by_gradients(tmp_path: Path) -> None:
 def test_policies_by_gradients_have_defaults(tmp_path: Path) -> None:
     for word in ("PiKE", "BalancedPiKE"):
         main(["train", written(tmp_path, mixing=word)])
-        assert steps_in(tmp_path) == []  # the twentieth update would be measured
+        assert steps_in(tmp_path) == []  # the twentieth step would be measured
 
 
 def test_a_recipe_says_how_gradients_are_measured(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_signal_saves_the_run_and_it_simply_goes_on(
         with pytest.raises(SystemExit) as ended:
             main(command)
     assert ended.value.code == 143
-    assert "mixer train: SIGTERM ended the run after update 2" in capsys.readouterr().err
+    assert "mixer train: SIGTERM ended the run after step 2" in capsys.readouterr().err
     assert [path.name for path in list_checkpoints(tmp_path / "run")] == ["checkpoint-2"]
     assert not (tmp_path / "run" / "model.safetensors").exists(), "it is not done"
     main(command)

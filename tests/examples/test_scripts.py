@@ -75,7 +75,7 @@ def test_a_twentieth_of_the_old_domain_is_replayed(
     assert _counts(world / "out") == {"new": 20 * 19, "old": 20}
     assert "20 samples (5.0%)" in printed
     rows = Ledger(world / "out/ledger").to_pandas()
-    assert rows[rows["stream"] == "old"]["count"].eq(1).all()  # one in every update of twenty
+    assert rows[rows["stream"] == "old"]["count"].eq(1).all()  # one in every step of twenty
     results = json.loads((world / "out/eval_results.json").read_text())
     assert results["eval_new_loss"] == pytest.approx(changes["new"][1], abs=1e-3)
 

@@ -1,4 +1,4 @@
-"""Runs whose streams are at odds, in double precision, and what every one of their updates did."""
+"""Runs whose streams are at odds, in double precision, and what every one of their steps did."""
 
 from pathlib import Path
 from typing import Any
@@ -57,17 +57,17 @@ class TwoSides(Classifier):
 
 
 class Watch(Method):
-    """Notes for each update the model before it, its samples by stream, and the gradient that the optimizer gets."""
+    """Notes for each step the model before it, its samples by stream, and the gradient that the optimizer gets."""
 
     def __init__(self) -> None:
         self.models: list[dict[str, Tensor]] = []
         self.samples: list[dict[int, list[dict[str, Tensor]]]] = []
         self.gradients: list[Tensor] = []
 
-    def begin_update(self, model: nn.Module, update: Any) -> None:
+    def begin_step(self, model: nn.Module, batch: Any) -> None:
         self.models.append({name: value.detach().clone() for name, value in model.state_dict().items()})
         by_stream: dict[int, list[dict[str, Tensor]]] = {}
-        for micro in update.micro_batches:
+        for micro in batch.micro_batches:
             by_stream.setdefault(int(micro.stream_ids[0]), []).append(dict(micro.inputs))
         self.samples.append(by_stream)
 
@@ -81,7 +81,7 @@ def flat(gradients: Any, model: nn.Module) -> Tensor:
 
 
 def jacobian(watch: Watch, number: int, model: nn.Module) -> Tensor:
-    """The gradients of the streams' parts of an update's loss, by one backward each over all of their samples."""
+    """The gradients of the streams' parts of a step's loss, by one backward each over all of their samples."""
     model.load_state_dict(watch.models[number])
     by_stream = watch.samples[number]
     total = sum(len(inputs["labels"]) for parts in by_stream.values() for inputs in parts)
@@ -103,7 +103,7 @@ def make_trainer(folder: Path, conflict: Any = None, **changes: Any) -> MixingTr
         "mixing": [0.4, 0.35, 0.25],
         "batch_size": 17,
         "methods": [],
-        "epoch_size": 170,  # no update is the rest of an epoch
+        "epoch_size": 170,  # no step is the rest of an epoch
     }
     options |= {name: changes.pop(name) for name in [*options, "nonfinite"] if name in changes}
     args = arguments(folder, **{"per_device_train_batch_size": 3, "max_steps": 4, "learning_rate": 0.5, **changes})

@@ -117,26 +117,26 @@ def means_of(values: list[tuple[int, Tensor]], num_streams: int = 3) -> FloatArr
 def train_by_hand(
     trainer: MixingTrainer, reference: nn.Module, plain: nn.Module, shifts: bool = False
 ) -> list[tuple[FloatArray, FloatArray]]:
-    """Trains; gives by update the excess over a reference before its step, and the losses after it, by hand."""
+    """Trains; gives by step the excess over a reference before its step, and the losses after it, by hand."""
     plain, reference = deepcopy(plain).eval(), deepcopy(reference).eval()
     excess: list[FloatArray] = []
     after: list[FloatArray] = []
     current: list[Any] = []
     step, policy = trainer.training_step, trainer.mixing.policy
 
-    def items(update: Any, model: nn.Module) -> list[tuple[int, Tensor]]:
+    def items(batch: Any, model: nn.Module) -> list[tuple[int, Tensor]]:
         found = []
-        for micro in update.micro_batches:
+        for micro in batch.micro_batches:
             if not micro.is_padding:
                 found += zip(micro.stream_ids.tolist(), item_losses_of(model, micro.inputs, shifts), strict=True)
         return found
 
-    def before(model: nn.Module, update: Any, num_items: Any = None) -> Tensor:
+    def before(model: nn.Module, batch: Any, num_items: Any = None) -> Tensor:
         plain.load_state_dict(trainer.model.state_dict())
-        current[:] = [update]
-        pairs = zip(items(update, plain), items(update, reference), strict=True)
+        current[:] = [batch]
+        pairs = zip(items(batch, plain), items(batch, reference), strict=True)
         excess.append(means_of([(number, (own - other).clamp(min=0)) for (number, own), (_, other) in pairs]))
-        return step(model, update, num_items)
+        return step(model, batch, num_items)
 
     def look(observation: Observation) -> None:
         plain.load_state_dict(trainer.model.state_dict())

@@ -1,4 +1,4 @@
-"""Streams that differ, and by hand what an update on them has to give."""
+"""Streams that differ, and by hand what a step on them has to give."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, BertConfig
 
 from mixer import Head, MixingTrainer, MultiTaskModel, Stream
-from mixer.loading.step import Update
+from mixer.loading.step import StepBatch
 from tests.helpers import VOCABULARY, Tokens, arguments
 
 HEADS = {
@@ -50,16 +50,16 @@ def task_streams(names: Sequence[str] = NAMES, **changes: Any) -> list[Stream]:
 
 
 class Watched(MixingTrainer):
-    """Keeps the updates, and the weights that each began with."""
+    """Keeps the steps, and the weights that each began with."""
 
     def __init__(self, *args: Any, **kwargs: Any):
-        self.updates: list[tuple[Update, nn.Module]] = []
+        self.batches: list[tuple[StepBatch, nn.Module]] = []
         super().__init__(*args, **kwargs)
 
-    def _train_update(self, model: nn.Module, update: Update, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def _train_step(self, model: nn.Module, batch: StepBatch, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         weights = {name: value.clone() for name, value in model.state_dict().items()}
-        self.updates.append((update, _twin(model, weights)))
-        return super()._train_update(model, update, *args, **kwargs)
+        self.batches.append((batch, _twin(model, weights)))
+        return super()._train_step(model, batch, *args, **kwargs)
 
 
 def _twin(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
@@ -74,7 +74,7 @@ def _twin(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
 def watched(
     folder: Path, model: nn.Module, streams: Any, micro: int = 64, batch_size: int = 14, **options: Any
 ) -> Watched:
-    """A trainer of some updates whose streams are all in them."""
+    """A trainer of some steps whose streams are all in them."""
     args = arguments(folder, per_device_train_batch_size=micro, **options.pop("args", {}))
     return Watched(model, args, train_dataset=streams, batch_size=batch_size, **options)
 
@@ -95,10 +95,10 @@ def num_items(row: Mapping[str, Tensor]) -> int:
     return int(row["labels"].ne(-100).sum())
 
 
-def rows_by_stream(update: Update) -> dict[int, list[dict[str, Tensor]]]:
-    """The samples of an update, each as a batch of one."""
+def rows_by_stream(batch: StepBatch) -> dict[int, list[dict[str, Tensor]]]:
+    """The samples of a step, each as a batch of one."""
     rows: dict[int, list[dict[str, Tensor]]] = {}
-    for micro in update.micro_batches:
+    for micro in batch.micro_batches:
         for place, stream_id in enumerate(micro.stream_ids.tolist()):
             row = {name: value[place : place + 1] for name, value in micro.inputs.items() if isinstance(value, Tensor)}
             rows.setdefault(stream_id, []).append(row)
@@ -106,7 +106,7 @@ def rows_by_stream(update: Update) -> dict[int, list[dict[str, Tensor]]]:
 
 
 def means_by_hand(
-    update: Update,
+    batch: StepBatch,
     model: nn.Module,
     names: Sequence[str],
     loss_sum: LossSum = loss_sum_of_head,
@@ -114,24 +114,24 @@ def means_by_hand(
 ) -> dict[int, Tensor]:
     """The mean loss per item of each stream that has items, with its graph."""
     means = {}
-    for stream_id, rows in rows_by_stream(update).items():
+    for stream_id, rows in rows_by_stream(batch).items():
         count = sum(items(row) for row in rows)
         if count:
             means[stream_id] = sum(loss_sum(model, names[stream_id], row) for row in rows) / count
     return means
 
 
-def shares_by_hand(update: Update, means: Mapping[int, Any]) -> dict[int, float]:
+def shares_by_hand(batch: StepBatch, means: Mapping[int, Any]) -> dict[int, float]:
     """The streams' shares of the samples; those without items count for nothing."""
-    total = sum(int(update.plan.counts[stream_id]) for stream_id in means)
-    return {stream_id: int(update.plan.counts[stream_id]) / total for stream_id in means}
+    total = sum(int(batch.plan.counts[stream_id]) for stream_id in means)
+    return {stream_id: int(batch.plan.counts[stream_id]) / total for stream_id in means}
 
 
 def gradient_by_hand(
-    update: Update, model: nn.Module, means: Mapping[int, Tensor], loss_weights: Mapping[int, float] | None = None
+    batch: StepBatch, model: nn.Module, means: Mapping[int, Tensor], loss_weights: Mapping[int, float] | None = None
 ) -> Tensor:
     """The gradient of the sum of share × loss weight × mean loss."""
-    shares, weights = shares_by_hand(update, means), loss_weights or {}
+    shares, weights = shares_by_hand(batch, means), loss_weights or {}
     loss = sum(shares[stream_id] * weights.get(stream_id, 1.0) * mean for stream_id, mean in means.items())
     parameters = list(model.parameters())
     found = torch.autograd.grad(torch.as_tensor(loss), parameters, allow_unused=True, retain_graph=True)
@@ -154,10 +154,10 @@ def logged(trainer: MixingTrainer) -> list[dict[str, float]]:
 
 
 def assert_logged(
-    entry: Mapping[str, float], update: Update, means: Mapping[int, Tensor], names: Sequence[str], rel: float = 1e-5
+    entry: Mapping[str, float], batch: StepBatch, means: Mapping[int, Tensor], names: Sequence[str], rel: float = 1e-5
 ) -> None:
     """The log has the streams' mean losses, and their mean by samples; nothing is left over."""
-    shares = shares_by_hand(update, means)
+    shares = shares_by_hand(batch, means)
     for stream_id, mean in means.items():
         assert entry[f"loss/{names[stream_id]}"] == pytest.approx(mean.item(), rel=rel)
     expected = sum(shares[stream_id] * mean.item() for stream_id, mean in means.items())

@@ -11,7 +11,7 @@ import torch
 from mixer import Decision, Mixture, Observation, Policy, Stream, Uniform
 from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.loader import MixingLoader, WorkerOptions
-from mixer.loading.step import Update
+from mixer.loading.step import StepBatch
 from mixer.mixture.budget import Budget
 from mixer.mixture.clock import Clock
 from mixer.mixture.controller import Mixing
@@ -89,36 +89,36 @@ def make_loader(
     )
 
 
-def updates_of(loader: MixingLoader, limit: int = 10_000) -> Iterator[Update]:
+def batches_of(loader: MixingLoader, limit: int = 10_000) -> Iterator[StepBatch]:
     """Goes through the run, epoch after epoch."""
     mixing, count = loader.mixing, 0
     while mixing.clock.progress < 1.0 and count < limit:
-        for update in loader:
-            yield update
+        for batch in loader:
+            yield batch
             count += 1
-            mixing.observe(update.plan, np.full(len(mixing.names), np.nan), np.zeros(len(mixing.names), dtype=np.int64))
+            mixing.observe(batch.plan, np.full(len(mixing.names), np.nan), np.zeros(len(mixing.names), dtype=np.int64))
             if mixing.clock.progress >= 1.0 or count >= limit:
                 break
 
 
-def contents(update: Update) -> list[Any]:
-    """All that an update consists of, to be compared to the bit."""
+def contents(batch: StepBatch) -> list[Any]:
+    """All that a step consists of, to be compared to the bit."""
     return [
-        update.plan.fingerprint(),
-        update.plan.staleness,
+        batch.plan.fingerprint(),
+        batch.plan.staleness,
         *[
             (
                 {name: values.tolist() for name, values in micro.inputs.items()},
                 micro.stream_ids.tolist(),
                 micro.is_padding,
             )
-            for micro in update.micro_batches
+            for micro in batch.micro_batches
         ],
     ]
 
 
-def num_own(update: Update) -> int:
-    return sum(len(micro.stream_ids) for micro in update.micro_batches if not micro.is_padding)
+def num_own(batch: StepBatch) -> int:
+    return sum(len(micro.stream_ids) for micro in batch.micro_batches if not micro.is_padding)
 
 
 class InProcess:

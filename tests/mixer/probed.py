@@ -46,11 +46,11 @@ class Group:
 
 
 def groups_of(
-    update: Any, model: nn.Module, row_loss: RowLoss, is_by_micro_batch: bool, shifts_labels: bool
+    batch: Any, model: nn.Module, row_loss: RowLoss, is_by_micro_batch: bool, shifts_labels: bool
 ) -> list[Group]:
-    """The samples of this rank's update, or its micro-batches, each by a forward and backward of its own."""
+    """The samples of this rank's step, or its micro-batches, each by a forward and backward of its own."""
     groups = []
-    for micro in update.micro_batches:
+    for micro in batch.micro_batches:
         rows = range(0 if micro.is_padding else len(micro.stream_ids))
         ids = micro.stream_ids
         parts = [slice(row, row + 1) for row in rows]
@@ -113,7 +113,7 @@ class ProbedRun:
 
 
 def build(folder: Path, model: Any = "llama", probe: Probing | None = None, **changes: Any) -> MixingTrainer:
-    """A trainer on three streams whose gradients are probed in each update, unless told otherwise."""
+    """A trainer on three streams whose gradients are probed in each step, unless told otherwise."""
     kind = MODEL_DATA[model] if isinstance(model, str) else "causal-lm"
     options = {"max_steps": 3, **changes.pop("args", {})}
     fields = {"train_dataset": three_streams(kind), "mixing": [1, 1, 1], "batch_size": 12, **changes}
@@ -131,21 +131,21 @@ def train(
     gather: Callable[[list[Group]], list[Group]] = list,
     plain: nn.Module | None = None,
 ) -> ProbedRun:
-    """Trains, with the reference of every update taken before it, from another model of the same kind."""
+    """Trains, with the reference of every step taken before it, from another model of the same kind."""
     plain = deepcopy(trainer.model) if plain is None else plain
     expected: dict[int, GradientStatistics] = {}
     found: dict[int, GradientStatistics] = {}
     run = ProbedRun(trainer, expected, found)
     step = trainer.training_step
 
-    def compare(model: nn.Module, update: Any, num_items: Any = None) -> Tensor:
+    def compare(model: nn.Module, batch: Any, num_items: Any = None) -> Tensor:
         plain.load_state_dict(trainer.model.state_dict())
-        groups = gather(groups_of(update, plain, row_loss, is_by_micro_batch, trainer._shifts_labels))
-        expected[update.plan.step + 1] = _weighed(statistics_of(groups, len(trainer.streams)), update.plan.loss_weights)
-        run.num_paddings += sum(micro.is_padding for micro in update.micro_batches)
-        loss = step(model, update, num_items)
+        groups = gather(groups_of(batch, plain, row_loss, is_by_micro_batch, trainer._shifts_labels))
+        expected[batch.plan.step] = _weighed(statistics_of(groups, len(trainer.streams)), batch.plan.loss_weights)
+        run.num_paddings += sum(micro.is_padding for micro in batch.micro_batches)
+        loss = step(model, batch, num_items)
         if trainer._gradient_statistics is not None:
-            found[update.plan.step + 1] = trainer._gradient_statistics
+            found[batch.plan.step] = trainer._gradient_statistics
         return loss
 
     trainer.training_step = compare  # type: ignore[method-assign]
@@ -194,7 +194,7 @@ def _assert_variance(rows: pd.DataFrame, wanted: GradientStatistics, tolerance: 
 
 
 def steps_of(trainer: MixingTrainer) -> list[int]:
-    """The updates of a run that were measured."""
+    """The steps of a run that were measured."""
     steps: list[int] = trainer.ledger.gradients()["step"].unique().tolist()
     return steps
 

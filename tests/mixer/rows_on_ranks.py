@@ -14,7 +14,7 @@ from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.iterable.source import RowSource
 from mixer.loading.loader import MixingLoader
-from mixer.loading.step import Update
+from mixer.loading.step import StepBatch
 from mixer.mixture.budget import Budget
 from mixer.mixture.clock import Clock
 from mixer.mixture.controller import Mixing
@@ -114,7 +114,7 @@ def outcomes_of(
     weigh: Callable[[int], list[float]] | None = None,
     **options: Any,
 ) -> list[Any]:
-    """Trains on all ranks at once; gives each one's loader and updates, or its error."""
+    """Trains on all ranks at once; gives each one's loader and steps, or its error."""
     meeting, results = Meeting(world_size), {}
 
     def train(rank: int) -> None:
@@ -138,7 +138,7 @@ def outcomes_of(
     return [results[rank] for rank in range(world_size)]
 
 
-def run_ranks(*args: Any, **options: Any) -> list[tuple[MixingLoader, list[Update]]]:
+def run_ranks(*args: Any, **options: Any) -> list[tuple[MixingLoader, list[StepBatch]]]:
     """As `outcomes_of`, but an error of any rank is raised."""
     outcomes = outcomes_of(*args, **options)
     errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
@@ -147,25 +147,25 @@ def run_ranks(*args: Any, **options: Any) -> list[tuple[MixingLoader, list[Updat
     return outcomes
 
 
-def _train(loader: MixingLoader, num_steps: int, weigh: Callable[[int], list[float]] | None) -> list[Update]:
-    mixing, updates = loader.mixing, []
-    while len(updates) < num_steps and not mixing.is_exhausted:
+def _train(loader: MixingLoader, num_steps: int, weigh: Callable[[int], list[float]] | None) -> list[StepBatch]:
+    mixing, batches = loader.mixing, []
+    while len(batches) < num_steps and not mixing.is_exhausted:
         if weigh is not None:
             mixing.set_weights(weigh(mixing.clock.step))
-        update = loader.next_update()
-        if update is None:
+        batch = loader.next_batch()
+        if batch is None:
             break
-        updates.append(update)
+        batches.append(batch)
         num_streams = len(mixing.names)
-        mixing.observe(update.plan, np.full(num_streams, np.nan), np.zeros(num_streams, dtype=np.int64))
-    return updates
+        mixing.observe(batch.plan, np.full(num_streams, np.nan), np.zeros(num_streams, dtype=np.int64))
+    return batches
 
 
-def rows_of(updates: list[Update], stream: int = 0) -> list[int]:
+def rows_of(batches: list[StepBatch], stream: int = 0) -> list[int]:
     return [
         int(row)
-        for update in updates
-        for micro in update.micro_batches
+        for batch in batches
+        for micro in batch.micro_batches
         if not micro.is_padding
         for number, row in zip(micro.inputs["stream"], micro.inputs["row"], strict=True)
         if number == stream

@@ -55,7 +55,7 @@ def test_cagrad_of_two_by_hand() -> None:
     np.testing.assert_allclose(weigh("cagrad", np.eye(2), c=0.7), [1.0, 1.0], atol=1e-9)
     np.testing.assert_allclose(weigh("cagrad", OPPOSED, c=0.0), [1.0, 1.0], atol=1e-9)
     # Of 1 and -1/2 the mean is 1/4. For the combination x, x/4 + c|x|/4 is least at x = -1/2 (the second alone), so
-    # that the update is 1/4 - c/4: weights 1/2 and 1/2 + c/2, times 2/(1 + c).
+    # that the step is 1/4 - c/4: weights 1/2 and 1/2 + c/2, times 2/(1 + c).
     found = weigh("cagrad", np.array([[1.0, -0.5], [-0.5, 0.25]]))
     np.testing.assert_allclose(found, np.array([0.5, 0.7]) * 2.0 / 1.4, rtol=1e-6)
 

@@ -170,9 +170,9 @@ def _sum_by_hand(model: nn.Module, inputs: Any, shifts: bool) -> tuple[float, in
 def _assert_losses(trainer: Any, is_packed: bool) -> None:
     """The losses by stream are those of the bare model on the same rows, as they were collated."""
     shifts = trainer._loss_shifts_labels
-    for (update, model), entry in zip(trainer.updates, logged(trainer), strict=True):
+    for (batch, model), entry in zip(trainer.batches, logged(trainer), strict=True):
         sums: dict[int, list[tuple[float, int]]] = {}
-        for micro in update.micro_batches:
+        for micro in batch.micro_batches:
             ids = micro.stream_ids.tolist()
             if len(set(ids)) == 1 or is_packed:
                 assert len(set(ids)) == 1
@@ -203,7 +203,7 @@ def test_losses_by_stream_are_those_of_the_bare_model(tmp_path: Path, name: str,
     trainer.train()
     _assert_losses(trainer, name == "flattening")
     assert trainer.ledger.to_pandas()["tokens"].min() > 0
-    ids = [set(micro.stream_ids.tolist()) for update, _ in trainer.updates for micro in update.micro_batches]
+    ids = [set(micro.stream_ids.tolist()) for batch, _ in trainer.batches for micro in batch.micro_batches]
     assert max(map(len, ids)) == (1 if is_own or name == "flattening" else 3 if micro == 64 else 2)
 
 
@@ -227,7 +227,7 @@ def test_masks_are_the_same_in_every_run_and_with_any_collator_beside(tmp_path: 
         trainer = watched(tmp_path, build(), streams, batch_size=8, data_collator=collator())
         torch.rand(beside)
         trainer.train()
-        return [micro.inputs["labels"] for update, _ in trainer.updates for micro in update.micro_batches]
+        return [micro.inputs["labels"] for batch, _ in trainer.batches for micro in batch.micro_batches]
 
     for one, other in zip(masks(1), masks(7), strict=True):
         assert torch.equal(one, other)

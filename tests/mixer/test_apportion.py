@@ -127,7 +127,7 @@ class TestCounts:
     def test_the_example_of_the_documentation_holds(self) -> None:
         assert doctest.testmod(mixer.mixture.apportion) == doctest.TestResults(failed=0, attempted=2)
 
-    def test_an_empty_update_gives_nothing(self) -> None:
+    def test_an_empty_step_gives_nothing(self) -> None:
         counts, carry = apportion(np.array([0.5, 0.3, 0.2]), 0, np.zeros(3))
         assert (counts.tolist(), carry.tolist()) == ([0, 0, 0], [0.0, 0.0, 0.0])
 

@@ -1,4 +1,4 @@
-"""What rules the size of updates: a schedule within its bounds, or a size set by hand."""
+"""What rules the size of steps: a schedule within its bounds, or a size set by hand."""
 
 import json
 import math
@@ -176,11 +176,11 @@ def test_what_is_no_decision_on_a_number_is_refused(decision: BatchDecision) -> 
         BatchSize(Asking(decision), 8).update(observation(1, 8))
 
 
-def test_an_update_has_no_more_samples_than_a_list_may() -> None:
+def test_a_step_has_no_more_samples_than_a_list_may() -> None:
     size = BatchSize(Exact(BatchDecision(2**31 - 1), BatchDecision(2**31)), 8)
     size.update(observation(1, 8))
     assert size.value == 2**31 - 1
-    with pytest.raises(ValueError, match=r"Exact at step 2 asks for 2\.15e\+09 samples; an update has at most"):
+    with pytest.raises(ValueError, match=r"Exact at step 2 asks for 2\.15e\+09 samples; a step has at most"):
         size.update(observation(2, 8))
 
 

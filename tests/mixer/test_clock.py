@@ -17,7 +17,7 @@ def totals_of(clock: Clock, num_steps: int) -> list[int]:
 
 
 class TestEpoch:
-    def test_the_last_update_is_the_remainder(self) -> None:
+    def test_the_last_step_is_the_remainder(self) -> None:
         assert totals_of(Clock(batch_size=4, epoch_size=10, budget=Budget(epochs=2)), 6) == [4, 4, 2, 4, 4, 2]
 
     def test_the_remainder_is_dropped(self) -> None:
@@ -36,7 +36,7 @@ class TestEpoch:
         num_epochs=st.integers(1, 4),
         drop_unit=st.integers(0, 20),
     )
-    def test_the_updates_of_an_epoch_sum_to_it(self, batch_size, epoch_size, num_epochs, drop_unit) -> None:
+    def test_the_steps_of_an_epoch_sum_to_it(self, batch_size, epoch_size, num_epochs, drop_unit) -> None:
         drop_unit = min(drop_unit, epoch_size)
         clock = Clock(batch_size, epoch_size, Budget(epochs=num_epochs), drop_unit=drop_unit)
         for _ in range(num_epochs):
@@ -75,7 +75,7 @@ class TestProgress:
             shown.append((clock.epoch, clock.epoch_coverage))
         assert shown == [(0.5, 0.4), (1.0, 0.8), (1.5, 0.4), (2.0, 0.8)]
 
-    def test_before_the_first_update_all_is_zero(self) -> None:
+    def test_before_the_first_step_all_is_zero(self) -> None:
         clock = Clock(batch_size=4, epoch_size=10, budget=Budget(epochs=2))
         assert (clock.step, clock.progress, clock.epoch, clock.epoch_coverage) == (0, 0.0, 0.0, 0.0)
         assert not clock.at_epoch_end
@@ -140,7 +140,7 @@ class TestState:
         clock = Clock(4, 30, Budget(epochs=3), is_constant=is_constant)
         end = {"step_in_epoch": 8, "samples_in_epoch": 30}[field]
         clock.load_state_dict({**clock.state_dict(), field: end})
-        with pytest.raises(ValueError, match=r"of an epoch were saved, which has 8 updates and 30 samples"):
+        with pytest.raises(ValueError, match=r"of an epoch were saved, which has 8 steps and 30 samples"):
             clock.load_state_dict({**clock.state_dict(), field: end + 1})
 
     def test_a_longer_budget_is_taken(self) -> None:

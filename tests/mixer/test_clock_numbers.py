@@ -1,4 +1,4 @@
-"""The clock's numbers, by hand: how many updates, epochs and samples there are, and where the learning rate stands."""
+"""The clock's numbers, by hand: how many steps, epochs and samples there are, and where the learning rate stands."""
 
 import pytest
 
@@ -23,7 +23,7 @@ class TestLayout:
             (Budget(samples=21), 7, 3),
         ],
     )
-    def test_updates_and_epochs_of_a_run(self, budget: Budget, planned_steps: int, planned_epochs: int) -> None:
+    def test_steps_and_epochs_of_a_run(self, budget: Budget, planned_steps: int, planned_epochs: int) -> None:
         clock = Clock(batch_size=4, epoch_size=10, budget=budget)
         assert (clock.planned_steps, clock.max_steps, clock.planned_epochs) == (
             planned_steps,
@@ -33,7 +33,7 @@ class TestLayout:
         assert (clock.steps_per_epoch, clock.steps_left_in_epoch) == (3, 3)
         assert clock.counts_steps == (budget.samples is None)
 
-    def test_a_pass_of_the_trainer_may_be_smaller_than_an_update(self) -> None:
+    def test_a_pass_of_the_trainer_may_be_smaller_than_a_step(self) -> None:
         clock = Clock(batch_size=8, epoch_size=20, budget=Budget(epochs=2), pass_size=3)
         clock.tick()
         assert (clock.epoch, clock.epoch_coverage) == (3 / 7, 8 / 20)
@@ -64,7 +64,7 @@ class TestDropping:
             Clock(4, epoch_size, Budget(epochs=1), drop_unit, is_constant=is_constant)
         assert f"fewer than the {needed} of a batch over all ranks" in str(error.value)
 
-    def test_a_rest_is_dropped_once_an_update_of_the_epoch_is_done(self) -> None:
+    def test_a_rest_is_dropped_once_a_step_of_the_epoch_is_done(self) -> None:
         clock = data_clock(drop_unit=1)
         assert clock.drop_rest() == 0
         clock.tick(4)
@@ -111,13 +111,13 @@ class TestEstimate:
             (Budget(samples=50, tokens=140), 6),
         ],
     )
-    def test_updates_that_are_left_if_the_size_stays(self, budget: Budget, expected: int) -> None:
+    def test_steps_that_are_left_if_the_size_stays(self, budget: Budget, expected: int) -> None:
         assert data_clock(budget=budget, tokens_per_sample=7.0).max_steps == expected
 
     def test_tokens_are_guessed_until_they_were_counted(self) -> None:
         clock = data_clock(budget=Budget(tokens=700), tokens_per_sample=7.0)
         clock.tick(4, 4 * 10)
-        assert clock.max_steps == 1 + 20  # 66 samples of 10 tokens: 2 updates, 6 epochs of 3
+        assert clock.max_steps == 1 + 20  # 66 samples of 10 tokens: 2 steps, 6 epochs of 3
         assert clock.progress == 40 / 700
 
     def test_the_end_is_the_step_it_ended_at(self) -> None:
@@ -212,14 +212,14 @@ class TestState:
 
 
 class TestDefaults:
-    def test_a_sample_is_a_token_and_an_update_has_none(self) -> None:
+    def test_a_sample_is_a_token_and_a_step_has_none(self) -> None:
         clock = Clock(4, 100, Budget(tokens=40), is_constant=False)
         assert clock.max_steps == 10
         clock.tick()
         assert clock.num_tokens == 0
 
 
-def test_updates_to_come_are_those_of_the_samples_that_are_left() -> None:
+def test_steps_to_come_are_those_of_the_samples_that_are_left() -> None:
     clock = Clock(4, 100, Budget(samples=40), is_constant=False)
     clock.tick()
     clock.tick()

@@ -82,7 +82,7 @@ def test_both_are_those_of_a_loop_by_hand(tmp_path: Path, size: int, changes: di
     trainer = build(tmp_path, policy, args={"per_device_train_batch_size": size, "max_steps": 6}, **changes)
     expected = train_by_hand(trainer, Tagger(seed=7), Tagger())
     assert_close(seen_by(trainer), expected, 1e-12)
-    # An epoch of 37 samples ends with an update of a single one: streams have no items in it.
+    # An epoch of 37 samples ends with a step of a single one: streams have no items in it.
     assert any(np.isnan(values).any() for values, _ in expected)
     differences = [o.losses - o.losses_after for o in policy.seen if "loss" in policy.needs]
     assert not differences or np.nanmax(np.abs(differences)) > 1e-3
@@ -144,8 +144,8 @@ def test_float_labels(tmp_path: Path, name: str) -> None:
     )
     step = trainer.training_step
 
-    def before(own: nn.Module, update: Any, num_items: Any = None) -> Any:
-        (micro,) = update.micro_batches
+    def before(own: nn.Module, batch: Any, num_items: Any = None) -> Any:
+        (micro,) = batch.micro_batches
         inputs = dict(micro.inputs)
         labels = inputs.pop("labels").reshape(9, -1)
         with torch.no_grad():
@@ -154,7 +154,7 @@ def test_float_labels(tmp_path: Path, name: str) -> None:
         mine, others = (loss(values, labels, reduction="none") for values in logits)
         excess = (mine - others).clamp(min=0)
         seen.append(means_of(list(zip(micro.stream_ids.tolist(), excess, strict=True))))
-        return step(own, update, num_items)
+        return step(own, batch, num_items)
 
     trainer.training_step = before
     trainer.train()
@@ -168,7 +168,7 @@ def test_smoothed_labels(tmp_path: Path) -> None:
     trainer = build(tmp_path, policy, model, reference_model=reference, args=args)
     batches: list[Any] = []
     step = trainer.training_step
-    trainer.training_step = lambda model, update, n=None: (batches.append(update), step(model, update, n))[1]
+    trainer.training_step = lambda model, batch, n=None: (batches.append(batch), step(model, batch, n))[1]
     trainer.train()
 
     def smoothed(model: nn.Module, inputs: Any) -> list[torch.Tensor]:
@@ -209,7 +209,7 @@ def test_packed_samples_are_told_apart_by_stream(tmp_path: Path) -> None:
     other.config.use_cache = False
     batches: list[Any] = []
     step = trainer.training_step
-    trainer.training_step = lambda m, update, n=None: (batches.append(update), step(m, update, n))[1]
+    trainer.training_step = lambda m, batch, n=None: (batches.append(batch), step(m, batch, n))[1]
     trainer.train()
     found = []
     for micro in batches[0].micro_batches:
@@ -307,7 +307,7 @@ def test_the_reference_is_as_it_was_and_in_no_checkpoint(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("where", ["forward", "training", "backward"])
-def test_an_update_that_is_repeated_counts_once(tmp_path: Path, where: str) -> None:
+def test_a_step_that_is_repeated_counts_once(tmp_path: Path, where: str) -> None:
     seen = []
     for name, most in (("whole", 99), ("halved", 2)):
         model, policy = build_model("llama"), Watching(*BOTH)
@@ -440,11 +440,11 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 def test_the_ledger_and_the_log_have_what_the_policy_saw(tmp_path: Path, name: str) -> None:
     policy = POLICIES[name]()
     seen: list[Observation] = []
-    update = policy.update
+    batch = policy.update
 
     def noted(observation: Observation) -> Decision:
         seen.append(deepcopy(observation))
-        return update(observation)
+        return batch(observation)
 
     policy.update = noted  # type: ignore[method-assign]
     trainer = build(tmp_path, policy, args={"max_steps": 10, "logging_steps": 5})

@@ -73,9 +73,9 @@ def losses_at(step: int, num_streams: int) -> np.ndarray:
     return np.where(np.random.default_rng(step + 9_999).random(num_streams) < 0.1, np.nan, losses)
 
 
-def one_update(mixing: Mixing) -> Plan:
+def one_step(mixing: Mixing) -> Plan:
     plan = mixing.next_plan()
-    mixing.observe(plan, losses_at(plan.step, len(mixing.names)), plan.counts * (1 + np.arange(len(mixing.names))))
+    mixing.observe(plan, losses_at(plan.index, len(mixing.names)), plan.counts * (1 + np.arange(len(mixing.names))))
     return plan
 
 
@@ -100,7 +100,7 @@ def assert_same_plan(first: Plan, second: Plan) -> None:
 class TestPlan:
     def test_a_plan_says_what_it_was_made_of(self) -> None:
         plan = make_mixing(Recording([2.0, 1.0, 1.0], loss_weights=[1.0, 2.0, 3.0])).next_plan()
-        assert (plan.step, plan.total, plan.staleness) == (0, 8, 0)
+        assert (plan.step, plan.total, plan.staleness) == (1, 8, 0)
         assert plan.counts.tolist() == [4, 2, 2]
         assert plan.weights.tolist() == [0.5, 0.25, 0.25]
         assert plan.policy_weights.tolist() == [0.5, 0.25, 0.25]
@@ -118,7 +118,7 @@ class TestPlan:
 
     def test_the_decision_after_a_step_rules_the_next_one(self) -> None:
         mixing = make_mixing(Recording([1, 0, 0], [0, 1, 0], [0, 0, 1]))
-        plans = [one_update(mixing) for _ in range(3)]
+        plans = [one_step(mixing) for _ in range(3)]
         assert [plan.counts.tolist() for plan in plans] == [[8, 0, 0], [0, 8, 0], [0, 0, 8]]
         assert [plan.staleness for plan in plans] == [0, 0, 0]
 
@@ -128,13 +128,13 @@ class TestPlan:
         mixing.clock.tick()
         assert (plan.staleness, mixing.next_plan().staleness) == (0, 1)
 
-    def test_the_last_update_of_an_epoch_is_the_remainder(self) -> None:
+    def test_the_last_step_of_an_epoch_is_the_remainder(self) -> None:
         mixing = make_mixing(batch_size=30, num_epochs=2)
-        assert [one_update(mixing).total for _ in range(8)] == [30, 30, 30, 10] * 2
+        assert [one_step(mixing).total for _ in range(8)] == [30, 30, 30, 10] * 2
 
 
 class TestObservation:
-    def test_it_holds_what_the_update_was(self) -> None:
+    def test_it_holds_what_the_step_was(self) -> None:
         policy = Recording([2, 1, 1], [1, 1, 1])
         mixing = make_mixing(policy)
         losses, tokens = np.array([0.5, np.nan, 2.0]), np.array([40, 0, 9])
@@ -151,14 +151,14 @@ class TestObservation:
         policy = Recording([2, 1, 1])
         streams = [Stream("a", range(9), enters_at=0.5), Stream("b", range(9)), Stream("c", range(9))]
         mixing = make_mixing(policy, streams=streams)
-        assert one_update(mixing).weights.tolist() == [0.0, 0.5, 0.5]
+        assert one_step(mixing).weights.tolist() == [0.0, 0.5, 0.5]
         assert policy.observations[0].weights.tolist() == [0.5, 0.25, 0.25]
 
     def test_what_was_seen_is_kept_as_it_was(self) -> None:
         policy = Recording([1, 1, 2])
         mixing = make_mixing(policy)
         for _ in range(3):
-            one_update(mixing)
+            one_step(mixing)
         assert [seen.seen.sum() for seen in policy.observations] == [8, 16, 24]
 
     def test_an_evaluation_is_seen_once_and_by_name(self) -> None:
@@ -166,8 +166,8 @@ class TestObservation:
         mixing = make_mixing(policy)
         mixing.observe_evaluation({"c": 3.0, "other": 9.0})
         mixing.observe_evaluation({"a": 1.0})
-        one_update(mixing)
-        one_update(mixing)
+        one_step(mixing)
+        one_step(mixing)
         np.testing.assert_array_equal(policy.observations[0].evaluation_losses, [1.0, np.nan, 3.0])
         assert policy.observations[1].evaluation_losses is None
 
@@ -202,7 +202,7 @@ class TestForecast:
     def test_where_the_weights_stay_it_is_what_comes(self, name: str, num_done: int) -> None:
         mixing = self.mixings()[name]
         for _ in range(num_done):
-            one_update(mixing)
+            one_step(mixing)
         plan = mixing.next_plan()
         predicted = list(mixing.forecast())
         mixing.observe(plan, np.ones(len(mixing.names)), np.zeros(len(mixing.names), dtype=np.int64))
@@ -236,7 +236,7 @@ class TestForecast:
     def test_it_ends_with_the_run(self) -> None:
         mixing = make_mixing(batch_size=50, num_epochs=2)
         mixing.next_plan()
-        assert [plan.step for plan in mixing.forecast()] == [1, 2, 3]
+        assert [plan.step for plan in mixing.forecast()] == [2, 3, 4]
 
     def test_while_it_is_asked_on_later_plans_do_not_disturb_it(self) -> None:
         mixing = make_mixing(batch_size=7)
@@ -326,16 +326,16 @@ class TestExhaustion:
 class TestSetWeights:
     def test_it_rules_the_next_plan_until_the_policy_gets_it_back(self) -> None:
         mixing = make_mixing(Fixed([1, 0, 0]))
-        one_update(mixing)
+        one_step(mixing)
         mixing.set_weights({"c": 3, "a": 1, "b": 0})
         assert mixing.weights == {"a": 0.25, "b": 0.0, "c": 0.75}
-        assert [one_update(mixing).counts.tolist() for _ in range(2)] == [[2, 0, 6]] * 2
+        assert [one_step(mixing).counts.tolist() for _ in range(2)] == [[2, 0, 6]] * 2
         mixing.set_weights(None)
-        assert one_update(mixing).counts.tolist() == [8, 0, 0]
+        assert one_step(mixing).counts.tolist() == [8, 0, 0]
 
     def test_it_is_not_stale(self) -> None:
         mixing = make_mixing()
-        one_update(mixing)
+        one_step(mixing)
         mixing.set_weights([1, 2, 3])
         assert mixing.next_plan().staleness == 0
 
@@ -343,7 +343,7 @@ class TestSetWeights:
         policy = Recording([1, 1, 2])
         mixing = make_mixing(policy)
         mixing.set_weights([0, 1, 0])
-        one_update(mixing)
+        one_step(mixing)
         assert policy.observations[0].weights.tolist() == [0.0, 1.0, 0.0]
 
     def test_it_survives_saving(self) -> None:
@@ -434,7 +434,7 @@ class TestResume:
     def test_saved_at_any_step_it_goes_on_alike(self, make_policy, drawing, step, manual, evaluated) -> None:
         mixing, resumed = make_mixing(make_policy(), drawing=drawing), make_mixing(make_policy(), drawing=drawing)
         for _ in range(step):
-            one_update(mixing)
+            one_step(mixing)
         if manual:
             mixing.set_weights([3, 1, 1])
         if evaluated:
@@ -444,7 +444,7 @@ class TestResume:
             if later == 4:
                 mixing.set_weights(None)
                 resumed.set_weights(None)
-            assert_same_plan(one_update(resumed), one_update(mixing))
+            assert_same_plan(one_step(resumed), one_step(mixing))
         assert resumed.state_dict() == mixing.state_dict()
 
     @given(step=st.integers(0, 8))
@@ -454,27 +454,27 @@ class TestResume:
             for _ in range(2)
         )
         for _ in range(step):
-            one_update(first)
+            one_step(first)
         second.load_state_dict(through_json(first.state_dict()))
         for _ in range(6):
-            assert_same_plan(one_update(second), one_update(first))
+            assert_same_plan(one_step(second), one_step(first))
 
     @pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf")])
     def test_an_evaluation_loss_that_is_not_finite_can_be_saved(self, loss: float) -> None:
         mixing, resumed = make_mixing(), make_mixing()
         mixing.observe_evaluation({"a": loss, "b": 1.0})
         resumed.load_state_dict(through_json(mixing.state_dict()))
-        assert_same_plan(one_update(resumed), one_update(mixing))
+        assert_same_plan(one_step(resumed), one_step(mixing))
 
     def test_saving_changes_nothing(self) -> None:
         mixing = make_mixing(LossChange())
-        one_update(mixing)
+        one_step(mixing)
         assert mixing.state_dict() == mixing.state_dict()
 
     def test_the_first_plan_after_a_resume_is_not_stale(self) -> None:
         mixing, resumed = make_mixing(), make_mixing()
         for _ in range(5):
-            one_update(mixing)
+            one_step(mixing)
         resumed.load_state_dict(mixing.state_dict())
         assert resumed.next_plan().staleness == 0
 
@@ -551,7 +551,7 @@ class TestDecision:
     def test_a_later_decision_that_does_not_fit_is_refused_with_its_step(self) -> None:
         mixing = make_mixing(Recording([1.0, 1.0, 1.0], [1.0, np.nan, 1.0]))
         with pytest.raises(ValueError, match=r"Recording at step 1: .* 'b' has nan"):
-            one_update(mixing)
+            one_step(mixing)
 
     @pytest.mark.parametrize("loss_weights", [[1.0], [1.0, -1.0, 1.0], [np.nan, 1.0, 1.0]])
     def test_loss_weights_that_do_not_fit_are_refused(self, loss_weights: list[float]) -> None:
@@ -560,13 +560,13 @@ class TestDecision:
 
     def test_a_function_that_returns_no_weights_is_named_with_its_step(self) -> None:
         mixing = make_mixing(Function(lambda step, weights: [1, 1, 1] if step < 2 else [1, float("nan"), 1]))
-        one_update(mixing)
+        one_step(mixing)
         with pytest.raises(ValueError, match=r"mixing function at step 2: .* 'b' has nan"):
-            one_update(mixing)
+            one_step(mixing)
 
 
 class TestWhoIsThere:
-    """What a policy sees of it is for the update that it decides."""
+    """What a policy sees of it is for the step that it decides."""
 
     def observed(
         self, streams: list[Stream], num_steps: int, **planning: object
@@ -574,7 +574,7 @@ class TestWhoIsThere:
         policy = Recording([1.0] * len(streams))
         clock = Clock(10, 100, Budget(samples=100))
         mixing = Mixing(Planner(streams, 0, **planning), policy, clock)
-        counts = [one_update(mixing).counts for _ in range(num_steps)]
+        counts = [one_step(mixing).counts for _ in range(num_steps)]
         return [observation.is_there.tolist() for observation in policy.observations], np.array(counts)
 
     def test_streams_that_enter_leave_and_are_used_up(self) -> None:
@@ -599,7 +599,7 @@ class TestWhoIsThere:
 
     def test_a_stream_of_weight_0_is_there(self) -> None:
         policy = Recording([1.0, 0.0, 1.0])
-        one_update(make_mixing(policy))
+        one_step(make_mixing(policy))
         assert policy.observations[0].is_there.tolist() == [True] * 3
 
     def test_the_first_decision_knows_it_too(self) -> None:

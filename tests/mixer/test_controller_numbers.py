@@ -55,7 +55,7 @@ def update(mixing: Mixing, **measured: object) -> None:
 
 
 class TestWhatTheScheduleSees:
-    def test_every_number_of_the_update_and_of_the_run(self) -> None:
+    def test_every_number_of_the_step_and_of_the_run(self) -> None:
         schedule = Sizes(20, 20)
         mixing = sized(schedule, Fixed([2, 1, 1]))
         noise = GradientNoise(0.5, 7.0)
@@ -65,7 +65,7 @@ class TestWhatTheScheduleSees:
         assert (seen.num_samples, seen.num_tokens, seen.batch_size) == (8, 40 + 40 + 60, 8)
         assert (seen.loss, seen.gradient_norm, seen.noise) == (1.5, 2.5, noise)
         assert seen.last_learning_rate == 100
-        assert seen.learning_rate == pytest.approx(100 + 65 * 8 / 500)  # 65 updates of 8 in five epochs
+        assert seen.learning_rate == pytest.approx(100 + 65 * 8 / 500)  # 65 steps of 8 in five epochs
         update(mixing)
         assert (schedule.observations[1].batch_size, schedule.observations[1].num_samples) == (20, 28)
 
@@ -98,7 +98,7 @@ class TestWhatTheScheduleSees:
 
 
 class TestSize:
-    def test_its_decision_rules_the_next_update(self) -> None:
+    def test_its_decision_rules_the_next_step(self) -> None:
         mixing = sized(Sizes(20, 13, 50, learning_rate="linear"))
         totals = []
         for _ in range(4):
@@ -208,7 +208,7 @@ class TestOnTop:
             make_mixing(OnTop(0.5, 0.0, 0.5))
 
 
-class TestLastUpdate:
+class TestLastStep:
     def test_the_clock_counts_what_the_streams_gave(self) -> None:
         streams = [Stream("a", range(10), max_epochs=1.3), Stream("b", range(9), max_epochs=1)]
         mixing = make_mixing(streams=streams)

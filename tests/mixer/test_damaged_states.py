@@ -15,7 +15,7 @@ from mixer.policies.base import Policy
 from mixer.schedules import Constant
 from mixer.trainer.checkpointing.progress import Progress
 from mixer.utils.bounded import MOST_COUNT
-from tests.mixer.test_controller import make_mixing, one_update
+from tests.mixer.test_controller import make_mixing, one_step
 
 HUGE = 10**400
 
@@ -23,7 +23,7 @@ HUGE = 10**400
 def saved_state(policy: Policy | None = None) -> Any:
     mixing = make_mixing(policy or GroupDRO())
     for _ in range(3):
-        one_update(mixing)
+        one_step(mixing)
     return json.loads(json.dumps(mixing.state_dict()))
 
 
@@ -131,7 +131,7 @@ class TestPolicyState:
         fresh = make_mixing(GroupDRO())
         assert mixing.policy.state_dict() == fresh.policy.state_dict()
         assert mixing.clock.step == 3
-        assert one_update(mixing).counts.sum() == 8
+        assert one_step(mixing).counts.sum() == 8
 
     def test_what_is_of_another_form_is_refused_though_it_could_be_taken_up(self) -> None:
         state = saved_state()
@@ -214,7 +214,7 @@ class TestProgress:
             ("last_logged_step", 3.0, "last_logged_step must be a whole number"),
             ("epoch_stops", 0, "epoch_stops must be true or false"),
             ("recorder", [], "recorder must be a mapping"),
-            ("ledger_rows", {"updates": -1}, "ledger_rows, updates must be a whole number"),
+            ("ledger_rows", {"timings": -1}, "ledger_rows, timings must be a whole number"),
             ("ledger_rows", 3, "ledger_rows must be a mapping"),
         ],
     )

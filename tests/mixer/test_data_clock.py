@@ -39,7 +39,7 @@ def run(clock: Clock, sizes: list[int], tokens_per_sample: int = 7) -> list[int]
 
 class TestEpochs:
     @given(SIZES, st.integers(1, 40), st.integers(1, 4))
-    def test_the_updates_of_each_epoch_sum_to_it(self, sizes: list[int], epoch_size: int, num_epochs: int) -> None:
+    def test_the_steps_of_each_epoch_sum_to_it(self, sizes: list[int], epoch_size: int, num_epochs: int) -> None:
         clock = data_clock(epoch_size, epochs=num_epochs)
         totals = iter(run(clock, sizes))
         for _ in range(num_epochs):

@@ -48,13 +48,13 @@ class _Ranks:
     def step(self, losses: Sequence[float]) -> list[tuple[int, int]]:
         samples = []
         for loader in self.loaders:
-            update = loader.next_update()
-            assert update is not None
-            for micro in update.micro_batches:
+            batch = loader.next_batch()
+            assert batch is not None
+            for micro in batch.micro_batches:
                 if not micro.is_padding:
                     inputs = micro.inputs
                     samples += zip(inputs["stream"].tolist(), inputs["index"].tolist(), strict=True)
-            loader.mixing.observe(update.plan, np.array(losses), update.plan.counts)
+            loader.mixing.observe(batch.plan, np.array(losses), batch.plan.counts)
         return sorted(samples)
 
     def state(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from mixer.policies.registry import built_in_policies
 from tests.mixer.comparing import Tagger, build, streams
 
 LOSSES = {"a": 1.0, "b": 0.9, "c": 0.8}
-# Arguments with which so few updates change something.
+# Arguments with which so few steps change something.
 MAKERS: dict[str, Callable[[], Policy]] = {
     "UniMax": lambda: mixer.UniMax(45, max_epochs=2.0),
     "Scheduled": lambda: mixer.Scheduled([(0.0, {"a": 1, "b": 1, "c": 1}), (1.0, {"a": 3, "b": 1, "c": 1})]),
@@ -46,11 +46,11 @@ def train(folder: Path, name: str, **changes: Any) -> tuple[MixingTrainer, list[
     policy = MAKERS[name]() if name in MAKERS else built_in_policies()[name]()
     seen: list[Observation] = []
     decisions: list[Decision] = []
-    update = policy.update
+    batch = policy.update
 
     def noted(observation: Observation) -> Decision:
         seen.append(observation)
-        decisions.append(update(observation))
+        decisions.append(batch(observation))
         return decisions[-1]
 
     policy.update = noted  # type: ignore[method-assign]

@@ -12,12 +12,12 @@ from tests.mixer.test_resume import assert_same, build, end_of
 
 def failing(trainer: MixingTrainer, step: int) -> MixingTrainer:
     control: Any = trainer._policy
-    update = control.update
+    batch = control.update
 
     def updated(observation: Any) -> Any:
         if observation.step == step:
             raise ArithmeticError("lost its way")
-        return update(observation)
+        return batch(observation)
 
     control.update = updated
     return trainer
@@ -39,7 +39,7 @@ class TestFailedDecision:
         again.train(resume_from_checkpoint=bool(left))
         assert_same(end_of(again), end_of(whole))
 
-    def test_one_that_fails_after_the_last_update_rules_nothing_any_more(self, tmp_path: Path) -> None:
+    def test_one_that_fails_after_the_last_step_rules_nothing_any_more(self, tmp_path: Path) -> None:
         trainer = failing(build(tmp_path, max_steps=4), 4)
         trainer.train()
         assert names(tmp_path) == ["checkpoint-4"]

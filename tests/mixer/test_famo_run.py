@@ -66,7 +66,7 @@ def test_a_run_of_a_few_steps(tmp_path: Path, acts_on: Any, monkeypatch: pytest.
         if acts_on == "loss":
             np.testing.assert_allclose(found.loss_weights, wanted.loss_weights, rtol=1e-9)
 
-    # And they rule the updates: that after each decision but the last.
+    # And they rule the steps: that after each decision but the last.
     rows = Ledger(tmp_path / "ledger").to_pandas().pivot_table(index="step", columns="stream", values="weight")
     np.testing.assert_allclose(rows[["a", "b", "c"]], [decision.weights for decision in policy.decisions[:-1]])
     drawn = np.array([decision.weights for decision in policy.decisions])

@@ -19,10 +19,10 @@ from tests.mixer.rows_on_ranks import Meeting, Places, Rows, make_loader, outcom
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_one_pass_gives_each_row_once(world_size: int) -> None:
     ranks = run_ranks(lambda: [Stream("rows", Rows(30), max_epochs=1)], world_size, 100)
-    together = sorted(row for _, updates in ranks for row in rows_of(updates))
+    together = sorted(row for _, batches in ranks for row in rows_of(batches))
     assert together == list(range(30))
-    for loader, updates in ranks:
-        assert len(updates) == 5
+    for loader, batches in ranks:
+        assert len(batches) == 5
         assert loader.mixing.is_exhausted
         assert loader.mixing.seen.tolist() == [30]
 
@@ -30,7 +30,7 @@ def test_one_pass_gives_each_row_once(world_size: int) -> None:
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_passes_follow_each_other(world_size: int) -> None:
     ranks = run_ranks(lambda: [Stream("rows", Rows(12))], world_size, 9)
-    together = np.bincount([row for _, updates in ranks for row in rows_of(updates)], minlength=12)
+    together = np.bincount([row for _, batches in ranks for row in rows_of(batches)], minlength=12)
     assert together.sum() == 54
     assert together.max() - together.min() <= 1
     assert ranks[0][0].mixing.unique.tolist() == [12]
@@ -38,9 +38,9 @@ def test_passes_follow_each_other(world_size: int) -> None:
 
 def test_a_shard_that_ends_first_ends_the_stream_for_all_at_the_same_step() -> None:
     ranks = run_ranks(lambda: [Stream("rows", shards([9, 40]), max_epochs=1), Stream("map", Places(50, 1))], 2, 40)
-    counts = [[update.plan.counts.tolist() for update in updates] for _, updates in ranks]
+    counts = [[batch.plan.counts.tolist() for batch in batches] for _, batches in ranks]
     assert counts[0] == counts[1]
-    given = [rows_of(updates) for _, updates in ranks]
+    given = [rows_of(batches) for _, batches in ranks]
     assert given[0] == list(range(9))
     assert given[1] == list(range(1000, 1000 + len(given[1])))
     assert abs(len(given[0]) - len(given[1])) <= 1
@@ -57,14 +57,14 @@ def test_a_row_that_cannot_be_read_leaves_no_rank_waiting() -> None:
         loader = make_loader(streams, rank, 2, meeting)
         try:
             for _ in range(5):
-                update = loader.next_update()
-                assert update is not None
-                loader.mixing.observe(update.plan, np.full(1, np.nan), np.zeros(1, dtype=np.int64))
+                batch = loader.next_batch()
+                assert batch is not None
+                loader.mixing.observe(batch.plan, np.full(1, np.nan), np.zeros(1, dtype=np.int64))
         except SampleError as error:
             errors[rank] = str(error)
             meeting.leave()
         except threading.BrokenBarrierError:
-            errors[rank] = "went on until the ranks would confirm the update"
+            errors[rank] = "went on until the ranks would confirm the step"
 
     threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
     for thread in threads:
@@ -107,7 +107,7 @@ def test_rows_that_come_on_top_of_a_batch_are_there(world_size: int) -> None:
     ranks = run_ranks(
         lambda: [Stream("map", Places(50, 0)), Stream("rows", Rows(40, 1))], world_size, 5, policy=_OnTop()
     )
-    assert sum(len(rows_of(updates, 1)) for _, updates in ranks) == 60
+    assert sum(len(rows_of(batches, 1)) for _, batches in ranks) == 60
 
 
 def test_fewer_rows_than_ranks_is_an_error_and_no_endless_search() -> None:
@@ -122,26 +122,26 @@ def test_a_stream_of_weight_0_gives_nothing_and_loses_nothing() -> None:
     assert rows_of(ranks[0][1]) == []
 
 
-def test_loading_an_update_again_gives_the_same_rows() -> None:
+def test_loading_a_step_again_gives_the_same_rows() -> None:
     loader = make_loader([Stream("rows", Rows(30))], 0, 1, Meeting(1))
-    update = loader.next_update()
-    assert update is not None
-    assert rows_of([loader.load(update.plan)]) == rows_of([update]) == list(range(6))
+    batch = loader.next_batch()
+    assert batch is not None
+    assert rows_of([loader.load(batch.plan)]) == rows_of([batch]) == list(range(6))
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize("length", [4, 7, 10])
 def test_the_end_of_a_pass_costs_a_stream_nothing_of_its_share(length: int, world_size: int) -> None:
     ranks = run_ranks(lambda: [Stream("rows", Rows(length)), Stream("map", Places(1000, 1))], world_size, 20)
-    assert all(update.plan.counts.tolist() == [3, 3] for _, updates in ranks for update in updates)
-    times = np.bincount([row for _, updates in ranks for row in rows_of(updates)], minlength=length)
+    assert all(batch.plan.counts.tolist() == [3, 3] for _, batches in ranks for batch in batches)
+    times = np.bincount([row for _, batches in ranks for row in rows_of(batches)], minlength=length)
     assert times.sum() == 60
     assert times.max() - times.min() <= 1 + int(ranks[0][0].mixing.planner.undelivered[0])
 
 
-def test_a_pass_may_be_shorter_than_an_update() -> None:
-    ((_, updates),) = run_ranks(lambda: [Stream("rows", Rows(5))], 1, 4, batch_size=12)
-    assert rows_of(updates) == [number % 5 for number in range(48)]
+def test_a_pass_may_be_shorter_than_a_step() -> None:
+    ((_, batches),) = run_ranks(lambda: [Stream("rows", Rows(5))], 1, 4, batch_size=12)
+    assert rows_of(batches) == [number % 5 for number in range(48)]
 
 
 def test_a_look_ahead_goes_beyond_the_end_of_a_pass() -> None:
@@ -172,10 +172,10 @@ def test_the_feed_goes_on_where_it_was(dataset: Any, num_steps: int, tmp_path: P
     second._feed.load(tmp_path, 0)
     after = []
     for _ in range(16 - num_steps):
-        update = second.next_update()
-        assert update is not None
-        after.append(update)
-        second.mixing.observe(update.plan, np.full(2, np.nan), np.zeros(2, dtype=np.int64))
+        batch = second.next_batch()
+        assert batch is not None
+        after.append(batch)
+        second.mixing.observe(batch.plan, np.full(2, np.nan), np.zeros(2, dtype=np.int64))
     assert [rows_of(before + after, stream) for stream in (0, 1)] == [rows_of(whole, stream) for stream in (0, 1)]
 
 
@@ -190,7 +190,7 @@ def test_a_torn_or_missing_file_of_rows_is_named(tmp_path: Path) -> None:
 
 def test_another_number_of_ranks_is_refused_unless_told_otherwise(tmp_path: Path) -> None:
     one = make_loader([Stream("rows", Rows(30))], 0, 1, Meeting(1))
-    one.next_update()
+    one.next_batch()
     one._feed.save(tmp_path, 0)
     two = make_loader([Stream("rows", Rows(30))], 0, 2, Meeting(1))
     with pytest.raises(ValueError, match=r"'rows'.*allow_inexact=True"):

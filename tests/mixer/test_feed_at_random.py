@@ -30,7 +30,7 @@ class _Case(NamedTuple):
         return list(enumerate(self.streams))
 
     def weigh(self, step: int) -> list[float]:
-        """Weights that change with every update, some of them to 0."""
+        """Weights that change with every step, some of them to 0."""
         random_weights = np.random.default_rng([self.seed or 0, step])
         weights = random_weights.random(len(self.streams)) * (random_weights.random(len(self.streams)) < 0.8)
         return [float(weight) for weight in (weights if weights.any() else weights + 1)]
@@ -67,11 +67,11 @@ def test_ranks_do_the_same_whatever_each_has_left_and_go_on_from_anywhere(case: 
     options = {"batch_size": case.batch_size, "epoch_size": case.epoch_size}
     options["weigh"] = None if case.seed is None else case.weigh
     whole = run_ranks(case.make_streams, case.world_size, case.num_steps, **options)
-    assert len({str([update.plan.counts.tolist() for update in updates]) for _, updates in whole}) == 1
-    assert len({str([len(update.micro_batches) for update in updates]) for _, updates in whole}) == 1
+    assert len({str([batch.plan.counts.tolist() for batch in batches]) for _, batches in whole}) == 1
+    assert len({str([len(batch.micro_batches) for batch in batches]) for _, batches in whole}) == 1
     mixing, num_steps = whole[0][0].mixing, len(whole[0][1])
     for k, (_, length, max_epochs) in case._numbered():
-        given = [row for _, updates in whole for row in rows_of(updates, k)]
+        given = [row for _, batches in whole for row in rows_of(batches, k)]
         assert len(given) == mixing.seen[k]
         if max_epochs is not None:
             assert len(given) + int(mixing.planner.undelivered[k]) <= length * max_epochs
@@ -89,6 +89,6 @@ def test_ranks_do_the_same_whatever_each_has_left_and_go_on_from_anywhere(case: 
 def test_every_row_of_the_last_pass_is_given_or_counted(world_size: int, length: int, num_passes: int) -> None:
     case = _Case(((False, 50, None), (True, length, num_passes)), world_size, 5)
     ranks = run_ranks(case.make_streams, world_size, 30, batch_size=5)
-    given = sum(len(rows_of(updates, 1)) for _, updates in ranks)
+    given = sum(len(rows_of(batches, 1)) for _, batches in ranks)
     undelivered = int(ranks[0][0].mixing.planner.undelivered[1])
     assert given + undelivered == length * num_passes

@@ -140,9 +140,7 @@ class TestBatches:
         trainer = _trainer(tmp_path, {f"s{number}": _rows() for number in range(7)}, batch_size=batch_size)
         told = [record.message for record in _warnings(caplog)]
         assert len(told) == is_told
-        assert not told or told[0].startswith(
-            "batch_size=6 is smaller than the number of streams, 7: no update has all"
-        )
+        assert not told or told[0].startswith("batch_size=6 is smaller than the number of streams, 7: no step has all")
         trainer.train()
         seen = trainer.ledger.to_pandas().groupby("stream")["count"].sum()
         assert seen.max() - seen.min() <= 1

@@ -1,4 +1,4 @@
-"""The gradient of an update on streams that differ is the one of a loop by hand."""
+"""The gradient of a step on streams that differ is the one of a loop by hand."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,13 +45,13 @@ def test_heads_count_by_their_samples_times_their_loss_weights(
     trainer = watched(tmp_path, multi_task(), streams, micro, mixing=mixing, callbacks=[recorder])
     trainer.train()
     by_id = {NAMES.index(name): weight for name, weight in weights.items()}
-    for gradient, (update, model), entry in zip(recorder.gradients, trainer.updates, logged(trainer), strict=True):
-        means = means_by_hand(update, model, NAMES)
+    for gradient, (batch, model), entry in zip(recorder.gradients, trainer.batches, logged(trainer), strict=True):
+        means = means_by_hand(batch, model, NAMES)
         assert len(means) == 4
-        expected = gradient_by_hand(update, model, means, by_id)
+        expected = gradient_by_hand(batch, model, means, by_id)
         torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-12)
         assert gradient.abs().max() > 1e-3
-        assert_logged(entry, update, means, NAMES)
+        assert_logged(entry, batch, means, NAMES)
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_policies_that_weigh_losses_multiply_the_streams_own_weights(tmp_path: P
     trainer = watched(tmp_path, multi_task(), streams, 5, 16, **options)
     trainer.train()
     own = [2.0, 1.0, 1.0, 0.25]
-    for gradient, (update, model), entry in zip(recorder.gradients, trainer.updates, logged(trainer), strict=True):
-        weights = dict(enumerate(update.plan.loss_weights.tolist()))
-        means = means_by_hand(update, model, NAMES)
-        torch.testing.assert_close(gradient, gradient_by_hand(update, model, means, weights), rtol=1e-9, atol=1e-12)
-        assert_logged(entry, update, means, NAMES)
-    policies = torch.tensor([(update.plan.loss_weights / own).tolist() for update, _ in trainer.updates])
+    for gradient, (batch, model), entry in zip(recorder.gradients, trainer.batches, logged(trainer), strict=True):
+        weights = dict(enumerate(batch.plan.loss_weights.tolist()))
+        means = means_by_hand(batch, model, NAMES)
+        torch.testing.assert_close(gradient, gradient_by_hand(batch, model, means, weights), rtol=1e-9, atol=1e-12)
+        assert_logged(entry, batch, means, NAMES)
+    policies = torch.tensor([(batch.plan.loss_weights / own).tolist() for batch, _ in trainer.batches])
     assert policies.std(dim=0).max() > 0
     assert policies.min() > 0
 
@@ -119,10 +119,10 @@ def test_losses_of_the_streams_own_count_by_their_samples(tmp_path: Path, micro:
     recorder = GradientRecorder()
     trainer = watched(tmp_path, build_model("bert-classifier").double(), streams, micro, 17, callbacks=[recorder])
     trainer.train()
-    for gradient, (update, model), entry in zip(recorder.gradients, trainer.updates, logged(trainer), strict=True):
-        means = means_by_hand(update, model, names, _loss_sum, lambda row: 1)
-        torch.testing.assert_close(gradient, gradient_by_hand(update, model, means), rtol=0, atol=1e-12)
-        assert_logged(entry, update, means, names)
+    for gradient, (batch, model), entry in zip(recorder.gradients, trainer.batches, logged(trainer), strict=True):
+        means = means_by_hand(batch, model, names, _loss_sum, lambda row: 1)
+        torch.testing.assert_close(gradient, gradient_by_hand(batch, model, means), rtol=0, atol=1e-12)
+        assert_logged(entry, batch, means, names)
 
 
 def test_a_loss_of_a_stream_goes_before_that_of_the_trainer(tmp_path: Path) -> None:
@@ -131,9 +131,9 @@ def test_a_loss_of_a_stream_goes_before_that_of_the_trainer(tmp_path: Path) -> N
     trainer = watched(tmp_path, build_model("bert-classifier").double(), streams, compute_loss_func=_counting)
     trainer.train()
     sums = {"own": _without_labels, "common": _counting}
-    for (update, model), entry in zip(trainer.updates, logged(trainer), strict=True):
+    for (batch, model), entry in zip(trainer.batches, logged(trainer), strict=True):
         means = means_by_hand(
-            update,
+            batch,
             model,
             ["own", "common"],
             lambda model, name, row: sums[name](
@@ -141,7 +141,7 @@ def test_a_loss_of_a_stream_goes_before_that_of_the_trainer(tmp_path: Path) -> N
             ),
             lambda row: 1,
         )
-        assert_logged(entry, update, means, ["own", "common"])
+        assert_logged(entry, batch, means, ["own", "common"])
     assert trainer.compute_loss_func is _counting
 
 
@@ -150,9 +150,9 @@ def test_streams_without_anything_of_their_own_count_by_items_as_before(tmp_path
     streams = [Stream(name, Tokens(9, seed, "token-classification")) for name, seed in (("a", 1), ("b", 2))]
     trainer = watched(tmp_path, build_model("bert-tokens").double(), streams, callbacks=[recorder])
     trainer.train()
-    for gradient, (update, model) in zip(recorder.gradients, trainer.updates, strict=True):
-        micro = update.micro_batches[0]
-        assert len(update.micro_batches) == 1
+    for gradient, (batch, model) in zip(recorder.gradients, trainer.batches, strict=True):
+        micro = batch.micro_batches[0]
+        assert len(batch.micro_batches) == 1
         model(**micro.inputs).loss.backward()
         expected = torch.cat([p.grad.flatten() for p in model.parameters()])
         torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-12)
@@ -174,15 +174,15 @@ def test_a_stream_whose_labels_are_all_ignored_counts_for_nothing(tmp_path: Path
     streams = [*task_streams(["topic"]), Stream("tags", _Ignored(12, 1, "token-classification"))]
     trainer = watched(tmp_path, multi_task(), streams, micro, 8, callbacks=[recorder])
     trainer.train()
-    for gradient, (update, model), entry in zip(recorder.gradients, trainer.updates, logged(trainer), strict=True):
-        means = means_by_hand(update, model, names)
+    for gradient, (batch, model), entry in zip(recorder.gradients, trainer.batches, logged(trainer), strict=True):
+        means = means_by_hand(batch, model, names)
         assert list(means) == [0]
-        torch.testing.assert_close(gradient, gradient_by_hand(update, model, means), rtol=0, atol=1e-12)
-        assert_logged(entry, update, means, names)
+        torch.testing.assert_close(gradient, gradient_by_hand(batch, model, means), rtol=0, atol=1e-12)
+        assert_logged(entry, batch, means, names)
         assert "loss/tags" not in entry
 
 
-def test_an_update_without_any_item_changes_nothing(tmp_path: Path) -> None:
+def test_a_step_without_any_item_changes_nothing(tmp_path: Path) -> None:
     streams = [Stream(name, _Ignored(6, 1, kind)) for name, kind in (("topic", "sequence-classification"),)]
     streams.append(Stream("tags", _Ignored(6, 1, "token-classification")))
     model = multi_task()
@@ -217,10 +217,10 @@ def test_values_that_are_not_known_count_for_nothing(tmp_path: Path, micro: int)
     streams = [Stream("stars", _Holes(12, 1, "regression")), Stream("flags", _Holes(12, 2, "multi-label"))]
     trainer = watched(tmp_path, multi_task(), streams, micro, 12, callbacks=[recorder])
     trainer.train()
-    for gradient, (update, model), entry in zip(recorder.gradients, trainer.updates, logged(trainer), strict=True):
-        means = means_by_hand(update, model, names, _sum_without_holes)
-        torch.testing.assert_close(gradient, gradient_by_hand(update, model, means), rtol=0, atol=1e-12)
-        assert_logged(entry, update, means, names)
+    for gradient, (batch, model), entry in zip(recorder.gradients, trainer.batches, logged(trainer), strict=True):
+        means = means_by_hand(batch, model, names, _sum_without_holes)
+        torch.testing.assert_close(gradient, gradient_by_hand(batch, model, means), rtol=0, atol=1e-12)
+        assert_logged(entry, batch, means, names)
 
 
 def test_an_error_of_a_streams_loss_or_collator_names_the_stream(tmp_path: Path) -> None:
@@ -262,12 +262,12 @@ def test_items_are_counted_by_the_label_columns(tmp_path: Path) -> None:
     counts = {name: table[table["stream"] == name]["count"].tolist() for name in NAMES}
     assert items["topic"] == counts["topic"]
     assert items["flags"] == [3 * count for count in counts["flags"]]
-    tags = [sum(num_items(row) for row in _rows(update, 3)) for update, _ in trainer.updates]
+    tags = [sum(num_items(row) for row in _rows(batch, 3)) for batch, _ in trainer.batches]
     assert items["tags"] == tags
 
 
-def _rows(update: Any, stream_id: int) -> Any:
-    for micro in update.micro_batches:
+def _rows(batch: Any, stream_id: int) -> Any:
+    for micro in batch.micro_batches:
         if int(micro.stream_ids[0]) == stream_id:
             yield from ({"labels": labels} for labels in micro.inputs["labels"])
 

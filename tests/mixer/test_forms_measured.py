@@ -36,9 +36,9 @@ def test_pcgrad_projects_the_streams_own_gradients(tmp_path: Path) -> None:
     trainer = watched(tmp_path, multi_task(), streams, conflict="pcgrad", callbacks=[recorder], args={"max_steps": 6})
     trainer.train()
     num_conflicts = 0
-    for gradient, (update, model), entry in zip(recorder.gradients, trainer.updates, logged(trainer), strict=True):
-        means = means_by_hand(update, model, names)
-        shares = shares_by_hand(update, means)
+    for gradient, (batch, model), entry in zip(recorder.gradients, trainer.batches, logged(trainer), strict=True):
+        means = means_by_hand(batch, model, names)
+        shares = shares_by_hand(batch, means)
         one, other = gradients_by_stream(model, means, 2)
         one, other = shares[0] * one, 2.0 * shares[1] * other
         product = one @ other
@@ -46,7 +46,7 @@ def test_pcgrad_projects_the_streams_own_gradients(tmp_path: Path) -> None:
             num_conflicts += 1
             one, other = one - product / (other @ other) * other, other - product / (one @ one) * one
         torch.testing.assert_close(gradient, one + other, rtol=1e-6, atol=1e-9)
-        assert_logged(entry, update, means, names)
+        assert_logged(entry, batch, means, names)
     assert num_conflicts
 
 
@@ -64,14 +64,14 @@ def test_a_probe_finds_the_gradient_of_each_streams_mean_loss(tmp_path: Path, pr
     streams = task_streams(topic={"loss_weight": 3.0}, flags={"loss_weight": 0.5})
     trainer = watched(tmp_path, multi_task(), streams, micro, probe=probe, args={"max_steps": 1})
     trainer.train()
-    update, model = trainer.updates[0]
-    means = means_by_hand(update, model, NAMES)
+    batch, model = trainer.batches[0]
+    means = means_by_hand(batch, model, NAMES)
     gradients = gradients_by_stream(model, means, 4).detach()
     found: Any = trainer._gradient_statistics
     expected = (gradients @ gradients.T).numpy()
     np.testing.assert_allclose(found.gram, expected, rtol=1e-5, atol=1e-6 * expected.max())
-    assert found.counts.tolist() == update.plan.counts.tolist()
-    shares = np.array([shares_by_hand(update, means)[k] for k in range(4)]) * [3.0, 1.0, 0.5, 1.0]
+    assert found.counts.tolist() == batch.plan.counts.tolist()
+    shares = np.array([shares_by_hand(batch, means)[k] for k in range(4)]) * [3.0, 1.0, 0.5, 1.0]
     np.testing.assert_allclose(found.shares, shares / shares.sum(), rtol=1e-6)
 
 
@@ -85,11 +85,11 @@ def test_an_exact_probe_of_one_micro_batch_is_refused(tmp_path: Path) -> None:
 def test_pike_trains_on_heads(tmp_path: Path) -> None:
     trainer = watched(tmp_path, multi_task(), task_streams(), mixing=PiKE(interval_steps=1), batch_size=16)
     trainer.train()
-    weights = np.array([update.plan.weights for update, _ in trainer.updates])
+    weights = np.array([batch.plan.weights for batch, _ in trainer.batches])
     assert (weights[0] == 0.25).all()
     assert np.abs(weights[-1] - 0.25).max() > 1e-4
-    for (update, model), entry in zip(trainer.updates, logged(trainer), strict=True):
-        assert_logged(entry, update, means_by_hand(update, model, NAMES), NAMES)
+    for (batch, model), entry in zip(trainer.batches, logged(trainer), strict=True):
+        assert_logged(entry, batch, means_by_hand(batch, model, NAMES), NAMES)
 
 
 # ---- Comparisons ----
@@ -105,18 +105,18 @@ def test_the_excess_is_that_over_the_reference_models_head(tmp_path: Path, micro
     names = ["topic", "tags"]
     trainer = watched(tmp_path, multi_task(), task_streams(names), micro, **options)
     trainer.train()
-    for (update, model), entry in zip(trainer.updates, logged(trainer), strict=True):
-        means = means_by_hand(update, model, names)
-        assert_logged(entry, update, means, names)
+    for (batch, model), entry in zip(trainer.batches, logged(trainer), strict=True):
+        means = means_by_hand(batch, model, names)
+        assert_logged(entry, batch, means, names)
         assert entry.keys() >= {"excess_loss/topic", "excess_loss/tags"}
-        assert entry["excess_loss/tags"] == pytest.approx(_excess(update, model, reference, 1), rel=1e-5)
-        assert entry["excess_loss/topic"] == pytest.approx(_excess(update, model, reference, 0), rel=1e-5)
+        assert entry["excess_loss/tags"] == pytest.approx(_excess(batch, model, reference, 1), rel=1e-5)
+        assert entry["excess_loss/topic"] == pytest.approx(_excess(batch, model, reference, 0), rel=1e-5)
 
 
-def _excess(update: Any, model: nn.Module, reference: nn.Module, stream_id: int) -> float:
+def _excess(batch: Any, model: nn.Module, reference: nn.Module, stream_id: int) -> float:
     """The mean over items of what the model loses more, where it does."""
     total, count = 0.0, 0
-    for micro in update.micro_batches:
+    for micro in batch.micro_batches:
         if int(micro.stream_ids[0]) != stream_id:
             continue
         inputs = {key: value for key, value in micro.inputs.items() if key != "labels"}
@@ -133,9 +133,9 @@ def _excess(update: Any, model: nn.Module, reference: nn.Module, stream_id: int)
 def test_losses_after_the_step_are_those_of_the_heads(tmp_path: Path) -> None:
     trainer = watched(tmp_path, multi_task(), task_streams(), mixing="FAMO", batch_size=16)
     trainer.train()
-    models = [model for _, model in trainer.updates[1:]] + [trainer.model]
-    for (update, _), after, entry in zip(trainer.updates, models, logged(trainer), strict=True):
-        means = means_by_hand(update, after, NAMES)
+    models = [model for _, model in trainer.batches[1:]] + [trainer.model]
+    for (batch, _), after, entry in zip(trainer.batches, models, logged(trainer), strict=True):
+        means = means_by_hand(batch, after, NAMES)
         for stream_id, name in enumerate(NAMES):
             assert entry[f"loss_after/{name}"] == pytest.approx(means[stream_id].item(), rel=1e-5)
 
@@ -149,12 +149,12 @@ def test_other_micro_batches_have_the_same_gradient(tmp_path: Path, options: dic
     args = {"train_sampling_strategy": "group_by_length", **options.pop("args", {})}
     trainer = watched(tmp_path, multi_task(), task_streams(), callbacks=[recorder], args=args, **options)
     trainer.train()
-    for gradient, (update, model) in zip(recorder.gradients, trainer.updates, strict=True):
-        expected = gradient_by_hand(update, model, means_by_hand(update, model, NAMES))
+    for gradient, (batch, model) in zip(recorder.gradients, trainer.batches, strict=True):
+        expected = gradient_by_hand(batch, model, means_by_hand(batch, model, NAMES))
         torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-12)
 
 
-def test_an_update_that_does_not_fit_is_cut_anew(tmp_path: Path) -> None:
+def test_a_step_that_does_not_fit_is_cut_anew(tmp_path: Path) -> None:
     class Small(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -186,10 +186,10 @@ def test_smoothing_is_that_of_each_head(tmp_path: Path, micro: int) -> None:
     args = {"label_smoothing_factor": 0.2}
     trainer = watched(tmp_path, multi_task(), task_streams(names), micro, callbacks=[recorder], args=args)
     trainer.train()
-    for gradient, (update, model), entry in zip(recorder.gradients, trainer.updates, logged(trainer), strict=True):
-        means = means_by_hand(update, model, names, smoothed)
-        torch.testing.assert_close(gradient, gradient_by_hand(update, model, means), rtol=0, atol=1e-6)
-        assert_logged(entry, update, means, names)
+    for gradient, (batch, model), entry in zip(recorder.gradients, trainer.batches, logged(trainer), strict=True):
+        means = means_by_hand(batch, model, names, smoothed)
+        torch.testing.assert_close(gradient, gradient_by_hand(batch, model, means), rtol=0, atol=1e-6)
+        assert_logged(entry, batch, means, names)
 
 
 # ---- Resuming and workers ----

@@ -1,4 +1,4 @@
-"""Updates by an aggregate: that of torchjd on the streams' gradients, resumed to the bit, harmless elsewhere."""
+"""Steps by an aggregate: that of torchjd on the streams' gradients, resumed to the bit, harmless elsewhere."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -132,7 +132,7 @@ def test_one_stream_is_trained_as_the_trainer_does(tmp_path: Path) -> None:
         assert not logged(trainer, "conflicts")
 
 
-def test_one_stream_in_an_update_and_streams_that_come_and_go(tmp_path: Path) -> None:
+def test_one_stream_in_a_step_and_streams_that_come_and_go(tmp_path: Path) -> None:
     data = at_odds()
     streams = [Stream("a", data["a"]), Stream("b", data["b"], enters_at=0.4), Stream("c", data["c"], leaves_at=0.7)]
     _, watch = run(tmp_path, "upgrad", train_dataset=streams, mixing=[1, 1, 1], max_steps=10, batch_size=5)
@@ -186,7 +186,7 @@ def test_clipping_and_the_logged_norm_are_of_the_aggregate(tmp_path: Path) -> No
     assert float(moved.norm()) == pytest.approx(0.5 * 0.01, rel=1e-3)
 
 
-def test_the_log_is_of_the_updates_since_the_last_entry(tmp_path: Path) -> None:
+def test_the_log_is_of_the_steps_since_the_last_entry(tmp_path: Path) -> None:
     every, _ = run(tmp_path / "1", "upgrad", max_steps=6)
     some, _ = run(tmp_path / "3", "upgrad", max_steps=6, logging_steps=3)
     for name in "abc":
@@ -214,7 +214,7 @@ def test_a_trainer_trains_anew_as_it_did(tmp_path: Path) -> None:
 
 
 class Poisoned(Classifier):
-    """Its loss on class 1 is not a number in the second update."""
+    """Its loss on class 1 is not a number in the second step."""
 
     calls = 0
 
@@ -242,7 +242,7 @@ def test_what_is_not_finite_is_left_to_others(tmp_path: Path) -> None:
 
 
 class Overflowing(Classifier):
-    """An entry of its gradient on class 1 is infinite in the first update, as where float16 has no room for it."""
+    """An entry of its gradient on class 1 is infinite in the first step, as where float16 has no room for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -301,7 +301,7 @@ def test_gradients_are_measured_as_ever(tmp_path: Path) -> None:
     assert torch.equal(*weights)
 
 
-def test_an_update_that_is_repeated_comes_out_the_same(tmp_path: Path) -> None:
+def test_a_step_that_is_repeated_comes_out_the_same(tmp_path: Path) -> None:
     class Small(Classifier):
         """Has no room for more than two rows in a backward."""
 
@@ -363,9 +363,9 @@ def test_it_can_be_given_as_a_method(tmp_path: Path) -> None:
 def test_streams_in_turns_are_refused(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, "upgrad")
     micro = [SimpleNamespace(stream_ids=np.array([stream_id])) for stream_id in (0, 1, 0)]
-    update = SimpleNamespace(micro_batches=micro, plan=SimpleNamespace(step=0))
+    batch = SimpleNamespace(micro_batches=micro, plan=SimpleNamespace(step=0))
     with pytest.raises(ValueError, match=r"must come stream after stream, got those of streams \[0, 1, 0\]"):
-        trainer._methods[0].begin_update(trainer.model, update)
+        trainer._methods[0].begin_step(trainer.model, batch)
 
 
 def test_tokens_per_micro_batch_on_one_rank(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_streams_that_stay_go_on_where_they_were_and_a_new_one_begins() -> None:
     assert after.num_tokens.tolist() == [0, 90, 90]
     plan = after.next_plan()
     assert plan is not None
-    assert (plan.step, plan.starts.tolist(), plan.counts.tolist()) == (3, [0, 9, 9], [2, 2, 2])
+    assert (plan.step, plan.starts.tolist(), plan.counts.tolist()) == (4, [0, 9, 9], [2, 2, 2])
 
 
 def test_a_stream_that_is_gone_is_forgotten() -> None:

@@ -18,7 +18,7 @@ def _trainer(folder: Path, max_steps: int, **options: Any) -> MixingTrainer:
 
 @pytest.fixture
 def broken_off(tmp_path: Path) -> Path:
-    """A run of four updates whose tails are still open."""
+    """A run of four steps whose tails are still open."""
     trainer = _trainer(tmp_path, 4)
     trainer.ledger.finish = trainer.ledger.sync  # type: ignore[method-assign]
     trainer.train()
@@ -29,7 +29,7 @@ def test_rows_are_counted_while_they_come(broken_off: Path) -> None:
     trainer = _trainer(broken_off, 6)
     trainer.train(resume_from_checkpoint=True)
     counted = trainer.ledger.num_rows()
-    assert {name: num for name, num in counted.items() if num} == {"streams": 12, "clock": 6, "updates": 6}
+    assert {name: num for name, num in counted.items() if num} == {"streams": 12, "clock": 6, "timings": 6}
     trainer.train()  # anew: what was there is put aside
     assert trainer.ledger.num_rows() == counted
     assert len(trainer.ledger.clock()) == 6
@@ -42,9 +42,7 @@ def test_a_run_that_goes_on_is_refused(broken_off: Path, table: str) -> None:
     whole = {"clock": 4, "streams": 8}[table]
     left = len(Ledger(broken_off / "ledger").read(table))
     assert left < whole
-    message = (
-        rf"ledger/{table} lacks {whole - left} rows that were there when the checkpoint of update 4 .*allow_inexact"
-    )
+    message = rf"ledger/{table} lacks {whole - left} rows that were there when the checkpoint of step 4 .*allow_inexact"
     with pytest.raises(ValueError, match=message):
         _trainer(broken_off, 6).train(resume_from_checkpoint=True)
 

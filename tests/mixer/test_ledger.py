@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from mixer.ledger.ledger import FORMAT_VERSION, Ledger
-from mixer.ledger.schemas import UPDATES
+from mixer.ledger.schemas import TIMINGS
 from mixer.ledger.table import Table
 from mixer.policies.gradient_statistics import GradientStatistics
 from tests.mixer.measurements import measured
@@ -30,7 +30,7 @@ def record(ledger: Ledger, *steps: int) -> None:
     for step in steps:
         ledger.record_streams(step, NAMES, columns_of(step))
         seconds = {"load_seconds": 0.5, "train_seconds": 1.5, "probe_seconds": 0.25}
-        ledger.record_update(step=step, total=8, micro_batches=2, hits=1, misses=0, **seconds)
+        ledger.record_timings(step=step, total=8, micro_batches=2, hits=1, misses=0, **seconds)
 
 
 def started(folder: Path, resume_step: int | None = None) -> Ledger:
@@ -44,7 +44,7 @@ def steps_of(ledger: Ledger) -> list[int]:
 
 
 class TestRecords:
-    def test_there_is_a_row_per_update_and_stream(self, tmp_path: Path) -> None:
+    def test_there_is_a_row_per_step_and_stream(self, tmp_path: Path) -> None:
         ledger = started(tmp_path / "ledger")
         record(ledger, 1, 2)
         frame = ledger.to_pandas()
@@ -67,7 +67,7 @@ class TestRecords:
     def test_timings_stand_in_a_table_of_their_own(self, tmp_path: Path) -> None:
         ledger = started(tmp_path / "ledger")
         record(ledger, 1)
-        assert ledger.updates().to_dict("records") == [
+        assert ledger.timings().to_dict("records") == [
             {
                 "step": 1,
                 "total": 8,
@@ -265,18 +265,18 @@ class TestGradients:
 class TestOlderVersions:
     @pytest.mark.parametrize("ending", ["flush", "seal"])
     def test_timings_without_those_of_the_probe_are_read_and_gone_on_with(self, tmp_path: Path, ending: str) -> None:
-        without = pa.schema([field for field in UPDATES if field.name != "probe_seconds"])
-        old = Table(tmp_path / "ledger" / "updates", without)
+        without = pa.schema([field for field in TIMINGS if field.name != "probe_seconds"])
+        old = Table(tmp_path / "ledger" / "timings", without)
         for step in (1, 2, 3):
             old.append({name: [step] for name in without.names})
         getattr(old, ending)()
-        assert Ledger(tmp_path / "ledger").updates()["probe_seconds"].tolist() == [0.0] * 3
+        assert Ledger(tmp_path / "ledger").timings()["probe_seconds"].tolist() == [0.0] * 3
         resumed = started(tmp_path / "ledger", resume_step=2)
         record(resumed, 3)
         resumed.finish()
-        updates = Ledger(tmp_path / "ledger").updates()
-        assert updates["train_seconds"].tolist() == [1.0, 2.0, 1.5]
-        assert updates["probe_seconds"].tolist() == [0.0, 0.0, 0.25]
+        batches = Ledger(tmp_path / "ledger").timings()
+        assert batches["train_seconds"].tolist() == [1.0, 2.0, 1.5]
+        assert batches["probe_seconds"].tolist() == [0.0, 0.0, 0.25]
 
 
 class TestProcesses:
@@ -337,7 +337,7 @@ class TestBegin:
         resumed = started(tmp_path / "ledger", resume_step=5)
         record(resumed, 6, 7)
         assert steps_of(resumed) == [1, 2, 3, 4, 5, 6, 7]
-        assert resumed.updates()["step"].tolist() == [1, 2, 3, 4, 5, 6, 7]
+        assert resumed.timings()["step"].tolist() == [1, 2, 3, 4, 5, 6, 7]
         assert resumed.evaluations()["step"].tolist() == [3]
         assert not (tmp_path / "ledger-1").exists()
 

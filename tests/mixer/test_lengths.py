@@ -16,7 +16,7 @@ from mixer.loading.lengths import Lengths, deal_by_length, sort_by_length, split
 from mixer.loading.loader import MixingLoader
 from mixer.loading.memory import MicroBatchCap
 from mixer.loading.reader import SampleError
-from mixer.loading.step import Update
+from mixer.loading.step import StepBatch
 from mixer.mixture.budget import Budget
 from mixer.mixture.clock import Clock
 from mixer.mixture.controller import Mixing
@@ -128,17 +128,17 @@ def _loader(rank: int = 0, world_size: int = 1, has_column: bool = False, **opti
     return MixingLoader(mixing, sources, _pad, rank, world_size, micro_batches=MicroBatchOptions(**options))
 
 
-def _samples(update: Update) -> list[tuple[int, int]]:
+def _samples(batch: StepBatch) -> list[tuple[int, int]]:
     return sorted(
         (int(stream_id), int(place))
-        for micro in update.micro_batches
+        for micro in batch.micro_batches
         if not micro.is_padding
         for stream_id, place in zip(micro.stream_ids, micro.inputs["place"], strict=True)
     )
 
 
-def _num_padded(update: Update) -> int:
-    return sum(int((micro.inputs["input_ids"] == 0).sum()) for micro in update.micro_batches)
+def _num_padded(batch: StepBatch) -> int:
+    return sum(int((micro.inputs["input_ids"] == 0).sum()) for micro in batch.micro_batches)
 
 
 def _share(count: int) -> list[StreamShare]:
@@ -147,10 +147,10 @@ def _share(count: int) -> list[StreamShare]:
 
 class TestLoader:
     @pytest.mark.parametrize("by_stream", [False, True])
-    def test_grouping_changes_no_sample_of_the_update_and_saves_padding(self, by_stream: bool) -> None:
+    def test_grouping_changes_no_sample_of_the_step_and_saves_padding(self, by_stream: bool) -> None:
         plain, grouped = _loader(lengths=None), _loader(groups_by_length=True)
         plain.by_stream = grouped.by_stream = by_stream
-        one, other = plain.next_update(), grouped.next_update()
+        one, other = plain.next_batch(), grouped.next_batch()
         assert one is not None
         assert other is not None
         assert _samples(one) == _samples(other)
@@ -163,16 +163,16 @@ class TestLoader:
     @pytest.mark.parametrize("has_column", [False, True])
     @pytest.mark.parametrize("by_stream", [False, True])
     @pytest.mark.parametrize("world_size", [2, 3])
-    def test_the_ranks_together_have_the_update(self, has_column: bool, by_stream: bool, world_size: int) -> None:
-        whole = _loader(lengths=None).next_update()
-        updates = []
+    def test_the_ranks_together_have_the_step(self, has_column: bool, by_stream: bool, world_size: int) -> None:
+        whole = _loader(lengths=None).next_batch()
+        batches = []
         for rank in range(world_size):
             loader = _loader(rank, world_size, has_column, groups_by_length=True)
             loader.by_stream = by_stream
-            updates.append(loader.next_update())
+            batches.append(loader.next_batch())
         assert whole is not None
-        assert len({len(update.micro_batches) for update in updates}) == 1
-        assert sorted(row for update in updates for row in _samples(update)) == _samples(whole)
+        assert len({len(batch.micro_batches) for batch in batches}) == 1
+        assert sorted(row for batch in batches for row in _samples(batch)) == _samples(whole)
 
     @pytest.mark.parametrize("has_column", [False, True])
     @pytest.mark.parametrize("by_stream", [False, True])
@@ -184,27 +184,27 @@ class TestLoader:
         for rank in range(3):
             loader = _loader(rank, 3, has_column, groups_by_length=True)
             loader.by_stream, loader.keeps_samples = by_stream, True
-            update = loader.next_update()
-            assert update is not None
+            batch = loader.next_batch()
+            assert batch is not None
             loader.cap = cap
-            again = loader.recut(update)
-            assert _samples(again) == _samples(update)
+            again = loader.recut(batch)
+            assert _samples(again) == _samples(batch)
             assert max(len(micro.stream_ids) for micro in again.micro_batches) <= cap.max_samples
             numbers.add(len(again.micro_batches))
         assert len(numbers) == 1
 
     def test_a_column_saves_padding_on_several_ranks(self) -> None:
         def padding(has_column: bool) -> int:
-            updates = [_loader(rank, 2, has_column, groups_by_length=True).next_update() for rank in range(2)]
-            return sum(_num_padded(update) for update in updates)
+            batches = [_loader(rank, 2, has_column, groups_by_length=True).next_batch() for rank in range(2)]
+            return sum(_num_padded(batch) for batch in batches)
 
         assert padding(has_column=True) < padding(has_column=False)
 
     def test_micro_batches_of_so_many_tokens(self) -> None:
-        update = _loader(max_tokens=64, groups_by_length=True).next_update()
-        assert update is not None
-        assert all(micro.inputs["input_ids"].numel() <= 64 for micro in update.micro_batches)
-        assert sum(len(micro.stream_ids) for micro in update.micro_batches) == 24
+        batch = _loader(max_tokens=64, groups_by_length=True).next_batch()
+        assert batch is not None
+        assert all(micro.inputs["input_ids"].numel() <= 64 for micro in batch.micro_batches)
+        assert sum(len(micro.stream_ids) for micro in batch.micro_batches) == 24
 
     def test_ranks_with_fewer_micro_batches_get_empty_ones(self) -> None:
         asked = []
@@ -213,10 +213,10 @@ class TestLoader:
             asked.append(number)
             return 9
 
-        update = _loader(0, 2, max_tokens=64, agree_on_most=most).next_update()
-        assert update is not None
-        assert len(update.micro_batches) == 9
-        assert [micro.is_padding for micro in update.micro_batches] == [False] * asked[0] + [True] * (9 - asked[0])
+        batch = _loader(0, 2, max_tokens=64, agree_on_most=most).next_batch()
+        assert batch is not None
+        assert len(batch.micro_batches) == 9
+        assert [micro.is_padding for micro in batch.micro_batches] == [False] * asked[0] + [True] * (9 - asked[0])
 
     def test_a_failure_is_told_before_the_others_wait(self) -> None:
         asked = []
@@ -228,7 +228,7 @@ class TestLoader:
         loader = _loader(max_tokens=64, agree_on_most=most)
         loader._reader._datasets[1].sizes = None  # every sample of it fails now
         with pytest.raises(SampleError, match="'s1'"):
-            loader.next_update()
+            loader.next_batch()
         assert asked == [0]
 
     def test_samples_without_a_length_are_refused(self) -> None:

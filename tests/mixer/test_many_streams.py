@@ -37,10 +37,10 @@ def test_the_history_keeps_single_streams_only_where_they_are_not_too_many(tmp_p
     args = arguments(tmp_path, max_steps=2, logging_strategy="steps", logging_steps=1)
     trainer = MixingTrainer(build_model("llama"), args, train_dataset=dict.fromkeys(names, rows), callbacks=[told])
     trainer.train()
-    updates = [entry for entry in trainer.state.log_history if "loss" in entry]
+    batches = [entry for entry in trainer.state.log_history if "loss" in entry]
     of_streams = {f"{what}/{name}" for what in ("coverage", "weight", "count") for name in names}
-    assert len(updates) == 2
-    for entry, logs in zip(updates, told.logs, strict=False):
+    assert len(batches) == 2
+    for entry, logs in zip(batches, told.logs, strict=False):
         assert {"loss", "learning_rate", "train_coverage", "batch_size", "step"} <= entry.keys()
         assert of_streams <= logs.keys()
         assert bool(of_streams & entry.keys()) != is_beyond
@@ -94,12 +94,12 @@ def test_losses_without_rows_are_measured_in_turns(tmp_path: Path, caplog: pytes
     args = arguments(tmp_path, max_steps=3, per_device_train_batch_size=64, learning_rate=0.0)
     trainer = MixingTrainer(model, args, train_dataset=streams, mixing=LossChange(floor=0.01), batch_size=num_streams)
     trainer.train()
-    micro_batches = trainer.ledger.updates()["micro_batches"]
+    micro_batches = trainer.ledger.timings()["micro_batches"]
     assert micro_batches.tolist() == [17] * 3  # sixteen streams alone, and the others together
     rows = trainer.ledger.to_pandas()
     assert rows.groupby("step")["loss"].count().tolist() == [16] * 3
-    assert rows.groupby("stream")["loss"].count().min() == 1  # three updates show all forty
-    assert "an update measures those of 16 of the 40 streams, in turns" in caplog.text
+    assert rows.groupby("stream")["loss"].count().min() == 1  # three steps show all forty
+    assert "a step measures those of 16 of the 40 streams, in turns" in caplog.text
     assert "not finite" not in caplog.text
     # The loss that is trained is the mean over all samples all the same.
     with torch.no_grad():
@@ -118,4 +118,4 @@ def test_streams_that_cannot_share_micro_batches_are_told_with_the_cost(
     assert not caplog.text  # so few are not worth a word
     MixingTrainer(build_model("bert-classifier"), args, train_dataset=own, batch_size=64)
     assert "each of the 20 streams has micro-batches of its own" in caplog.text
-    assert "an update of 64 samples takes 20 forwards or more in place of 8" in caplog.text
+    assert "a step of 64 samples takes 20 forwards or more in place of 8" in caplog.text

@@ -37,7 +37,7 @@ def test_a_cap_that_was_found_is_taken_up_where_it_is_smaller() -> None:
     assert configured.taken_up(None) == configured
 
 
-def test_the_window_closes_over_what_went_through_after_the_first_update() -> None:
+def test_the_window_closes_over_what_went_through_after_the_first_step() -> None:
     window = Window()
     assert window.is_beyond(Size(1, 1))
     window.passed(Size(4, 400))
@@ -76,7 +76,7 @@ def test_the_explanation_names_the_cap_to_set() -> None:
     smaller = "per_device_train_batch_size={}, with batch_size=64 so that the total stays"
     text = explain(12, 1, MicroBatchCap(16), Size(16, 900), smaller, "And why.")
     assert text == (
-        "Update 12 ran out of memory on rank 1 with micro-batches of at most 16 samples. Set "
+        "Step 12 ran out of memory on rank 1 with micro-batches of at most 16 samples. Set "
         "per_device_train_batch_size=8, with batch_size=64 so that the total stays. And why."
     )
     assert "Set max_tokens_per_micro_batch=450;" in explain(1, 0, MicroBatchCap(16, 1000), Size(16, 900), smaller, "")

@@ -34,8 +34,8 @@ class Recorded(Method):
     def goes_first(self, stream_id: int) -> bool:
         return stream_id == self._first
 
-    def begin_update(self, model: nn.Module, update: Any) -> None:
-        self.calls.append(("begin", update.plan.step))
+    def begin_step(self, model: nn.Module, batch: Any) -> None:
+        self.calls.append(("begin", batch.plan.step))
 
     def end_micro_batch(self, model: nn.Module, trained: Trained, is_last_first: bool) -> None:
         assert trained.row_losses is not None
@@ -45,8 +45,8 @@ class Recorded(Method):
     def end_backward(self, model: nn.Module) -> None:
         self.calls.append(("backward",))
 
-    def close(self, update: Any) -> None:
-        self.calls.append(("close", update.plan.step))
+    def close(self, batch: Any) -> None:
+        self.calls.append(("close", batch.plan.step))
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -57,7 +57,7 @@ class Recorded(Method):
 
 
 class Entropy(Method):
-    """Adds `scale` times the mean square of the logits over the update's samples."""
+    """Adds `scale` times the mean square of the logits over the step's samples."""
 
     adds_term = True
 
@@ -103,7 +103,7 @@ def test_calls_come_in_order(tmp_path: Path) -> None:
     micros = [("micro", 0, False), ("micro", 1, False)]
     assert [call[:1] if call[0] == "micro" else call for call in method.calls] == [
         ("attach", ["a", "b", "c"], 1),
-        *[c for step in (0, 1) for c in (("begin", step), *[m[:1] for m in micros], ("backward",), ("close", step))],
+        *[c for step in (1, 2) for c in (("begin", step), *[m[:1] for m in micros], ("backward",), ("close", step))],
     ]
 
 
@@ -219,7 +219,7 @@ def test_state_goes_with_checkpoints(tmp_path: Path) -> None:
     )
     trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert method.calls[1][0] == "load"
-    assert [call[1] for call in method.calls if call[0] == "begin"] == [2, 3]
+    assert [call[1] for call in method.calls if call[0] == "begin"] == [3, 4]
 
 
 def test_a_backward_that_raises_leaves_the_accelerator_as_it_was(tmp_path: Path) -> None:

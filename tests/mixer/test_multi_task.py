@@ -254,13 +254,13 @@ def test_adapters_around_it_train_its_heads_too(tmp_path: Path) -> None:
     model = adapted()
     trainer = watched(tmp_path, model, task_streams(), callbacks=[recorder])
     trainer.train()
-    update, twin = trainer.updates[0]
-    means = means_by_hand(update, twin, NAMES)
+    batch, twin = trainer.batches[0]
+    means = means_by_hand(batch, twin, NAMES)
     for parameter in twin.parameters():
         parameter.requires_grad_(True)
-    means = means_by_hand(update, twin, NAMES)
+    means = means_by_hand(batch, twin, NAMES)
     trained = [parameter.requires_grad for parameter in model.parameters()]
-    expected = gradient_by_hand(update, twin, means)
+    expected = gradient_by_hand(batch, twin, means)
     sizes = [parameter.numel() for parameter in model.parameters()]
     kept = torch.cat([torch.full((size,), one) for size, one in zip(sizes, trained, strict=True)])
     torch.testing.assert_close(recorder.gradients[0][kept], expected[kept], rtol=0, atol=1e-12)
@@ -305,7 +305,7 @@ def test_a_model_of_the_users_own_is_told_the_task(tmp_path: Path, heads: Any, m
     def loss_sum(model: nn.Module, task: str, row: Any) -> Tensor:
         return model(task=task, **row)["loss"]
 
-    for gradient, (update, model) in zip(recorder.gradients, trainer.updates, strict=True):
-        means = means_by_hand(update, model, tasks, loss_sum)
-        torch.testing.assert_close(gradient, gradient_by_hand(update, model, means), rtol=0, atol=1e-12)
+    for gradient, (batch, model) in zip(recorder.gradients, trainer.batches, strict=True):
+        means = means_by_hand(batch, model, tasks, loss_sum)
+        torch.testing.assert_close(gradient, gradient_by_hand(batch, model, means), rtol=0, atol=1e-12)
     assert trainer.evaluate({"c": Tokens(4, 9, KINDS["topic"])})["eval_c_loss"] > 0

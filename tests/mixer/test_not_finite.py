@@ -1,4 +1,4 @@
-"""Losses of one stream that are not finite for some updates: what each policy remembers of them, and schedules."""
+"""Losses of one stream that are not finite for some steps: what each policy remembers of them, and schedules."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from tests.helpers import weights_of
 from tests.mixer.comparing import Tagger, build, streams
 from tests.mixer.test_every_policy_trains import MAKERS
 
-SICK = (2, 3)  # updates
+SICK = (2, 3)  # steps
 
 
 class Sick(Tagger):
@@ -46,10 +46,10 @@ class MakesSick(TrainerCallback):
 def train(folder: Path, name: str, nonfinite: str) -> tuple[MixingTrainer, list[Decision]]:
     policy = MAKERS[name]() if name in MAKERS else built_in_policies()[name]()
     decisions: list[Decision] = []
-    update = policy.update
+    batch = policy.update
 
     def noted(observation: Observation) -> Decision:
-        decisions.append(update(observation))
+        decisions.append(batch(observation))
         return decisions[-1]
 
     policy.update = noted  # type: ignore[method-assign]
@@ -97,7 +97,7 @@ def test_where_the_model_is_lost_the_policy_is_not(
 
 
 def test_raising_ends_the_run_before_the_step(tmp_path: Path) -> None:
-    with pytest.raises(NonFiniteLossError, match=r"Update 2: the loss of \[.*'b'.*\] is not finite"):
+    with pytest.raises(NonFiniteLossError, match=r"Step 2: the loss of \[.*'b'.*\] is not finite"):
         train(tmp_path, "LossChange", "raise")
     assert Ledger(tmp_path / "ledger").to_pandas()["step"].max() == 1
 

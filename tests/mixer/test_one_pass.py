@@ -1,4 +1,4 @@
-"""Optimizers that step inside each backward, where updates come in parts although they would fit into one."""
+"""Optimizers that step inside each backward, where steps come in parts although they would fit into one."""
 
 from pathlib import Path
 from typing import Any
@@ -36,18 +36,18 @@ def _trainer(kind: type, folder: Path, **options: Any) -> MixingTrainer:
     ("kind", "options"),
     [(Lomo, {"mixing": GroupDRO()}), (_NoRows, {}), (Lomo, {"probe": Probing(interval_steps=1, homogeneous=True)})],
 )
-def test_an_update_in_parts_is_refused_before_it_is_trained(kind: type, options: Any, tmp_path: Path) -> None:
+def test_a_step_in_parts_is_refused_before_it_is_trained(kind: type, options: Any, tmp_path: Path) -> None:
     trainer = _trainer(kind, tmp_path, **options)
     before = weights_of(trainer.model).clone()
-    with pytest.raises(ValueError, match=r"Update 1 has 3 micro-batches, and optim='lomo' .* one stream"):
+    with pytest.raises(ValueError, match=r"Step 1 has 3 micro-batches, and optim='lomo' .* one stream"):
         trainer.train()
     assert torch.equal(weights_of(trainer.model), before)
 
 
-def test_updates_of_one_micro_batch_are_trained(tmp_path: Path) -> None:
+def test_steps_of_one_micro_batch_are_trained(tmp_path: Path) -> None:
     trainer = _trainer(Lomo, tmp_path)
     trainer.train()
-    assert trainer.ledger.updates()["micro_batches"].tolist() == [1, 1, 1]
+    assert trainer.ledger.timings()["micro_batches"].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("budget", [Budget(samples=24), Budget(tokens=500)])

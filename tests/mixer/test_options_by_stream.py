@@ -1,7 +1,7 @@
 """Options that touch the loss, the gradient or the step: streams are told apart beside them, and weights are right.
 
-Each update has all samples of both streams, cut into micro-batches. So the Trainer, given all of them in one batch, has
-to make the same steps, and the loss of a stream has to be that of its data set at the weights that the update found.
+Each step has all samples of both streams, cut into micro-batches. So the Trainer, given all of them in one batch, has
+to make the same steps, and the loss of a stream has to be that of its data set at the weights that the step found.
 """
 
 from pathlib import Path
@@ -81,7 +81,7 @@ def test_steps_and_losses_are_those_of_whole_data_sets(name: str, model: str, tm
     )
     ours.train()
     tolerance = 2e-2 if "bf16" in changes else 2e-5
-    assert ours.ledger.updates()["micro_batches"].tolist() == [4, 4, 4]
+    assert ours.ledger.timings()["micro_batches"].tolist() == [4, 4, 4]
     assert ours.ledger.to_pandas()["loss"].tolist() == pytest.approx(reference.losses, rel=tolerance)
     torch.testing.assert_close(weights_of(ours.model), weights_of(whole.model), rtol=0, atol=tolerance)
     assert (weights_of(ours.model) - weights_of(build_model(model))).abs().max() > 1e-4

@@ -77,11 +77,11 @@ def test_substeps_are_not_told(tmp_path: Path) -> None:
 
     counter = Counter()
     trainer = _train(tmp_path, callbacks=[counter], gradient_accumulation_steps=3)
-    assert trainer.ledger.updates()["micro_batches"].tolist() == [3, 3, 3]
+    assert trainer.ledger.timings()["micro_batches"].tolist() == [3, 3, 3]
     assert (counter.steps, counter.substeps) == (3, 0)
 
 
-def test_the_loss_of_an_update_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
+def test_the_loss_of_a_step_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
     class Broken(MixingTrainer):
         def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
             loss = super().compute_loss(*args, **kwargs)
@@ -156,7 +156,7 @@ def test_batches_are_copied_beside_the_computation_if_told_to(
 
 def test_nothing_is_dropped_where_a_stream_is_iterable(tmp_path: Path) -> None:
     trainer = _train(tmp_path, data=_streams(), dataloader_drop_last=True, max_steps=7)
-    assert trainer.ledger.updates()["total"].sum() > 24  # an epoch has 20 samples: its last update has them all
+    assert trainer.ledger.timings()["total"].sum() > 24  # an epoch has 20 samples: its last step has them all
     assert trainer.mixing.clock.dropped_samples == 0
 
 

@@ -14,13 +14,13 @@ class TestExplained:
         self, message: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(other_ranks, "_SECONDS_TO_BE_TOLD", 0.0)
-        error = explained(RuntimeError(message), "in update 3", 1, 2, 5.0)
+        error = explained(RuntimeError(message), "in step 3", 1, 2, 5.0)
         assert isinstance(error, TimeoutError)
-        assert "Rank 1 waited 5 seconds (ddp_timeout) for others in update 3. Of rank 0 nothing was heard" in str(error)
+        assert "Rank 1 waited 5 seconds (ddp_timeout) for others in step 3. Of rank 0 nothing was heard" in str(error)
 
     def test_an_error_of_ones_own_speaks_for_itself(self) -> None:
-        assert explained(RuntimeError("shapes do not fit"), "in update 3", 1, 2, 5.0) is None
-        assert explained(RemoteError("rank 0 failed"), "in update 3", 1, 2, 5.0) is None
+        assert explained(RuntimeError("shapes do not fit"), "in step 3", 1, 2, 5.0) is None
+        assert explained(RemoteError("rank 0 failed"), "in step 3", 1, 2, 5.0) is None
 
     def test_one_rank_waits_for_nobody(self) -> None:
-        assert explained(RuntimeError("Timed out"), "in update 3", 0, 1, 5.0) is None
+        assert explained(RuntimeError("Timed out"), "in step 3", 0, 1, 5.0) is None

@@ -13,7 +13,7 @@ from tests.helpers import Tokens, arguments, build_model, weights_of
 
 
 class Average(Policy):
-    """Goes by an average that is a number until the first update makes a list of it."""
+    """Goes by an average that is a number until the first step makes a list of it."""
 
     needs = frozenset({"loss"})
 

@@ -103,7 +103,7 @@ class TestLearningRate:
         assert ours.rates == pytest.approx([by_samples[samples] for samples in before], rel=1e-9, abs=1e-12)
         assert len(ours.rates) < len(rates.rates)
 
-    def test_a_warm_up_in_steps_lasts_so_many_updates(self, tmp_path: Path) -> None:
+    def test_a_warm_up_in_steps_lasts_so_many_steps(self, tmp_path: Path) -> None:
         _, rates = train(
             tmp_path, doubling, budget=Budget(samples=200), warmup_steps=5, lr_scheduler_type="constant_with_warmup"
         )
@@ -166,7 +166,7 @@ class TestLearningRate:
                 optimizers=(optimizer, StepLR(optimizer, 5)),
             )
 
-    def test_without_a_warm_up_the_peak_is_the_first_update(self, tmp_path: Path) -> None:
+    def test_without_a_warm_up_the_peak_is_the_first_step(self, tmp_path: Path) -> None:
         _, rates = train(tmp_path, schedules.Seesaw(maximum=16), num_train_epochs=4, lr_scheduler_type="linear")
         assert rates.rates[:5] == pytest.approx([0.1] * 5)
 
@@ -353,7 +353,7 @@ class TestByHand:
         setting.trainer = trainer
         return trainer
 
-    def test_it_rules_the_next_update(self, tmp_path: Path) -> None:
+    def test_it_rules_the_next_step(self, tmp_path: Path) -> None:
         trainer = self.make(tmp_path)
         trainer.train()
         totals = trainer.ledger.clock()["total"].tolist()
@@ -368,13 +368,13 @@ class TestByHand:
         trainer.train()
         assert trainer.ledger.clock()["total"].tolist()[:6] == [5, 5, 10, 10, 5, 5]
 
-    def test_smaller_updates_than_the_loop_was_laid_out_for(self, tmp_path: Path) -> None:
+    def test_smaller_steps_than_the_loop_was_laid_out_for(self, tmp_path: Path) -> None:
         trainer = self.make(tmp_path, sizes={"at2": 1})
         trainer.train()
         assert trainer.mixing.clock.num_samples == 80
         assert trainer.state.epoch == 2.0
 
-    def test_larger_updates_than_a_budget_in_steps_was_laid_out_for(self, tmp_path: Path) -> None:
+    def test_larger_steps_than_a_budget_in_steps_was_laid_out_for(self, tmp_path: Path) -> None:
         trainer = self.make(tmp_path, sizes={"at2": 40}, max_steps=12)
         trainer.train()
         assert trainer.state.global_step == 12

@@ -29,7 +29,7 @@ def draw(planner: Planner, weights: Sequence[float], total: int, step: int = 0, 
 def make_plan(counts: Sequence[int], starts: Sequence[int]) -> Plan:
     shares = np.array(counts) / sum(counts)
     return Plan(
-        0,
+        1,
         np.array(counts),
         np.array(starts),
         shares,
@@ -87,15 +87,15 @@ class TestExhaustion:
         counts = [draw(planner, [1, 1], 8, step) for step in range(5)]
         assert counts == [[4, 4], [4, 4], [4, 4], [1, 7], [0, 8]]
 
-    def test_the_others_are_renormalised_in_the_same_update(self) -> None:
+    def test_the_others_are_renormalised_in_the_same_step(self) -> None:
         streams = [Stream("a", range(2), max_epochs=1), Stream("b", range(99)), Stream("c", range(99))]
         assert draw(Planner(streams, seed=0), [8, 1, 3], 42) == [2, 10, 30]
 
-    def test_several_streams_run_out_in_one_update(self) -> None:
+    def test_several_streams_run_out_in_one_step(self) -> None:
         streams = [Stream("a", range(2), max_epochs=1), Stream("b", range(9), max_epochs=1), Stream("c", range(9))]
         assert draw(Planner(streams, seed=0), [4, 3, 1], 40) == [2, 9, 29]
 
-    def test_when_all_run_out_the_last_update_is_smaller(self) -> None:
+    def test_when_all_run_out_the_last_step_is_smaller(self) -> None:
         planner = Planner(make_streams(5, 6, max_epochs=1), seed=0)
         assert draw(planner, [1, 1], 40) == [5, 6]
         shares, _ = planner.shares(np.ones(2), 0.0)

@@ -13,11 +13,11 @@ from tests.mixer.loading import (
     Noisy,
     Numbers,
     Wandering,
+    batches_of,
     contents,
     make_loader,
     num_own,
     stacking_collator,
-    updates_of,
 )
 
 
@@ -31,7 +31,7 @@ def in_process() -> Iterator[None]:
 
 
 def hits_and_misses(loader: Any, limit: int = 10_000) -> list[tuple[int, int]]:
-    return [loader.hits_and_misses for _ in updates_of(loader, limit)]
+    return [loader.hits_and_misses for _ in batches_of(loader, limit)]
 
 
 def prefetcher_of(loader: Any) -> Prefetcher:
@@ -76,7 +76,7 @@ class TestSamples:
         )
         plain = make_loader(0, **fields)
         ahead.by_stream = plain.by_stream = by_stream
-        for mine, theirs in zip(updates_of(ahead, 15), updates_of(plain, 15), strict=True):
+        for mine, theirs in zip(batches_of(ahead, 15), batches_of(plain, 15), strict=True):
             assert contents(mine) == contents(theirs)
             assert mine.plan.staleness == 0
             assert sum(ahead.hits_and_misses) == num_own(mine)
@@ -86,20 +86,20 @@ class TestSamples:
         ahead, plain = make_loader(2, collator=stacking_collator), make_loader(0, collator=stacking_collator)
         found = []
         for loader in (ahead, plain):
-            updates = []
-            for update in updates_of(loader, 8):
-                updates.append(contents(update))
-                if len(updates) == 3:
+            batches = []
+            for batch in batches_of(loader, 8):
+                batches.append(contents(batch))
+                if len(batches) == 3:
                     loader.mixing.set_weights({"s0": 0, "s1": 0, "s2": 1})
-            found.append(updates)
+            found.append(batches)
         assert found[0] == found[1]
 
-    def test_an_update_can_be_loaded_anew_by_stream(self) -> None:
+    def test_a_step_can_be_loaded_anew_by_stream(self) -> None:
         ahead, plain = make_loader(2), make_loader(0)
         for loader in (ahead, plain):
-            update = loader.next_update()
+            batch = loader.next_batch()
             loader.by_stream = True
-            loader.found = contents(loader.load(update.plan))
+            loader.found = contents(loader.load(batch.plan))
         assert ahead.found == plain.found
         assert ahead.hits_and_misses == (0, 9)
 
@@ -109,7 +109,7 @@ class TestHits:
     @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
     @pytest.mark.parametrize("by_stream", [False, True])
     @pytest.mark.parametrize("num_jobs", [1, 2, 8])
-    def test_with_constant_weights_all_but_the_first_update_hit(self, world_size, by_stream, num_jobs) -> None:
+    def test_with_constant_weights_all_but_the_first_step_hit(self, world_size, by_stream, num_jobs) -> None:
         for rank in range(world_size):
             policy = Fixed([3.0, 2.0, 1.3])
             loader = make_loader(num_jobs, rank, world_size, policy=policy, prefetch_factor=1, persistent_workers=True)
@@ -177,13 +177,13 @@ class TestWork:
         datasets = [Counted(k, 10**6) for k in range(3)]
         loader = make_loader(*args, datasets=datasets, collator=stacking_collator, **options)
         limit = options.pop("limit", 300)
-        sizes = [len(prefetcher_of(loader)._pool) for _ in updates_of(loader, limit)]
+        sizes = [len(prefetcher_of(loader)._pool) for _ in batches_of(loader, limit)]
         return read, sizes, loader
 
     @pytest.mark.parametrize("world_size", [1, 3])
     def test_what_is_kept_is_bounded(self, world_size: int) -> None:
         _, sizes, _ = self.loads(2, 0, world_size, policy=Wandering(), persistent_workers=True)
-        most_of_a_stream = 9 * (2 * 2 + 2)  # it may be predicted to be all of each update that is looked ahead to
+        most_of_a_stream = 9 * (2 * 2 + 2)  # it may be predicted to be all of each step that is looked ahead to
         assert max(sizes) <= 3 * most_of_a_stream
         assert max(sizes[150:]) <= max(sizes[:150]) + 9
 
@@ -210,7 +210,7 @@ class TestWork:
         options = {"datasets": [Counted(0, 20)], "collator": stacking_collator, "num_epochs": 2}
         for persistent in (False, True):
             read.clear()
-            list(updates_of(make_loader(2, prefetch_factor=4, persistent_workers=persistent, **options)))
+            list(batches_of(make_loader(2, prefetch_factor=4, persistent_workers=persistent, **options)))
             assert sorted(read) == sorted([*range(20)] * 2)
 
 
@@ -229,7 +229,7 @@ class Unpicklable(Noisy):
 def steps_before_failure(loader: Any) -> tuple[int, str]:
     done = 0
     try:
-        for _ in updates_of(loader):
+        for _ in batches_of(loader):
             done += 1
     except SampleError as error:
         return done, str(error)
@@ -241,7 +241,7 @@ class TestFailures:
     @pytest.mark.parametrize("world_size", [1, 2])
     @pytest.mark.parametrize("prefetch_factor", [1, 4])
     @pytest.mark.parametrize("seed", range(6))
-    def test_a_sample_that_fails_does_so_in_the_update_that_needs_it(self, world_size, prefetch_factor, seed) -> None:
+    def test_a_sample_that_fails_does_so_in_the_step_that_needs_it(self, world_size, prefetch_factor, seed) -> None:
         for rank in range(world_size):
             datasets = [Noisy(0, 20), Failing(1, 11), Noisy(2, 6)]
             fields = {"datasets": datasets, "policy": Wandering(seed), "micro_batch_size": 4}
@@ -263,6 +263,6 @@ class TestFailures:
 
     def test_a_sample_that_fails_but_is_never_needed_harms_nobody(self) -> None:
         loader = make_loader(2, datasets=[Noisy(0, 20), Failing(1, 11)], prefetch_factor=4)
-        for update in updates_of(loader, 12):
-            assert update.plan.step < 12
+        for batch in batches_of(loader, 12):
+            assert batch.plan.step <= 12
             loader.mixing.set_weights([1, 0])

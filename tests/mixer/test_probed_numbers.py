@@ -1,4 +1,4 @@
-"""What a trainer's probe finds is what a backward for each sample finds, however the update is cut."""
+"""What a trainer's probe finds is what a backward for each sample finds, however the step is cut."""
 
 from functools import partial
 from pathlib import Path
@@ -178,12 +178,12 @@ def test_a_model_whose_rows_cannot_be_told_apart_has_a_variance_of_single_micro_
     [
         (
             {"probe": Probing(homogeneous=True)},
-            "a stream needs two micro-batches of it in an update; lower per_device_train_batch_size",
+            "a stream needs two micro-batches of it in a step; lower per_device_train_batch_size",
         ),
-        ({"batch_size": 3}, "a stream needs two samples of it in an update; raise the batch size"),
+        ({"batch_size": 3}, "a stream needs two samples of it in a step; raise the batch size"),
     ],
 )
-def test_who_needs_a_variance_that_an_update_does_not_show_is_told_once(
+def test_who_needs_a_variance_that_a_step_does_not_show_is_told_once(
     changes: dict[str, Any], message: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     build(tmp_path, **{"probe": SKETCH, "mixing": PiKE(1), **changes}).train()

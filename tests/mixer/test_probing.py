@@ -1,4 +1,4 @@
-"""Which updates are probed, what a probe leaves alone, and what is refused."""
+"""Which steps are probed, what a probe leaves alone, and what is refused."""
 
 import math
 from pathlib import Path
@@ -23,7 +23,7 @@ from mixer.trainer.observers.gradient_options import resolve_probing
 from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
 from tests.mixer.probed import BIG, assert_found, build, is_untouched, steps_of, train
 
-# ---- Which updates ----
+# ---- Which steps ----
 
 
 @pytest.mark.parametrize(
@@ -40,14 +40,14 @@ from tests.mixer.probed import BIG, assert_found, build, is_untouched, steps_of,
         ({"probe": Probing(interval_steps=5)}, [5]),
     ],
 )
-def test_updates_are_probed_after_which_somebody_wants_to_know(
+def test_steps_are_probed_after_which_somebody_wants_to_know(
     changes: dict[str, Any], expected: list[int], tmp_path: Path
 ) -> None:
     trainer = build(tmp_path, **{"probe": Probing(), "args": {"max_steps": 6}, "epoch_size": 999, **changes})
     trainer.train()
     assert steps_of(trainer) == expected
-    updates = trainer.ledger.updates()
-    assert updates.query("probe_seconds > 0")["step"].tolist() == expected
+    batches = trainer.ledger.timings()
+    assert batches.query("probe_seconds > 0")["step"].tolist() == expected
     logged = [entry["step"] for entry in trainer.state.log_history if any(key.startswith("gradient_") for key in entry)]
     assert logged == expected
 
@@ -57,7 +57,7 @@ def test_nothing_is_probed_for_who_needs_nothing(tmp_path: Path) -> None:
     trainer.train()
     assert trainer._run_probe is None
     assert trainer.ledger.gradients().empty
-    assert (trainer.ledger.updates()["probe_seconds"] == 0.0).all()
+    assert (trainer.ledger.timings()["probe_seconds"] == 0.0).all()
     assert is_untouched(trainer.model)
 
 
@@ -119,7 +119,7 @@ def test_dropout_draws_the_same_with_and_without(tmp_path: Path) -> None:
     torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-6)
 
 
-def test_an_error_in_a_probed_update_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+def test_an_error_in_a_probed_step_leaves_the_model_as_it_was(tmp_path: Path) -> None:
     for place in ("forward", "backward"):
         trainer = build(tmp_path / place, mixing=PiKE(1))
 
@@ -205,7 +205,7 @@ def test_callbacks_see_the_entries(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", [PiKE, BalancedPiKE])
-def test_what_is_measured_rules_the_next_update(policy: Any, tmp_path: Path) -> None:
+def test_what_is_measured_rules_the_next_step(policy: Any, tmp_path: Path) -> None:
     trainer = build(
         tmp_path, mixing=policy(2, interval_steps=2) if policy is BalancedPiKE else policy(2), probe=Probing()
     )

@@ -1,4 +1,4 @@
-"""Probed runs that are cut off go on as if they had not been, to the bit; and updates that run out of memory."""
+"""Probed runs that are cut off go on as if they had not been, to the bit; and steps that run out of memory."""
 
 from pathlib import Path
 from typing import Any
@@ -49,12 +49,12 @@ def test_a_run_that_is_cut_off_goes_on_to_the_bit(name: str, tmp_path: Path) -> 
         assert_same(probed_end(again), expected)
 
 
-# ---- Updates that run out of memory ----
+# ---- Steps that run out of memory ----
 
 
 @pytest.mark.parametrize("where", ["forward", "training", "backward"])
 @pytest.mark.parametrize("probe", [Probing(sketch_size=BIG), Probing(homogeneous=True, sketch_size=BIG)])
-def test_an_update_that_is_repeated_is_measured_once(where: str, probe: Probing, tmp_path: Path) -> None:
+def test_a_step_that_is_repeated_is_measured_once(where: str, probe: Probing, tmp_path: Path) -> None:
     model = build_model("llama")
     trainer = build(tmp_path, model=model, probe=probe, mixing=PiKE(1), args={"auto_find_batch_size": True})
     limit_memory(model, 3, where)

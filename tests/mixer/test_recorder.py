@@ -42,8 +42,8 @@ def test_losses_wait_until_they_are_needed(tmp_path: Path) -> None:
     record = Recorder.record
 
     class Watching(Recorder):
-        def record(self, update: object, *compared: object) -> None:
-            record(self, update, *compared)
+        def record(self, batch: object, *compared: object) -> None:
+            record(self, batch, *compared)
             waiting.append(len(self._waiting))
 
     trainer._new_recorder = lambda mixing: Watching(mixing, trainer.ledger, reads_at_once=False)
@@ -53,12 +53,12 @@ def test_losses_wait_until_they_are_needed(tmp_path: Path) -> None:
 
 
 class _Measuring(MixingTrainer):
-    """Has measurements after updates 1, 2, 6 and 10."""
+    """Has measurements after steps 1, 2, 6 and 10."""
 
-    def _close_update(self) -> None:
-        if self._finished is not None and self._finished.plan.step in (0, 1, 5, 9):
-            self._finished = replace(self._finished, gradients=measured(3, seed=self._finished.plan.step + 1))
-        super()._close_update()
+    def _close_step(self) -> None:
+        if self._finished is not None and self._finished.plan.index in (0, 1, 5, 9):
+            self._finished = replace(self._finished, gradients=measured(3, seed=self._finished.plan.index))
+        super()._close_step()
 
 
 def _measuring(folder: Path, **changes: Any) -> MixingTrainer:
@@ -117,7 +117,7 @@ def test_what_explains_the_decisions_is_recorded(tmp_path: Path) -> None:
     last = streams[2].name
     assert rows["policy_weight"].tolist() == [0.5, 0.3, 0.2] * 4
     assert rows[rows["step"] > 2]["weight"].tolist() == pytest.approx([0.625, 0.375, 0.0] * 2)
-    assert rows[rows["stream"] == last]["there"].tolist() == [True, False, False, False]  # in the update after
+    assert rows[rows["stream"] == last]["there"].tolist() == [True, False, False, False]  # in the step after
     assert rows["loss_weight"].eq(1.0).all()
     owed = dict.fromkeys(sets, 0.0)
     for _, row in rows[rows["step"] <= 2].iterrows():
@@ -133,7 +133,7 @@ def test_what_explains_the_decisions_is_recorded(tmp_path: Path) -> None:
     assert clock["update_norm"].isna().all()
 
 
-def test_how_far_updates_moved_is_recorded_where_a_policy_needs_it(tmp_path: Path) -> None:
+def test_how_far_steps_moved_is_recorded_where_a_policy_needs_it(tmp_path: Path) -> None:
     class Watching(Uniform):
         is_static = False
         needs = frozenset({"update_norm"})

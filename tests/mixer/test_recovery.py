@@ -1,4 +1,4 @@
-"""Updates that run out of memory on one rank: the error is put into the model."""
+"""Steps that run out of memory on one rank: the error is put into the model."""
 
 import json
 from pathlib import Path
@@ -74,13 +74,13 @@ def test_gradients_and_ledger_are_those_of_the_undisturbed_run(name: str, tmp_pa
     torch.testing.assert_close(weights_of(halved.model), weights_of(whole.model), rtol=0, atol=1e-6)
     for column in ("step", "stream", "count", "items", "tokens"):
         assert halved.ledger.to_pandas()[column].equals(whole.ledger.to_pandas()[column])
-    totals, updates = whole.ledger.updates()["total"], halved.ledger.updates()
-    assert updates["total"].tolist() == totals.tolist()
-    assert (updates["micro_batches"] >= -(-totals // 2)).all()
+    totals, batches = whole.ledger.timings()["total"], halved.ledger.timings()
+    assert batches["total"].tolist() == totals.tolist()
+    assert (batches["micro_batches"] >= -(-totals // 2)).all()
 
 
 @pytest.mark.parametrize("where", ["forward", "training", "backward"])
-def test_a_repeated_update_is_that_of_the_smaller_cap_to_the_bit(where: str, tmp_path: Path) -> None:
+def test_a_repeated_step_is_that_of_the_smaller_cap_to_the_bit(where: str, tmp_path: Path) -> None:
     def with_dropout() -> nn.Module:
         torch.manual_seed(0)
         sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -93,7 +93,7 @@ def test_a_repeated_update_is_that_of_the_smaller_cap_to_the_bit(where: str, tmp
     assert found._loader.cap == MicroBatchCap(2)
 
 
-def test_the_update_is_repeated_once_for_each_halving(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_step_is_repeated_once_for_each_halving(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = build_model("llama")
     seen = limit_memory(model, 4, "training")
     trainer = MixingTrainer(
@@ -106,7 +106,7 @@ def test_the_update_is_repeated_once_for_each_halving(tmp_path: Path, caplog: py
     assert seen == [8, 4, 4, 4, 4]
     warnings = [record.getMessage() for record in caplog.records if "ran out of memory" in record.getMessage()]
     assert warnings == [
-        "Update 1 ran out of memory on rank 0 and is repeated with micro-batches of at most 4 samples, not 8 samples. "
+        "Step 1 ran out of memory on rank 0 and is repeated with micro-batches of at most 4 samples, not 8 samples. "
         "The total batch stays."
     ]
 
@@ -152,7 +152,7 @@ def test_the_cap_is_saved_and_taken_up(tmp_path: Path) -> None:
 
 
 def test_a_sample_that_does_not_fit_ends_the_run(tmp_path: Path) -> None:
-    with pytest.raises(MicroBatchMemoryError, match=r"Update 1 ran out of memory on rank 0: a single sample") as caught:
+    with pytest.raises(MicroBatchMemoryError, match=r"Step 1 ran out of memory on rank 0: a single sample") as caught:
         run(tmp_path, 0)
     assert isinstance(caught.value.__cause__, torch.OutOfMemoryError)
 
@@ -172,7 +172,7 @@ def test_an_optimizer_that_steps_in_the_backward_is_not_repeated(tmp_path: Path)
     args = arguments(tmp_path, auto_find_batch_size=True)
     trainer = MixingTrainer(model, args, train_dataset=three_streams(), batch_size=9)
     trainer._obstacle_of_optimizer = lambda: "optim='lomo' changes weights"
-    with pytest.raises(MicroBatchMemoryError, match=r"=4, with batch_size=9 .* cannot repeat the update: optim='lomo'"):
+    with pytest.raises(MicroBatchMemoryError, match=r"=4, with batch_size=9 .* cannot repeat the step: optim='lomo'"):
         trainer.train()
 
 
@@ -204,9 +204,9 @@ def test_the_arguments_are_shown_as_they_are(tmp_path: Path) -> None:
 
 def test_workers_load_nothing_twice(tmp_path: Path) -> None:
     options = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
-    updates = run(tmp_path, 2, args=options).ledger.updates()
-    assert (updates["hits"] + updates["misses"]).tolist() == updates["total"].tolist()
-    assert updates["hits"].tolist()[1:] == updates["total"].tolist()[1:]
+    batches = run(tmp_path, 2, args=options).ledger.timings()
+    assert (batches["hits"] + batches["misses"]).tolist() == batches["total"].tolist()
+    assert batches["hits"].tolist()[1:] == batches["total"].tolist()[1:]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -217,11 +217,11 @@ def test_ranks_that_cut_anew_keep_their_samples_and_stay_in_step(world_size: int
     for rank in range(world_size):
         loader = make_loader(rank=rank, world_size=world_size, batch_size=17, micro_batch_size=4)
         loader.keeps_samples, loader.by_stream = True, is_by_stream
-        update = loader.next_update()
-        assert update is not None
+        batch = loader.next_batch()
+        assert batch is not None
         loader.cap = MicroBatchCap(cap)
-        again = loader.recut(update)
-        assert again["x"].tolist() == update["x"].tolist()
+        again = loader.recut(batch)
+        assert again["x"].tolist() == batch["x"].tolist()
         assert max(len(micro.stream_ids) for micro in again.micro_batches) <= cap
         numbers.add(len(again.micro_batches))
         rows += num_own(again)

@@ -6,13 +6,13 @@ from mixer.ledger.progress.remaining_time import RemainingTime
 from mixer.utils.clock_text import clock_text, duration_text, short_number
 
 
-def test_a_constant_rate_is_told_from_the_second_update_on() -> None:
+def test_a_constant_rate_is_told_from_the_second_step_on() -> None:
     remaining = RemainingTime()
     assert remaining.seconds is None
-    for update in range(100):
-        remaining.advance(update / 100, 5.0 + 2.0 * update)
-        if update:
-            assert remaining.seconds == pytest.approx(2.0 * (100 - update))
+    for batch in range(100):
+        remaining.advance(batch / 100, 5.0 + 2.0 * batch)
+        if batch:
+            assert remaining.seconds == pytest.approx(2.0 * (100 - batch))
 
 
 def test_a_batch_that_doubles_changes_nothing_where_a_sample_takes_as_long() -> None:
@@ -29,33 +29,33 @@ def test_a_batch_that_doubles_changes_nothing_where_a_sample_takes_as_long() -> 
 def test_a_new_speed_is_what_counts_after_a_while() -> None:
     remaining = RemainingTime()
     progress, now = 0.0, 0.0
-    for seconds in [10.0] * 300 + [1.0] * 2000:  # so long an update of the same share takes
+    for seconds in [10.0] * 300 + [1.0] * 2000:  # so long a step of the same share takes
         remaining.advance(progress, now)
         progress, now = progress + 1e-4, now + seconds
     assert remaining.seconds == pytest.approx((1.0 - progress + 1e-4) * 1e4, rel=0.01)
 
 
-def test_a_single_slow_update_is_forgotten() -> None:
+def test_a_single_slow_step_is_forgotten() -> None:
     steady, disturbed = RemainingTime(), RemainingTime()
-    for update in range(400):
-        steady.advance(update / 1000, float(update))
-        disturbed.advance(update / 1000, update + (60.0 if update >= 100 else 0.0))
+    for batch in range(400):
+        steady.advance(batch / 1000, float(batch))
+        disturbed.advance(batch / 1000, batch + (60.0 if batch >= 100 else 0.0))
     assert disturbed.seconds == pytest.approx(steady.seconds, rel=0.01)
 
 
 def test_evaluations_are_expected_to_go_on() -> None:
     remaining, now = RemainingTime(), 0.0
-    for update in range(1, 501):
+    for batch in range(1, 501):
         now += 1.0
-        remaining.advance(update / 1000, now)
-        if update % 100 == 0:
+        remaining.advance(batch / 1000, now)
+        if batch % 100 == 0:
             now += 30.0
             remaining.pause(now)
-    # 500 updates, and five more evaluations; the first update is where it began to count.
+    # 500 steps, and five more evaluations; the first step is where it began to count.
     assert remaining.seconds == pytest.approx(500 + 5 * 30, rel=0.01)
 
 
-def test_a_pause_before_the_first_update_says_nothing() -> None:
+def test_a_pause_before_the_first_step_says_nothing() -> None:
     remaining = RemainingTime()
     remaining.pause(100.0)
     remaining.advance(0.0, 200.0)

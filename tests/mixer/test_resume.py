@@ -41,7 +41,7 @@ from tests.helpers import Tokens, _bert_config, arguments, three_streams, weight
 ROOT = Path(__file__).parents[2]
 KIND = "sequence-classification"
 
-# An epoch of 37 samples is five updates, the last of one sample.
+# An epoch of 37 samples is five steps, the last of one sample.
 RUNS: dict[str, dict[str, Any]] = {
     "steps": {"logging_steps": 3, "eval_strategy": "steps", "eval_steps": 2, "save_steps": 4, "eval_on_start": True},
     "epochs": {"logging_strategy": "epoch", "eval_strategy": "epoch", "save_steps": 5},
@@ -68,7 +68,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 def changing_size() -> schedules.Schedule:
-    """Grows or shrinks at every update: the losses of a few updates decide."""
+    """Grows or shrinks at every step: the losses of a few steps decide."""
     return schedules.SmoothedLossChange(
         0.02,
         0.5,

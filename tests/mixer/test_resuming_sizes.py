@@ -125,7 +125,7 @@ def test_a_size_set_by_hand_needs_a_sample_a_rank(tmp_path: Path) -> None:
         BatchSize(schedules.Constant(), 8, world_size=2).load_state_dict(alone.state_dict())
 
 
-def test_a_function_is_asked_once_for_each_update(tmp_path: Path) -> None:
+def test_a_function_is_asked_once_for_each_step(tmp_path: Path) -> None:
     asked = []
 
     def function(step: int, size: int) -> int:

@@ -25,9 +25,9 @@ def test_what_is_no_folder_or_no_run_is_refused(tmp_path: Path) -> None:
         open_ledger(tmp_path)
 
 
-def test_a_ledger_without_updates_is_refused(tmp_path: Path) -> None:
+def test_a_ledger_without_steps_is_refused(tmp_path: Path) -> None:
     Ledger(tmp_path / "ledger", is_writer=True).begin(None, {})
-    with pytest.raises(ValueError, match="has no update yet: if the run is still going"):
+    with pytest.raises(ValueError, match="has no step yet: if the run is still going"):
         open_ledger(tmp_path)
 
 
@@ -35,7 +35,7 @@ def test_a_ledger_without_updates_is_refused(tmp_path: Path) -> None:
 def test_a_ledger_of_a_newer_version_is_refused(tmp_path: Path, version: object) -> None:
     write_run(tmp_path)
     _note(tmp_path, format=version)
-    with pytest.raises(ValueError, match=f"has format {version}; this version reads up to 1. Update adaptive-mixer"):
+    with pytest.raises(ValueError, match=f"has format {version}; this version reads up to 1. Step adaptive-mixer"):
         open_ledger(tmp_path)
 
 

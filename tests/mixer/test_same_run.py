@@ -35,7 +35,7 @@ def test_secrets_are_not_told(name: str) -> None:
     assert told == f"streams.arguments.{name} is another"
 
 
-def test_nodes_may_differ_in_what_changes_no_update() -> None:
+def test_nodes_may_differ_in_what_changes_no_step() -> None:
     options = {
         "output_dir": "a",
         "hub_token": "b",

@@ -54,7 +54,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> MixingTrainer:
     return train(tmp_path_factory.mktemp("plain"), {"a": Tokens(20, 1), "b": Broken(12, 2)})
 
 
-def test_an_update_is_what_it_is_without_the_terms_of_the_skipped_sample(plain: MixingTrainer, tmp_path: Path) -> None:
+def test_a_step_is_what_it_is_without_the_terms_of_the_skipped_sample(plain: MixingTrainer, tmp_path: Path) -> None:
     skipped = plain
     ignored = train(tmp_path / "ignored", {"a": Tokens(20, 1), "b": Ignored(12, 2)})
     torch.testing.assert_close(weights_of(skipped.model), weights_of(ignored.model), rtol=0, atol=1e-6)

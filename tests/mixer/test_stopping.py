@@ -1,4 +1,4 @@
-"""Runs that a signal ends: saved after the update in progress, and gone on with as if it had never come."""
+"""Runs that a signal ends: saved after the step in progress, and gone on with as if it had never come."""
 
 import multiprocessing
 import os
@@ -63,9 +63,9 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[s
 
 # What each run does, when the signal comes, and after which update it ends.
 CASES = {
-    "before the first update": ("steps", "train_begin", 0, 1),
-    "in an update": ("changing", "step_begin", 5, 7),
-    "at an epoch's last update": ("epochs", "step_begin", 3, 5),
+    "before the first step": ("steps", "train_begin", 0, 1),
+    "in a step": ("changing", "step_begin", 5, 7),
+    "at an epoch's last step": ("epochs", "step_begin", 3, 5),
     "under evaluation": ("steps", "prediction_step", 2, 3),
     "while a checkpoint is written": ("steps", "save", 4, 5),
     "at an epoch's end": ("saved by epoch", "epoch_end", 5, 6),
@@ -74,13 +74,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_run_is_saved_after_the_update_and_goes_on_as_if_nothing_had_been(
+def test_a_run_is_saved_after_the_step_and_goes_on_as_if_nothing_had_been(
     case: str, tmp_path: Path, expected: Callable[[str], dict[str, Any]]
 ) -> None:
     name, event, step, last = CASES[case]
     options = {"save_strategy": "best", "metric_for_best_model": "loss"} if name == "best" else {}
     trainer = build(tmp_path, name, [SignalAt(event, step)], **options)
-    with pytest.raises(RunTerminated, match=rf"SIGTERM ended the run after update {last}; .*checkpoint-{last} ") as end:
+    with pytest.raises(RunTerminated, match=rf"SIGTERM ended the run after step {last}; .*checkpoint-{last} ") as end:
         trainer.train()
     assert end.value.code == 143
     assert list_checkpoints(tmp_path)[0].name == f"checkpoint-{last}"
@@ -96,7 +96,7 @@ def test_a_run_is_saved_after_the_update_and_goes_on_as_if_nothing_had_been(
 
 
 def test_an_interrupt_saves_too_and_one_that_a_launcher_passes_on_is_the_same(tmp_path: Path) -> None:
-    with pytest.raises(RunInterrupted, match="SIGINT ended the run after update 4"):
+    with pytest.raises(RunInterrupted, match="SIGINT ended the run after step 4"):
         build(tmp_path, callbacks=[SignalAt("step_begin", 2, signal.SIGINT, signal.SIGINT)]).train()
     assert list_checkpoints(tmp_path)[0].name == "checkpoint-4"
 
@@ -111,7 +111,7 @@ def test_a_second_interrupt_ends_the_run_at_once(
     assert not isinstance(end.value, RunInterrupted)
     assert not list_checkpoints(tmp_path)
     assert (
-        "SIGINT: the run ends after this update or the next one, with a checkpoint. Another one ends it at"
+        "SIGINT: the run ends after this step or the next one, with a checkpoint. Another one ends it at"
         in capsys.readouterr().err
     )
     assert read_note(tmp_path)["reason"] == "KeyboardInterrupt"
@@ -119,14 +119,14 @@ def test_a_second_interrupt_ends_the_run_at_once(
 
 def test_without_checkpoints_nothing_is_saved_and_it_says_so(tmp_path: Path) -> None:
     trainer = build(tmp_path, callbacks=[SignalAt("step_begin", 2, signal.SIGUSR1)], save_strategy="no")
-    with pytest.raises(RunTerminated, match=r"SIGUSR1 ended the run after update 4\. Nothing was saved") as end:
+    with pytest.raises(RunTerminated, match=r"SIGUSR1 ended the run after step 4\. Nothing was saved") as end:
         trainer.train()
     assert end.value.code == 128 + signal.SIGUSR1
     assert not list_checkpoints(tmp_path)
 
 
 def test_a_signal_that_comes_when_all_is_done_ends_what_comes_after(tmp_path: Path) -> None:
-    with pytest.raises(RunTerminated, match="SIGTERM came when the run had ended by itself, after update 10"):
+    with pytest.raises(RunTerminated, match="SIGTERM came when the run had ended by itself, after step 10"):
         build(tmp_path, callbacks=[SignalAt("train_end", 10)]).train()
     assert read_note(tmp_path)["ended"] == "finished"
 
@@ -166,7 +166,7 @@ def test_in_another_thread_and_where_it_is_not_wanted_no_handler_is_set(tmp_path
     assert callable(seen[2])
 
 
-def test_a_worker_that_was_forked_outlives_the_update_and_not_much_more() -> None:
+def test_a_worker_that_was_forked_outlives_the_step_and_not_much_more() -> None:
     with StopSignals():
         worker = os.fork()
         if not worker:

@@ -151,7 +151,7 @@ def test_dropping_the_last_batch_with_accumulation_drops_what_the_trainer_drops(
     changes = {"num_train_epochs": 2, "gradient_accumulation_steps": 3, "dataloader_drop_last": True}
     (_, stock_events), (ours, our_events) = _run_both(tmp_path, "llama", num_samples=37, **changes)
     assert our_events.names == stock_events.names
-    assert ours.ledger.updates()["total"].tolist() == [24, 8] * 2
+    assert ours.ledger.timings()["total"].tolist() == [24, 8] * 2
 
 
 def test_a_subclass_that_computes_its_own_loss_is_scaled_right(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_trainer_without_training_data_still_evaluates(tmp_path: Path) -> None
         _ = trainer.mixing
 
 
-# ---- The gradient of an update ----
+# ---- The gradient of a step ----
 
 
 def _gradient(tmp_path: Path, name: str, per_device: int, **changes: Any) -> torch.Tensor:
@@ -628,7 +628,7 @@ def test_nonfinite_skips_the_step(tmp_path: Path) -> None:
 
 
 def test_nonfinite_raises(tmp_path: Path) -> None:
-    with pytest.raises(NonFiniteLossError, match=r"Update 1: the loss of \['bad'\]"):
+    with pytest.raises(NonFiniteLossError, match=r"Step 1: the loss of \['bad'\]"):
         _with_nan(tmp_path, nonfinite="raise").train()
 
 
@@ -717,7 +717,7 @@ def test_evaluation_losses_reach_the_policy_and_the_ledger(tmp_path: Path) -> No
         build_model("llama"), args, train_dataset=three_streams(), eval_dataset=evaluation, mixing=policy
     )
     trainer.train()
-    assert policy.state_dict()["num_observations"] == [3, 3, 3]  # the fourth evaluation came after the last update
+    assert policy.state_dict()["num_observations"] == [3, 3, 3]  # the fourth evaluation came after the last step
     recorded = trainer.ledger.evaluations()
     assert recorded["step"].tolist() == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
 
@@ -780,7 +780,7 @@ def test_the_saved_arguments_are_the_users(tmp_path: Path) -> None:
     trainer.train()
     saved = torch.load(tmp_path / "checkpoint-1" / "training_args.bin", weights_only=False)
     assert saved.gradient_accumulation_steps == args.gradient_accumulation_steps == 3
-    assert trainer.ledger.updates()["total"].tolist() == [24, 13]
+    assert trainer.ledger.timings()["total"].tolist() == [24, 13]
 
 
 def test_the_batch_size_of_the_saved_run_rules(tmp_path: Path) -> None:
@@ -789,7 +789,7 @@ def test_the_batch_size_of_the_saved_run_rules(tmp_path: Path) -> None:
         args.per_device_train_batch_size = per_device
         trainer = MixingTrainer(build_model("llama"), args, train_dataset=three_streams())
         trainer.train(resume_from_checkpoint=checkpoint and str(tmp_path / checkpoint))
-    assert trainer.ledger.updates()["total"].tolist() == [8, 8, 8, 8]
+    assert trainer.ledger.timings()["total"].tolist() == [8, 8, 8, 8]
 
 
 def test_a_state_of_another_run_is_refused_with_the_difference(tmp_path: Path) -> None:

@@ -76,11 +76,11 @@ def test_with_workers_weights_and_ledger_are_those_without(name: str, tmp_path: 
 
 
 def test_hits_and_misses_are_in_the_ledger(tmp_path: Path) -> None:
-    alone = run(tmp_path / "0", 0, mixing=Uniform()).ledger.updates()
-    updates = run(tmp_path / "1", 1, mixing=Uniform()).ledger.updates()
+    alone = run(tmp_path / "0", 0, mixing=Uniform()).ledger.timings()
+    batches = run(tmp_path / "1", 1, mixing=Uniform()).ledger.timings()
     assert (alone["hits"] + alone["misses"]).sum() == 0
-    assert (updates["hits"] + updates["misses"]).tolist() == updates["total"].tolist()
-    assert updates["hits"].tolist() == [0, *updates["total"][1:]]
+    assert (batches["hits"] + batches["misses"]).tolist() == batches["total"].tolist()
+    assert batches["hits"].tolist() == [0, *batches["total"][1:]]
 
 
 def test_a_label_is_collated_as_without_workers(tmp_path: Path) -> None:

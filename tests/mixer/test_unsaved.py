@@ -103,7 +103,7 @@ def _fails_from(monkeypatch: pytest.MonkeyPatch, step: int, table: str) -> None:
 
 
 @pytest.mark.parametrize("step", [6, 10])
-@pytest.mark.parametrize("table", ["streams", "updates"])
+@pytest.mark.parametrize("table", ["streams", "timings"])
 def test_a_ledger_that_finds_no_room_ends_the_run_and_nothing_is_lost(
     step: int, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
 ) -> None:

@@ -22,11 +22,11 @@ from tests.mixer.loading import (
     Noisy,
     Numbers,
     Wandering,
+    batches_of,
     contents,
     make_loader,
     num_own,
     stacking_collator,
-    updates_of,
 )
 
 # What ran before a test began: ranks that are kept for other tests, say.
@@ -51,7 +51,7 @@ def no_workers_stay(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert children() == []
 
 
-class TestTheSameUpdates:
+class TestTheSameSteps:
     """To the bit, with random samples, a random collator and weights that change with every step."""
 
     @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
@@ -64,7 +64,7 @@ class TestTheSameUpdates:
             persistent = bool(number and by_stream)
             loader = make_loader(number, rank, world_size, policy=Wandering(), persistent_workers=persistent)
             loader.by_stream = by_stream
-            found.append([contents(update) for update in updates_of(loader, 8)])
+            found.append([contents(batch) for batch in batches_of(loader, 8)])
             loader.stop()
         assert found[0] == found[1]
         assert len(found[0]) == 8  # into the second epoch
@@ -72,22 +72,22 @@ class TestTheSameUpdates:
     def test_the_training_process_draws_the_same_as_without(self) -> None:
         loader = make_loader(1, policy=Wandering())
         state = RandomState.capture()
-        list(updates_of(loader, 4))
+        list(batches_of(loader, 4))
         assert state.is_current()
 
     def test_hits_are_the_same_in_every_repetition_and_sum_to_the_own_samples(self) -> None:
         runs = []
         for _ in range(2):
             loader = make_loader(2, 1, 2, policy=Wandering(), persistent_workers=True)
-            runs.append([(loader.hits_and_misses, num_own(update)) for update in updates_of(loader, 12)])
+            runs.append([(loader.hits_and_misses, num_own(batch)) for batch in batches_of(loader, 12)])
             loader.stop()
         assert runs[0] == runs[1]
         assert all(sum(found) == own for found, own in runs[0])
 
     @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (1, 2), (2, 3)])
-    def test_with_constant_weights_all_but_the_first_update_hit(self, rank: int, world_size: int) -> None:
+    def test_with_constant_weights_all_but_the_first_step_hit(self, rank: int, world_size: int) -> None:
         loader = make_loader(1, rank, world_size, policy=Fixed([3.0, 2.0, 1.3]), persistent_workers=True)
-        first, *others = [loader.hits_and_misses for _ in updates_of(loader, 10)]
+        first, *others = [loader.hits_and_misses for _ in batches_of(loader, 10)]
         loader.stop()
         assert first[0] == 0
         assert [misses for _, misses in others] == [0] * 9
@@ -101,7 +101,7 @@ class TestTheSameUpdates:
         for number in (0, 1):
             loader = make_loader(number, datasets=[Columns(k, 9) for k in range(2)], collator=stacking_collator)
             loader._stack_columns = dict
-            found.append([contents(update) for update in updates_of(loader, 4)])
+            found.append([contents(batch) for batch in batches_of(loader, 4)])
             loader.stop()
         assert found[0] == found[1]
 
@@ -112,9 +112,9 @@ class TestProcesses:
             loader = make_loader(1, policy=Uniform(), num_epochs=2, persistent_workers=persistent)
             pids, after_an_epoch = set(), []
             for _ in range(2):
-                for update in loader:
+                for batch in loader:
                     pids |= {child.pid for child in children()}
-                    loader.mixing.observe(update.plan, np.full(3, np.nan), np.zeros(3, dtype=np.int64))
+                    loader.mixing.observe(batch.plan, np.full(3, np.nan), np.zeros(3, dtype=np.int64))
                 after_an_epoch.append(len(children()))
             loader.stop()
             assert len(pids) == (1 if persistent else 2)
@@ -123,7 +123,7 @@ class TestProcesses:
     def test_stopping_twice_or_before_the_start_is_fine(self) -> None:
         loader = make_loader(1, persistent_workers=True)
         loader.stop()
-        loader.next_update()
+        loader.next_batch()
         assert len(children()) == 1
         loader.stop()
         loader.stop()
@@ -132,11 +132,11 @@ class TestProcesses:
     def test_a_stopped_loader_goes_on(self) -> None:
         found = []
         for number in (0, 1):
-            loader, updates = make_loader(number, policy=Wandering(), persistent_workers=True), []
-            for update in updates_of(loader, 4):
-                updates.append(contents(update))
+            loader, batches = make_loader(number, policy=Wandering(), persistent_workers=True), []
+            for batch in batches_of(loader, 4):
+                batches.append(contents(batch))
                 loader.stop()
-            found.append(updates)
+            found.append(batches)
         assert found[0] == found[1]
 
     def test_an_epoch_that_is_left_early_ends_them(self) -> None:
@@ -150,7 +150,7 @@ class TestProcesses:
             (tmp_path / str(worker)).write_text(str(os.getpid()))
 
         loader = make_loader(2, policy=Uniform(), worker_init_fn=note, persistent_workers=True)
-        list(updates_of(loader, 3))
+        list(batches_of(loader, 3))
         assert {int(path.read_text()) for path in tmp_path.iterdir()} == {child.pid for child in children()}
         loader.stop()
 
@@ -192,7 +192,7 @@ class Hanging(Noisy):
 
 def run_into_an_error(loader: Any) -> SampleError:
     with pytest.raises(SampleError) as caught:
-        list(updates_of(loader))
+        list(batches_of(loader))
     return caught.value
 
 
@@ -225,15 +225,15 @@ class TestBrokenSamples:
 
     def test_a_worker_that_dies_while_nobody_loads_disturbs_nobody(self) -> None:
         loader = make_loader(1, policy=Uniform(), persistent_workers=True)
-        updates = updates_of(loader)
-        next(updates)
+        batches = batches_of(loader)
+        next(batches)
         (worker,) = children()
         os.kill(worker.pid, signal.SIGKILL)
         end = time.monotonic() + 0.3
         while time.monotonic() < end:  # the training step, in which SIGCHLD arrives
             sum(range(1_000))
         with pytest.raises(SampleError, match="A worker process died"):
-            list(updates)
+            list(batches)
         loader.stop()
 
     def test_after_an_error_a_loader_can_be_used_again(self) -> None:
@@ -241,7 +241,7 @@ class TestBrokenSamples:
         run_into_an_error(loader)
         loader.stop()
         loader.mixing.set_weights([1, 0])
-        assert loader.next_update() is not None
+        assert loader.next_batch() is not None
         loader.stop()
 
 

@@ -90,19 +90,19 @@ def arrow(num_samples: int, seed: int) -> datasets.Dataset:
 
 
 class Watch(TrainerCallback):
-    """Notes of every update what was trained on, what was drawn from the memories, and what they held before."""
+    """Notes of every step what was trained on, what was drawn from the memories, and what they held before."""
 
     def __init__(self) -> None:
         self.trainer: Any = None
         self.plans: list[Plan] = []
         self.offered: list[list[tuple[str, int]]] = []  # stream and index, stream after stream
         self.drawn: list[dict[str, list[int]]] = []  # addresses by memory
-        self.held: list[dict[str, list[int]]] = []  # addresses by memory, before the update
+        self.held: list[dict[str, list[int]]] = []  # addresses by memory, before the step
         self.inputs: list[list[dict[str, Any]]] = []  # inputs of the micro-batches, with streams and positions
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        update, planner = self.trainer._update, self.trainer.mixing.planner
-        plan = update.plan
+        batch, planner = self.trainer._update, self.trainer.mixing.planner
+        plan = batch.plan
         offered, drawn = [], {}
         for stream, drawer, start, count in zip(
             planner.streams, planner.drawers, plan.starts.tolist(), plan.counts.tolist(), strict=True
@@ -121,7 +121,7 @@ class Watch(TrainerCallback):
         self.inputs.append(
             [
                 {**micro.inputs, "stream_ids": micro.stream_ids, "positions": micro.positions}
-                for micro in update.micro_batches
+                for micro in batch.micro_batches
                 if not micro.is_padding
             ]
         )

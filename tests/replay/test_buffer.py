@@ -324,7 +324,7 @@ def test_a_file_of_another_version_or_make_is_refused(tmp_path: Path) -> None:
     state = json.loads((tmp_path / "buffer.json").read_text())
     del state["crc32"]
     write_json(tmp_path / "buffer.json", {**state, "format": 99}, sealed=True)
-    with pytest.raises(ValueError, match="format 99, and this version reads up to 1: update"):
+    with pytest.raises(ValueError, match="format 99, and this version reads up to 1: step"):
         buffer.load(tmp_path)
     (tmp_path / "buffer.json").write_text("{}")
     with pytest.raises(ValueError, match="buffer"):
@@ -528,7 +528,7 @@ def test_a_draw_knows_that_its_entries_were_forgotten() -> None:
     start = drawer.draw(4)
     slots = drawer.slots(np.arange(start, start + 4))
     buffer.forget(buffer.entries["number"][slots[:1]].tolist())
-    with pytest.raises(ValueError, match="while an update that draws from it was trained"):
+    with pytest.raises(ValueError, match="while a step that draws from it was trained"):
         drawer.slots(np.arange(start, start + 4))
 
 

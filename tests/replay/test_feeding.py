@@ -100,7 +100,7 @@ def test_a_named_column_rules_over_the_labels_that_are_trained_on(tmp_path: Path
     assert np.bincount(buffer.entries["label"]).tolist() == [2] * 5
 
 
-def test_labels_that_are_no_classes_are_refused_at_the_first_update(tmp_path: Path) -> None:
+def test_labels_that_are_no_classes_are_refused_at_the_first_step(tmp_path: Path) -> None:
     for selection in ("ClassBalanced", "Ring"):
         buffer = ReplayBuffer(10, selection)
         with pytest.raises(ValueError, match=rf"selection={selection} needs the .*'label'.*label_column"):
@@ -154,7 +154,7 @@ def test_losses_are_those_of_the_model_when_the_samples_were_trained_on(
     trainer = make(tmp_path, {**streams, "memory": buffer}, watch, args=args)
     note = watch.on_pre_optimizer_step
 
-    def measure(*arguments: Any, **kwargs: Any) -> None:  # before the step, as the update's forward saw the model
+    def measure(*arguments: Any, **kwargs: Any) -> None:  # before the step, as the step's forward saw the model
         note(*arguments, **kwargs)
         trainer.model.eval()
         expected.extend(row_losses(trainer.model, streams[name][index]) for name, index in watch.offered[-1])

@@ -44,11 +44,11 @@ def _run(folder: Path, memory: ReplayBuffer, resume: str | None = None, **option
 def test_what_is_remembered_goes_through_its_head(tmp_path: Path, storage: str) -> None:
     recorder = GradientRecorder()
     trainer = _run(tmp_path, _memory("stars", storage=storage), callbacks=[recorder])
-    for gradient, (update, model), entry in zip(recorder.gradients, trainer.updates, logged(trainer), strict=True):
-        means = means_by_hand(update, model, HEADS)
-        torch.testing.assert_close(gradient, gradient_by_hand(update, model, means), rtol=0, atol=1e-12)
-        assert_logged(entry, update, means, NAMES)
-    assert sum(int(update.plan.counts[2]) for update, _ in trainer.updates) > 5
+    for gradient, (batch, model), entry in zip(recorder.gradients, trainer.batches, logged(trainer), strict=True):
+        means = means_by_hand(batch, model, HEADS)
+        torch.testing.assert_close(gradient, gradient_by_hand(batch, model, means), rtol=0, atol=1e-12)
+        assert_logged(entry, batch, means, NAMES)
+    assert sum(int(batch.plan.counts[2]) for batch, _ in trainer.batches) > 5
 
 
 def test_a_run_with_a_memory_goes_on_to_the_bit(tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_what_mixes_samples_of_several_forms_is_refused(tmp_path: Path) -> None:
 
 def test_retrieval_by_loss_goes_through_the_head(tmp_path: Path) -> None:
     trainer = _run(tmp_path, _memory("stars", retrieval="MIR"))
-    for (update, model), entry in zip(trainer.updates, logged(trainer), strict=True):
-        assert_logged(entry, update, means_by_hand(update, model, HEADS), NAMES)
+    for (batch, model), entry in zip(trainer.batches, logged(trainer), strict=True):
+        assert_logged(entry, batch, means_by_hand(batch, model, HEADS), NAMES)
 
 
 def test_a_memory_takes_no_preprocess() -> None:

@@ -30,8 +30,8 @@ def run(folder: Path, setup: str, storage: str, num_workers: int, persistent: bo
     buffer = ReplayBuffer(12, storage=STORAGES[storage](folder / "rows"), seed=0)
     args = {"dataloader_num_workers": num_workers, "dataloader_persistent_workers": persistent, "max_steps": 10}
     trainer = train(folder, {**SETUPS[setup](), "memory": buffer}, args=args, **changes)
-    updates = trainer.ledger.updates()
-    return hexadecimal(trainer), snapshot(buffer), trainer.ledger.to_pandas(), updates
+    batches = trainer.ledger.timings()
+    return hexadecimal(trainer), snapshot(buffer), trainer.ledger.to_pandas(), batches
 
 
 @pytest.mark.parametrize(
@@ -62,21 +62,21 @@ def test_what_a_buffer_refers_to_is_loaded_ahead_while_it_changes(tmp_path: Path
     args = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True, "max_steps": 20}
     streams = {"a": Tokens(300, 1, length=8), "memory": buffer}
     trainer = train(tmp_path, streams, args=args, mixing=ReplayRatio(0.5))
-    updates = trainer.ledger.updates()
+    batches = trainer.ledger.timings()
     new = 5 * 20
-    assert updates["hits"].sum() > 0.7 * new  # the new samples are foretold, but for the first ones
-    assert (updates["hits"] + updates["misses"]).sum() == 200
+    assert batches["hits"].sum() > 0.7 * new  # the new samples are foretold, but for the first ones
+    assert (batches["hits"] + batches["misses"]).sum() == 200
     # A buffer of a fixed size is foretold entry by entry, unless one of them changed.
     fixed = ReplayBuffer(50, is_online=False, seed=0)
     fixed.remember("old", Tokens(60, 3, length=8))
     streams = {"a": Tokens(300, 1, length=8), "memory": fixed}
-    updates = train(tmp_path / "fixed", streams, args=args, mixing=ReplayRatio(0.5)).ledger.updates()
-    assert updates["misses"].iloc[1:].sum() == 0
+    batches = train(tmp_path / "fixed", streams, args=args, mixing=ReplayRatio(0.5)).ledger.timings()
+    assert batches["misses"].iloc[1:].sum() == 0
 
 
 def test_contents_are_no_workers_business(tmp_path: Path) -> None:
-    _, _, _, updates = run(tmp_path, "tokens", "memory", 2)
-    assert (updates["hits"] + updates["misses"]).iloc[2:].max() <= 7
+    _, _, _, batches = run(tmp_path, "tokens", "memory", 2)
+    assert (batches["hits"] + batches["misses"]).iloc[2:].max() <= 7
 
 
 class Broken(Tokens):

@@ -110,7 +110,7 @@ def test_model_time_is_reported() -> None:
     for _ in loader:
         counts.append(int((loader.stream_ids == 2).sum()))
         loader.observe(update_norm=1.0)
-    assert counts[:10] == [0, 0, 5, 0, 0, 0, 0, 5, 0, 0]  # after 2 updates, then 4
+    assert counts[:10] == [0, 0, 5, 0, 0, 0, 0, 5, 0, 0]  # after 2 steps, then 4
 
 
 def test_a_buffer_that_was_saved_too_early_is_refused(tmp_path: Path) -> None:

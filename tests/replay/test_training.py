@@ -54,13 +54,13 @@ SETUPS: dict[str, dict[str, Any]] = {
 }
 
 
-def simulate(capacity: int, key: int, names: list[str], updates: list[list[tuple[str, int]]]) -> list[list[Any]]:
-    """The textbook reservoir, sample by sample, with the same random numbers; its content before each update."""
+def simulate(capacity: int, key: int, names: list[str], batches: list[list[tuple[str, int]]]) -> list[list[Any]]:
+    """The textbook reservoir, sample by sample, with the same random numbers; its content before each step."""
     random, kept, number, before = RandomNumbers(key), [], 0, []
-    for update in updates:
+    for batch in batches:
         before.append(list(kept))
         for name in names:
-            for sample in [sample for sample in update if sample[0] == name]:
+            for sample in [sample for sample in batch if sample[0] == name]:
                 place = int(random.integers(np.array([number]), np.array([number + 1]))[0])
                 if number < capacity:
                     kept.append(sample)
@@ -439,7 +439,7 @@ def test_weights_of_losses_apply_to_a_memory_and_its_micro_batches_are_its_own(t
     assert buffer.num_drawn > 0
 
 
-def test_an_update_that_runs_out_of_memory_is_offered_once(tmp_path: Path) -> None:
+def test_a_step_that_runs_out_of_memory_is_offered_once(tmp_path: Path) -> None:
     from mixer.loading.memory import is_out_of_memory
 
     found = []

@@ -38,7 +38,7 @@ def test_a_memory_that_finds_no_room_ends_the_run_and_nothing_is_lost(
     assert_same(end(again), end(whole))
 
 
-def test_an_error_of_another_file_after_an_update_is_told_as_it_is(
+def test_an_error_of_another_file_after_a_step_is_told_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(*_: Any) -> None:

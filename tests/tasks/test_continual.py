@@ -14,7 +14,7 @@ from torch import nn
 from transformers import TrainerCallback
 
 from mixer.ledger.ledger import Ledger
-from mixer.loading.step import Update
+from mixer.loading.step import StepBatch
 from mixer.trainer.checkpointing.lock import LOCK_FILE
 from mixer.trainer.method import Method, Trained
 from mixer.utils.files import read_json, write_json
@@ -82,33 +82,33 @@ def new_model(seed: int = 0, **changes: Any) -> MLPForImageClassification:
 
 
 class Anchor(Method):
-    """Holds the weights near their mean over all updates of all tasks so far: without a memory of samples."""
+    """Holds the weights near their mean over all steps of all tasks so far: without a memory of samples."""
 
     adds_term = True
 
     def __init__(self) -> None:
-        self.sum, self.num_updates = torch.zeros(()), 0
+        self.sum, self.num_steps = torch.zeros(()), 0
 
     def prepare(self, model: nn.Module) -> None:
         self._model = model
 
     def term(self, trained: Trained) -> torch.Tensor | None:
         weights = torch.cat([parameter.flatten() for parameter in self._model.parameters()])
-        return 0.05 * (weights - self.sum / max(self.num_updates, 1)).square().sum()
+        return 0.05 * (weights - self.sum / max(self.num_steps, 1)).square().sum()
 
-    def close(self, update: Update) -> None:
-        self.sum, self.num_updates = self.sum + weights_of(self._model), self.num_updates + 1
+    def close(self, batch: StepBatch) -> None:
+        self.sum, self.num_steps = self.sum + weights_of(self._model), self.num_steps + 1
 
     def save(self, folder: Path) -> None:
-        write_json(folder / "anchor.json", {"sum": self.sum.tolist(), "num_updates": self.num_updates})
+        write_json(folder / "anchor.json", {"sum": self.sum.tolist(), "num_steps": self.num_steps})
 
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
         state = read_json(folder / "anchor.json")
-        self.sum, self.num_updates = torch.tensor(state["sum"]), state["num_updates"]
+        self.sum, self.num_steps = torch.tensor(state["sum"]), state["num_steps"]
 
 
 class Recorder(TrainerCallback):
-    """Passes by an instant at each update, and keeps the learning rates."""
+    """Passes by an instant at each step, and keeps the learning rates."""
 
     def __init__(self, instants: Instants):
         self.instants, self.rates = instants, list[float]()
@@ -126,7 +126,7 @@ def build(folder: Path, name: str = "reservoir, fresh", instants: Instants | Non
     kind, scores = options.pop("memory"), {"score": options.pop("score")} if "score" in options else {}
     tasks, model = options.pop("sequence", None) or sequence(), options.pop("model", None) or new_model()
     own = {"optimizer": options.pop("optimizer", "fresh"), **scores}
-    own |= {key: options.pop(key) for key in ("curve_updates", "head", "second_draw", "methods") if key in options}
+    own |= {key: options.pop(key) for key in ("curve_steps", "head", "second_draw", "methods") if key in options}
     callbacks = options.pop("callbacks", [])
     defaults = {"max_steps": -1, "num_train_epochs": 1, "save_strategy": "steps", "save_steps": 4}
     defaults |= {"lr_scheduler_type": "linear", "per_device_train_batch_size": 4, "logging_steps": 5}
@@ -426,7 +426,7 @@ def test_classes_without_an_output_and_logits_under_a_growing_head_are_refused(t
 # ---- Learning curves, pace, second draws ----
 
 
-def test_learning_curves_are_those_of_the_model_after_each_update_and_change_nothing(tmp_path: Path) -> None:
+def test_learning_curves_are_those_of_the_model_after_each_step_and_change_nothing(tmp_path: Path) -> None:
     plain = build(tmp_path / "plain")
     plain.run()
 
@@ -434,7 +434,7 @@ def test_learning_curves_are_those_of_the_model_after_each_update_and_change_not
         torch.rand(3)  # what scoring draws must not be missed by training
         return accuracy(trainer, task.evaluation)
 
-    run = build(tmp_path / "curves", curve_updates=3, score=Score(score, "accuracy"))
+    run = build(tmp_path / "curves", curve_steps=3, score=Score(score, "accuracy"))
     run.run()
     assert_same(end_of(run), end_of(plain))
     curves = run.scores.learning_curves(3)
@@ -458,7 +458,7 @@ def test_learning_curves_are_those_of_the_model_after_each_update_and_change_not
 
 @pytest.mark.parametrize("place", ["step 2", "step 7", "before end 1"])
 def test_learning_curves_of_a_killed_run_are_those_of_one_that_was_not(place: str, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"curve_updates": 6}
+    options: dict[str, Any] = {"curve_steps": 6}
     whole_run = build(tmp_path / "whole", instants=(instants := Instants()), **options)
     expected = whole_run.run().learning_curves(6)
     places = [number for number, name in enumerate(instants.names) if name == place]
@@ -476,11 +476,11 @@ def test_the_pace_counts_all_samples_of_the_tasks_that_were_trained(tmp_path: Pa
     run = build(tmp_path)
     run.run()
     pace = read_pace(run.folder, run.sequence.names)
-    # 10 updates of 4 new samples and, but for the first of all, 4 of memory
+    # 10 steps of 4 new samples and, but for the first of all, 4 of memory
     assert pace["num_samples"].to_dict() == {"task_1": 76, "task_2": 80, "task_3": 80}
     assert (pace[["seconds", "samples_per_second"]] > 0).all(axis=None)
-    updates = Ledger(run.folder / "02-task_2" / "ledger").updates()
-    rates = updates["total"] / (updates["load_seconds"] + updates["train_seconds"])
+    batches = Ledger(run.folder / "02-task_2" / "ledger").timings()
+    rates = batches["total"] / (batches["load_seconds"] + batches["train_seconds"])
     assert pace["samples_per_second"]["task_2"] == np.median(rates)
     shutil.rmtree(run.folder / "02-task_2")
     assert read_pace(run.folder, run.sequence.names).index.tolist() == ["task_1", "task_3"]
@@ -493,7 +493,7 @@ def test_methods_take_part_without_a_memory(tmp_path: Path) -> None:
     run.run()
     plain = build(tmp_path / "plain", memory="none")
     plain.run()
-    assert anchor.num_updates == 30
+    assert anchor.num_steps == 30
     assert not torch.equal(weights_of(run.model), weights_of(plain.model))
     made: list[Anchor] = []
 
@@ -502,7 +502,7 @@ def test_methods_take_part_without_a_memory(tmp_path: Path) -> None:
         return [made[-1]]
 
     build(tmp_path / "function", methods=make, memory="none").run()
-    assert [one.num_updates for one in made if one.num_updates] == [10, 10, 10]
+    assert [one.num_steps for one in made if one.num_steps] == [10, 10, 10]
 
 
 def test_a_method_that_needs_a_memory_says_that_there_is_none(tmp_path: Path) -> None:
@@ -584,8 +584,8 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     for name in ("memory", "task_2"):
         with pytest.raises(ValueError, match=f"second_draw must be a name that no other stream has, got '{name}'"):
             ContinualRun(new_model(), tasks, args, memory=ReplayBuffer(3), second_draw=name)
-    with pytest.raises(ValueError, match="curve_updates must be a whole number, 0 or more"):
-        ContinualRun(new_model(), tasks, args, curve_updates=-1)
+    with pytest.raises(ValueError, match="curve_steps must be a whole number, 0 or more"):
+        ContinualRun(new_model(), tasks, args, curve_steps=-1)
     optimizer = torch.optim.SGD(new_model().parameters(), lr=0.1)
     with pytest.raises(ValueError, match="optimizers are made for each task"):
         ContinualRun(new_model(), tasks, args, optimizers=(optimizer, None))
@@ -612,7 +612,7 @@ def test_what_does_not_fit_leaves_no_run_behind(tmp_path: Path) -> None:
         ({"methods": lambda: ["DER"]}, r"methods\[0\] must be a method, got 'DER'"),
         ({"trainer_class": dict}, "trainer_class must be MixingTrainer or a class derived from it"),
         ({"score": len}, "score must be 'accuracy', 'loss' or a Score, got builtin_function_or_method"),
-        ({"curve_updates": 2.5}, "curve_updates must be a whole number"),
+        ({"curve_steps": 2.5}, "curve_steps must be a whole number"),
         ({"score": "recall"}, "score must be 'accuracy', 'loss' or a Score, got 'recall'"),
     ):
         with pytest.raises((ValueError, TypeError), match=message):

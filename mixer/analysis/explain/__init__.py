@@ -1,1 +1,1 @@
-"""Why the weights of an update were what they were: a run's decisions, replayed from its ledger."""
+"""Why the weights of a step were what they were: a run's decisions, replayed from its ledger."""

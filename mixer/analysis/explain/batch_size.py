@@ -1,4 +1,4 @@
-"""Why an update had so many samples."""
+"""Why a step had so many samples."""
 
 from dataclasses import dataclass, field
 
@@ -10,11 +10,11 @@ from mixer.policies.base import Terms
 
 @dataclass(frozen=True)
 class SizeExplained:
-    """Why an update had so many samples.
+    """Why a step had so many samples.
 
     Args:
         schedule: The name of the batch-size schedule, as recorded.
-        before: The size of the update before, or `None`.
+        before: The size of the step before, or `None`.
         asked: The size of this one.
         total: Its samples: fewer at the end of an epoch or of the run.
         learning_rate_factor: What the size multiplied the learning rate by.
@@ -32,11 +32,11 @@ class SizeExplained:
 
 
 def explain_size(run: RecordedRun, row: int) -> SizeExplained:
-    """Explains the size of an update.
+    """Explains the size of a step.
 
     Args:
         run: The run.
-        row: The row of the update.
+        row: The row of the step.
 
     Returns:
         The explanation.
@@ -66,8 +66,8 @@ def _replay(run: RecordedRun, row: int) -> tuple[Terms, str]:
         raise ValueError(run.why_undescribed)
     schedule = schedule_from(description["batch_size"])
     if run.steps[0] != 1:
-        raise ValueError(f"the ledger begins with update {run.steps[0]}")
+        raise ValueError(f"the ledger begins with step {run.steps[0]}")
     found = replay_schedule(run, row, schedule, int(description["initial_batch_size"]), int(description["world_size"]))
     if not found.differing:
         return found.terms, "Replayed exactly."
-    return found.terms, f"Other than the schedule decides, and so set by hand, as of update {found.differing[0]}."
+    return found.terms, f"Other than the schedule decides, and so set by hand, as of step {found.differing[0]}."

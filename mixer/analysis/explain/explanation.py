@@ -1,4 +1,4 @@
-"""Why an update was what it was: everything that led to its counts."""
+"""Why a step was what it was: everything that led to its counts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,24 +19,24 @@ from mixer.policies import Policy
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why an update was what it was.
+    """Why a step was what it was.
 
     Args:
         run: The run's folder.
-        step: Number of the update.
+        step: Number of the step.
         progress: Share of the run that was done before it.
         policy: The name of what ruled the weights, as recorded.
-        observed: One row a stream: what the update before showed; empty for the first.
-        evaluated_at: Updates done before the last evaluation that the decision knew, or `None`.
-        measured_at: The last update before whose gradients were measured, or `None`.
+        observed: One row a stream: what the step before showed; empty for the first.
+        evaluated_at: Steps done before the last evaluation that the decision knew, or `None`.
+        measured_at: The last step before whose gradients were measured, or `None`.
         levels: What each level of the policy decided, the innermost first; empty where it was not replayed.
         weights: One row a stream: policy_weight (decided), tokens_per_sample (NaN where the unit is samples), there,
             and weight, the share of the samples.
         counts: One row a stream: asked (share × total), carried, owed (their sum), count, left (owed afterwards).
-        total: Samples of the update.
+        total: Samples of the step.
         size: What decided how many.
         notes: Sentences: whether the decision was replayed, and what else moved the weights.
-        is_replayed: Whether the weights are those that the policy decides, in this update and all before it.
+        is_replayed: Whether the weights are those that the policy decides, in this step and all before it.
     """
 
     run: Path
@@ -56,11 +56,11 @@ class Explanation:
 
 
 def explain(run: str | Path, step: int, policy: Policy | None = None) -> Explanation:
-    """Explains the mixture of an update by a run's ledger.
+    """Explains the mixture of a step by a run's ledger.
 
     Args:
         run: The output folder of a trainer.
-        step: Number of the update, from 1.
+        step: Number of the step, from 1.
         policy: The policy of the run, newly made with the same arguments, where it is no plain data; `None` makes it of
             the run's description. It is changed.
 
@@ -68,7 +68,7 @@ def explain(run: str | Path, step: int, policy: Policy | None = None) -> Explana
         The explanation.
 
     Raises:
-        ValueError: If the folder is none, holds no run, or no such update; or if the policy is not the recorded one.
+        ValueError: If the folder is none, holds no run, or no such step; or if the policy is not the recorded one.
 
     Example:
         >>> explain("runs/demo/adaptive", 120).weights  # doctest: +SKIP
@@ -108,7 +108,7 @@ def _replayed(run: RecordedRun, row: int, policy: Policy | None) -> tuple[Replay
     if not run.has_same_streams:
         return None, "the run went on, from a checkpoint, with other streams than it began with"
     if np.isnan(run.streams["policy_weight"][: row + 1]).any():
-        return None, "an older version wrote updates before, which do not hold what it decided"
+        return None, "an older version wrote steps before, which do not hold what it decided"
     try:
         made = policy_from(run.description["mixing"]) if policy is None else policy
         return replay_policy(run, row, made), ""

@@ -12,7 +12,7 @@ def on_replay(run: RecordedRun, row: int, replay: Replay | None, reason: str) ->
 
     Args:
         run: The run.
-        row: The row of the update.
+        row: The row of the step.
         replay: The policy's replay, or `None`.
         reason: Why there is none.
 
@@ -23,20 +23,20 @@ def on_replay(run: RecordedRun, row: int, replay: Replay | None, reason: str) ->
     if replay is None:
         return f"Not replayed: {reason}. What follows is as recorded; the policy's own terms are not known."
     if replay.is_exact:
-        return f"Replayed exactly: in each of the updates 1 to {step} the policy decides what was recorded."
+        return f"Replayed exactly: in each of the steps 1 to {step} the policy decides what was recorded."
     first = replay.differing[0]
     if step not in replay.differing:
         return (
-            f"Replayed exactly in this update; {len(replay.differing)} before it, from {first} on, had weights that "
+            f"Replayed exactly in this step; {len(replay.differing)} before it, from {first} on, had weights that "
             "the policy does not decide: they were set by hand."
         )
     if replay.agrees_later or _is_held(run, row, replay):
         return (
             f"Set by hand: these are not the weights that the policy decides, which are shown with its terms "
-            f"(first so in update {first})."
+            f"(first so in step {first})."
         )
     return (
-        f"As of update {first} the recorded weights are not those that the policy decides here: they were put there by "
+        f"As of step {first} the recorded weights are not those that the policy decides here: they were put there by "
         "hand, or the run was resumed inexactly or with other code. The policy's terms below may not be its own."
     )
 
@@ -55,7 +55,7 @@ def on_weights(run: RecordedRun, row: int, weights: pd.DataFrame) -> list[str]:
 
     Args:
         run: The run.
-        row: The row of the update.
+        row: The row of the step.
         weights: What `weights_of` gave.
 
     Returns:
@@ -65,7 +65,7 @@ def on_weights(run: RecordedRun, row: int, weights: pd.DataFrame) -> list[str]:
     there = weights["there"].to_numpy(dtype=bool)
     notes = []
     if (staleness := int(run.streams["staleness"][row].max())) > 0:
-        notes.append(f"The policy had not seen the last {staleness} updates when it decided.")
+        notes.append(f"The policy had not seen the last {staleness} steps when it decided.")
     if not np.isnan(lengths).any():
         notes.append("The weights are shares of tokens; divided by each stream's tokens a sample they are of samples.")
         decided = decided / lengths
@@ -89,14 +89,14 @@ def on_counts(run: RecordedRun, row: int, counts: pd.DataFrame) -> list[str]:
 
     Args:
         run: The run.
-        row: The row of the update.
+        row: The row of the step.
         counts: What `counts_of` gave.
 
     Returns:
         Sentences.
     """
     if counts[["left", "carried"]].isna().any(axis=None):
-        return ["What each stream was owed is not recorded of this update and the one before."]
+        return ["What each stream was owed is not recorded of this step and the one before."]
     if run.description.get("drawing") == "multinomial":
         return ["Counts were drawn at random (drawing: multinomial): nothing is carried over."]
     if np.abs(counts["owed"] - counts["count"] - counts["left"]).max() > TOLERANCE:

@@ -1,4 +1,4 @@
-"""What a policy and a schedule saw after an update, rebuilt from the ledger."""
+"""What a policy and a schedule saw after a step, rebuilt from the ledger."""
 
 import math
 
@@ -17,14 +17,14 @@ def observation_after(
     tokens_per_sample: FloatArray | None,
     evaluation_losses: FloatArray | None,
 ) -> Observation:
-    """Rebuilds what a policy saw after an update.
+    """Rebuilds what a policy saw after a step.
 
     Args:
         run: The run.
-        row: The row of the update.
+        row: The row of the step.
         needs: What the policy needs.
         tokens_per_sample: `[num_streams]`: mean so far, where the policy's unit is tokens.
-        evaluation_losses: `[num_streams]`: losses of an evaluation since the update before, or `None`.
+        evaluation_losses: `[num_streams]`: losses of an evaluation since the step before, or `None`.
 
     Returns:
         The observation: what `Mixing` made for the policy.
@@ -58,11 +58,11 @@ def observation_after(
 
 
 def batch_observation_after(run: RecordedRun, row: int, needs: frozenset[str]) -> BatchObservation:
-    """Rebuilds what a batch-size schedule saw after an update.
+    """Rebuilds what a batch-size schedule saw after a step.
 
     Args:
         run: The run.
-        row: The row of the update.
+        row: The row of the step.
         needs: What the schedule needs.
 
     Returns:

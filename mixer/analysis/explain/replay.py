@@ -23,10 +23,10 @@ class Replay:
     """What a policy decides, replayed.
 
     Args:
-        decided: `[num_streams]`: its weights for the update, which sum to 1.
+        decided: `[num_streams]`: its weights for the step, which sum to 1.
         levels: What each of its levels decided, the innermost first.
-        differing: Updates up to that one whose recorded weights are other ones, ascending.
-        agrees_later: Whether recorded weights are the policy's again after the update, where they are not in it.
+        differing: Steps up to that one whose recorded weights are other ones, ascending.
+        agrees_later: Whether recorded weights are the policy's again after the step, where they are not in it.
     """
 
     decided: FloatArray
@@ -36,26 +36,26 @@ class Replay:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every update up to that one had the weights that the policy decides."""
+        """Whether every step up to that one had the weights that the policy decides."""
         return not self.differing
 
 
 def replay_policy(run: RecordedRun, row: int, policy: Policy) -> Replay:
-    """Leads a policy through a run up to an update.
+    """Leads a policy through a run up to a step.
 
     Args:
-        run: The run, recorded from its first update on.
-        row: The row of the update.
+        run: The run, recorded from its first step on.
+        row: The row of the step.
         policy: The policy, which is changed.
 
     Returns:
         What it decides.
 
     Raises:
-        ValueError: If the ledger does not begin with the first update, or the policy does not fit the streams.
+        ValueError: If the ledger does not begin with the first step, or the policy does not fit the streams.
     """
     if run.steps[0] != 1 or run.steps[row] != row + 1:
-        raise ValueError(f"the ledger does not hold all updates before: it begins with update {run.steps[0]}")
+        raise ValueError(f"the ledger does not hold all steps before: it begins with step {run.steps[0]}")
     mixture, outer = run.mixture(), watched(policy)
     weights = MixtureWeights(outer, mixture, mixture.there)
     differing: list[int] = []
@@ -75,7 +75,7 @@ def replay_policy(run: RecordedRun, row: int, policy: Policy) -> Replay:
 
 
 def _show(run: RecordedRun, row: int, weights: MixtureWeights) -> None:
-    """Shows a policy what it saw after an update, the evaluations before that update too."""
+    """Shows a policy what it saw after a step, the evaluations before that step too."""
     for name, loss in run.evaluations.get(row, ()):
         weights.observe_evaluation({name: loss})
     lengths = weights.tokens_per_sample(run.streams["seen"][row], run.num_tokens[row])
@@ -84,7 +84,7 @@ def _show(run: RecordedRun, row: int, weights: MixtureWeights) -> None:
 
 
 def _agree(run: RecordedRun, row: int, weights: MixtureWeights) -> bool:
-    """Whether weights, and factors on losses, are those that were recorded of an update."""
+    """Whether weights, and factors on losses, are those that were recorded of a step."""
     own = np.array([stream["loss_weight"] for stream in run.description["streams"]], dtype=np.float64)
     factors = own if weights.loss_weights is None else own * weights.loss_weights
     pairs = ((weights.value, run.streams["policy_weight"][row]), (factors, run.streams["loss_weight"][row]))
@@ -96,8 +96,8 @@ class SizeReplay:
     """What a batch-size schedule decides, replayed.
 
     Args:
-        decided: Samples of the update, as far as epoch and budget have as many left.
-        differing: Updates up to that one that had another size, ascending.
+        decided: Samples of the step, as far as epoch and budget have as many left.
+        differing: Steps up to that one that had another size, ascending.
         terms: What the schedule remembers.
     """
 
@@ -107,11 +107,11 @@ class SizeReplay:
 
 
 def replay_schedule(run: RecordedRun, row: int, schedule: Schedule, initial: int, world_size: int) -> SizeReplay:
-    """Leads a batch-size schedule through a run up to an update.
+    """Leads a batch-size schedule through a run up to a step.
 
     Args:
-        run: The run, recorded from its first update on.
-        row: The row of the update.
+        run: The run, recorded from its first step on.
+        row: The row of the step.
         schedule: The schedule, which is changed.
         initial: The size that the run began with.
         world_size: Number of its ranks.

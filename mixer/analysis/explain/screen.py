@@ -40,7 +40,7 @@ def screen(explanation: Explanation) -> RenderableType:
     shown = _chosen(explanation)
     parts: list[RenderableType] = [
         Text(
-            f"Update {explanation.step} of {explanation.run}, {explanation.progress:.1%} done, {explanation.policy}",
+            f"Step {explanation.step} of {explanation.run}, {explanation.progress:.1%} done, {explanation.policy}",
             style="bold",
         ),
         Text(explanation.notes[0]),
@@ -48,7 +48,7 @@ def screen(explanation: Explanation) -> RenderableType:
     if not explanation.observed.columns.empty:
         evaluated = "" if explanation.evaluated_at is None else f", evaluation after {explanation.evaluated_at}"
         measured = "" if explanation.measured_at is None else f", gradients of {explanation.measured_at}"
-        title = f"1 What update {explanation.step - 1} showed{evaluated}{measured}"
+        title = f"1 What step {explanation.step - 1} showed{evaluated}{measured}"
         parts += _table(title, explanation.observed.loc[shown])
     parts += _decided(explanation.levels, shown)
     weights = explanation.weights.loc[shown]

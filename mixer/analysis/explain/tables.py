@@ -1,4 +1,4 @@
-"""What led to the counts of an update, one row a stream."""
+"""What led to the counts of a step, one row a stream."""
 
 from typing import Any
 
@@ -11,15 +11,15 @@ from mixer.utils.arrays import FloatArray
 
 
 def observed_of(run: RecordedRun, row: int) -> pd.DataFrame:
-    """Gives what the update before showed.
+    """Gives what the step before showed.
 
     Args:
         run: The run.
-        row: The row of the update that is explained.
+        row: The row of the step that is explained.
 
     Returns:
         Columns count, tokens, seen, loss, evaluation (the last one known), and what was compared or measured; no column
-        for the first update.
+        for the first step.
     """
     if not row:
         return pd.DataFrame(index=list(run.names))
@@ -36,11 +36,11 @@ def observed_of(run: RecordedRun, row: int) -> pd.DataFrame:
 
 
 def measured_before(run: RecordedRun, step: int) -> int | None:
-    """Finds the last update before one whose gradients were measured.
+    """Finds the last step before one whose gradients were measured.
 
     Args:
         run: The run.
-        step: Number of the update.
+        step: Number of the step.
 
     Returns:
         Its number, or `None`.
@@ -49,11 +49,11 @@ def measured_before(run: RecordedRun, step: int) -> int | None:
 
 
 def weights_of(run: RecordedRun, row: int) -> pd.DataFrame:
-    """Gives the way from the decided weights to the shares of an update.
+    """Gives the way from the decided weights to the shares of a step.
 
     Args:
         run: The run.
-        row: The row of the update.
+        row: The row of the step.
 
     Returns:
         Columns policy_weight, tokens_per_sample (NaN where weights are of samples), there, weight, loss_weight.
@@ -80,11 +80,11 @@ def _lengths(run: RecordedRun, row: int) -> FloatArray:
 
 
 def counts_of(run: RecordedRun, row: int) -> pd.DataFrame:
-    """Gives the way from the shares to the counts of an update.
+    """Gives the way from the shares to the counts of a step.
 
     Args:
         run: The run.
-        row: The row of the update.
+        row: The row of the step.
 
     Returns:
         Columns asked (share times total), carried, owed (their sum), count, left (owed afterwards).

@@ -4,17 +4,17 @@ import pandas as pd
 
 
 def asked_shares(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Gives the shares that updates were asked for, of samples and of tokens.
+    """Gives the shares that steps were asked for, of samples and of tokens.
 
     What a run trained on differs from it by what was drawn, and by how long samples were. A policy with
     `unit="tokens"` asks for shares of tokens, which become shares of samples by the mean length of each stream's
     samples so far: the same lengths turn them back, to rounding.
 
     Args:
-        rows: The ledger's, of updates and streams.
+        rows: The ledger's, of steps and streams.
 
     Returns:
-        By `"samples"` and `"tokens"`: shares, one row an update and one column a stream.
+        By `"samples"` and `"tokens"`: shares, one row a step and one column a stream.
     """
     weights, counts, tokens = (
         rows.pivot(index="step", columns="stream", values=name).fillna(0) for name in ("weight", "count", "tokens")

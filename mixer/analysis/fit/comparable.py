@@ -65,7 +65,7 @@ def check_evaluated(runs: Sequence[Run], allow_early: bool) -> None:
 
     Args:
         runs: The runs; those without an evaluation are left to others.
-        allow_early: Whether evaluations may lie before the end. One before the first update is refused all the same.
+        allow_early: Whether evaluations may lie before the end. One before the first step is refused all the same.
 
     Raises:
         ValueError: With their names and the way out.
@@ -74,7 +74,7 @@ def check_evaluated(runs: Sequence[Run], allow_early: bool) -> None:
     untrained = [run.name for run in evaluated if run.evaluated_at == 0.0]
     if untrained:
         raise ValueError(
-            f"The last evaluation of {', '.join(untrained)} was before the first update, and says nothing of the "
+            f"The last evaluation of {', '.join(untrained)} was before the first step, and says nothing of the "
             f"mixture. {_EVALUATE}"
         )
     early = [

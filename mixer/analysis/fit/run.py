@@ -50,13 +50,13 @@ def read_run(folder: Path, name: str, unit: Unit, loss: LossKind) -> Run:
         folder: Its output folder.
         name: What to call it.
         unit: Whether amounts are samples or tokens.
-        loss: `"evaluation"` for the last evaluation, `"train"` for the mean over the last tenth of the updates.
+        loss: `"evaluation"` for the last evaluation, `"train"` for the mean over the last tenth of the steps.
 
     Returns:
         What is recorded of it.
 
     Raises:
-        ValueError: If it is no run, or has no update or none of the unit.
+        ValueError: If it is no run, or has no step or none of the unit.
     """
     if not (folder / "ledger" / "ledger.json").is_file():
         raise ValueError(
@@ -66,7 +66,7 @@ def read_run(folder: Path, name: str, unit: Unit, loss: LossKind) -> Run:
     ledger = Ledger(folder / "ledger")
     rows, clock = ledger.to_pandas(), ledger.clock().set_index("step")
     if rows.empty or clock.empty:
-        raise ValueError(f"The ledger of {folder} has no update: let the run train, or leave it out.")
+        raise ValueError(f"The ledger of {folder} has no step: let the run train, or leave it out.")
     rows = rows[rows["step"] <= clock.index[-1]]
     amounts = rows.groupby("stream", sort=False)["count" if unit == "samples" else "tokens"].sum()
     if not amounts.sum() > 0:
@@ -99,7 +99,7 @@ def _evaluated(evaluations: pd.DataFrame, streams: pd.Index) -> tuple[pd.Series,
 
 
 def _trained(rows: pd.DataFrame) -> tuple[pd.Series, int]:
-    """Gives the mean loss of an item over the last tenth of the updates; NaN where a stream had none, or a bad one."""
+    """Gives the mean loss of an item over the last tenth of the steps; NaN where a stream had none, or a bad one."""
     last_step = int(rows["step"].max())
     late = rows[(rows["step"] > (1.0 - _LAST_PART) * last_step) & (rows["items"] > 0)]
     sums = (late["loss"] * late["items"]).groupby(late["stream"]).agg(lambda terms: terms.sum(skipna=False))

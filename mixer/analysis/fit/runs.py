@@ -51,7 +51,7 @@ def read_recorded_runs(
     Args:
         folders: Output folders of trainers.
         unit: Whether a mixture is shares of samples or of tokens; budgets are compared in it too.
-        loss: `"evaluation"` for the last evaluation, `"train"` for the mean over the last tenth of the updates.
+        loss: `"evaluation"` for the last evaluation, `"train"` for the mean over the last tenth of the steps.
         allow_different_budgets: Whether runs may differ in how long they were, in when they were evaluated last, or
             stop short of their budget.
         allow_different_recipes: Whether runs of `mixer train` may differ in more than their mixture.

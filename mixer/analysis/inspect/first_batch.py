@@ -1,4 +1,4 @@
-"""The first update of a run as it is planned, loaded and collated in training."""
+"""The first step of a run as it is planned, loaded and collated in training."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ class CollatedMicroBatch:
 
 @dataclass(frozen=True)
 class Batch:
-    """An update.
+    """A step.
 
     Args:
         counts: Its samples by stream.
@@ -64,27 +64,27 @@ class Batch:
 
 
 def first_batch(trainer: MixingTrainer) -> Batch:
-    """Plans, loads and collates the first update of a run, with what the run does it with.
+    """Plans, loads and collates the first step of a run, with what the run does it with.
 
     Args:
-        trainer: The trainer. Its streams are moved on by this update.
+        trainer: The trainer. Its streams are moved on by this step.
 
     Returns:
-        The update; with an error where a sample cannot be loaded, or a micro-batch not be made.
+        The step; with an error where a sample cannot be loaded, or a micro-batch not be made.
     """
     loader = trainer.get_train_dataloader()
     names = trainer.mixing.names
     try:
-        update = loader.next_update()
+        batch = loader.next_batch()
     except Exception as error:  # whatever it is, training would end by it
         notes = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
         return Batch({}, [], shortened(f"{type(error).__name__}: {error}{notes}", 600))
     finally:
         loader.stop()
-    if update is None:
+    if batch is None:
         return Batch({}, [], "the streams have nothing to give")
-    counts = dict(zip(names, update.plan.counts.tolist(), strict=True))
-    return Batch(counts, [_collated(micro, names) for micro in update.micro_batches if not micro.is_padding])
+    counts = dict(zip(names, batch.plan.counts.tolist(), strict=True))
+    return Batch(counts, [_collated(micro, names) for micro in batch.micro_batches if not micro.is_padding])
 
 
 def _collated(micro: MicroBatch, names: tuple[str, ...]) -> CollatedMicroBatch:

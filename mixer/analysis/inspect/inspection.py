@@ -81,7 +81,7 @@ class Inspection:
         trainer: The trainer that would be given them, whose model has no weights.
         task: The model's task.
         streams: The streams, in order.
-        batch: The first update.
+        batch: The first step.
         overlaps: Samples that come more than once.
         look: How closely the data were looked at.
         seconds: How long the samples were looked at.
@@ -112,7 +112,7 @@ class Inspection:
 
 
 def inspect_recipe(recipe: Recipe, look: Look) -> Inspection:
-    """Loads and formats a recipe's data as in training, makes its first update, and looks at the samples.
+    """Loads and formats a recipe's data as in training, makes its first step, and looks at the samples.
 
     Args:
         recipe: The recipe. No weights of a model are made or loaded.

@@ -46,7 +46,7 @@ def preview(
             "no limit" if stream.max_epochs is None else f"{stream.max_epochs:g}",
         )
         samples.append(Text.assemble(f"\n{printable(stream.name)}, first sample: ", _first(stream, decoding)))
-    return Group(table, *samples, Text("\nmixer inspect shows more: duplicates, the first update, what will hurt."))
+    return Group(table, *samples, Text("\nmixer inspect shows more: duplicates, the first step, what will hurt."))
 
 
 def _first(stream: Stream, decoding: Decoding) -> Text:

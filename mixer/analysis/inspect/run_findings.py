@@ -1,4 +1,4 @@
-"""What of a run as a whole will hurt: its first update, how its streams go together, its evaluation."""
+"""What of a run as a whole will hurt: its first step, how its streams go together, its evaluation."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +12,7 @@ MOST_TIMES_LONGER = 4.0  # mean length of the longest stream's samples over that
 
 def _failed_batch(inspection: Inspection) -> Iterator[Finding]:
     if inspection.batch.error:
-        yield Finding("failed_batch", [], 1, f"The first update cannot be made: {inspection.batch.error}")
+        yield Finding("failed_batch", [], 1, f"The first step cannot be made: {inspection.batch.error}")
 
 
 def _padded(inspection: Inspection) -> Iterator[Finding]:
@@ -22,7 +22,7 @@ def _padded(inspection: Inspection) -> Iterator[Finding]:
             "padding",
             [],
             padding,
-            f"{padding:.0%} of the first update is padding: put samples of similar length together "
+            f"{padding:.0%} of the first step is padding: put samples of similar length together "
             "(training.train_sampling_strategy: group_by_length), bound micro-batches by max_tokens_per_micro_batch, "
             "or pack texts (Text does by itself).",
         )

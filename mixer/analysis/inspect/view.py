@@ -32,7 +32,7 @@ def view_of(inspection: Inspection, findings: Sequence[Finding]) -> Group:
     parts: list[RenderableType] = []
     for one in inspection.streams:
         parts += [_title(one.stream.name), stream_view(one, inspection)]
-    parts += [_title("first update"), *_batch(inspection.batch)]
+    parts += [_title("first step"), *_batch(inspection.batch)]
     parts += [_title("samples that come more than once"), _overlaps(inspection.overlaps)]
     parts += [_title(count(len(findings), "warning")), *map(_finding, findings)]
     read, seconds = inspection.num_read, inspection.seconds

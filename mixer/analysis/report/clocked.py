@@ -13,7 +13,7 @@ def on_clock(rows: pd.DataFrame, clock: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         rows: One row a record, with `step`.
-        clock: One row an update, ascending, with `step`, `epoch` and `samples`.
+        clock: One row a step, ascending, with `step`, `epoch` and `samples`.
 
     Returns:
         The rows with `epoch` and `samples`; those are left out whose place a running run has not written yet.

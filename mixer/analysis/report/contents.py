@@ -92,7 +92,7 @@ def read_report(folders: Sequence[str | Path]) -> Report:
         The report.
 
     Raises:
-        ValueError: If a folder is given twice, holds no run with an update, or they are of different kinds.
+        ValueError: If a folder is given twice, holds no run with a step, or they are of different kinds.
     """
     paths = [Path(folder) for folder in folders]
     if (kind := kind_of(paths)) is not None:

@@ -12,7 +12,7 @@ def not_finite_since(rows: pd.DataFrame) -> int | None:
     """Says since when losses are infinite or no number.
 
     Args:
-        rows: Updates of a stream, of which those without items have no loss, or evaluations.
+        rows: Steps of a stream, of which those without items have no loss, or evaluations.
 
     Returns:
         Step of the first loss after the last finite one; `None` if the last loss is finite, or there is none.
@@ -28,12 +28,12 @@ def last_in_words(rows_by_name: Mapping[str, pd.DataFrame], values: Mapping[str,
     """Says how courses of losses end.
 
     Args:
-        rows_by_name: Of each its updates or evaluations; see `not_finite_since`.
+        rows_by_name: Of each its steps or evaluations; see `not_finite_since`.
         values: Of each its course, smoothed or not, whose last number is told.
-        unit: What a row is, as in "update 120".
+        unit: What a row is, as in "step 120".
 
     Returns:
-        The words, as in "between 1.200 (a) and 1.400 (b), not finite since update 120 (c)"; empty where there is no
+        The words, as in "between 1.200 (a) and 1.400 (b), not finite since step 120 (c)"; empty where there is no
         loss.
     """
     since = {name: not_finite_since(rows) for name, rows in rows_by_name.items()}

@@ -107,7 +107,7 @@ class _Sums:
         self._squares = np.zeros(pairs)
 
     def add(self, epoch: float, streams: list[int], cosines: FloatArray) -> None:
-        stretch = max(0, int(np.searchsorted(self._edges[:-1], epoch)) - 1)  # an update lies before its epoch
+        stretch = max(0, int(np.searchsorted(self._edges[:-1], epoch)) - 1)  # a step lies before its epoch
         is_known, pairs = np.isfinite(cosines), np.ix_(streams, streams)
         known = np.where(is_known, cosines, 0.0)
         self._sums[stretch][pairs] += known

@@ -66,9 +66,9 @@ def _of(parts: Mapping[str, pd.DataFrame], main: Collection[str]) -> dict[str, p
 
 
 def _one_stream(streams: Mapping[str, pd.DataFrame], clock: pd.DataFrame) -> pd.DataFrame:
-    """Adds streams up, update by update."""
-    num_updates = len(clock)
-    sums = {name: np.zeros(num_updates) for name in ("weight", "count", "items", "loss", "seen", "covered", "there")}
+    """Adds streams up, step by step."""
+    num_steps = len(clock)
+    sums = {name: np.zeros(num_steps) for name in ("weight", "count", "items", "loss", "seen", "covered", "there")}
     size = 0.0
     for rows in streams.values():
         place = np.searchsorted(clock["step"].to_numpy(), rows["step"].to_numpy())
@@ -81,7 +81,7 @@ def _one_stream(streams: Mapping[str, pd.DataFrame], clock: pd.DataFrame) -> pd.
         columns["covered"] = np.diff(rows["coverage"].to_numpy() * num_samples, prepend=0.0)
         for name, values in columns.items():
             sums[name][place] += values
-    with np.errstate(invalid="ignore", divide="ignore"):  # an update may have no item of these streams
+    with np.errstate(invalid="ignore", divide="ignore"):  # a step may have no item of these streams
         loss = sums["loss"] / np.where(sums["items"] > 0, sums["items"], np.nan)
         passes, coverage = (np.cumsum(sums[name]) / size for name in ("seen", "covered"))
     columns = {"weight": sums["weight"], "count": sums["count"], "items": sums["items"], "loss": loss}

@@ -52,7 +52,7 @@ def pale_and_smooth(
     raw, smooth = (thin(rows, column, most_points) for rows in (raw, smooth))
     mode = "lines+markers" if len(smooth) < _FEW else "lines"
     return [
-        line(raw, column, key, colour, f"{key}, this update", opacity=0.3, line={"width": 1}),
+        line(raw, column, key, colour, f"{key}, this step", opacity=0.3, line={"width": 1}),
         line(smooth, column, key, colour, mode=mode),
     ]
 

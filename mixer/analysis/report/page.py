@@ -65,7 +65,7 @@ def write_report(folders: Sequence[str | Path], output: str | Path | None = None
         Path of the page.
 
     Raises:
-        ValueError: If a folder holds no run with an update, they are of different kinds, or the output is a folder.
+        ValueError: If a folder holds no run with a step, they are of different kinds, or the output is a folder.
     """
     return write_contents(read_report(folders), page_path(folders, output))
 

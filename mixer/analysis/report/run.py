@@ -21,7 +21,7 @@ _CLOCK = [
 ]  # fmt: skip
 _STREAMS = ["step", "stream", "weight", "count", "items", "loss", "seen", "coverage", "epoch", "there", "skipped"]
 _PASSES = {"epoch": "passes"}  # the stream's own, beside those of the clock
-_UPDATES = ["step", "hits", "misses", "load_seconds", "train_seconds", "probe_seconds"]
+_TIMINGS = ["step", "hits", "misses", "load_seconds", "train_seconds", "probe_seconds"]
 
 # Of very many streams, those that are drawn as one; see `mixer.analysis.report.grouping`.
 OTHERS = "other streams"
@@ -35,15 +35,15 @@ class Run:
         name: What the page calls it, other than every other run's.
         description: What the run said of itself as it began (see `describe_run`); empty if an older version wrote it.
         ended: How it ended, in words.
-        clock: The ledger's table of that name, one row an update.
-        updates: The ledger's table of that name, one row an update: step, hits, misses, load_seconds,
+        clock: The ledger's table of that name, one row a step.
+        timings: The ledger's table of that name, one row a step: step, hits, misses, load_seconds,
             train_seconds (here without the next) and probe_seconds.
-        streams: By name of the stream, one row an update: step, weight, count, items, loss, seen, coverage, `passes`
+        streams: By name of the stream, one row a step: step, weight, count, items, loss, seen, coverage, `passes`
             (the stream's own epochs), there and skipped (null where an older version wrote none).
         evaluations: By name of the evaluation set, one row an evaluation: step, loss.
         metrics: By name of the evaluation set, one row an evaluation and metric: step, metric, value.
         eval_weights: Weights of the sets in their mean loss, if the user gave any.
-        comparisons: By name of the stream, one row an update: step, excess_loss, loss_after; empty where losses were
+        comparisons: By name of the stream, one row a step: step, excess_loss, loss_after; empty where losses were
             not compared.
         gradients: By name of the stream, one row a measurement of its gradient: step, squared_norm, variance; empty
             where none was measured.
@@ -58,7 +58,7 @@ class Run:
     description: dict[str, Any]
     ended: str
     clock: pd.DataFrame
-    updates: pd.DataFrame
+    timings: pd.DataFrame
     streams: dict[str, pd.DataFrame]
     evaluations: dict[str, pd.DataFrame]
     metrics: dict[str, pd.DataFrame]
@@ -93,7 +93,7 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
         The runs, named by `run_names`.
 
     Raises:
-        ValueError: If a folder is given twice, is none, holds no run, or its ledger has no update yet.
+        ValueError: If a folder is given twice, is none, holds no run, or its ledger has no step yet.
     """
     return [read_run(folder, name) for folder, name in zip(folders, run_names(folders), strict=True)]
 
@@ -142,7 +142,7 @@ def read_run(folder: Path, name: str) -> Run:
         The run.
 
     Raises:
-        ValueError: If the folder is none, holds no run, or its ledger has no update yet.
+        ValueError: If the folder is none, holds no run, or its ledger has no step yet.
     """
     ledger = open_ledger(folder)
     # The clock first: of rows that a running run adds meanwhile those without a place on it are left out. And before
@@ -153,10 +153,10 @@ def read_run(folder: Path, name: str) -> Run:
     streams = by_stream(rows.rename_columns([_PASSES.get(name, name) for name in _STREAMS]), clock)
     if not streams:
         raise ValueError(
-            f"The ledger of {folder} has no update yet: if the run is still going, try again when it has done some."
+            f"The ledger of {folder} has no step yet: if the run is still going, try again when it has done some."
         )
     note = read_note(folder)
-    start = pd.DataFrame({"step": [0], "epoch": [0.0], "samples": [0]})  # an evaluation may come before any update
+    start = pd.DataFrame({"step": [0], "epoch": [0.0], "samples": [0]})  # an evaluation may come before any step
     from_start = pd.concat([start, clock[["step", "epoch", "samples"]]])
     return Run(
         name,
@@ -189,7 +189,7 @@ def _ended_in_words(note: dict[str, Any]) -> str:
 
 def _read_timings(ledger: Ledger) -> pd.DataFrame:
     # Older versions measured no gradients, and had no column for the time of it.
-    rows: pd.DataFrame = ledger.read("updates", _UPDATES).to_pandas().fillna({"probe_seconds": 0.0})
+    rows: pd.DataFrame = ledger.read("timings", _TIMINGS).to_pandas().fillna({"probe_seconds": 0.0})
     return rows.assign(train_seconds=rows["train_seconds"] - rows["probe_seconds"])
 
 

@@ -16,7 +16,7 @@ def summary_rows(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
     Returns:
         Each row's name and a cell for each run.
     """
-    rows = _ROWS if any(run.updates["probe_seconds"].any() for run in runs) else _ROWS_WITHOUT_MEASURING
+    rows = _ROWS if any(run.timings["probe_seconds"].any() for run in runs) else _ROWS_WITHOUT_MEASURING
     return [(name, [cell(run) for run in runs]) for name, cell in rows.items()]
 
 
@@ -61,7 +61,7 @@ def _validation(reduce: Callable[[Run, dict[str, float]], float]) -> Callable[[R
 
 
 def _seconds(column: str) -> Callable[[Run], str]:
-    return lambda run: duration(float(run.updates[column].sum()))
+    return lambda run: duration(float(run.timings[column].sum()))
 
 
 def _rule(field: str) -> Callable[[Run], str]:
@@ -73,7 +73,7 @@ _ROWS: dict[str, Callable[[Run], str]] = {
     "Policy": _rule("mixing"),
     "Done of the budget": lambda run: f"{run.clock['progress'].iloc[-1]:.0%}",
     "Ended": lambda run: run.ended,
-    "Updates": lambda run: f"{run.clock['step'].iloc[-1]:,}",
+    "Steps": lambda run: f"{run.clock['step'].iloc[-1]:,}",
     "Samples": lambda run: f"{run.clock['samples'].iloc[-1]:,}",
     "Tokens": lambda run: f"{run.clock['tokens'].iloc[-1]:,}",
     "Epochs": lambda run: f"{run.clock['epoch'].iloc[-1]:.2f}",

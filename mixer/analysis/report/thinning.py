@@ -1,4 +1,4 @@
-"""Fewer points where a run has more updates than a screen has pixels."""
+"""Fewer points where a run has more steps than a screen has pixels."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from mixer.utils.arrays import Int64Array
 
 
 def buckets(epochs: NDArray[Any], most: int) -> Int64Array:
-    """Groups updates by stretches of the data clock, all of the same length.
+    """Groups steps by stretches of the data clock, all of the same length.
 
     Args:
-        epochs: `[num_updates]`: where each stands, ascending.
+        epochs: `[num_steps]`: where each stands, ascending.
         most: Greatest number of groups.
 
     Returns:
-        `[num_updates]`: number of the group, from 0; one update a group where there are few enough.
+        `[num_steps]`: number of the group, from 0; one step a group where there are few enough.
     """
     if len(epochs) <= most:
         return np.arange(len(epochs))
@@ -31,7 +31,7 @@ def averaged(rows: pd.DataFrame, columns: list[str], most: int) -> pd.DataFrame:
     """Averages columns over stretches of the data clock.
 
     Args:
-        rows: One row an update, in order, with `epoch` and `samples`.
+        rows: One row a step, in order, with `epoch` and `samples`.
         columns: Names of the columns.
         most: Greatest number of stretches.
 
@@ -46,10 +46,10 @@ def thin(rows: pd.DataFrame, column: str, most: int) -> pd.DataFrame:
     """Leaves rows out of a long line, never its first, its last, its highest or its lowest.
 
     Of every stretch of the data clock the rows with the least and the greatest value stay, so that a spike of one
-    update is still seen.
+    step is still seen.
 
     Args:
-        rows: One row an update, in order, with `epoch`.
+        rows: One row a step, in order, with `epoch`.
         column: The values that are drawn; rows without one are left out.
         most: Greatest number of rows, at least 4.
 

@@ -1,4 +1,4 @@
-"""After which planned updates a run evaluates."""
+"""After which planned steps a run evaluates."""
 
 import math
 
@@ -22,11 +22,11 @@ class Evaluations:
 
     @property
     def at_start(self) -> bool:
-        """Whether it does before the first update."""
+        """Whether it does before the first step."""
         return bool(self._args.eval_on_start)
 
     def is_due(self) -> bool:
-        """Says whether it does after the update that was just counted; to be asked after each."""
+        """Says whether it does after the step that was just counted; to be asked after each."""
         clock, before = self._clock, self._progress
         self._progress = clock.progress
         if self._strategy == "epoch":

@@ -13,14 +13,14 @@ def warnings_of(streams: Sequence[StreamPlan], steps: int, progress: float) -> I
 
     Args:
         streams: What each stream gives.
-        steps: Number of updates.
+        steps: Number of steps.
         progress: Share of the budget that is done at the end.
 
     Yields:
         A sentence for each, with its figure.
     """
     if progress < 1.0:
-        yield f"The budget is not reached: no stream has a sample left after update {steps}, at {progress:.1%} of it."
+        yield f"The budget is not reached: no stream has a sample left after step {steps}, at {progress:.1%} of it."
     for stream in streams:
         if not stream.samples:
             yield f"{stream.name} gives no sample at all."
@@ -29,4 +29,4 @@ def warnings_of(streams: Sequence[StreamPlan], steps: int, progress: float) -> I
         elif stream.coverage < LEAST_COVERAGE:
             yield f"Of {stream.name} no more than {stream.coverage:.2%} of the samples are seen."
         if stream.runs_out:
-            yield f"{stream.name} runs out in update {stream.last_step}, at {stream.last_progress:.1%} of the run."
+            yield f"{stream.name} runs out in step {stream.last_step}, at {stream.last_progress:.1%} of the run."

@@ -12,11 +12,11 @@ from mixer.mixture.learning_rate import LearningRate
 
 
 class PlannedLearningRate:
-    """The learning rate of planned updates.
+    """The learning rate of planned steps.
 
     Args:
         args: The training arguments.
-        planned_steps: Updates for which it is laid out.
+        planned_steps: Steps for which it is laid out.
     """
 
     def __init__(self, args: TrainingArguments, planned_steps: int):
@@ -44,7 +44,7 @@ class PlannedLearningRate:
         return self._schedule.at(position)
 
     def of(self, mixing: Mixing) -> float:
-        """Gives the learning rate of the next update.
+        """Gives the learning rate of the next step.
 
         Args:
             mixing: The controller.

@@ -18,7 +18,7 @@ from mixer.utils.arrays import FloatArray, Int64Array
 
 @dataclass
 class Columns:
-    """What was planned, one entry an update."""
+    """What was planned, one entry a step."""
 
     counts: list[Int64Array] = field(default_factory=list)
     weights: list[FloatArray] = field(default_factory=list)
@@ -28,11 +28,11 @@ class Columns:
 
 
 class PlannedRun:
-    """A run that is planned, update after update.
+    """A run that is planned, step after step.
 
     Args:
         parts: What plans it.
-        source: Where what updates show comes from.
+        source: Where what steps show comes from.
         output: A folder for a ledger; `None` writes none.
 
     Attributes:

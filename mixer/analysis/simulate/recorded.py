@@ -17,9 +17,9 @@ from mixer.utils.arrays import FloatArray, Int64Array
 
 
 class RecordedLosses:
-    """What another run showed: of the same update, as long as plans are the same, else where streams stood as far.
+    """What another run showed: of the same step, as long as plans are the same, else where streams stood as far.
 
-    While each plan has the samples of the recorded update, what that one showed is given as it was. From the first one
+    While each plan has the samples of the recorded step, what that one showed is given as it was. From the first one
     on that has not, each stream's loss is that of the recorded run when the stream had been seen as often (between two
     losses interpolated, the last one beyond its end). A gradient is the one that was measured nearest.
 
@@ -87,17 +87,17 @@ class RecordedLosses:
         """Says of which run the losses are, and how far this one is the same."""
         source = f"Losses are those that {self._run.folder} recorded"
         if self.differs_from is None:
-            return f"{source}, update by update: each plan is that of the recorded update."
+            return f"{source}, step by step: each plan is that of the recorded step."
         return (
-            f"{source}: update by update before update {self.differs_from}, which has other samples; from there on "
+            f"{source}: step by step before step {self.differs_from}, which has other samples; from there on "
             "those of each stream when it had been seen as often. What a model would have shown is another matter."
         )
 
     def after(self, plan: Plan, seen: Int64Array, tokens: Int64Array) -> Seen:
-        """Shows what the recorded update did, or one nearby; see `Source.after`."""
+        """Shows what the recorded step did, or one nearby; see `Source.after`."""
         if self.differs_from is None and not self._has(plan, seen):
-            self.differs_from = plan.step + 1
-        return self._nearby(plan, seen, tokens) if self.differs_from is not None else self._same(plan.step)
+            self.differs_from = plan.step
+        return self._nearby(plan, seen, tokens) if self.differs_from is not None else self._same(plan.index)
 
     def evaluation(self, step: int, seen: Int64Array) -> Mapping[str, float]:
         """Shows the evaluation of the same step, or losses where streams had been seen as often."""
@@ -108,7 +108,7 @@ class RecordedLosses:
         return {name: loss for name, loss in found.items() if math.isfinite(loss)}
 
     def _has(self, plan: Plan, seen: Int64Array) -> bool:
-        run, row = self._run, plan.step
+        run, row = self._run, plan.index
         if not self._is_same_run or row >= len(run.steps) or run.steps[row] != row + 1:
             return False
         return np.array_equal(run.streams["count"][row], plan.counts) and np.array_equal(run.streams["seen"][row], seen)
@@ -149,7 +149,7 @@ class RecordedLosses:
 
     def _gradients(self, plan: Plan, num_samples: int) -> GradientStatistics | None:
         """The measurement that was made nearest, as if it were of this plan's samples; where one is due."""
-        if not len(self._measured) or (plan.step + 1) % self._policy.interval_steps:
+        if not len(self._measured) or plan.step % self._policy.interval_steps:
             return None
         nearest = int(np.argmin(np.abs(self._measured_at - num_samples)))
         measured, counts = self._run.gradients[int(self._measured[nearest])], plan.counts

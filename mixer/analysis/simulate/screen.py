@@ -31,7 +31,7 @@ def screen(simulated: Simulated, every: float) -> RenderableType:
     parts.append(Text(simulated.source))
     parts += [Text(f"! {warning}", style="yellow") for warning in simulated.warnings]
     rate = simulated.steps / max(simulated.seconds, 1e-9)
-    parts.append(Text(f"Planned in {simulated.seconds:.2f} s, {rate:,.0f} updates a second.", style="dim"))
+    parts.append(Text(f"Planned in {simulated.seconds:.2f} s, {rate:,.0f} steps a second.", style="dim"))
     return Group(*parts)
 
 

@@ -1,4 +1,4 @@
-"""What a simulated update shows, in place of what a model would."""
+"""What a simulated step shows, in place of what a model would."""
 
 import math
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ PLANNED = frozenset({"tokens", "learning_rate"})
 
 @dataclass(frozen=True)
 class Seen:
-    """What an update shows, as `Mixing.observe` takes it.
+    """What a step shows, as `Mixing.observe` takes it.
 
     Args:
         losses: `[num_streams]`: mean loss per item, NaN where there is none.
         loss: Mean loss over all streams.
         gradient_norm: Norm of the gradient before clipping.
         gradients: The streams' gradients, where they are measured.
-        update_norm: How far the update moves the parameters.
+        update_norm: How far the step moves the parameters.
         excess_losses: `[num_streams]`: losses above those of a reference model, or `None`.
         losses_after: `[num_streams]`: losses after the optimizer step, or `None`.
     """
@@ -41,14 +41,14 @@ class Seen:
 
 
 class Source(Protocol):
-    """Where what simulated updates show comes from."""
+    """Where what simulated steps show comes from."""
 
     @property
     def note(self) -> str:
         """What it is, in a sentence."""
 
     def after(self, plan: Plan, seen: Int64Array, tokens: Int64Array) -> Seen:
-        """Gives what an update shows.
+        """Gives what a step shows.
 
         Args:
             plan: Its plan.
@@ -60,7 +60,7 @@ class Source(Protocol):
         """Gives the losses of an evaluation by stream.
 
         Args:
-            step: Number of updates done.
+            step: Number of steps done.
             seen: int64 `[num_streams]`: samples so far.
         """
 
@@ -93,7 +93,7 @@ def needs_of(policy: Policy, schedule: Schedule) -> frozenset[str]:
 
 
 def mean_loss(losses: FloatArray, counts: Int64Array, tokens: Int64Array) -> float:
-    """Gives the mean loss of an update, by tokens where there are any.
+    """Gives the mean loss of a step, by tokens where there are any.
 
     Args:
         losses: `[num_streams]`.

@@ -22,10 +22,10 @@ class StreamPlan:
         coverage: Share of its data set that is seen; NaN where its size is not known.
         passes: Passes over its data set; likewise.
         tokens: Its tokens.
-        first_step: Update with its first sample, from 1; 0 if there is none.
-        first_progress: Share of the run that was done before that update; NaN likewise.
-        last_step: Update with its last sample; 0 likewise.
-        last_progress: Share of the run that was done after that update; NaN likewise.
+        first_step: Step with its first sample, from 1; 0 if there is none.
+        first_progress: Share of the run that was done before that step; NaN likewise.
+        last_step: Step with its last sample; 0 likewise.
+        last_progress: Share of the run that was done after that step; NaN likewise.
         runs_out: Whether it had no sample left before the run's end.
     """
 
@@ -50,17 +50,17 @@ class Simulated:
     Args:
         num_ranks: Number of processes.
         streams: What each stream gives.
-        steps: Number of updates.
+        steps: Number of steps.
         samples: Samples that count in the clock.
         tokens: Tokens that count in the clock.
         epochs: Epochs of the mixture.
         progress: Share of the budget that is done at the end; below 1 where the streams were exhausted.
-        counts: int64 `[steps, num_streams]`: samples of each update.
+        counts: int64 `[steps, num_streams]`: samples of each step.
         weights: `[steps, num_streams]`: the shares that they were apportioned by.
         batch_sizes: int64 `[steps]`: samples that were asked for.
-        positions: `[steps]`: progress after each update.
+        positions: `[steps]`: progress after each step.
         learning_rates: `[steps]`: planned learning rates; NaN where they follow a metric.
-        planned_steps: Updates for which the learning rate is laid out.
+        planned_steps: Steps for which the learning rate is laid out.
         estimated_tokens: Names of the streams whose tokens are estimated by some of their samples.
         state_bytes: Size of the controller's state in a checkpoint, at the end.
         array_bytes: Size of the controller's arrays in memory, at the end.
@@ -98,7 +98,7 @@ class Simulated:
             every: Share of the run that a part has, in (0, 1].
 
         Returns:
-            For each part the last update, the progress after it, `[num_streams]` shares of its samples, and the mean
+            For each part the last step, the progress after it, `[num_streams]` shares of its samples, and the mean
             batch size.
 
         Raises:

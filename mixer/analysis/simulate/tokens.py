@@ -27,7 +27,7 @@ class _Lengths(Protocol):
 
 
 class PlannedTokens:
-    """Counts the tokens of plans, as the trainer counts those of updates.
+    """Counts the tokens of plans, as the trainer counts those of steps.
 
     Args:
         streams: The streams.
@@ -85,7 +85,7 @@ class _KnownLengths:
 
 
 class _MeanLength:
-    """So many tokens a sample, rounded over all samples so far and not in each update."""
+    """So many tokens a sample, rounded over all samples so far and not in each step."""
 
     def __init__(self, lengths: Sequence[int]):
         self._mean = float(np.mean(lengths)) if lengths else 0.0

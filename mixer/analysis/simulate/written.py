@@ -11,8 +11,8 @@ from mixer.analysis.simulate.parts import Parts
 from mixer.analysis.simulate.seen import Seen, Source
 from mixer.ledger.description import describe_run
 from mixer.ledger.ledger import Ledger
-from mixer.ledger.recorder import FinishedUpdate, Recorder
-from mixer.loading.step import UpdateContents
+from mixer.ledger.recorder import Recorder, StepResult
+from mixer.loading.step import StepCounts
 from mixer.mixture.plan import Plan
 from mixer.utils.arrays import Int64Array
 from mixer.utils.files import read_json, write_json
@@ -47,7 +47,7 @@ class Writer:
         self._recorder = Recorder(mixing, self._ledger, reads_at_once=True)
 
     def record(self, plan: Plan, tokens: Int64Array, seen: Seen, learning_rate: float, factor: float) -> None:
-        """Writes an update, after the controller has observed it.
+        """Writes a step, after the controller has observed it.
 
         Args:
             plan: Its plan.
@@ -60,18 +60,18 @@ class Writer:
         items = np.where(is_known, tokens if tokens.any() else plan.counts, 0)
         sums = np.append(np.where(is_known, seen.losses, 0.0) * items, seen.loss)
         compared = {"excess_loss": seen.excess_losses, "loss_after": seen.losses_after}
-        update = FinishedUpdate(
-            plan, UpdateContents(items, tokens), torch.from_numpy(sums), learning_rate, factor, seen.gradients
+        result = StepResult(
+            plan, StepCounts(items, tokens), torch.from_numpy(sums), learning_rate, factor, seen.gradients
         )
         norm = None if math.isnan(seen.gradient_norm) else seen.gradient_norm
         known = {name: values for name, values in compared.items() if values is not None}
-        self._recorder.record(update, known, norm, seen.update_norm)
+        self._recorder.record(result, known, norm, seen.update_norm)
 
     def record_evaluation(self, step: int, losses: Mapping[str, float]) -> None:
         """Writes an evaluation.
 
         Args:
-            step: Number of updates before it.
+            step: Number of steps before it.
             losses: Losses by stream.
         """
         self._ledger.record_evaluation(step, losses)

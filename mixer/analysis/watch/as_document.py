@@ -16,7 +16,7 @@ def as_document(run: WatchedRun) -> dict[str, Any]:
     Returns:
         run, state, reason (what stopped it, else `None`), progress, seconds_left, clock (its newest row),
         loading_share, evaluated_at, eval_loss and eval_worst_loss (over all sets), and streams: one a stream, with
-        what its newest row says, loss (mean over the last 50 updates), share (of their samples) and evaluation. Beside
+        what its newest row says, loss (mean over the last 50 steps), share (of their samples) and evaluation. Beside
         each loss and the gradient's norm `..._is_finite` tells one that is no number (false) from one that is not known
         (`None`).
     """

@@ -10,7 +10,7 @@ import pyarrow as pa
 from mixer.analysis.watch.curve import Curve
 from mixer.utils.arrays import FloatArray
 
-_RECENT_UPDATES = 50
+_RECENT_STEPS = 50
 
 
 @dataclass
@@ -19,9 +19,9 @@ class GatheredStream:
 
     Args:
         last: Its newest row.
-        losses: Its loss by update.
-        recent_losses: Its loss in each of the last updates.
-        recent_counts: Its samples in each of the last updates.
+        losses: Its loss by step.
+        recent_losses: Its loss in each of the last steps.
+        recent_counts: Its samples in each of the last steps.
         is_finite: Whether its last loss is finite; `None` if it has not had any.
     """
 
@@ -33,7 +33,7 @@ class GatheredStream:
 
     @property
     def recent_loss(self) -> float:
-        """Its mean loss over the last updates; NaN without any, and if its last one is not finite."""
+        """Its mean loss over the last steps; NaN without any, and if its last one is not finite."""
         if self.is_finite is False:
             return float("nan")
         known = self.recent_losses[np.isfinite(self.recent_losses)]
@@ -54,13 +54,13 @@ class Gathered:
 
     @property
     def streams(self) -> dict[str, GatheredStream]:
-        """The streams of the last update, by name and in order."""
+        """The streams of the last step, by name and in order."""
         last_step = self.last_step  # looked up once: it goes over all streams
         return {name: one for name, one in self._streams.items() if one.last["step"] == last_step}
 
     @property
     def is_finite(self) -> dict[str, bool | None]:
-        """Whether the loss and the gradient_norm of the last update are finite; `None` for one that is not known."""
+        """Whether the loss and the gradient_norm of the last step are finite; `None` for one that is not known."""
         loss, norm = self.clock.get("loss"), self.clock.get("gradient_norm")
         return {
             "loss": None if loss is None else math.isfinite(loss),
@@ -70,20 +70,20 @@ class Gathered:
 
     @property
     def last_step(self) -> int:
-        """Number of the last update."""
+        """Number of the last step."""
         return max((one.last["step"] for one in self._streams.values()), default=0)
 
     def shares(self) -> dict[str, float]:
-        """Gives each stream's share in the samples of the last updates."""
+        """Gives each stream's share in the samples of the last steps."""
         counts = {name: float(one.recent_counts.sum()) for name, one in self.streams.items()}
         total = sum(counts.values())
         return {name: count / total if total else 0.0 for name, count in counts.items()}
 
     def recent(self, timing: str) -> float:
-        """Adds up a column of the timings over the last updates.
+        """Adds up a column of the timings over the last steps.
 
         Args:
-            timing: Name of a column of the ledger's `updates`.
+            timing: Name of a column of the ledger's `steps`.
 
         Returns:
             The sum; NaN without any.
@@ -93,13 +93,13 @@ class Gathered:
 
     @property
     def loading_share(self) -> float:
-        """Share of loading in the time of loading and training of the last updates; NaN where nobody timed them."""
+        """Share of loading in the time of loading and training of the last steps; NaN where nobody timed them."""
         load, train = self.recent("load_seconds"), self.recent("train_seconds")
         return load / (load + train) if load + train > 0 else float("nan")
 
     @property
-    def seconds_per_update(self) -> float:
-        """Seconds of loading and training of an update of late, without the optimizer step."""
+    def seconds_per_step(self) -> float:
+        """Seconds of loading and training of a step of late, without the optimizer step."""
         length = len(self._timings.get("load_seconds", ()))
         return (self.recent("load_seconds") + self.recent("train_seconds")) / length if length else float("nan")
 
@@ -137,8 +137,8 @@ class Gathered:
             self.losses.extend(_numbers(rows, "loss"))
             self._measures_norm |= not np.isnan(_numbers(rows, "gradient_norm")).all()
 
-    def take_updates(self, rows: pa.Table) -> None:
-        """Takes rows of the table `updates` in.
+    def take_timings(self, rows: pa.Table) -> None:
+        """Takes rows of the table `steps` in.
 
         Args:
             rows: In their order.
@@ -162,4 +162,4 @@ def _numbers(rows: pa.Table, column: str) -> FloatArray:
 
 
 def _last(known: FloatArray, new: FloatArray) -> FloatArray:
-    return np.concatenate([known, new[-_RECENT_UPDATES:]])[-_RECENT_UPDATES:]
+    return np.concatenate([known, new[-_RECENT_STEPS:]])[-_RECENT_STEPS:]

@@ -69,11 +69,11 @@ def _times(run: WatchedRun) -> list[str]:
     clock = run.gathered.clock
     return [
         *([f"{duration_text(run.seconds_left())} left"] if run.state == "running" else []),
-        f"update {clock['step']:,}",
+        f"step {clock['step']:,}",
         f"epoch {clock['epoch']:.2f}",
         f"{short_number(clock['samples'])} samples",
         f"{short_number(clock['tokens'])} tokens",
-        f"{number_text(run.gathered.seconds_per_update, '.2g')} s/update",
+        f"{number_text(run.gathered.seconds_per_step, '.2g')} s/step",
     ]
 
 

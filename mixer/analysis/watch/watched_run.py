@@ -12,12 +12,12 @@ from mixer.analysis.watch.follower import Follower
 from mixer.analysis.watch.gathered import Gathered
 from mixer.ledger.evaluated_losses import recorded_weights
 from mixer.ledger.progress.remaining_time import RemainingTime
-from mixer.ledger.schemas import CLOCK, EVALUATIONS, STREAMS, UPDATES
+from mixer.ledger.schemas import CLOCK, EVALUATIONS, STREAMS, TIMINGS
 from mixer.ledger.table_files import files_of, read_part
 from mixer.utils.bounded import load_json
 
 _STREAM_COLUMNS = ("step", "stream", "weight", "count", "items", "loss", "tokens", "seen", "coverage", "epoch", "there")
-_UPDATE_COLUMNS = ("step", "load_seconds", "train_seconds")
+_TIMING_COLUMNS = ("step", "load_seconds", "train_seconds")
 _LEAST_OBSERVED_SECONDS = 20.0
 _UNITS, _MOST = ("epochs", "steps", "samples", "tokens"), 2.0**63  # what else stands there nobody wrote
 
@@ -130,6 +130,6 @@ class WatchedRun:
         self._sources = [
             (Follower(ledger / "streams", STREAMS, _STREAM_COLUMNS), gathered.take_streams),
             (Follower(ledger / "clock", CLOCK, CLOCK.names), gathered.take_clock),
-            (Follower(ledger / "updates", UPDATES, _UPDATE_COLUMNS), gathered.take_updates),
+            (Follower(ledger / "timings", TIMINGS, _TIMING_COLUMNS), gathered.take_timings),
             (Follower(ledger / "evaluations", EVALUATIONS, EVALUATIONS.names), gathered.take_evaluations),
         ]

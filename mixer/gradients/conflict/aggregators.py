@@ -94,7 +94,7 @@ class Aggregator:
             if total <= 0.0:
                 raise ValueError(
                     f"conflict={self.name}: weights of orthogonal gradients must add up to more than 0, got "
-                    f"{total:g}: the update would go uphill."
+                    f"{total:g}: the step would go uphill."
                 )
             self._scales[present] = len(present) / total
         return self._scales[present]

@@ -15,12 +15,12 @@ def bargain(solver: Any, shortest: Callable[[Tensor], Tensor], gramian: Tensor) 
     """Finds weights by which each stream gains as much as any other, as long as their squared lengths' sum has it.
 
     Navon et al. 2022, "Multi-Task Learning as a Bargaining Game", arXiv:2202.01017, Claim 3.1: α with `G α = 1/α`
-    (entry by entry), up to a factor, which is chosen such that `||Σ α_k g_k||² = Σ ||g_k||²`: the paper's update has
+    (entry by entry), up to a factor, which is chosen such that `||Σ α_k g_k||² = Σ ||g_k||²`: the paper's step has
     the same length all the time, torchjd's at most 1. How long each gradient is drops out of the solution, so that it
     is found for gradients of length 1.
 
     torchjd solves a chain of convex problems, each linearised at the last one's solution, and begins with equal weights
-    (in the first update; with the last one's else). Where these would make a loss rise, which is where streams are at
+    (in the first step; with the last one's else). Where these would make a loss rise, which is where streams are at
     odds most, the first of them is unbounded: torchjd then gives what it began with, and tells nobody. The shortest
     combination (MGDA) makes no loss rise, so that it begins there.
 

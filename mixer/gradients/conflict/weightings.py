@@ -64,7 +64,7 @@ def described(weighting: Weighting, options: Mapping[str, Any]) -> str:
     Returns:
         Its name, and what it is set to.
     """
-    settings, name = dict(options), "nash-mtl"  # whose solver is made anew in each update
+    settings, name = dict(options), "nash-mtl"  # whose solver is made anew in each step
     if isinstance(weighting, nn.Module):
         classes = {class_name: known for known, (class_name, _) in _CLASSES.items()}
         name, settings = type(weighting).__name__, {}
@@ -128,10 +128,10 @@ def _made(name: str, options: dict[str, Any]) -> Weighting:
 
 
 def _bargaining(options: dict[str, Any]) -> Weighting:
-    """Makes the weighting of Nash-MTL: its solver is made anew for each update, and so has no state."""
+    """Makes the weighting of Nash-MTL: its solver is made anew for each step, and so has no state."""
     for option in sorted({"n_tasks", "max_norm", "update_weights_every"} & options.keys()):
         raise ValueError(
-            f"conflict='nash-mtl': {option} is no option here: weights are found anew in each update, for the streams "
+            f"conflict='nash-mtl': {option} is no option here: weights are found anew in each step, for the streams "
             "that are in it, and the length is that of the gradients. Leave it out."
         )
     torchjd = _torchjd()
@@ -166,7 +166,7 @@ def _taken(given: Any) -> Weighting:
     if not isinstance(given, (torchjd.Aggregator, torchjd.Weighting)):
         raise TypeError(f"conflict must be one of {list(NAMES)}, or an aggregator of torchjd, got {name}.")
     if any(isinstance(part, importlib.import_module("torchjd").Stateful) for part in given.modules()):
-        hint = " Give conflict='nash-mtl', which starts anew in each update." if name == "NashMTL" else ""
+        hint = " Give conflict='nash-mtl', which starts anew in each step." if name == "NashMTL" else ""
         raise ValueError(
             f"conflict={name} remembers earlier gradients, which no checkpoint holds: the run would not go on as it "
             f"was. Take an aggregator without a state.{hint}"

@@ -106,7 +106,7 @@ def show_in_own_bars(callbacks: Iterable[TrainerCallback], max_steps: int, mixin
 
     Args:
         callbacks: The trainer's callbacks.
-        max_steps: Updates of the whole run, by what is known now.
+        max_steps: Steps of the whole run, by what is known now.
         mixing: The controller.
     """
     for callback in callbacks:

@@ -27,7 +27,7 @@ class ProgressLine:
         self._remaining = RemainingTime()
 
     def advance(self) -> None:
-        """Takes in an update."""
+        """Takes in a step."""
         self._remaining.advance(self.share, time.monotonic())
 
     def pause(self) -> None:

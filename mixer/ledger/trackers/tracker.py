@@ -37,7 +37,7 @@ class Tracker(ABC):
 
         Args:
             entries: Values by name, with their group.
-            step: Number of updates done.
+            step: Number of steps done.
         """
 
     @abstractmethod

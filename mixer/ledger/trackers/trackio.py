@@ -22,7 +22,7 @@ class Trackio(Tracker):
         return self._trackio.context_vars.current_run.get() is not None
 
     def begin(self, run: RunText) -> None:
-        """Updates the config, which goes out with the first values."""
+        """Steps the config, which goes out with the first values."""
         self._trackio.config.update(run.config)
 
     def log(self, entries: Mapping[str, float], step: int) -> None:

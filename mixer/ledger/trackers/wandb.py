@@ -22,7 +22,7 @@ class WeightsAndBiases(Tracker):
         return self._wandb.run is not None
 
     def begin(self, run: RunText) -> None:
-        """Updates the config, and declares the data clock, over which panels can be drawn."""
+        """Steps the config, and declares the data clock, over which panels can be drawn."""
         self._wandb.run.config.update(run.config, allow_val_change=True)
         for name in ("epoch", "samples", "tokens"):
             self._wandb.run.define_metric(f"clock/{name}")

@@ -46,7 +46,7 @@ class Ranks(Protocol):
 class Feed:
     """Gives a rank its rows of the iterable streams.
 
-    Before an update is planned, every rank has as many rows ready as it may need, or has seen the end. The ranks tell
+    Before a step is planned, every rank has as many rows ready as it may need, or has seen the end. The ranks tell
     each other how many are left: a stream that ends on one of them ends for all, before any of them lacks a row.
 
     Args:
@@ -65,7 +65,7 @@ class Feed:
         """Reads ahead and finds out how many rows are left.
 
         Args:
-            num_rows: Most rows of a stream that this rank may need for the next update.
+            num_rows: Most rows of a stream that this rank may need for the next step.
 
         Raises:
             SampleError: If a row cannot be read on this rank.
@@ -105,17 +105,17 @@ class Feed:
         self._mixing.planner.row_drawers[stream_id].end_pass(kept, undelivered)
 
     def take(self, plan: Plan, share: Sequence[StreamShare]) -> dict[int, list[Any]]:
-        """Gives this rank's rows of an update.
+        """Gives this rank's rows of a step.
 
         Args:
-            plan: The update's plan; the same rows are given again if it is asked for again.
-            share: What this rank has of the update.
+            plan: The step's plan; the same rows are given again if it is asked for again.
+            share: What this rank has of the step.
 
         Returns:
             The rows of each iterable stream in it.
         """
         if not any(part.stream_id in self._rows for part in share):
-            return {}  # samples that are looked at beside an update leave its rows as they are
+            return {}  # samples that are looked at beside a step leave its rows as they are
         if self._given[0] is not plan:
             rows = {
                 part.stream_id: self._rows[part.stream_id].take(len(part.indices))
@@ -126,7 +126,7 @@ class Feed:
         return self._given[1]
 
     def example(self) -> tuple[int, Any]:
-        """Gives a row that is ready, without taking it, for a rank that has none of its own in an update.
+        """Gives a row that is ready, without taking it, for a rank that has none of its own in a step.
 
         Returns:
             The stream and the row.
@@ -138,7 +138,7 @@ class Feed:
             row = rows.peek()
             if row is not None:
                 return stream_id, row
-        raise ValueError("This rank has no row left for an update that it has no part in.")
+        raise ValueError("This rank has no row left for a step that it has no part in.")
 
     def save(self, folder: Path, rank: int) -> None:
         """Writes where this rank is in its rows.

@@ -1,4 +1,4 @@
-"""The rows of an iterable stream pass after pass: an update may hold the last rows of one and the first of the next."""
+"""The rows of an iterable stream pass after pass: a step may hold the last rows of one and the first of the next."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence

@@ -30,7 +30,7 @@ def with_weights(decision: Decision, weights: FloatArray, there: BoolArray) -> D
 
 
 def mean_factor(decision: Decision, there: BoolArray) -> float:
-    """Gives the mean factor on the losses over the samples of an update.
+    """Gives the mean factor on the losses over the samples of a step.
 
     Args:
         decision: What rules it.
@@ -49,7 +49,7 @@ def with_mean_factor(decision: Decision, mean: float, there: BoolArray) -> Decis
     """Scales the factors on the losses.
 
     Args:
-        decision: What rules an update.
+        decision: What rules a step.
         mean: What the mean factor over its samples shall be.
         there: bool `[num_streams]`: which streams are there.
 

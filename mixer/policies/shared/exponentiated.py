@@ -10,7 +10,7 @@ HUGE = 1e300  # infinity with which one can still calculate
 def exponentiated_step(weights: FloatArray, values: FloatArray, step_size: float) -> FloatArray:
     """Moves weights towards large values: `w_k ← w_k exp(η v_k)`, normalised.
 
-    The update of group DRO (Sagawa et al. 2020, arXiv:1911.08731, Algorithm 1). Streams without a value keep their
+    The step of group DRO (Sagawa et al. 2020, arXiv:1911.08731, Algorithm 1). Streams without a value keep their
     share; the others share out what they had together.
 
     Args:

@@ -25,7 +25,7 @@ class Gradients:
             without noise where the policy has the variance measured, else that of the batch.
         variance: `[num_known]`: of one sample, 0 or more; NaN where the policy does not have it measured.
         weights: `[num_known]`: present weights among these streams; they sum to 1.
-        batch_size: Samples of an update.
+        batch_size: Samples of a step.
     """
 
     known: BoolArray
@@ -36,13 +36,13 @@ class Gradients:
 
 
 class GradientPolicy(Policy):
-    """Averages the products of the streams' gradients and weighs the streams anew every `interval_steps` updates.
+    """Averages the products of the streams' gradients and weighs the streams anew every `interval_steps` steps.
 
     A stream that was never measured keeps its share, and one that is not there its own weight. Each that is there keeps
     `min_samples` samples of the batch, or nothing more would be learned of it; one whose own weight is 0 has none.
 
     Args:
-        interval_steps: Updates from a measurement to the next.
+        interval_steps: Steps from a measurement to the next.
         min_samples: Least samples of each stream in a batch; equal shares where the batch is too small for all.
         decay: Share of the old averages that stays at each measurement, in [0, 1).
         unit: Whether the weights are shares of samples or of tokens; `min_samples` counts samples in both.
@@ -55,7 +55,7 @@ class GradientPolicy(Policy):
 
     def __init__(self, interval_steps: int, min_samples: int, decay: float, *, unit: Unit = "samples"):
         super().__init__(unit=unit)
-        check_count("interval_steps", interval_steps, 1, "1 decides after every update")
+        check_count("interval_steps", interval_steps, 1, "1 decides after every step")
         check_count("min_samples", min_samples, 0, "with less than 2 a variance may not be measured again")
         self.interval_steps, self.min_samples = interval_steps, min_samples
         self._gram, self._variance = StreamAverage(decay), StreamAverage(decay)

@@ -14,7 +14,7 @@ class LossHistory:
     A point is the mean of the logarithms of amount and loss over a block of consecutive losses of a stream (exact for a
     power law, and what smooths the noise of single batches). Blocks are of one loss at first; when a stream has
     `max_points` of them, neighbours are joined and later blocks are twice as long. So memory and the cost of a fit are
-    bounded however long the run, and points stay evenly spaced in updates.
+    bounded however long the run, and points stay evenly spaced in steps.
 
     Args:
         max_points: Most points of a stream; even.

@@ -44,7 +44,7 @@ def part_of_mixture(mixture: Mixture, ids: Sequence[int]) -> Mixture:
 
 
 def part_of_observation(observation: Observation, ids: Sequence[int]) -> Observation:
-    """Gives what an update showed of some of the streams, as if the others had not been there.
+    """Gives what a step showed of some of the streams, as if the others had not been there.
 
     Args:
         observation: What it showed of all.

@@ -10,8 +10,8 @@ class Wrapper(Policy):
     """A policy that changes the decisions of another one; as it stands it passes them on.
 
     It needs what the inner policy needs and counts in its unit. A subclass in which each mixture of the inner policy
-    still rules the update that it was decided for, if not to the last digit, says so by `keeps_probes`; others refuse
-    policies that plan probes, which would learn from updates that never were.
+    still rules the step that it was decided for, if not to the last digit, says so by `keeps_probes`; others refuse
+    policies that plan probes, which would learn from steps that never were.
 
     Args:
         policy: The inner policy.
@@ -32,7 +32,7 @@ class Wrapper(Policy):
                 f"{name}: policy must be one whose weights may be moved or held back, got {policy.name}, which plans "
                 f"probes and would learn nothing of other mixtures in their place. Take it without {name}; arguments "
                 "of its own (those of Aioli: learning_rate, training_steps, num_warmup_steps) make it slower or later. "
-                f"If {name} does let each mixture rule its own update, say so in the class: keeps_probes = True."
+                f"If {name} does let each mixture rule its own step, say so in the class: keeps_probes = True."
             )
         super().__init__(unit=policy.unit)
         self.policy = policy

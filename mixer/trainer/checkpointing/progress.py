@@ -17,10 +17,10 @@ class Progress:
         running_losses: Of each rank, the sum of the losses since the last log entry.
         logged_loss: The sum of the losses of all log entries.
         last_logged_step: Step of the last log entry.
-        gradient_norm: That of the last update, if it is known.
-        learning_rate: That of the last update.
+        gradient_norm: That of the last step, if it is known.
+        learning_rate: That of the last step.
         learning_rate_factor: What the batch size multiplies the learning rate by.
-        epoch_end_is_left: Whether the checkpoint was written right after an update: if that one ended its epoch, then
+        epoch_end_is_left: Whether the checkpoint was written right after a step: if that one ended its epoch, then
             what the Trainer does at an epoch's end is still to be done.
         epoch_stops: Whether a callback has asked for the epoch's end.
         training_stops: Whether a callback has asked for the run's end.

@@ -158,7 +158,7 @@ class ResumingMixin(StoppingMixin):
         """Makes ready for a run that begins, or goes on, where `progress` says."""
         self._progress = progress
         self._last_checkpoint = None if self._choice is None else Path(str(self._choice.checkpoint))
-        self._last_update, self._ended_at = (None, None, None), None
+        self._last_step, self._ended_at = (None, None, None), None
         self._ends_saved_epoch = self._stops_epoch = False
         if self.args.should_save:
             supersede(Path(str(self._get_output_dir(self._trial))), self._last_checkpoint)
@@ -182,7 +182,7 @@ class ResumingMixin(StoppingMixin):
             return
         missing = ", ".join(f"{self.ledger.folder / table} lacks {num} rows" for table, num in lacking.items())
         message = (
-            f"{missing} that were there when the checkpoint of update {resume_step} was written: a file of it is gone, "
+            f"{missing} that were there when the checkpoint of step {resume_step} was written: a file of it is gone, "
             "or the end of one was damaged."
         )
         if not self._allow_inexact:
@@ -271,7 +271,7 @@ class ResumingMixin(StoppingMixin):
         control.should_log = control.should_evaluate = control.should_save = False
         control.should_epoch_stop = progress.epoch_stops
         control.should_training_stop = clock.step >= self.state.max_steps or self._was_stopped(progress)
-        self._last_update = (self.state.global_step, progress.gradient_norm, progress.learning_rate)
+        self._last_step = (self.state.global_step, progress.gradient_norm, progress.learning_rate)
         self.control = self.callback_handler.on_epoch_end(self.args, self.state, control)
         self._maybe_log_save_evaluate(
             self._tr_loss,

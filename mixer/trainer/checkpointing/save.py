@@ -24,19 +24,19 @@ from mixer.trainer.checkpointing.checkpoint import (
 )
 from mixer.trainer.checkpointing.progress import Progress
 from mixer.trainer.checkpointing.unsaved import not_saved
-from mixer.trainer.step import UpdateMixin
+from mixer.trainer.step import StepMixin
 from mixer.utils.files import write_json
 
 
-class SavingMixin(UpdateMixin):
+class SavingMixin(StepMixin):
     """A Trainer whose checkpoints hold the mixture and the loop's own progress, and are marked once they are whole."""
 
     _recorder: Recorder
     _user_arguments: Mapping[str, Any] = {}
     _started: float = 0.0  # when the run would have begun had it never stopped, by a clock that never jumps
     _last_checkpoint: Path | None = None
-    # Of the last update: its number, its gradient's norm and its learning rate.
-    _last_update: tuple[int | None, Tensor | float | None, float | None] = (None, None, None)
+    # Of the last step: its number, its gradient's norm and its learning rate.
+    _last_step: tuple[int | None, Tensor | float | None, float | None] = (None, None, None)
     _epoch_end_is_left: bool = False
     _num_parts: int = 0  # of a checkpoint that are being written, one within the other
     _unsaved: tuple[str, Exception] | None = None  # what of it could not be written, and why
@@ -174,7 +174,7 @@ class SavingMixin(UpdateMixin):
 
     def _progress_now(self) -> Progress:
         state, control = self.state, self.control
-        _, gradient_norm, learning_rate = self._last_update
+        _, gradient_norm, learning_rate = self._last_step
         num_evaluations, num_metrics = self.ledger.num_evaluations(state.global_step)
         return Progress(
             seconds=time.monotonic() - self._started,
@@ -195,7 +195,7 @@ class SavingMixin(UpdateMixin):
         )
 
     def _method_settings(self) -> list[str]:
-        """Says what methods do to updates."""
+        """Says what methods do to steps."""
         return []
 
     def _log_state(self) -> dict[str, Any]:
@@ -203,8 +203,8 @@ class SavingMixin(UpdateMixin):
         return {}
 
     def _maybe_log_save_evaluate(self, tr_loss: Tensor, grad_norm: Any, *args: Any, **kwargs: Any) -> None:
-        # The loop comes here after every update, and once more at an epoch's end.
+        # The loop comes here after every step, and once more at an epoch's end.
         step = self.state.global_step
-        self._epoch_end_is_left = step != self._last_update[0]
-        self._last_update = (step, grad_norm, kwargs.get("learning_rate"))
+        self._epoch_end_is_left = step != self._last_step[0]
+        self._last_step = (step, grad_norm, kwargs.get("learning_rate"))
         super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **kwargs)

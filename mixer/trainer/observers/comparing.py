@@ -1,4 +1,4 @@
-"""What the losses of an update are compared with: those of a reference model, and those after the optimizer step."""
+"""What the losses of a step are compared with: those of a reference model, and those after the optimizer step."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from mixer.ledger.recorder import FinishedUpdate
-from mixer.loading.step import MicroBatch, Update
+from mixer.ledger.recorder import StepResult
+from mixer.loading.step import MicroBatch, StepBatch
 from mixer.mixture.plan import Plan
 from mixer.trainer.observers.excess_loss import ExcessLoss, check_told_apart
 from mixer.trainer.observers.loss_after import LossesAfter
@@ -30,7 +30,7 @@ class ComparingMixin(MeasuringMixin):
 
     _reference_model: nn.Module | None = None
     _excess: ExcessLoss | None = None
-    _excess_sums: Tensor | None = None  # of the last update, over all ranks
+    _excess_sums: Tensor | None = None  # of the last step, over all ranks
     _after: LossesAfter | None = None
 
     def _take_reference(self, reference: nn.Module | None) -> None:
@@ -90,10 +90,10 @@ class ComparingMixin(MeasuringMixin):
                 "before TrainingArguments are made."
             )
 
-    # ---- An update ----
+    # ---- A step ----
 
-    def _begin_update(self, model: nn.Module, update: Update) -> None:
-        super()._begin_update(model, update)
+    def _begin_step(self, model: nn.Module, batch: StepBatch) -> None:
+        super()._begin_step(model, batch)
         for comparison in (self._excess, self._after):
             if comparison is not None:
                 comparison.begin()
@@ -121,32 +121,32 @@ class ComparingMixin(MeasuringMixin):
         loss_sum: Tensor = loss * (self._num_divided_by / (counting * self.args.world_size))
         return loss_sum
 
-    def _train_update(
-        self, model: nn.Module, update: Update, num_items: Any, is_synchronised: bool = True
+    def _train_step(
+        self, model: nn.Module, batch: StepBatch, num_items: Any, is_synchronised: bool = True
     ) -> tuple[Tensor, Tensor]:
-        result = super()._train_update(model, update, num_items, is_synchronised)
+        result = super()._train_step(model, batch, num_items, is_synchronised)
         if self._excess is not None:
             self._excess_sums = self._agreement.add_up(self._excess.sums)
         return result
 
     # ---- What the policy sees of it ----
 
-    def _observed_by_policy(self, update: FinishedUpdate) -> dict[str, Any]:
+    def _observed_by_policy(self, batch: StepResult) -> dict[str, Any]:
         """Measures what the policy needs; waits for a GPU."""
-        observed = super()._observed_by_policy(update)
-        items = update.contents.items
+        observed = super()._observed_by_policy(batch)
+        items = batch.contents.items
         if self._excess_sums is not None:
             observed["excess_losses"] = _means(check_told_apart(self._excess_sums), items)
         if self._after is not None:
             sums = self._agreement.add_up(self._after.measure(len(self.streams)))
             # Where no step was taken there is nothing after it.
-            is_skipped = self._is_skipped(update)
+            is_skipped = self._is_skipped(batch)
             observed["losses_after"] = np.full(len(items), np.nan) if is_skipped else _means(sums, items)
         return observed
 
-    def _is_skipped(self, update: FinishedUpdate) -> bool:
+    def _is_skipped(self, batch: StepResult) -> bool:
         is_skipped = bool(self.accelerator.optimizer_step_was_skipped)
-        return is_skipped or (self._nonfinite == "skip" and len(update.bad_streams()) > 0)
+        return is_skipped or (self._nonfinite == "skip" and len(batch.bad_streams()) > 0)
 
 
 def compared_in(observed: Mapping[str, Any]) -> dict[str, FloatArray]:

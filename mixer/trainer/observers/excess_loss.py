@@ -11,7 +11,7 @@ _OWN, _REFERENCE = -2, -1  # places after the streams': micro-batches whose item
 
 
 class ExcessLoss:
-    """Adds up `max(ℓ(x) − ℓ_ref(x), 0)` over the items `x` of an update, stream by stream.
+    """Adds up `max(ℓ(x) − ℓ_ref(x), 0)` over the items `x` of a step, stream by stream.
 
     An item is a term of the loss: a token, or a row where a row has one label. Clipped is each item's difference, as in
     DoReMi (arXiv 2305.10429, Algorithm 1), and not their mean: these are not the same where a model loses less than the
@@ -30,7 +30,7 @@ class ExcessLoss:
         self.sums = self._start.clone()
 
     def begin(self) -> None:
-        """Begins an update, or begins it anew."""
+        """Begins a step, or begins it anew."""
         self.sums = self._start.clone()
 
     def add(self, micro: MicroBatch, items: Tensor | None, loss_sum: Tensor | None) -> None:

@@ -1,4 +1,4 @@
-"""Which updates of a run have their gradients measured, and how."""
+"""Which steps of a run have their gradients measured, and how."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -20,7 +20,7 @@ class Probing:
     """How the gradients of the streams are measured; see `GradientProbe`.
 
     Args:
-        interval_steps: Measures after updates whose number is a multiple of it, for ledger and log; `None` only where
+        interval_steps: Measures after steps whose number is a multiple of it, for ledger and log; `None` only where
             the policy or the batch-size schedule needs it.
         mode: `"exact"`, `"sketch"`, or `"auto"`: exact where one rank has one micro-batch, else a sketch.
         variance: Whether to measure the samples' variance too; `None` does where the policy or the schedule needs it.
@@ -60,7 +60,7 @@ class Probing:
 
     @property
     def needs_one_micro_batch(self) -> bool:
-        """Whether only updates can be measured that one rank does in one micro-batch."""
+        """Whether only steps can be measured that one rank does in one micro-batch."""
         return self.mode == "exact" and not self.exact_accumulate
 
 
@@ -95,7 +95,7 @@ def resolve_probing(
         world_size: Number of ranks.
 
     Returns:
-        The options, the numbers of updates from a measurement to the next of those who want to know, and whether the
+        The options, the numbers of steps from a measurement to the next of those who want to know, and whether the
         samples' variance is measured; `None` if nobody wants to know.
 
     Raises:
@@ -137,7 +137,7 @@ def check_exact(
     policy: Policy,
     streams: list[Stream],
 ) -> None:
-    """Refuses an exact probe of updates that one rank does not do in one micro-batch.
+    """Refuses an exact probe of steps that one rank does not do in one micro-batch.
 
     Args:
         options: How gradients are measured.
@@ -157,7 +157,7 @@ def check_exact(
     if options.homogeneous:
         raise exact_refusal("homogeneous=True makes one micro-batch or more a stream")
     if max_tokens is not None:
-        raise exact_refusal("max_tokens_per_micro_batch cuts an update into as many as its lengths take")
+        raise exact_refusal("max_tokens_per_micro_batch cuts a step into as many as its lengths take")
     cap, limits = args.train_batch_size, size.schedule.limits
     largest = size.value if size.is_constant else limits.maximum
     if largest is None:
@@ -166,7 +166,7 @@ def check_exact(
             "schedules that take it"
         )
     if largest > cap:
-        raise exact_refusal(f"updates have up to {largest} samples and per_device_train_batch_size={cap}")
+        raise exact_refusal(f"steps have up to {largest} samples and per_device_train_batch_size={cap}")
     weighed = [stream.name for stream in streams if stream.loss_weight != 1]
     if weighed:
         raise exact_refusal(f"loss_weight of {weighed} needs micro-batches of one stream each")

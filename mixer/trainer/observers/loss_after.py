@@ -1,4 +1,4 @@
-"""What the samples of an update lose once more after its optimizer step."""
+"""What the samples of a step lose once more after its optimizer step."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from mixer.trainer.side_runs import SideRuns
 
 
 class LossesAfter:
-    """Runs the micro-batches of an update a second time, without gradients, after the step that they led to.
+    """Runs the micro-batches of a step a second time, without gradients, after the step that they led to.
 
     Both losses of FAMO (arXiv 2306.03792, Algorithm 1) are of the same batch. The second forward is as near to the
     first as can be: in training mode, and with the random numbers that the first began with, so that dropout leaves out
@@ -17,7 +17,7 @@ class LossesAfter:
     dropout costs, and by more in some streams than in others. Random states and running statistics are put back
     afterwards.
 
-    Until then the inputs of the update are kept, and for each micro-batch the state of the random generators.
+    Until then the inputs of the step are kept, and for each micro-batch the state of the random generators.
 
     Args:
         runs: The runs beside the training.
@@ -30,7 +30,7 @@ class LossesAfter:
         self._kept: list[tuple[MicroBatch, Snapshot]] = []
 
     def begin(self) -> None:
-        """Begins an update, or begins it anew."""
+        """Begins a step, or begins it anew."""
         self._kept = []
 
     def keep(self, micro: MicroBatch) -> None:

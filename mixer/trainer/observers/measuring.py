@@ -1,4 +1,4 @@
-"""What is measured of the gradients of an update, where the policy or the batch-size schedule needs it."""
+"""What is measured of the gradients of a step, where the policy or the batch-size schedule needs it."""
 
 import contextlib
 import math
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from mixer.gradients.noise_scale import RankNoise, noise_of_ranks
 from mixer.gradients.update_norm import UpdateNorm
-from mixer.ledger.recorder import FinishedUpdate
+from mixer.ledger.recorder import StepResult
 from mixer.loading.build import MixtureOptions
-from mixer.loading.step import MicroBatch, Update
+from mixer.loading.step import MicroBatch, StepBatch
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.plan import Plan
 from mixer.policies import Policy
@@ -30,9 +30,9 @@ class MeasuringMixin(RecoveryMixin):
     _max_tokens: int | None
     _run_probe: RunProbe | None = None
     _rank_noise: RankNoise | None = None
-    _rank_sums: Tensor | None = None  # of the last update, float64 `[4]`; see `RankNoise.measure`
+    _rank_sums: Tensor | None = None  # of the last step, float64 `[4]`; see `RankNoise.measure`
     _update_norm: UpdateNorm | None = None
-    _num_samples: int = 0  # of that update, on all ranks
+    _num_samples: int = 0  # of that step, on all ranks
 
     def _new_probe(self, options: Probing | None, size: BatchSize) -> RunProbe | None:
         world_size = self.args.world_size
@@ -68,16 +68,16 @@ class MeasuringMixin(RecoveryMixin):
             self._update_norm = UpdateNorm(self.model_wrapped)
         return prepared
 
-    def _train_update(
-        self, model: nn.Module, update: Update, num_items: Any, is_synchronised: bool = True
+    def _train_step(
+        self, model: nn.Module, batch: StepBatch, num_items: Any, is_synchronised: bool = True
     ) -> tuple[Tensor, Tensor]:
         probe = self._run_probe
         try:
-            result = super()._train_update(model, update, num_items, is_synchronised)
+            result = super()._train_step(model, batch, num_items, is_synchronised)
             if probe is not None:
-                scale = float(self._loss_scale) if probe.is_due(update.plan.step) else 1.0  # read from the device
+                scale = float(self._loss_scale) if probe.is_due(batch.plan.step) else 1.0  # read from the device
                 told = scale * self._num_items / self._num_divided_by
-                found = probe.finish(told, self._loss_factors(update.plan))
+                found = probe.finish(told, self._loss_factors(batch.plan))
                 self._gradient_statistics, self._probe_seconds = found
         except BaseException:
             if probe is not None:
@@ -86,20 +86,20 @@ class MeasuringMixin(RecoveryMixin):
         if self._rank_noise is not None:  # the gradient is averaged, and neither clipped nor thrown away yet
             measured = self._rank_noise.measure(sum(self._micro_items), self._loss_scale, self.args.device)
             self._rank_sums = self._agreement.add_up(measured)
-            self._num_samples = update.plan.total
+            self._num_samples = batch.plan.total
         return result
 
-    def _begin_update(self, model: nn.Module, update: Update) -> None:
+    def _begin_step(self, model: nn.Module, batch: StepBatch) -> None:
         probe = self._run_probe
-        if probe is not None and probe.is_due(update.plan.step):
-            probe.begin(update.plan.step, model, len(update.micro_batches), self._is_packed(update))
-        super()._begin_update(model, update)
+        if probe is not None and probe.is_due(batch.plan.step):
+            probe.begin(batch.plan.step, model, len(batch.micro_batches), self._is_packed(batch))
+        super()._begin_step(model, batch)
 
-    def _is_packed(self, update: Update) -> bool:
+    def _is_packed(self, batch: StepBatch) -> bool:
         """Whether rows are not samples on any rank: then micro-batches are of one stream each."""
         if not self._present_loader.by_stream:
             return False
-        own = any(len(self._items_per_row(micro)) != len(micro.stream_ids) for micro in update.micro_batches)
+        own = any(len(self._items_per_row(micro)) != len(micro.stream_ids) for micro in batch.micro_batches)
         return bool(self._agreement.most(int(own)))
 
     def _train_micro_batch(
@@ -140,16 +140,16 @@ class MeasuringMixin(RecoveryMixin):
         noise = noise_of_ranks(self._rank_sums.tolist(), self.args.world_size, self._num_samples)
         return noise if math.isfinite(noise.squared_norm) and math.isfinite(noise.variance) else None
 
-    def _observed_by_policy(self, update: FinishedUpdate) -> dict[str, Any]:
+    def _observed_by_policy(self, batch: StepResult) -> dict[str, Any]:
         """Measures what the policy needs of the optimizer step; waits for a GPU."""
         return {} if self._update_norm is None else {"update_norm": float(self._update_norm.measure())}
 
-    def _observed_by_schedule(self, update: FinishedUpdate) -> dict[str, Any]:
+    def _observed_by_schedule(self, batch: StepResult) -> dict[str, Any]:
         """Measures only what the batch-size schedule needs: reading from a GPU waits for it."""
         needs = self._mixture.schedule.needs
         observed: dict[str, Any] = {}
         if "loss" in needs:
-            observed["loss"] = float(update.loss_sums[-1])
+            observed["loss"] = float(batch.loss_sums[-1])
         if "gradient_norm" in needs and self._gradient_norm is not None:
             observed["gradient_norm"] = float(self._gradient_norm)
         if "learning_rate" in needs and self._learning_rate is not None:

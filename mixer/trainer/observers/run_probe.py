@@ -1,4 +1,4 @@
-"""Measures the gradients of a run, in some of its updates."""
+"""Measures the gradients of a run, in some of its steps."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -16,11 +16,11 @@ logger = logging.get_logger(__name__)
 
 
 class RunProbe:
-    """Measures the gradients in those updates of a run after which somebody wants to know them.
+    """Measures the gradients in those steps of a run after which somebody wants to know them.
 
     Args:
         options: How.
-        intervals: Updates whose number is a multiple of one of them are measured.
+        intervals: Steps whose number is a multiple of one of them are measured.
         variance: Whether the samples' variance is measured.
         names: Names of the streams.
         world_size: Number of ranks.
@@ -46,15 +46,15 @@ class RunProbe:
         self._has_warned = False
 
     def is_due(self, step: int) -> bool:
-        """Whether an update is measured.
+        """Whether a step is measured.
 
         Args:
-            step: Its index.
+            step: Its number, from 1.
 
         Returns:
             Whether somebody wants to know after it.
         """
-        return any((step + 1) % interval == 0 for interval in self.intervals)
+        return any(step % interval == 0 for interval in self.intervals)
 
     def check(self, model: nn.Module) -> None:
         """Finds out at construction whether a model can be read at all.
@@ -72,9 +72,9 @@ class RunProbe:
         """Begins a measurement, anew if the last one came to nothing.
 
         Args:
-            step: Index of the update.
+            step: Number of the step, from 1.
             model: The model as it is trained.
-            num_micro_batches: Micro-batches of the update on each rank.
+            num_micro_batches: Micro-batches of the step on each rank.
             is_packed: Whether rows are not samples on some rank; micro-batches are of one stream each then.
 
         Raises:
@@ -87,12 +87,12 @@ class RunProbe:
             raise exact_refusal(
                 "samples are packed into rows, so that micro-batches are of one stream each"
                 if homogeneous
-                else f"this update has {num_micro_batches} micro-batches"
+                else f"this step has {num_micro_batches} micro-batches"
             )
         if (mode, homogeneous) not in self._probes:
             self._probes[mode, homogeneous] = self._make(model, mode, homogeneous)
         self._present = self._probes[mode, homogeneous]
-        self._seconds_before, self._draw = self._present.seconds, step
+        self._seconds_before, self._draw = self._present.seconds, step - 1
 
     def _mode(self, num_micro_batches: int) -> Literal["exact", "sketch"]:
         if self.options.mode != "auto":
@@ -116,7 +116,7 @@ class RunProbe:
         )
 
     def start(self, stream_ids: Int64Array, items_per_row: Tensor, counts: bool) -> None:
-        """Reads the next micro-batch, if the update is measured.
+        """Reads the next micro-batch, if the step is measured.
 
         Args:
             stream_ids: int64 `[num_samples]`: the stream of each sample.
@@ -138,7 +138,7 @@ class RunProbe:
             loss_weights: `[num_streams]`: factors on the streams' losses, or `None`.
 
         Returns:
-            The statistics and the seconds they took, or `None` and 0 if the update was not measured.
+            The statistics and the seconds they took, or `None` and 0 if the step was not measured.
         """
         probe, self._present = self._present, None
         if probe is None:
@@ -169,8 +169,8 @@ class RunProbe:
         logger.warning(
             "No variance of the gradient is known of streams %s: %s.",
             ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else ""),
-            "where micro-batches are of one stream each, a stream needs two micro-batches of it in an update; lower "
+            "where micro-batches are of one stream each, a stream needs two micro-batches of it in a step; lower "
             "per_device_train_batch_size"
             if self._homogeneous
-            else "a stream needs two samples of it in an update; raise the batch size, or the stream's share",
+            else "a stream needs two samples of it in a step; raise the batch size, or the stream's share",
         )

@@ -48,7 +48,7 @@ def build(folder: Path, callbacks: Any = (), data: Any = None, **fields: Any) ->
 
 
 class ByHand(TrainerCallback):
-    """Sets weights by hand after update 4 and gives them back after update 7."""
+    """Sets weights by hand after step 4 and gives them back after step 7."""
 
     def __init__(self) -> None:
         self.trainer: MixingTrainer | None = None
@@ -97,7 +97,7 @@ def test_each_level_is_told_and_the_last_one_ruled(plain: Path, step: int) -> No
     assert counts["count"].sum() == found.total == found.size.total
 
 
-def test_what_the_update_before_showed(plain: Path) -> None:
+def test_what_the_step_before_showed(plain: Path) -> None:
     rows = mixer.Ledger(plain / "ledger").to_pandas()
     before = rows[rows["step"] == 5].set_index("stream")
     found = explain(plain, 6).observed
@@ -140,7 +140,7 @@ def test_weights_set_by_hand(by_hand: Path, step: int, said: str) -> None:
 def test_the_policy_rules_again_after_a_hand_has_let_go(by_hand: Path) -> None:
     found = explain(by_hand, 12)
     assert not found.is_replayed
-    assert found.notes[0].startswith("Replayed exactly in this update; 3 before it, from 5 on")
+    assert found.notes[0].startswith("Replayed exactly in this step; 3 before it, from 5 on")
 
 
 def test_a_resumed_run_is_one_run(tmp_path: Path, plain: Path) -> None:
@@ -168,14 +168,14 @@ def test_a_ledger_without_its_beginning_is_explained_as_recorded(tmp_path: Path,
         rows = pq.read_table(part)
         write_part(part, rows.filter(pc.greater(rows["step"], 5)))
     found, whole = explain(tmp_path / "run", 8), explain(plain, 8)
-    assert "it begins with update 6" in found.notes[0]
+    assert "it begins with step 6" in found.notes[0]
     assert found.counts.equals(whole.counts)
     assert explain(tmp_path / "run", 6).counts["carried"].isna().all()
     with pytest.raises(ValueError, match="6 to 12, got 5"):
         explain(tmp_path / "run", 5)
 
 
-def test_weights_that_are_of_another_policy_are_told_from_the_first_update_on(tmp_path: Path, plain: Path) -> None:
+def test_weights_that_are_of_another_policy_are_told_from_the_first_step_on(tmp_path: Path, plain: Path) -> None:
     shutil.copytree(plain, tmp_path / "run")
     note = tmp_path / "run" / "ledger" / "ledger.json"
     described = json.loads(note.read_text())
@@ -243,7 +243,7 @@ def _drawn(found: Explanation) -> list[str]:
 def test_it_fits_one_screen_and_json_holds_all(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = explain(plain, 9)
     text = "\n".join(_drawn(found))
-    for said in ("Update 9", "Replayed exactly", "LossChange decides", "which is made into", "carried", "Batch size 8"):
+    for said in ("Step 9", "Replayed exactly", "LossChange decides", "which is made into", "carried", "Batch size 8"):
         assert said in text
     print_json(as_json(found))
     content = json.loads(capsys.readouterr().out)
@@ -255,7 +255,7 @@ def test_it_fits_one_screen_and_json_holds_all(plain: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ([], "give --step N: the ledger of {run} holds the updates 1 to 12."),
+        ([], "give --step N: the ledger of {run} holds the steps 1 to 12."),
         (["--step", "3", "--policy", "Nope"], "--policy: no policy is called 'Nope'; there are "),
         (
             ["--step", "3", "--policy", "Uniform"],
@@ -306,11 +306,11 @@ def test_a_damaged_description_is_told_and_what_is_recorded_is_shown(tmp_path: P
 def test_a_ledger_that_lost_a_table_is_refused(tmp_path: Path, plain: Path) -> None:
     shutil.copytree(plain, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "ledger" / "clock")
-    with pytest.raises(ValueError, match="no update of which both tables, streams and clock, hold rows"):
+    with pytest.raises(ValueError, match="no step of which both tables, streams and clock, hold rows"):
         explain(tmp_path / "run", 5)
 
 
-def test_a_ledger_with_gaps_says_which_updates_it_holds(tmp_path: Path, plain: Path) -> None:
+def test_a_ledger_with_gaps_says_which_steps_it_holds(tmp_path: Path, plain: Path) -> None:
     shutil.copytree(plain, tmp_path / "run")
     for part in (tmp_path / "run" / "ledger").glob("*/*.parquet"):
         rows = pq.read_table(part)
@@ -321,7 +321,7 @@ def test_a_ledger_with_gaps_says_which_updates_it_holds(tmp_path: Path, plain: P
 
 @pytest.mark.parametrize("step", [0, 13])
 def test_a_step_outside_the_run_is_refused_with_those_inside(plain: Path, step: int) -> None:
-    with pytest.raises(ValueError, match=rf"step must be one of the updates .*, 1 to 12, got {step}"):
+    with pytest.raises(ValueError, match=rf"step must be one of the steps .*, 1 to 12, got {step}"):
         explain(plain, step)
 
 

@@ -24,7 +24,7 @@ def recorded(
     progress: float = 1.0,
     tokens_of_a_sample: dict[str, int] | None = None,
 ) -> Path:
-    """Writes a run with so many samples a stream and update."""
+    """Writes a run with so many samples a stream and step."""
     names, steps = tuple(counts), len(next(iter(counts.values())))
     ledger = Ledger(folder / "ledger", is_writer=True)
     ledger.begin(None, {})
@@ -68,7 +68,7 @@ def test_shares_of_tokens(tmp_path: Path) -> None:
 
 
 def test_training_losses_are_means_of_the_last_tenth_by_items(tmp_path: Path) -> None:
-    # Of 20 updates the last two count: a (2 · 1 + 6 · 3) / 8 = 2.5; b has samples in the last alone.
+    # Of 20 steps the last two count: a (2 · 1 + 6 · 3) / 8 = 2.5; b has samples in the last alone.
     counts = {"a": [4] * 18 + [2, 6], "b": [4] * 18 + [0, 4]}
     losses = {"a": [9.0] * 18 + [1.0, 3.0], "b": [9.0] * 18 + [np.nan, 5.0]}
     run = recorded(tmp_path / "one", counts, losses=losses)
@@ -131,9 +131,9 @@ def test_losses_of_models_that_were_hardly_trained_are_refused(tmp_path: Path) -
         return [recorded(tmp_path / f"{word}-{number}", {"a": [10] * 40}, {step: losses}) for number in range(3)]
 
     untrained = three("untrained", 0)
-    with pytest.raises(ValueError, match=r"evaluation of untrained-0, .* was before the first update.*--loss train"):
+    with pytest.raises(ValueError, match=r"evaluation of untrained-0, .* was before the first step.*--loss train"):
         read_recorded_runs(untrained)
-    with pytest.raises(ValueError, match="was before the first update"):  # whatever is allowed
+    with pytest.raises(ValueError, match="was before the first step"):  # whatever is allowed
         read_recorded_runs(untrained, allow_different_budgets=True)
     assert read_recorded_runs(untrained, loss="train").runs
     early = three("early", 37)
@@ -146,7 +146,7 @@ def test_losses_of_models_that_were_hardly_trained_are_refused(tmp_path: Path) -
 def test_of_the_last_evaluations_of_streams_the_earliest_counts(tmp_path: Path) -> None:
     counts = {"a": [1] * 10, "b": [1] * 10}
     parts = recorded(tmp_path / "parts", counts, {0: {"a": 9.0, "b": 9.0}, 10: {"a": 1.0}})
-    with pytest.raises(ValueError, match="last evaluation of parts was before the first update"):
+    with pytest.raises(ValueError, match="last evaluation of parts was before the first step"):
         read_recorded_runs([parts])
     others = recorded(tmp_path / "others", counts, {0: {"target": 9.0}, 10: {"a": 1.0, "b": 1.0}})  # no stream
     assert read_recorded_runs([others]).runs
@@ -161,7 +161,7 @@ def test_what_is_no_run_or_has_nothing_to_fit_is_refused(tmp_path: Path) -> None
     with pytest.raises(ValueError, match="is not the folder of a run"):
         read_recorded_runs([tmp_path])
     Ledger(tmp_path / "new" / "ledger", is_writer=True).begin(None, {})
-    with pytest.raises(ValueError, match="has no update"):
+    with pytest.raises(ValueError, match="has no step"):
         read_recorded_runs([tmp_path / "new"])
     with pytest.raises(ValueError, match=r"unit must be one of \['samples', 'tokens'\], got 'bytes'"):
         read_recorded_runs([run], "bytes")  # type: ignore[arg-type]

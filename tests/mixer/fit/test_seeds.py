@@ -10,8 +10,8 @@ import torch
 from mixer.analysis.fit import fit_mixture
 from mixer.analysis.fit.runs import RecordedRuns, read_recorded_runs
 from mixer.ledger.ledger import Ledger
-from mixer.ledger.recorder import FinishedUpdate, Recorder
-from mixer.loading.step import UpdateContents
+from mixer.ledger.recorder import Recorder, StepResult
+from mixer.loading.step import StepCounts
 from mixer.mixture.budget import Budget
 from mixer.mixture.clock import Clock
 from mixer.mixture.controller import Mixing
@@ -36,7 +36,7 @@ def run(folder: Path, policy: Policy, seed: int, drawing: Drawing = "exact") -> 
         tokens = np.array([generator.integers(least, most, count).sum() for least, most, count in lengths])
         mixing.observe(plan, np.where(plan.counts > 0, 1.0, np.nan), tokens)
         sums = torch.tensor([*plan.counts.tolist(), 1.0])
-        recorder.record(FinishedUpdate(plan, UpdateContents(plan.counts, tokens), sums, 0.1, 1.0))
+        recorder.record(StepResult(plan, StepCounts(plan.counts, tokens), sums, 0.1, 1.0))
     recorder.settle()
     ledger.record_evaluation(mixing.clock.step, {"a": 1.0 + generator.random(), "b": 1.0, "c": 1.0})
     ledger.finish()

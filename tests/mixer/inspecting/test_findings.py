@@ -195,15 +195,15 @@ def test_streams_without_anything_to_evaluate_on_are_named(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("mixing", ["PiKE", "LossChange", "Uniform", None])
 @pytest.mark.parametrize("length", [8, 6])
-def test_the_first_update_is_that_of_the_run(tmp_path: Path, mixing: str | None, length: int) -> None:
+def test_the_first_step_is_that_of_the_run(tmp_path: Path, mixing: str | None, length: int) -> None:
     streams = {"a": ("plain", {"length": length}, {}), "b": ("plain", {"seed": 9, "length": length}, {})}
     made = recipe(tmp_path, streams, mixing=mixing, batch_size=20)
     batch = first_batch(made.build_parts(has_weights=False).trainer)
     trainer = made.build()
-    update = trainer.get_train_dataloader().next_update()
-    assert update is not None
-    assert batch.counts == dict(zip("ab", update.plan.counts.tolist(), strict=True))
-    for shown, micro in zip(batch.micro_batches, update.micro_batches, strict=True):
+    step_batch = trainer.get_train_dataloader().next_batch()
+    assert step_batch is not None
+    assert batch.counts == dict(zip("ab", step_batch.plan.counts.tolist(), strict=True))
+    for shown, micro in zip(batch.micro_batches, step_batch.micro_batches, strict=True):
         assert [row.stream for row in shown.rows] == ["ab"[number] for number in micro.stream_ids]
         assert shown.shapes["input_ids"] == list(micro.inputs["input_ids"].shape)
     trainer.train()

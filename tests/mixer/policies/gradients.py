@@ -22,8 +22,8 @@ def measured(
     losses: Sequence[float] | None = None,
     step: int = 1,
 ) -> Observation:
-    """An update whose gradients have these statistics; without products they are at right angles to each other."""
-    unmeasured = unmeasured_update(counts, losses=losses, step=step)
+    """A step whose gradients have these statistics; without products they are at right angles to each other."""
+    unmeasured = unmeasured_step(counts, losses=losses, step=step)
     products = np.diag(squared_norm) if gram is None else np.array(gram)
     statistics = GradientStatistics(
         gram=np.asarray(products, dtype=np.float64),
@@ -36,7 +36,7 @@ def measured(
     return Observation(**{**vars(unmeasured), "gradients": statistics})
 
 
-def unmeasured_update(counts: Sequence[int], *, losses: Sequence[float] | None = None, step: int = 1) -> Observation:
+def unmeasured_step(counts: Sequence[int], *, losses: Sequence[float] | None = None, step: int = 1) -> Observation:
     number = np.array(counts, dtype=np.int64)
     return Observation(
         step=step,

@@ -23,7 +23,7 @@ def seen(
     evaluation_losses: Sequence[float] | None = None,
     excess_losses: Sequence[float] | None = None,
 ) -> Observation:
-    """An update of 8 samples a stream, of uniform weights, unless something else is said; who has a share stays."""
+    """A step of 8 samples a stream, of uniform weights, unless something else is said; who has a share stays."""
     num_streams = len(losses)
     amounts = np.array([8] * num_streams if counts is None else counts)
     return Observation(

@@ -16,7 +16,7 @@ def losses_after(amounts: np.ndarray) -> list[float]:
 
 
 def follow(policy: ADO, num_steps: int, first: int = 1, shares: list[float] | None = None) -> list[np.ndarray]:
-    """Losses that follow two laws, 8 samples of each stream an update."""
+    """Losses that follow two laws, 8 samples of each stream a step."""
     return [
         policy.update(seen(step, losses_after(np.array([8.0 * step] * 2)), OWN, shares)).weights
         for step in range(first, first + num_steps)
@@ -29,7 +29,7 @@ def slopes(amount: float) -> np.ndarray:
 
 class TestPaper:
     def test_by_hand(self) -> None:
-        """The 20th update fits both laws as they are; h = μ, since streams were drawn by μ; p̄ = μ until then."""
+        """The 20th step fits both laws as they are; h = μ, since streams were drawn by μ; p̄ = μ until then."""
         policy = ADO(num_warmup_steps=20, refit_steps=100, num_ignored_steps=0)
         policy.start(mixture_of(OWN))
         *before, first, second = follow(policy, 21)
@@ -48,7 +48,7 @@ class TestPaper:
         np.testing.assert_allclose(second, 0.9 * mean + 0.1 * preferred, rtol=1e-5)
 
     def test_credit_follows_what_was_drawn(self) -> None:
-        """h = 0.9 μ + 0.1 (1, 0) after the first update."""
+        """h = 0.9 μ + 0.1 (1, 0) after the first step."""
         policy = ADO(num_ignored_steps=0)
         policy.start(mixture_of(OWN))
         policy.update(seen(1, [1.0, 1.0], weights=[1.0, 0.0]))
@@ -79,7 +79,7 @@ class TestPaper:
 
 class TestCode:
     def test_by_hand(self) -> None:
-        """n is of both streams, 16 an update; h by counts is (1/2 − x, 1/2 + x), so that √(h(1 − h)) cancels."""
+        """n is of both streams, 16 a step; h by counts is (1/2 − x, 1/2 + x), so that √(h(1 − h)) cancels."""
         policy = ADO("code", num_warmup_steps=20, refit_steps=100, num_ignored_steps=0)
         policy.start(mixture_of(OWN))
         first, second = follow(policy, 21)[-2:]

@@ -17,12 +17,12 @@ from replay.policies import ReplayRatio
 from tests.mixer.policies.losses import mixture, observe
 
 OWN = [0.5, 0.3, 0.2]
-# Stream j lowers loss i by A_ij in an update of its own samples alone.
+# Stream j lowers loss i by A_ij in a step of its own samples alone.
 EFFECTS = np.array([[0.03, 0.01, 0.0], [0.0, 0.02, -0.01], [0.02, 0.0, 0.01]])
 
 
 class World:
-    """Losses that fall by `A p` in each update; evaluated after every so many updates."""
+    """Losses that fall by `A p` in each step; evaluated after every so many steps."""
 
     def __init__(self, policy: Aioli, own: list[float] = OWN, effects: np.ndarray = EFFECTS, eval_steps: int = 1):
         self.policy, self.effects, self.eval_steps = policy, effects, eval_steps
@@ -47,7 +47,7 @@ def stepped(own: list[float], learning_rate: float, effects: np.ndarray = EFFECT
 
 
 def test_phases_by_hand() -> None:
-    # Two sweeps of two updates each, the second one backwards, then five updates of training; 0.8 and twice 0.1.
+    # Two sweeps of two steps each, the second one backwards, then five steps of training; 0.8 and twice 0.1.
     weights = [d.weights.tolist() for d in World(Aioli(1.0, 2, 2, 5, 0.8)).run(18)]
     a, b, c = [0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]
     for step, expected in enumerate([a, a, b, b, c, c, c, c, b, b, a, a]):
@@ -74,7 +74,7 @@ def test_the_weights_go_on_from_those_of_the_last_round() -> None:
 
 def test_without_normalising_the_step_has_the_unit_of_the_losses() -> None:
     decisions = World(Aioli(2.0, 3, 1, 4, normalise=False)).run(9)
-    expected = np.array(OWN) * np.exp(2.0 * 3 * EFFECTS.sum(axis=0))  # falls are those of a probe of 3 updates
+    expected = np.array(OWN) * np.exp(2.0 * 3 * EFFECTS.sum(axis=0))  # falls are those of a probe of 3 steps
     np.testing.assert_allclose(decisions[-1].weights, expected / expected.sum(), rtol=1e-9)
 
 
@@ -184,8 +184,8 @@ class TestTheRunGoesOn:
         mixing = Mixing(Planner(streams, 0), policy, Clock(8, 8 * num_steps, Budget(samples=8 * num_steps)))
         counts = []
         while mixing.clock.progress < 1.0 and (plan := mixing.next_plan()) is not None:
-            losses = 3.0 - 0.001 * plan.step * np.arange(1, len(streams) + 1)
-            if plan.step % 7 == 0:
+            losses = 3.0 - 0.001 * plan.index * np.arange(1, len(streams) + 1)
+            if plan.index % 7 == 0:
                 mixing.observe_evaluation(dict(zip(mixing.names, losses.tolist(), strict=True)))
             mixing.observe(plan, np.where(plan.counts > 0, losses, np.nan), plan.counts)
             counts.append(plan.counts)

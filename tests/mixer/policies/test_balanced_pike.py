@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer.policies import BalancedPiKE, Floor, PiKE
-from tests.mixer.policies.gradients import measured, mixture_of, unmeasured_update
+from tests.mixer.policies.gradients import measured, mixture_of, unmeasured_step
 
 LOG_2 = float(np.log(2.0))
 
@@ -49,15 +49,15 @@ def test_scale_free_by_hand() -> None:
 def test_the_conceptual_form_by_hand() -> None:
     # Norms (1·4, 1·1) with a product of 2·1·0.5 = 1, as in PiKE's own test: c̄ = 0.5, weights 0.6 and 0.4.
     policy = raw(mode="conceptual")
-    update = measured([1, 1], [0, 0], [5, 5], gram=[[1, 0.5], [0.5, 1]], losses=[LOG_2, 0])
-    np.testing.assert_allclose(decided(policy, update), [0.6, 0.4])
+    batch = measured([1, 1], [0, 0], [5, 5], gram=[[1, 0.5], [0.5, 1]], losses=[LOG_2, 0])
+    np.testing.assert_allclose(decided(policy, batch), [0.6, 0.4])
 
 
 @pytest.mark.parametrize("mode", ["practical", "conceptual"])
 def test_equal_losses_are_plain_pike(mode: str) -> None:
-    update = measured([3, 1], [10, 30], [5, 5], losses=[2.0, 2.0])
+    batch = measured([3, 1], [10, 30], [5, 5], losses=[2.0, 2.0])
     plain = PiKE(1, mode)
-    np.testing.assert_allclose(decided(BalancedPiKE(interval_steps=1, mode=mode), update), decided(plain, update))
+    np.testing.assert_allclose(decided(BalancedPiKE(interval_steps=1, mode=mode), batch), decided(plain, batch))
 
 
 @given(shift=st.floats(-100.0, 100.0), tau=st.sampled_from([1.0, 3.0, 5.0]))
@@ -70,22 +70,22 @@ def test_only_differences_of_losses_count(shift: float, tau: float) -> None:
 
 
 def test_the_higher_tau_the_more_the_worst_stream_has() -> None:
-    update = measured([1, 1], [1, 1], [50, 50], losses=[1.5, 1.0])
-    shares = [decided(BalancedPiKE(tau, interval_steps=1), update)[0] for tau in (0.1, 1.0, 3.0)]
+    batch = measured([1, 1], [1, 1], [50, 50], losses=[1.5, 1.0])
+    shares = [decided(BalancedPiKE(tau, interval_steps=1), batch)[0] for tau in (0.1, 1.0, 3.0)]
     assert 0.5 < shares[0] < shares[1] < shares[2]
 
 
-def test_losses_are_smoothed_over_every_update() -> None:
+def test_losses_are_smoothed_over_every_step() -> None:
     # Decay 0.5: (0.25·4 + 0.5·2 + 1)/(1.75).
     policy = BalancedPiKE(loss_decay=0.5)
-    decided(policy, *(unmeasured_update([5, 5], losses=[loss, np.nan], step=k) for k, loss in enumerate([4, 2, 1])))
+    decided(policy, *(unmeasured_step([5, 5], losses=[loss, np.nan], step=k) for k, loss in enumerate([4, 2, 1])))
     assert policy.state_dict()["losses"] == {"values": [pytest.approx(3 / 1.75), 0.0], "counts": [3, 0]}
 
 
 def test_a_stream_without_a_loss_counts_as_the_others() -> None:
     policy = BalancedPiKE(uses_loss_weights=True)
     policy.start(mixture_of([0.25, 0.25, 0.5]))
-    decision = policy.update(unmeasured_update([5, 5, 0], losses=[2.0, 2.0, np.nan]))
+    decision = policy.update(unmeasured_step([5, 5, 0], losses=[2.0, 2.0, np.nan]))
     np.testing.assert_allclose(decision.loss_weights, [1.0, 1.0, 1.0])
 
 
@@ -93,19 +93,19 @@ class TestLossWeights:
     def test_those_that_are_there_have_a_mean_of_one(self) -> None:
         policy = raw(uses_loss_weights=True)
         policy.start(mixture_of([0.4, 0.3, 0.3]))
-        left = unmeasured_update([5, 5, 5], losses=[LOG_2, 0.0, 50.0])
+        left = unmeasured_step([5, 5, 5], losses=[LOG_2, 0.0, 50.0])
         decision = policy.update(replace(left, there=np.array([True, True, False])))
         np.testing.assert_allclose(decision.loss_weights, [4 / 3, 2 / 3, 1.0])
 
     def test_they_are_left_alone_by_default(self) -> None:
         policy = BalancedPiKE()
         assert policy.start(mixture_of([0.5, 0.5])).loss_weights is None
-        assert policy.update(unmeasured_update([5, 5], losses=[1.0, 2.0])).loss_weights is None
+        assert policy.update(unmeasured_step([5, 5], losses=[1.0, 2.0])).loss_weights is None
 
     def test_on_demand_they_are_the_factors_with_a_mean_of_one(self) -> None:
         policy = Floor(BalancedPiKE(1.0, uses_loss_weights=True), 0.1)
         np.testing.assert_array_equal(policy.start(mixture_of([0.5, 0.5])).loss_weights, [1.0, 1.0])
-        decision = policy.update(unmeasured_update([5, 5], losses=[LOG_2, 0.0]))
+        decision = policy.update(unmeasured_step([5, 5], losses=[LOG_2, 0.0]))
         np.testing.assert_allclose(decision.loss_weights, [4 / 3, 2 / 3])
 
 

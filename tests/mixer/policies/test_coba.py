@@ -12,8 +12,8 @@ from tests.mixer.policies.losses import mixture, observe
 
 
 def run(policy: CoBa, rows: list, own: tuple[float, ...] = (0.5, 0.5)) -> list[Decision]:
-    updates = (policy.update(observe(10 * n, evaluation=row)) for n, row in enumerate(rows, 1))
-    return [policy.start(mixture(own)), *updates]
+    batches = (policy.update(observe(10 * n, evaluation=row)) for n, row in enumerate(rows, 1))
+    return [policy.start(mixture(own)), *batches]
 
 
 def logistic(score: float) -> float:

@@ -45,7 +45,7 @@ TOLD = {"Fixed", "Floor(Scheduled)", "Function", "Scheduled", "Scheduled, steps"
 
 @dataclass(frozen=True)
 class Course:
-    """Thirty updates and who is there in each of them; someone with a weight of its own always is."""
+    """Thirty steps and who is there in each of them; someone with a weight of its own always is."""
 
     seed: int
     num_steps: int = 30
@@ -64,10 +64,10 @@ class Course:
     def mixture(self) -> Mixture:
         return Mixture(NAMES, SIZES, OWN.copy(), there=self.there()[0])
 
-    def updates(
+    def steps(
         self, policy: Policy, decision: Decision, first: int = 1, last: int | None = None
     ) -> Iterator[tuple[Observation, Decision]]:
-        """What each update showed, and what is decided for the next one."""
+        """What each step showed, and what is decided for the next one."""
         for step in range(first, (self.num_steps if last is None else last) + 1):
             seen = self.observation(step, decision, policy.unit)
             decision = policy.update(seen)
@@ -125,7 +125,7 @@ class TestComingAndGoing:
     def test_weights_stay_on_the_simplex_and_the_run_goes_on(self, name: str, seed: int, unit: str) -> None:
         # Sizes of data sets, by which UniMax goes, are in samples.
         policy, course = MAKERS[name](**({} if name.startswith("UniMax") else {"unit": unit})), Course(seed)
-        for seen, decision in course.updates(policy, policy.start(course.mixture())):
+        for seen, decision in course.steps(policy, policy.start(course.mixture())):
             assert np.isfinite(decision.weights).all()
             assert decision.weights.min() >= 0.0
             assert decision.weights.sum() == pytest.approx(1.0)
@@ -140,7 +140,7 @@ class TestComingAndGoing:
         policy, course = MAKERS[name](unit=unit), Course(seed)
         first = policy.start(course.mixture())
         assert first.weights[1] == 0.0
-        assert all(decision.weights[1] == 0.0 for _, decision in course.updates(policy, first))
+        assert all(decision.weights[1] == 0.0 for _, decision in course.steps(policy, first))
 
     @settings(max_examples=5)
     @given(seed=seeds)
@@ -149,7 +149,7 @@ class TestComingAndGoing:
         decision = policy.start(course.mixture())
         if decision.loss_weights is None:
             pytest.skip("it has no factors")
-        for seen, later in course.updates(policy, decision):
+        for seen, later in course.steps(policy, decision):
             assert np.isfinite(later.loss_weights).all()
             assert later.loss_weights.min() >= 0.0
             counts = seen.is_there & (OWN > 0)
@@ -163,12 +163,12 @@ class TestComingAndGoing:
     def test_resumed_in_the_midst_it_goes_on_alike(self, name: str, seed: int, cut: int) -> None:
         policy, resumed, course = MAKERS[name](), MAKERS[name](), Course(seed)
         decisions = [policy.start(course.mixture())]
-        for _, decision in course.updates(policy, decisions[0], last=cut):
+        for _, decision in course.steps(policy, decisions[0], last=cut):
             decisions.append(decision)
         last = decisions[-1]
         resumed.start(course.mixture())
         resumed.load_state_dict(json.loads(json.dumps(policy.state_dict(), allow_nan=False)))
-        both = zip(course.updates(policy, last, cut + 1), course.updates(resumed, last, cut + 1), strict=True)
+        both = zip(course.steps(policy, last, cut + 1), course.steps(resumed, last, cut + 1), strict=True)
         for (_, expected), (_, found) in both:
             assert json.dumps(found.state_dict()) == json.dumps(expected.state_dict())
         assert json.dumps(resumed.state_dict()) == json.dumps(policy.state_dict())
@@ -233,7 +233,7 @@ WRAPPED = {
 def test_wrappers_leave_the_loss_its_scale_too(inner: str, wrap: str, seed: int) -> None:
     policy, course = WRAPPED[wrap](MAKERS[inner]()), Course(seed)
     decision = policy.start(course.mixture())
-    for seen, later in course.updates(policy, decision):
+    for seen, later in course.steps(policy, decision):
         there = seen.is_there & (later.weights > 0)
         if later.loss_weights is not None and there.any():
             assert np.average(later.loss_weights[there], weights=later.weights[there]) == pytest.approx(1.0)

@@ -147,7 +147,7 @@ awkward_losses = st.one_of(
     st.sampled_from([np.nan, np.inf, 0.0, 1e300, -1e300, 1.7e308, -3.0, 1e-300, 5e-324, 2.5]),
 )
 loss_rows = st.lists(awkward_losses, min_size=4, max_size=4)
-# Each update shows losses, squared norms of gradients, their variances, and what their products come from.
+# Each step shows losses, squared norms of gradients, their variances, and what their products come from.
 loss_courses = st.lists(st.lists(loss_rows, min_size=4, max_size=4), min_size=1, max_size=8)
 
 every_policy = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
@@ -168,7 +168,7 @@ def observation(
     num_steps: int = 12,
     order: Sequence[int] = range(4),
 ) -> Observation:
-    """What an update shows: given losses, gradients that come from them, or all four kinds of numbers."""
+    """What a step shows: given losses, gradients that come from them, or all four kinds of numbers."""
     values = np.array(row, dtype=np.float64)
     losses = values if values.ndim == 1 else values[0]
     counts = COUNTS[np.array(order)]
@@ -412,7 +412,7 @@ class TestWrappers:
         with pytest.raises(TypeError, match="policy must be a Policy to wrap, got str"):
             wrap("uniform")
 
-    def test_the_inner_policy_observes_every_update(self, wrap: Callable[[Policy], Policy]) -> None:
+    def test_the_inner_policy_observes_every_step(self, wrap: Callable[[Policy], Policy]) -> None:
         inner, alone = LossChange(), LossChange()
         run(wrap(inner), finite_course(9))
         run(alone, finite_course(9))

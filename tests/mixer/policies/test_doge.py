@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer.policies import DoGE, Mixture
-from tests.mixer.policies.gradients import measured, mixture_of, unmeasured_update
+from tests.mixer.policies.gradients import measured, mixture_of, unmeasured_step
 
 GRAM = [[4.0, 2, 1], [2, 9, -1], [1, -1, 1]]  # norms 2, 3, 1: mean 2
 NAN = float("nan")
@@ -83,13 +83,13 @@ class TestStreams:
         assert weights[0] == pytest.approx(weights[1])  # both help the other alike
 
     def test_least_samples(self) -> None:
-        updates = [update(step=step) for step in range(1, 200)]
-        assert decided(DoGE(None, 1, 1.0), *updates).min() == pytest.approx(2 / 60)
+        batches = [update(step=step) for step in range(1, 200)]
+        assert decided(DoGE(None, 1, 1.0), *batches).min() == pytest.approx(2 / 60)
 
     def test_nothing_measured_holds_the_weights(self) -> None:
         for gram in (np.zeros((3, 3)), np.full((3, 3), NAN)):
             assert decided(DoGE(interval_steps=1), update(gram), weights=(0.2, 0.3, 0.5)).tolist() == [0.2, 0.3, 0.5]
-        assert decided(DoGE(), unmeasured_update([20, 20, 20])).tolist() == [1 / 3] * 3
+        assert decided(DoGE(), unmeasured_step([20, 20, 20])).tolist() == [1 / 3] * 3
 
 
 def test_targets_have_to_be_streams() -> None:

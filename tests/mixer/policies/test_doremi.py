@@ -59,7 +59,7 @@ def test_a_stream_without_a_weight_of_its_own_has_none_in_the_result() -> None:
     assert policy.averaged_weights == pytest.approx({"a": 0.7, "b": 0.3, "c": 0.0}, rel=1e-14)
 
 
-def test_the_average_counts_updates_without_losses() -> None:
+def test_the_average_counts_steps_without_losses() -> None:
     policy = DoReMi(1.0, 0.0)
     policy.start(mixture_of(OWN))
     policy.update(seen(1, [1.0, 1.0]))  # not measured: uniform as before

@@ -9,8 +9,8 @@ from tests.mixer.policies.losses import mixture, observe
 
 
 def run(policy: FAMO, pairs: list, own: tuple[float, ...] = (0.5, 0.5)) -> list[Decision]:
-    updates = (policy.update(observe(step, before, after=after)) for step, (before, after) in enumerate(pairs, 1))
-    return [policy.start(mixture(own)), *updates]
+    batches = (policy.update(observe(step, before, after=after)) for step, (before, after) in enumerate(pairs, 1))
+    return [policy.start(mixture(own)), *batches]
 
 
 def test_a_step_by_hand() -> None:
@@ -22,7 +22,7 @@ def test_a_step_by_hand() -> None:
 
 
 def test_a_second_step_by_hand() -> None:
-    # δ of the first step is d (1, -1) with d = (log 2)/4. The second update leaves both losses: its gradient is the
+    # δ of the first step is d (1, -1) with d = (log 2)/4. The second step leaves both losses: its gradient is the
     # decay alone, γ ξ = -γβ (1, -1). Moments, without the signs: m = (0.09 d - 0.1 γβ) / (1 - 0.81), v = (0.000999 d^2
     # + 0.001 (γβ)^2) / (1 - 0.998001).
     policy = FAMO(0.025, 0.4, loss_decay=0.0)

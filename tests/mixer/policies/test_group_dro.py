@@ -50,7 +50,7 @@ class TestSampling:
         assert decision.weights[0] == pytest.approx(before, rel=1e-12)
         assert decision.weights[2] > 1e6 * decision.weights[1]
 
-    def test_an_update_without_losses_changes_nothing(self) -> None:
+    def test_a_step_without_losses_changes_nothing(self) -> None:
         policy = GroupDRO(1.0)
         policy.start(mixture_of([0.5, 0.5]))
         policy.update(seen(1, [1.0, 2.0]))

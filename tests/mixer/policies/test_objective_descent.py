@@ -32,8 +32,8 @@ class TestBestMixture:
 
     @pytest.mark.parametrize("squared_norm", [(1.0, 1.0), (100.0, 1.0), (1.0, 1e6)])
     def test_without_noise_steep_streams_have_no_more(self, squared_norm: tuple[float, float]) -> None:
-        update = measured(squared_norm, [0, 0], [30, 30], gram=[[squared_norm[0], 0.5], [0.5, squared_norm[1]]])
-        np.testing.assert_allclose(decided(believing(), update), [0.5, 0.5], atol=0.02)
+        batch = measured(squared_norm, [0, 0], [30, 30], gram=[[squared_norm[0], 0.5], [0.5, squared_norm[1]]])
+        np.testing.assert_allclose(decided(believing(), batch), [0.5, 0.5], atol=0.02)
 
     def test_the_bound_at_a_short_step_does_prefer_them(self) -> None:
         # s (4w₁) − 2 = s (1 − w₁) − ½ at s = ½: w₁ = 0.8.
@@ -42,35 +42,35 @@ class TestBestMixture:
 
     def test_targets_by_hand(self) -> None:
         # a = (1, 0), G = [[1, ½], [½, 1]], sσ²/2b = (0.5, 0): w₁ + ½w₂ − 1 + ½ = ½w₁ + w₂ − ½: w₁ = w₂.
-        update = measured([1, 1], [600, 0], [30, 30], gram=[[1, 0.5], [0.5, 1]])
-        np.testing.assert_allclose(decided(believing(targets=["stream 0"]), update), [0.5, 0.5], atol=1e-5)
+        batch = measured([1, 1], [600, 0], [30, 30], gram=[[1, 0.5], [0.5, 1]])
+        np.testing.assert_allclose(decided(believing(targets=["stream 0"]), batch), [0.5, 0.5], atol=1e-5)
         quiet = measured([1, 1], [0, 0], [30, 30], gram=[[1, 0.5], [0.5, 1]])
         np.testing.assert_allclose(decided(believing(targets=["stream 0"]), quiet), [1, 0], atol=1e-5)
 
     def test_the_worst_is_a_softmax_by_hand(self) -> None:
         # Without noise w = a ∝ ½ exp(τL): τ (L₂ − L₁) = 2 · ½.
-        update = measured([1, 1], [0, 0], [30, 30], losses=[1.0, 1.5])
-        weights = decided(believing(objective="worst", tau=2.0), update)
+        batch = measured([1, 1], [0, 0], [30, 30], losses=[1.0, 1.5])
+        weights = decided(believing(objective="worst", tau=2.0), batch)
         np.testing.assert_allclose(weights[1], 1 / (1 + np.exp(-1.0)), atol=1e-5)
 
     def test_the_worst_by_excess_losses(self) -> None:
         policy = believing(objective="worst", tau=2.0, loss="excess")
         assert policy.needs == {"gradient_variance", "excess_loss"}
-        update = measured([1, 1], [0, 0], [30, 30], losses=[9.0, 1.0])
-        weights = decided(policy, replace(update, excess_losses=np.array([1.0, 1.5])))
+        batch = measured([1, 1], [0, 0], [30, 30], losses=[9.0, 1.0])
+        weights = decided(policy, replace(batch, excess_losses=np.array([1.0, 1.5])))
         np.testing.assert_allclose(weights[1], 1 / (1 + np.exp(-1.0)), atol=1e-5)
 
     def test_the_worst_by_losses_of_evaluations_goes_by_the_last(self) -> None:
         policy = believing(objective="worst", tau=2.0, loss="evaluation")
         assert policy.needs == {"gradient_variance", "evaluation_loss"}
-        update = measured([1, 1], [0, 0], [30, 30], losses=[9.0, 1.0])
-        evaluated = [replace(update, evaluation_losses=np.array(losses)) for losses in ([1.5, 1.0], [1.0, 1.5])]
-        weights = decided(policy, *evaluated, update)
+        batch = measured([1, 1], [0, 0], [30, 30], losses=[9.0, 1.0])
+        evaluated = [replace(batch, evaluation_losses=np.array(losses)) for losses in ([1.5, 1.0], [1.0, 1.5])]
+        weights = decided(policy, *evaluated, batch)
         np.testing.assert_allclose(weights[1], 1 / (1 + np.exp(-1.0)), atol=1e-5)
 
     def test_the_own_weights_are_the_objective_unless_there_are_targets(self) -> None:
-        update = measured([4, 1], [0, 0], [30, 30])
-        np.testing.assert_allclose(decided(believing(), update, weights=(0.2, 0.8)), [0.2, 0.8], atol=1e-5)
+        batch = measured([4, 1], [0, 0], [30, 30])
+        np.testing.assert_allclose(decided(believing(), batch, weights=(0.2, 0.8)), [0.2, 0.8], atol=1e-5)
 
     def test_it_stays_within_the_ratio(self) -> None:
         weights = decided(believing(targets=["stream 0"], max_ratio=1.5), measured([1, 1], [0, 0], [30, 30]))
@@ -96,18 +96,18 @@ class TestEvidence:
     def test_own_weights_hold_to_the_bit_without_evidence(self) -> None:
         policy = ObjectiveDescent(interval_steps=1)
         own = (0.3, 0.7)
-        update = measured(*self.NOISY, [30, 30])
-        assert decided(policy, update, update, update, weights=own).tolist() == list(own)
+        batch = measured(*self.NOISY, [30, 30])
+        assert decided(policy, batch, batch, batch, weights=own).tolist() == list(own)
         assert policy.trust == 0.0
 
     def test_the_base_needs_none(self) -> None:
         # a ∝ exp(2 · (1, 1.5)) = (0.269, 0.731); within a factor of 1.2 of (0.5, 0.5) the first has 0.5 / 1.2.
-        update = measured(*self.NOISY, [30, 30], losses=[1.0, 1.5])
+        batch = measured(*self.NOISY, [30, 30], losses=[1.0, 1.5])
         for max_ratio, share in ((10.0, 1 / (1 + np.exp(-1.0))), (1.2, 1 - 0.5 / 1.2)):
             policy = ObjectiveDescent("worst", interval_steps=1, tau=2.0, max_ratio=max_ratio)
-            np.testing.assert_allclose(decided(policy, update)[1], share, rtol=1e-12)
+            np.testing.assert_allclose(decided(policy, batch)[1], share, rtol=1e-12)
             assert policy.trust == 0.0
-        weights = decided(ObjectiveDescent(targets=["stream 1"], interval_steps=1, max_ratio=1.5), update)
+        weights = decided(ObjectiveDescent(targets=["stream 1"], interval_steps=1, max_ratio=1.5), batch)
         np.testing.assert_allclose(weights, [1 / 3, 2 / 3])
 
     def test_a_gain_that_is_confirmed_is_taken(self) -> None:
@@ -133,8 +133,8 @@ class TestEvidence:
             for step in range(1, 41):  # three streams with one truth
                 norms, variance = 1 + random.normal(size=3), 60 * random.exponential(size=3)
                 noise = np.triu(random.normal(size=(3, 3)), 1)
-                update = measured(norms, variance, [20] * 3, gram=0.5 + noise + noise.T, step=step)
-                weights = policy.update(update).weights
+                batch = measured(norms, variance, [20] * 3, gram=0.5 + noise + noise.T, step=step)
+                weights = policy.update(batch).weights
             distance.append(np.abs(weights - 1 / 3).max())
         assert np.mean(distance) < 0.01
 
@@ -166,22 +166,22 @@ class TestStreams:
         gradients = random.normal(size=(1000, 30))
         variance = random.exponential(100.0, size=1000)
         norms = (gradients**2).sum(axis=1)
-        update = measured(norms, variance, [2] * 1000, gram=gradients @ gradients.T)
-        weights = decided(believing(max_ratio=2.0), update, weights=[1e-3] * 1000)
+        batch = measured(norms, variance, [2] * 1000, gram=gradients @ gradients.T)
+        weights = decided(believing(max_ratio=2.0), batch, weights=[1e-3] * 1000)
         assert weights.sum() == pytest.approx(1.0)
         assert weights[variance.argsort()[:300]].mean() > weights[variance.argsort()[-300:]].mean()
 
     def test_resumed_in_the_midst_of_evidence(self) -> None:
-        updates = [measured((1.0, 1.0), (1200.0, 300.0 * step), [30, 30], step=step) for step in range(1, 9)]
+        batches = [measured((1.0, 1.0), (1200.0, 300.0 * step), [30, 30], step=step) for step in range(1, 9)]
         policy, resumed = (
             ObjectiveDescent(interval_steps=1, evidence=1.0),
             ObjectiveDescent(interval_steps=1, evidence=1.0),
         )
-        decided(policy, *updates[:5])
+        decided(policy, *batches[:5])
         resumed.start(mixture_of((0.5, 0.5)))
         resumed.load_state_dict(json.loads(json.dumps(policy.state_dict(), allow_nan=False)))
-        for update in updates[5:]:
-            assert policy.update(update).weights.tolist() == resumed.update(update).weights.tolist()
+        for batch in batches[5:]:
+            assert policy.update(batch).weights.tolist() == resumed.update(batch).weights.tolist()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mixer.policies import BalancedPiKE, Decision, DoGE, PiKE
 from mixer.policies.gradient_statistics import signal_and_noise
-from tests.mixer.policies.gradients import measured, mixture_of, unmeasured_update
+from tests.mixer.policies.gradients import measured, mixture_of, unmeasured_step
 
 NAN = np.nan
 # Tenths, so that no scale makes one of them vanish.
@@ -45,8 +45,8 @@ class TestPractical:
     def test_steps_add_up(self) -> None:
         # Twice the exponents 0.2 and −0.2, from weights 1 : 3.
         policy = raw(signal_rate=0.1, noise_rate=0.2, scale_free=False)
-        update = measured([3, 1], [10, 30], [5, 5])
-        weights = decided(policy, update, update, weights=(0.25, 0.75))
+        batch = measured([3, 1], [10, 30], [5, 5])
+        weights = decided(policy, batch, batch, weights=(0.25, 0.75))
         np.testing.assert_allclose(weights[1] / weights[0], 3 * np.exp(-0.8))
 
     def test_the_larger_the_batch_the_less_noise_counts(self) -> None:
@@ -106,15 +106,15 @@ class TestConceptual:
         # c = 0.5/(4 + 1) = 0.1, β = 0.9: λ = (−3.6, −0.9, −0.9), κ = (4, 1, 1): (ν + 3.6)/4 + 2 (ν + 0.9) = 1,
         # ν = −1.7/2.25, so that the others have 0.9 − 1.7/2.25 = 13/90 each.
         gram = [[4, -0.5, 0], [-0.5, 1, 0], [0, 0, 1]]
-        update = measured([4, 1, 1], [0, 0, 0], [5, 5, 5], gram=gram)
-        weights = decided(raw(mode="conceptual"), update, weights=[1 / 3] * 3)
+        batch = measured([4, 1, 1], [0, 0, 0], [5, 5, 5], gram=gram)
+        weights = decided(raw(mode="conceptual"), batch, weights=[1 / 3] * 3)
         np.testing.assert_allclose(weights, [64 / 90, 13 / 90, 13 / 90])
 
     def test_given_constants_are_taken(self) -> None:
-        update = measured([4, 1], [0, 0], [5, 5])
-        np.testing.assert_allclose(decided(raw(mode="conceptual", alignment=0.5), update), [0.6, 0.4])
+        batch = measured([4, 1], [0, 0], [5, 5])
+        np.testing.assert_allclose(decided(raw(mode="conceptual", alignment=0.5), batch), [0.6, 0.4])
         published = raw(mode="conceptual", conflict=0.05, bound="published")
-        np.testing.assert_allclose(decided(published, update), [0.74, 0.26])
+        np.testing.assert_allclose(decided(published, batch), [0.74, 0.26])
 
     def test_a_conflict_that_forbids_any_descent_keeps_the_harm_small(self) -> None:
         # β = 0: only ½ Σ w² κ is left, least at w ∝ 1/κ.
@@ -147,8 +147,8 @@ class TestFloor:
     @pytest.mark.parametrize("mode", ["practical", "conceptual"])
     def test_each_stream_keeps_two_samples(self, mode: str) -> None:
         policy = PiKE(1, mode, signal_rate=100.0, max_log_change=50.0, decay=0.0)
-        update = measured([9, 1, 1e-6], [0, 0, 0], [20, 10, 10])
-        weights = decided(policy, update, update, weights=[0.5, 0.25, 0.25])
+        batch = measured([9, 1, 1e-6], [0, 0, 0], [20, 10, 10])
+        weights = decided(policy, batch, batch, weights=[0.5, 0.25, 0.25])
         assert weights[2] == pytest.approx(2 / 40)
         assert weights.min() >= 2 / 40 - 1e-12
 
@@ -156,22 +156,22 @@ class TestFloor:
         policy = PiKE(20, signal_rate=100.0, max_log_change=50.0)
         first = decided(policy, measured([9, 1], [0, 0], [50, 50], step=20))
         assert first[1] == pytest.approx(0.02)
-        assert policy.update(unmeasured_update([5, 5], step=21)).weights[1] == pytest.approx(0.2)
-        assert policy.update(unmeasured_update([1, 2], step=22)).weights.tolist() == [0.5, 0.5]
-        assert policy.update(unmeasured_update([98, 2], step=23)).weights[1] == pytest.approx(0.02)
+        assert policy.update(unmeasured_step([5, 5], step=21)).weights[1] == pytest.approx(0.2)
+        assert policy.update(unmeasured_step([1, 2], step=22)).weights.tolist() == [0.5, 0.5]
+        assert policy.update(unmeasured_step([98, 2], step=23)).weights[1] == pytest.approx(0.02)
 
     def test_own_weights_that_leave_enough_hold_to_the_bit(self) -> None:
         own = (0.3, 0.7)
-        assert decided(PiKE(1), unmeasured_update([3, 7]), weights=own).tolist() == list(own)
+        assert decided(PiKE(1), unmeasured_step([3, 7]), weights=own).tolist() == list(own)
         assert decided(PiKE(1), weights=(0.0, 1.0)).tolist() == [0.0, 1.0]
-        assert decided(PiKE(1), unmeasured_update([0, 10]), weights=(0.0, 1.0)).tolist() == [0.0, 1.0]
+        assert decided(PiKE(1), unmeasured_step([0, 10]), weights=(0.0, 1.0)).tolist() == [0.0, 1.0]
 
     @pytest.mark.parametrize("make", [PiKE, BalancedPiKE, DoGE], ids=lambda make: make.__name__)
     def test_it_counts_samples_where_weights_are_shares_of_tokens(self, make: Any) -> None:
         policy, lengths = make(interval_steps=1, min_samples=2, unit="tokens"), np.array([100.0, 1.0, 10.0])
         policy.start(mixture_of([0.02, 0.48, 0.5]))
-        update = unmeasured_update([20, 10, 10], losses=[1, 1, 1])
-        weights = policy.update(replace(update, tokens_per_sample=lengths)).weights
+        batch = unmeasured_step([20, 10, 10], losses=[1, 1, 1])
+        weights = policy.update(replace(batch, tokens_per_sample=lengths)).weights
         in_samples = weights / lengths / (weights / lengths).sum()
         # Own weights are 1 in 2651 of the samples; the others keep their proportions.
         np.testing.assert_allclose(in_samples, [2 / 40, 38 / 40 * 480 / 530, 38 / 40 * 50 / 530])
@@ -350,8 +350,8 @@ class TestKnownGradients:
             losses = []
             for step in range(1, 301):
                 counts = np.maximum(2, np.round(48 * weights)).astype(np.int64)
-                update = streams.update(position, counts, step)
-                decision = policy.update(update)
+                batch = streams.update(position, counts, step)
+                decision = policy.update(batch)
                 if name == "adaptive":
                     weights = decision.weights
                 noise = streams._random.normal(size=(3, 2)) * (streams.deviations / np.sqrt(2 * counts))[:, None]
@@ -408,7 +408,7 @@ class TestStreamsThatComeAndGo:
         policy = PiKE(interval_steps=1, mode="conceptual", min_samples=0, decay=0.0)
         policy.start(mixture_of([0.5, 0.3, 0.2]))
         policy.update(measured([9, 1, 1], [1, 9e9, 9e9], [30, 0, 0]))
-        left = replace(unmeasured_update([60, 0, 0], step=2), there=np.array([False, True, True]))
+        left = replace(unmeasured_step([60, 0, 0], step=2), there=np.array([False, True, True]))
         np.testing.assert_allclose(policy.update(left).weights, [0.5, 0.3, 0.2])
 
     @pytest.mark.parametrize("mode", ["practical", "conceptual"])
@@ -426,5 +426,5 @@ class TestStreamsThatComeAndGo:
         for _ in range(50):
             seen = measured([np.nan, 1, 3], [np.nan, 1, 1], [0, 30, 30])
             policy.update(replace(seen, there=np.array([False, True, True])))
-        entered = unmeasured_update([0, 30, 30], step=51)  # it is there in the next update
+        entered = unmeasured_step([0, 30, 30], step=51)  # it is there in the next step
         assert policy.update(entered).weights[0] == pytest.approx(0.5, rel=0.02)  # the others have their least

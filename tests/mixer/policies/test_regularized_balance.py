@@ -64,9 +64,9 @@ class TestPolicy:
     def test_weights_are_overwritten_not_multiplied(self) -> None:
         policy = RegularizedBalance(None, 1, 2.0, decay=0.0)
         policy.start(mixture_of([0.5, 0.5]))
-        update = measured([4, 6], [0, 0], [30, 30], gram=[[9, 2], [2, 9]])  # the noise in the diagonal is left out
+        batch = measured([4, 6], [0, 0], [30, 30], gram=[[9, 2], [2, 9]])  # the noise in the diagonal is left out
         for _ in range(3):
-            weights = policy.update(update).weights
+            weights = policy.update(batch).weights
             np.testing.assert_allclose(weights, [1 / (1 + np.exp(0.4)), 1 / (1 + np.exp(-0.4))])
 
     def test_targets(self) -> None:

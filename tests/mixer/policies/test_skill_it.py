@@ -10,8 +10,8 @@ GRAPH = [[1.0, 0.5], [0.0, 1.0]]  # a helps b half as much as itself
 
 
 def run(policy: SkillIt, rows: list, own: tuple[float, ...] = (0.5, 0.5)) -> list[Decision]:
-    updates = (policy.update(observe(step, evaluation=row, num_streams=len(own))) for step, row in enumerate(rows, 1))
-    return [policy.start(mixture(own)), *updates]
+    batches = (policy.update(observe(step, evaluation=row, num_streams=len(own))) for step, row in enumerate(rows, 1))
+    return [policy.start(mixture(own)), *batches]
 
 
 def share(exponent: float, other: float = 0.0) -> float:

@@ -17,8 +17,8 @@ def jumps(*rows: list[float]) -> Told:
 
 
 def run(policy: Policy, num_steps: int, num_streams: int = 2) -> list[Decision]:
-    updates = (policy.update(observe(step, num_streams=num_streams)) for step in range(1, num_steps + 1))
-    return [policy.start(mixture([1.0] * num_streams)), *updates]
+    batches = (policy.update(observe(step, num_streams=num_streams)) for step in range(1, num_steps + 1))
+    return [policy.start(mixture([1.0] * num_streams)), *batches]
 
 
 def divergence(old: np.ndarray, new: np.ndarray, least: float) -> float:

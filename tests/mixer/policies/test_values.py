@@ -406,7 +406,7 @@ class TestWarmUp:
 
 
 class TestHold:
-    def test_a_decision_holds_for_so_many_updates(self) -> None:
+    def test_a_decision_holds_for_so_many_steps(self) -> None:
         policy = Hold(Function(lambda step, weights: [1, step]), 3)
         decisions = [policy.start(MIXTURE), *(policy.update(observe(step)) for step in range(1, 8))]
         held_from = [0, 0, 0, 3, 3, 3, 6, 6]

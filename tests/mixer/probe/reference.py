@@ -42,7 +42,7 @@ class Case:
         return [self.stream_ids[index] for index in indices]
 
     def probed(self, probe: GradientProbe, parts: Sequence[Sequence[int]] | None = None, **options: Any) -> Any:
-        """Statistics of one update of these micro-batches."""
+        """Statistics of one step of these micro-batches."""
         self.model.zero_grad()
         for part in [range(self.num_rows)] if parts is None else parts:
             probe.start(self.ids(part), self.items[list(part)])

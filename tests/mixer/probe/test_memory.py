@@ -1,4 +1,4 @@
-"""How much more a probed update holds at its peak than a plain one."""
+"""How much more a probed step holds at its peak than a plain one."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ def test_an_exact_probe_holds_the_pieces_of_one_layer() -> None:
     assert extra < 1.4 * NUM_STREAMS * _largest(case.model) + _of_rows(case)
 
 
-def test_its_first_update_holds_little_more_than_that() -> None:
+def test_its_first_step_holds_little_more_than_that() -> None:
     case = _case()
     plain = _peak(case, None)
     probe = GradientProbe(case.model, NUM_STREAMS)

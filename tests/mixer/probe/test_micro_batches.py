@@ -1,4 +1,4 @@
-"""One update in several micro-batches."""
+"""One step in several micro-batches."""
 
 import numpy as np
 import pytest

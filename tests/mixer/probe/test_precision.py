@@ -140,7 +140,7 @@ class TestCompiled:
         monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
 
     @pytest.mark.parametrize("is_whole", [True, False])
-    def test_the_probed_update_runs_uncompiled_and_later_ones_compiled_again(self, is_whole: bool, caplog) -> None:
+    def test_the_probed_step_runs_uncompiled_and_later_ones_compiled_again(self, is_whole: bool, caplog) -> None:
         from mixer.gradients.probe import eager
 
         eager.logger.warning_once.cache_clear()

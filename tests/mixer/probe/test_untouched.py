@@ -1,4 +1,4 @@
-"""Before and after a probed update the model is as ever, and nothing is kept alive."""
+"""Before and after a probed step the model is as ever, and nothing is kept alive."""
 
 import copy
 import gc
@@ -148,7 +148,7 @@ class TestUntouched:
             handle.remove()
 
 
-def test_an_update_that_is_not_probed_runs_the_plain_code(monkeypatch) -> None:
+def test_a_step_that_is_not_probed_runs_the_plain_code(monkeypatch) -> None:
     case = build("mlp")
     probe = GradientProbe(case.model, 3)
     case.probed(probe)

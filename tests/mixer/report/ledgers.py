@@ -13,29 +13,29 @@ EPOCH_SIZE = 1000
 def write_run(
     folder: Path,
     streams: tuple[str, ...] = ("math", "code"),
-    num_updates: int = 6,
+    num_steps: int = 6,
     is_done: bool = True,
     eval_every: int = 2,
     unsized: tuple[str, ...] = (),
     measure_every: int = 0,
 ) -> Ledger:
-    """Writes a run: update i has 2i samples a stream and a loss of 10 / i plus the stream's place.
+    """Writes a run: step i has 2i samples a stream and a loss of 10 / i plus the stream's place.
 
-    Gradients are measured, losses compared and a memory of the streams noted every so many updates, if not 0: an
-    update's loss is 2 / i above that of a reference and falls by 0.5 times the stream's place.
+    Gradients are measured, losses compared and a memory of the streams noted every so many steps, if not 0: an
+    step's loss is 2 / i above that of a reference and falls by 0.5 times the stream's place.
     """
     ledger = Ledger(folder / "ledger", is_writer=True)
     ledger.begin(None, {"streams": list(streams)})
-    step = np.arange(1, num_updates + 1)
+    step = np.arange(1, num_steps + 1)
     count, num_streams = 2 * step, len(streams)
     seen = count.cumsum()
     size = EPOCH_SIZE / num_streams
-    place = np.tile(np.arange(num_streams), num_updates)
-    passes = np.where([name in unsized for name in streams * num_updates], np.nan, seen.repeat(num_streams) / size)
+    place = np.tile(np.arange(num_streams), num_steps)
+    passes = np.where([name in unsized for name in streams * num_steps], np.nan, seen.repeat(num_streams) / size)
     zeros = np.zeros(len(place), dtype=np.int64)
     columns = {
         "step": step.repeat(num_streams),
-        "stream": np.array(streams * num_updates),
+        "stream": np.array(streams * num_steps),
         "weight": np.full(len(place), 1 / num_streams),
         "count": count.repeat(num_streams),
         "items": count.repeat(num_streams),
@@ -61,32 +61,32 @@ def write_run(
             "samples": samples,
             "tokens": 3 * samples,
             "epoch": samples / EPOCH_SIZE,
-            "progress": step / (num_updates if is_done else 2 * num_updates),
+            "progress": step / (num_steps if is_done else 2 * num_steps),
             "batch_size": num_streams * count,
             "total": num_streams * count,
-            "learning_rate": 0.1 * np.sin(np.pi * step / num_updates / 1.5),
-            "learning_rate_factor": np.ones(num_updates),
+            "learning_rate": 0.1 * np.sin(np.pi * step / num_steps / 1.5),
+            "learning_rate_factor": np.ones(num_steps),
             "loss": 10 / step,
             "gradient_norm": 1 / np.sqrt(step),
-            "update_norm": np.full(num_updates, np.nan),
+            "update_norm": np.full(num_steps, np.nan),
         }
     )
-    ones = np.ones(num_updates, dtype=np.int64)
+    ones = np.ones(num_steps, dtype=np.int64)
     ledger._updates.append(
         {
             **dict.fromkeys(("total", "micro_batches", "hits"), ones),
             "misses": 0 * ones,
             "step": step,
-            "load_seconds": np.full(num_updates, 0.5),
-            "train_seconds": np.full(num_updates, 20.0),
-            "probe_seconds": np.zeros(num_updates),
+            "load_seconds": np.full(num_steps, 0.5),
+            "train_seconds": np.full(num_steps, 20.0),
+            "probe_seconds": np.zeros(num_steps),
         }
     )
-    for at in range(0, num_updates + 1, eval_every):
+    for at in range(0, num_steps + 1, eval_every):
         losses = {name: 9.0 - at + number for number, name in enumerate(streams)}
         metrics = {name: {"accuracy": loss / 9.0} for name, loss in losses.items()} if measure_every else {}
         ledger.record_evaluation(at, losses, metrics)
-    for at in range(measure_every, num_updates + 1, measure_every) if measure_every else ():
+    for at in range(measure_every, num_steps + 1, measure_every) if measure_every else ():
         ledger.record_gradients(at, streams, measured(num_streams, seed=at))
         places = np.arange(num_streams)
         above, after = np.full(num_streams, 2 / at), 10 / at + 0.5 * places

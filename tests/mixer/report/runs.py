@@ -6,7 +6,7 @@ import pandas as pd
 from mixer.analysis.report.gradient_tables import Cosines
 from mixer.analysis.report.run import Run
 
-NUM_UPDATES = 240
+NUM_STEPS = 240
 BATCH_SIZE = 32
 EPOCH_SIZE = 10_000
 
@@ -14,14 +14,14 @@ EPOCH_SIZE = 10_000
 def calm_run(streams: tuple[str, ...] = ("math", "code", "chat"), seed: int = 0) -> Run:
     """Makes a run about which nothing is conspicuous: equal weights, noisy losses that fall."""
     random = np.random.default_rng(seed)
-    step = np.arange(1, NUM_UPDATES + 1)
+    step = np.arange(1, NUM_STEPS + 1)
     samples = BATCH_SIZE * step
     place = {"step": step, "epoch": samples / EPOCH_SIZE, "samples": samples}
     clock = pd.DataFrame(
         {
             **place,
             "tokens": samples,
-            "progress": step / NUM_UPDATES,
+            "progress": step / NUM_STEPS,
             "batch_size": BATCH_SIZE,
             "total": BATCH_SIZE,
             "learning_rate": 1e-3,
@@ -38,7 +38,7 @@ def calm_run(streams: tuple[str, ...] = ("math", "code", "chat"), seed: int = 0)
                 "weight": 1 / len(streams),
                 "count": count,
                 "items": 100 * count,
-                "loss": 2 + 3 / np.sqrt(step) + random.normal(0.0, 0.05, NUM_UPDATES),
+                "loss": 2 + 3 / np.sqrt(step) + random.normal(0.0, 0.05, NUM_STEPS),
                 "seen": count * step,
                 "coverage": np.minimum(1.0, count * step / 4_000),
                 "passes": count * step / 4_000,
@@ -49,13 +49,13 @@ def calm_run(streams: tuple[str, ...] = ("math", "code", "chat"), seed: int = 0)
     }
     at = np.array([0, 40, 80, 120, 160, 200, 240])
     evaluated = {"step": at, "epoch": BATCH_SIZE * at / EPOCH_SIZE, "samples": BATCH_SIZE * at}
-    updates = {"hits": 0, "misses": 0, "load_seconds": 0.01, "train_seconds": 0.5, "probe_seconds": 0.0}
+    batches = {"hits": 0, "misses": 0, "load_seconds": 0.01, "train_seconds": 0.5, "probe_seconds": 0.0}
     return Run(
         name="run",
         ended="finished",
         description={"streams": [{"name": name, "kind": "data", "max_epochs": None} for name in streams]},
         clock=clock,
-        updates=pd.DataFrame({**place, **updates}),
+        batches=pd.DataFrame({**place, **batches}),
         streams=rows,
         evaluations={name: pd.DataFrame({**evaluated, "loss": 2 + 3 / np.sqrt(at + 1)}) for name in streams},
         metrics={},

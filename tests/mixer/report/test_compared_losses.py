@@ -17,7 +17,7 @@ from tests.mixer.report.test_page import Page
 @pytest.fixture
 def runs(tmp_path: Path) -> list[Run]:
     write_run(tmp_path / "first", ("math", "code"), measure_every=1)
-    write_run(tmp_path / "second", ("code", "chat"), num_updates=4, measure_every=2)
+    write_run(tmp_path / "second", ("code", "chat"), num_steps=4, measure_every=2)
     write_run(tmp_path / "third")
     return read_runs([tmp_path / name for name in ("first", "second", "third")])
 
@@ -40,8 +40,8 @@ def test_excess_and_fall_are_a_panel_each_a_run(runs: list[Run]) -> None:
     assert [panel.title for panel in plot.panels] == [f"{run}: {kind}" for run in ("first", "second") for kind in kinds]
     assert list(plot.colours) == ["math", "code", "chat"]
     expected = [2 / step for step in range(1, 7)]
-    assert y_of(plot, 0, "code, this update") == pytest.approx(expected, rel=1e-6)
-    assert y_of(plot, 1, "code, this update") == pytest.approx([0.5] * 6, rel=1e-6)
+    assert y_of(plot, 0, "code, this step") == pytest.approx(expected, rel=1e-6)
+    assert y_of(plot, 1, "code, this step") == pytest.approx([0.5] * 6, rel=1e-6)
     smooth = y_of(plot, 0, "code")
     assert smooth[0] == 2.0
     assert (smooth[1:] >= np.float32(expected[1:])).all()
@@ -64,8 +64,8 @@ def test_what_was_not_measured_has_no_panel_and_a_stream_without_it_no_line(runs
     assert compared_losses(runs[2:], 100).panels == []
 
 
-def test_the_smoothed_excess_weighs_updates_by_their_items(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", num_updates=100, measure_every=1)
+def test_the_smoothed_excess_weighs_steps_by_their_items(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", num_steps=100, measure_every=1)
     (run,) = read_runs([tmp_path / "run"])
     run.comparisons["code"]["excess_loss"] = [1.0] * 99 + [3.0]
     run.streams["code"]["items"] = [1] * 99 + [1000]
@@ -79,7 +79,7 @@ def test_of_a_running_run_nothing_is_shown_that_came_too_early(tmp_path: Path) -
     ledger.flush()
     (run,) = read_runs([tmp_path / "run"])
     assert list(run.comparisons) == ["math", "code"]
-    assert len(y_of(compared_losses([run], 100), 0, "math, this update")) == 6
+    assert len(y_of(compared_losses([run], 100), 0, "math, this step")) == 6
 
 
 def test_points_are_shared_out_over_more_lines_where_losses_were_compared(tmp_path: Path) -> None:
@@ -107,5 +107,5 @@ def test_the_page_of_a_run_has_the_plot(tmp_path: Path, policy: Policy, title: s
     assert (tmp_path / "run" / "report.html").read_text().count(f"run: {title}") == 1
     assert words in page.texts["caption-2"]
     (figure,) = page.figures()[3:4]  # after the losses of three streams
-    names = [name for stream in "abc" for name in (f"{stream}, this update", stream)]
+    names = [name for stream in "abc" for name in (f"{stream}, this step", stream)]
     assert [trace["name"] for trace in figure["data"]] == names

@@ -49,7 +49,7 @@ def broken_run() -> Run:
 def test_captions_and_the_table_say_so(capsys: pytest.CaptureFixture[str]) -> None:
     run = broken_run()
     caption = losses([run], 100).caption
-    assert "), not finite since update 100 (code), the last validation loss is 2.193 (each), not finite" in caption
+    assert "), not finite since step 100 (code), the last validation loss is 2.193 (each), not finite" in caption
     assert caption.endswith("not finite since step 120 (code).")
     figures = stream_figures(run).set_index("stream")
     assert np.isnan(figures.loc["code", "training_loss"])
@@ -76,7 +76,7 @@ def test_whole_numbers_stay_whole_beside_sets_that_are_no_streams() -> None:
 
 def test_where_all_are_bad_or_none_is_known() -> None:
     rows = pd.DataFrame({"step": [1, 2], "items": [1, 1], "loss": [np.nan, np.nan]})
-    assert last_in_words({"a": rows}, {"a": rows["loss"]}, "update") == "not finite since update 1 (a)"
+    assert last_in_words({"a": rows}, {"a": rows["loss"]}, "update") == "not finite since step 1 (a)"
     assert last_in_words({"a": rows.assign(items=0)}, {"a": rows["loss"]}, "update") == ""
 
 

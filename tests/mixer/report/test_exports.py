@@ -55,7 +55,7 @@ class TestTables:
         kept = [
             "streams",
             "clock",
-            "updates",
+            "steps",
             "evaluations",
             "metrics",
             "comparisons",
@@ -74,12 +74,12 @@ class TestTables:
             ledger.gradients()["gram"].iloc[0].tolist()
         )
         assert tables["by-stream"]["samples"].tolist() == [42, 42]
-        assert tables["summary"].set_index("figure").loc["Updates", "run"] in (6, "6")
+        assert tables["summary"].set_index("figure").loc["Steps", "run"] in (6, "6")
 
     def test_tables_without_rows_are_left_out(self, tmp_path: Path) -> None:
         ledger = write_run(tmp_path / "run")
         paths = write_tables({"run": ledger}, {}, tmp_path)
-        assert [path.stem for path in paths] == ["run-streams", "run-clock", "run-updates", "run-evaluations"]
+        assert [path.stem for path in paths] == ["run-streams", "run-clock", "run-steps", "run-evaluations"]
 
     def test_what_is_wrong_is_said(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
@@ -144,7 +144,7 @@ class TestCommand:
             (path.name for path in (tmp_path / "tables").iterdir()),
             key=lambda name: [Path(one).name for one in said["tables"]].index(name),
         )
-        assert said["summary"]["second"]["Updates"] == "6"
+        assert said["summary"]["second"]["Steps"] == "6"
         assert said["findings"] == []
         assert [row["stream"] for row in said["streams"]["second"]] == ["code", "chat"]
         assert said["changes"]["first"].startswith("the validation loss")

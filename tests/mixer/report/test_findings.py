@@ -9,7 +9,7 @@ from mixer.analysis.report.findings import Finding, changed, findings_of
 from mixer.analysis.report.findings.conflict import in_conflict
 from mixer.analysis.report.findings.finding import about_streams
 from mixer.analysis.report.run import Run
-from tests.mixer.report.runs import BATCH_SIZE, NUM_UPDATES, calm_run, cosines
+from tests.mixer.report.runs import BATCH_SIZE, NUM_STEPS, calm_run, cosines
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def test_of_a_calm_run_nothing_is_said(seed: int) -> None:
 
 
 def test_runs_come_one_after_the_other(run: Run) -> None:
-    run.updates["load_seconds"] = 1.0
+    run.timings["load_seconds"] = 1.0
     other = replace(calm_run(), name="other")
-    other.updates["load_seconds"] = 1.0
+    other.timings["load_seconds"] = 1.0
     assert [one.run for one in findings_of([run, calm_run(), other])] == ["run", "other"]
 
 
@@ -58,7 +58,7 @@ class TestNotFinite:
         run.streams["code"].loc[[9, 20], "loss"] = loss
         found = only(run)
         assert (found.kind, found.streams) == ("not finite", ("code",))
-        assert found.text == "A loss was not finite: that of code in 2 updates, the first at step 10."
+        assert found.text == "A loss was not finite: that of code in 2 steps, the first at step 10."
 
     def test_a_stream_without_items_has_no_loss(self, run: Run) -> None:
         run.streams["code"].loc[9, ["loss", "items"]] = [np.nan, 0]
@@ -72,7 +72,7 @@ class TestNotFinite:
 class TestStarved:
     def test_a_stream_that_gave_less_than_was_asked_for(self, run: Run) -> None:
         run.streams["code"]["count"] = 5
-        asked = NUM_UPDATES * BATCH_SIZE / 3
+        asked = NUM_STEPS * BATCH_SIZE / 3
         assert only(run).text == (
             f"Far too little of a stream was used: code gave 1,200 samples, where its weights asked for {asked:,.0f}."
         )
@@ -88,7 +88,7 @@ class TestStarved:
         assert findings_of([run]) == []
 
     def test_a_weight_that_fell_to_next_to_nothing(self, run: Run) -> None:
-        weights = np.linspace(1 / 3, 0.0, NUM_UPDATES)
+        weights = np.linspace(1 / 3, 0.0, NUM_STEPS)
         run.streams["code"]["weight"] = weights
         run.streams["code"]["count"] = (BATCH_SIZE * weights).round()
         found = only(run)
@@ -98,12 +98,12 @@ class TestStarved:
     @pytest.mark.parametrize("why", ["schedule", "left"])
     def test_a_weight_that_was_meant_to_fall(self, run: Run, why: str) -> None:
         rows = run.streams["code"]
-        rows["weight"] = np.linspace(1 / 3, 0.0, NUM_UPDATES)
+        rows["weight"] = np.linspace(1 / 3, 0.0, NUM_STEPS)
         rows["count"] = (BATCH_SIZE * rows["weight"]).round()
         if why == "schedule":
             run.description["mixing"] = {"class_path": "Scheduled", "init_args": {}}
         else:
-            rows.loc[NUM_UPDATES - 1, "there"] = False
+            rows.loc[NUM_STEPS - 1, "there"] = False
         assert findings_of([run]) == []
 
     def test_a_stream_that_lags_behind_the_mixture(self, run: Run) -> None:
@@ -114,7 +114,7 @@ class TestStarved:
     def test_a_stream_that_came_late_does_not(self, run: Run) -> None:
         rows = run.streams["code"]
         rows["passes"] = rows["coverage"] = rows["seen"] / 40_000
-        rows.loc[: NUM_UPDATES - 60, "there"] = False
+        rows.loc[: NUM_STEPS - 60, "there"] = False
         assert findings_of([run]) == []
 
     def test_a_stream_of_weight_zero_is_meant_not_to_be_used(self, run: Run) -> None:
@@ -194,14 +194,14 @@ class TestLearning:
 
     def test_a_training_loss_counts_where_there_is_no_validation(self, run: Run) -> None:
         del run.evaluations["code"], run.evaluations["chat"]
-        run.streams["code"].loc[100:, "loss"] = 2.2 + 0.001 * np.sin(np.arange(NUM_UPDATES - 100))
+        run.streams["code"].loc[100:, "loss"] = 2.2 + 0.001 * np.sin(np.arange(NUM_STEPS - 100))
         found = only(run)
         assert (found.kind, found.streams) == ("no longer learning", ("code",))
         assert "training loss 2.200 and then 2.200" in found.text
 
     def test_noise_may_hide_a_fall(self, run: Run) -> None:
         del run.evaluations["code"]
-        run.streams["code"]["loss"] = 2.2 + np.random.default_rng(0).normal(0.0, 0.3, NUM_UPDATES)
+        run.streams["code"]["loss"] = 2.2 + np.random.default_rng(0).normal(0.0, 0.3, NUM_STEPS)
         assert findings_of([run]) == []
 
     @pytest.mark.parametrize("why", ["early", "left"])
@@ -210,7 +210,7 @@ class TestLearning:
         if why == "early":
             run.clock["progress"] *= 0.1
         else:
-            run.streams["code"].loc[NUM_UPDATES - 1, "there"] = False
+            run.streams["code"].loc[NUM_STEPS - 1, "there"] = False
         assert findings_of([run]) == []
 
 
@@ -241,16 +241,16 @@ class TestConflict:
 @pytest.mark.parametrize(
     ("kind", "columns", "text"),
     [
-        ("loading-bound", {"load_seconds": 0.5}, "50% of the time of updates went into loading"),
+        ("loading-bound", {"load_seconds": 0.5}, "50% of the time of steps went into loading"),
         ("prefetch misses", {"hits": 3, "misses": 1}, "25% of the samples had to be waited for"),
-        ("costly measuring", {"probe_seconds": 0.17}, "25% of the time of updates went into measuring gradients"),
+        ("costly measuring", {"probe_seconds": 0.17}, "25% of the time of steps went into measuring gradients"),
     ],
 )
 def test_time_that_is_lost(run: Run, kind: str, columns: dict[str, float], text: str) -> None:
-    run.updates.loc[0, list(columns)] = 1000.0  # while everything warms up
+    run.timings.loc[0, list(columns)] = 1000.0  # while everything warms up
     assert findings_of([run]) == []
     for name, value in columns.items():
-        run.updates[name] = value
+        run.timings[name] = value
     assert only(run).kind == kind
     assert text in only(run).text
 
@@ -266,21 +266,21 @@ def test_the_worst_streams_are_named_and_the_others_counted() -> None:
 
 class TestChanged:
     def test_losses_weights_and_batch_size(self, run: Run) -> None:
-        run.streams["code"]["weight"] = np.linspace(1 / 3, 0.5, NUM_UPDATES)
-        run.clock["batch_size"] = np.arange(NUM_UPDATES) + 1
+        run.streams["code"]["weight"] = np.linspace(1 / 3, 0.5, NUM_STEPS)
+        run.clock["batch_size"] = np.arange(NUM_STEPS) + 1
         assert changed(run) == (
             "the validation loss, averaged over 3 sets, went from 5.000 to 2.193; the weight of code moved most, from "
             "0.333 to 0.500; the batch size went from 1 to 240."
         )
 
     def test_a_weight_that_went_up_and_down(self, run: Run) -> None:
-        run.streams["math"]["weight"] = 1 / 3 + 0.5 * np.sin(np.pi * np.linspace(0.0, 1.0, NUM_UPDATES)).round(6)
-        run.streams["code"]["weight"] = np.linspace(1 / 3, 0.4, NUM_UPDATES)
+        run.streams["math"]["weight"] = 1 / 3 + 0.5 * np.sin(np.pi * np.linspace(0.0, 1.0, NUM_STEPS)).round(6)
+        run.streams["code"]["weight"] = np.linspace(1 / 3, 0.4, NUM_STEPS)
         assert "the weight of math moved most, from 0.333 to 0.333 (between 0.333 and 0.833)" in changed(run)
 
     def test_what_stayed_and_who_came_and_went(self, run: Run) -> None:
         run.evaluations.clear()
-        run.streams["code"].loc[NUM_UPDATES - 1, "there"] = False
+        run.streams["code"].loc[NUM_STEPS - 1, "there"] = False
         run.streams["chat"].loc[0, "there"] = False
         text = changed(run)
         assert text.startswith("the training loss went from 3.")
@@ -291,6 +291,6 @@ class TestChanged:
         altered = alter(run)
         clock = run.clock if altered is None else altered
         first = {name: rows.iloc[:1] for name, rows in run.streams.items()}
-        begun = replace(run, clock=clock.iloc[:1], streams=first, evaluations={}, updates=run.updates.iloc[:1])
+        begun = replace(run, clock=clock.iloc[:1], streams=first, evaluations={}, batches=run.timings.iloc[:1])
         assert changed(begun) == "the weights ended where they began; the batch size is 32."
         assert findings_of([begun]) == []

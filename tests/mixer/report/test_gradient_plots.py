@@ -16,7 +16,7 @@ from tests.mixer.report.ledgers import write_run
 @pytest.fixture
 def runs(tmp_path: Path) -> list[Run]:
     write_run(tmp_path / "first", ("math", "code", "chat"), measure_every=2)
-    write_run(tmp_path / "second", ("code", "math"), num_updates=4, measure_every=4)
+    write_run(tmp_path / "second", ("code", "math"), num_steps=4, measure_every=4)
     write_run(tmp_path / "third")
     return read_runs([tmp_path / name for name in ("first", "second", "third")])
 
@@ -71,8 +71,8 @@ def test_norms_and_noise_scales_are_a_row_of_panels_a_run(runs: list[Run]) -> No
     plot = gradient_norms(runs, 100)
     kinds = ("norm", "noise scale, samples")
     assert [panel.title for panel in plot.panels] == [f"{run}: {kind}" for run in ("first", "second") for kind in kinds]
-    assert y_of(plot, 0, "math, this update").tolist() == [2.0, 3.0]
-    assert y_of(plot, 1, "math, this update").tolist() == [2.0, 5.0]
+    assert y_of(plot, 0, "math, this step").tolist() == [2.0, 3.0]
+    assert y_of(plot, 1, "math, this step").tolist() == [2.0, 5.0]
     assert {panel.figure.layout.yaxis.type for panel in plot.panels} == {"log"}
     ranges = [panel.figure.layout.yaxis.range for panel in plot.panels]
     assert ranges[0] == ranges[2]
@@ -92,7 +92,7 @@ def test_a_gradient_that_noise_hides_is_not_known(runs: list[Run]) -> None:
 
 
 def test_the_noise_scale_is_of_the_smoothed_parts_rather_than_a_mean_of_ratios(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", num_updates=1000, measure_every=1)
+    write_run(tmp_path / "run", num_steps=1000, measure_every=1)
     (run,) = read_runs([tmp_path / "run"])
     rows = run.gradients["math"]
     random = np.random.default_rng(0)
@@ -133,7 +133,7 @@ def test_pairs_without_a_cosine_have_no_row(tmp_path: Path) -> None:
 
 def test_of_many_pairs_the_least_and_the_greatest_are_drawn(tmp_path: Path) -> None:
     names = tuple(f"stream {place}" for place in range(45))
-    write_run(tmp_path / "run", names, num_updates=3, measure_every=3)
+    write_run(tmp_path / "run", names, num_steps=3, measure_every=3)
     plot = gradient_cosines(read_runs([tmp_path / "run"]), 100)
     means = np.sort(measured(45, seed=3).cosines[np.triu_indices(45, 1)])
     drawn = plot.panels[0].figure.data[0].z[:, 0]
@@ -143,14 +143,14 @@ def test_of_many_pairs_the_least_and_the_greatest_are_drawn(tmp_path: Path) -> N
     assert "Of the many pairs those with the least and the greatest mean are drawn" in plot.caption
 
 
-def test_the_whole_gradient_has_a_norm_of_every_update_and_a_noise_scale_where_it_was_measured(runs: list[Run]) -> None:
+def test_the_whole_gradient_has_a_norm_of_every_step_and_a_noise_scale_where_it_was_measured(runs: list[Run]) -> None:
     plot = whole_gradient(runs, 100)
     assert [panel.title for panel in plot.panels] == ["Norm, before clipping", "Noise scale, samples"]
-    assert y_of(plot, 0, "first, this update") == pytest.approx([1 / np.sqrt(step) for step in range(1, 7)], rel=1e-6)
+    assert y_of(plot, 0, "first, this step") == pytest.approx([1 / np.sqrt(step) for step in range(1, 7)], rel=1e-6)
     assert {line.legendgroup for line in plot.panels[1].figure.data} <= {"first", "second"}
     signal, noise = zip(*(measured(seed=at).noise for at in (2, 4, 6)), strict=True)
     expected = [one / other for one, other in zip(noise, signal, strict=True) if other > 0]
-    assert y_of(plot, 1, "first, this update") == pytest.approx(expected, rel=1e-6)
+    assert y_of(plot, 1, "first, this step") == pytest.approx(expected, rel=1e-6)
     assert "In third the norm (smoothed) goes from 1 to 0.4" in plot.caption
     for run in runs:
         run.clock["gradient_norm"] = np.nan

@@ -34,7 +34,7 @@ def test_the_conspicuous_come_first_and_then_those_that_gave_most(run: Run) -> N
 
 
 def test_streams_of_a_short_run_are_shown_beside_those_of_a_long_one(run: Run, tmp_path: Path) -> None:
-    write_run(tmp_path / "short", ("math", "code"), num_updates=2)
+    write_run(tmp_path / "short", ("math", "code"), num_steps=2)
     main = main_streams([run, *read_runs([tmp_path / "short"])], [])
     assert main == [*NAMES[: MOST_STREAMS - 3], "math", "code"]
     drawn = [grouped(one, main) for one in (run, *read_runs([tmp_path / "short"]))]

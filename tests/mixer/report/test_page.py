@@ -104,7 +104,7 @@ def strings_in(value: object) -> list[str]:
 
 
 def test_names_from_the_data_cannot_break_the_page(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", HOSTILE, num_updates=12, measure_every=1)
+    write_run(tmp_path / "run", HOSTILE, num_steps=12, measure_every=1)
     path = write_report([tmp_path / "run"])
     text = path.read_text()
     assert not [name for name in HOSTILE[:3] if name in text]
@@ -138,7 +138,7 @@ def test_what_stands_out_comes_before_everything_else(tmp_path: Path) -> None:
 
 def test_of_very_many_streams_the_main_ones_are_drawn_and_all_are_in_a_table(tmp_path: Path) -> None:
     names = tuple(f"stream-{number}" for number in range(40))
-    write_run(tmp_path / "run", names, num_updates=8)
+    write_run(tmp_path / "run", names, num_steps=8)
     path = write_report([tmp_path / "run"])
     text = path.read_text()
     assert "The plots show 11 streams by themselves" in text
@@ -161,7 +161,7 @@ def test_long_runs_of_many_streams_stay_below_six_megabytes(tmp_path: Path, num_
     folders = [tmp_path / f"run-{number}" for number in range(num_runs)]
     for folder in folders:
         streams = tuple(f"stream-{number}" for number in range(num_streams))
-        write_run(folder, streams, num_updates=6000 // num_streams, measure_every=2)
+        write_run(folder, streams, num_steps=6000 // num_streams, measure_every=2)
     assert write_report(folders).stat().st_size < 6e6
 
 

@@ -25,7 +25,7 @@ from tests.mixer.report.ledgers import write_run
 @pytest.fixture
 def runs(tmp_path: Path) -> list[Run]:
     write_run(tmp_path / "first", ("math", "code"))
-    write_run(tmp_path / "second", ("code", "chat"), num_updates=4)
+    write_run(tmp_path / "second", ("code", "chat"), num_steps=4)
     return read_runs([tmp_path / "first", tmp_path / "second"])
 
 
@@ -54,7 +54,7 @@ def test_a_batch_size_that_stays(runs: list[Run]) -> None:
 def test_learning_rates_have_a_panel_for_the_factor_where_there_is_one(runs: list[Run]) -> None:
     plot = learning_rate(runs, 100)
     assert [panel.title for panel in plot.panels] == ["Learning rate"]
-    assert "In first it is greatest, 0.0985, at epoch 0.04, and 0.0866 in the last update" in plot.caption
+    assert "In first it is greatest, 0.0985, at epoch 0.04, and 0.0866 in the last step" in plot.caption
     runs[1].clock["learning_rate_factor"] = [1.0, 2.0, 2.0, 4.0]
     runs[0].clock["learning_rate"] = np.nan
     plot = learning_rate(runs, 100)
@@ -67,7 +67,7 @@ def test_learning_rates_have_a_panel_for_the_factor_where_there_is_one(runs: lis
 def test_losses_are_a_panel_a_stream_and_aligned_by_name(runs: list[Run]) -> None:
     plot = losses(runs, 100)
     assert [panel.title for panel in plot.panels] == ["math", "code", "chat"]
-    kinds = ["this update", "training", "validation"]
+    kinds = ["this step", "training", "validation"]
     assert [name for name, _, _ in lines_of(plot, 1)] == [
         f"{run}, {kind}" for run in ("first", "second") for kind in kinds
     ]
@@ -78,12 +78,12 @@ def test_losses_are_a_panel_a_stream_and_aligned_by_name(runs: list[Run]) -> Non
     assert "the last validation loss is between 3.000 (math) and 4.000 (code)" in plot.caption
 
 
-def test_the_smoothed_loss_weighs_updates_by_their_items(runs: list[Run]) -> None:
+def test_the_smoothed_loss_weighs_steps_by_their_items(runs: list[Run]) -> None:
     rows = runs[0].streams["math"].iloc[[0] * 100].copy()
     rows["loss"], rows["items"] = [1.0] * 98 + [np.nan, 3.0], [1] * 98 + [5, 1000]
     smooth = smoothed(rows)
     assert smooth.iloc[97] == pytest.approx(1.0)
-    assert smooth.iloc[98] == pytest.approx(1.0)  # no loss in this update
+    assert smooth.iloc[98] == pytest.approx(1.0)  # no loss in this step
     assert smooth.iloc[99] > 2.9
 
 
@@ -142,21 +142,21 @@ def test_caps_are_lines_unless_they_are_far_away(tmp_path: Path) -> None:
 
 
 def test_time_is_stacked_on_one_scale(runs: list[Run]) -> None:
-    runs[1].updates["load_seconds"] = 20.0
+    runs[1].timings["load_seconds"] = 20.0
     plot = timings(runs, 100)
     assert [name for name, _, _ in lines_of(plot)] == list(plot.colours) == ["training", "loading"]
     assert lines_of(plot, 1)[1][2] == [20.0] * 4
     ranges = [panel.figure.layout.yaxis.range for panel in plot.panels]
     assert ranges[0] == ranges[1] == (0, 50.0)
     assert plot.caption.endswith("In second 50.0% is training, 50.0% is loading.")
-    runs[0].updates["probe_seconds"] = 5.0
+    runs[0].timings["probe_seconds"] = 5.0
     assert list(timings(runs, 100).colours) == ["training", "loading", "measuring gradients"]
     assert "19.6% is measuring gradients" in timings(runs, 100).caption
 
 
 def test_prefetching_is_averaged_by_samples(runs: list[Run]) -> None:
-    runs[0].updates[["hits", "misses"]] = [[0, 0], [4, 4], [30, 10], [8, 0], [8, 0], [8, 0]]
-    runs[1].updates[["hits", "misses"]] = 0
+    runs[0].timings[["hits", "misses"]] = [[0, 0], [4, 4], [30, 10], [8, 0], [8, 0], [8, 0]]
+    runs[1].timings[["hits", "misses"]] = 0
     plot = prefetch(runs, 100)
     assert lines_of(plot) == [("first", [0.012, 0.024, 0.04, 0.06, 0.084], [0.5, 0.75, 1.0, 1.0, 1.0])]
     assert lines_of(prefetch(runs, 4))[0][2][0] == pytest.approx(34 / 48, abs=1e-4)
@@ -170,8 +170,8 @@ def test_only_streams_without_a_length(tmp_path: Path) -> None:
     assert "In run 42 samples of web were seen" in coverage(read_runs([tmp_path / "run"]), 100).caption
 
 
-def test_every_plot_draws_a_run_of_one_update(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", ("math", "code"), num_updates=1, measure_every=1)
+def test_every_plot_draws_a_run_of_one_step(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", ("math", "code"), num_steps=1, measure_every=1)
     for plot in PLOTS:
         drawn = plot(read_runs([tmp_path / "run"]), 20)
         assert drawn.caption
@@ -180,7 +180,7 @@ def test_every_plot_draws_a_run_of_one_update(tmp_path: Path) -> None:
 
 
 def test_no_line_has_more_points_than_it_may(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", num_updates=5000, measure_every=3)
+    write_run(tmp_path / "run", num_steps=5000, measure_every=3)
     for plot in PLOTS:
         for panel in plot(read_runs([tmp_path / "run"]), 61).panels:
             assert all(len(line.x) <= 61 for line in panel.figure.data)  # heat maps have 60 stretches
@@ -228,7 +228,7 @@ def test_the_classes_in_the_memory_are_a_row_each(tmp_path: Path) -> None:
 
 
 def test_many_classes_are_thinned_over_time_to_the_last(tmp_path: Path) -> None:
-    ledger = write_run(tmp_path / "run", num_updates=300, is_done=False)
+    ledger = write_run(tmp_path / "run", num_steps=300, is_done=False)
     for step in range(1, 301):
         ledger.record_memory(step, "memory", {"math": step}, dict.fromkeys(range(500), step))
     ledger.flush()

@@ -20,13 +20,13 @@ class TestReading:
         assert run.streams["code"]["epoch"].tolist() == [0.004, 0.012, 0.024, 0.04, 0.06, 0.084]
         assert run.streams["code"]["passes"].tolist() == run.streams["code"]["epoch"].tolist()
         assert run.evaluations["math"]["epoch"].tolist() == [0.0, 0.012, 0.04, 0.084]
-        assert run.updates["load_seconds"].tolist() == [0.5] * 6
-        assert run.updates["epoch"].tolist() == run.clock["epoch"].tolist()
+        assert run.timings["load_seconds"].tolist() == [0.5] * 6
+        assert run.timings["epoch"].tolist() == run.clock["epoch"].tolist()
 
     def test_a_run_that_is_still_going(self, tmp_path: Path) -> None:
         ledger = write_run(tmp_path / "run", is_done=False)
         assert list((tmp_path / "run" / "ledger" / "streams").glob("tail-*"))
-        ledger.record_evaluation(9, {"math": 1.0})  # its update is not written yet
+        ledger.record_evaluation(9, {"math": 1.0})  # its step is not written yet
         ledger.flush()
         (run,) = read_runs([tmp_path / "run"])
         assert len(run.streams["math"]) == 6
@@ -34,7 +34,7 @@ class TestReading:
         assert dict(summary_rows([run]))["Done of the budget"] == ["50%"]
 
     def test_of_a_memory_noted_twice_at_a_step_the_last_counts(self, tmp_path: Path) -> None:
-        """As where the last update is logged, and the memory noted again at the end."""
+        """As where the last step is logged, and the memory noted again at the end."""
         ledger = write_run(tmp_path / "run")
         for entries in (3, 5):
             ledger.record_memory(6, "memory", {"math": entries}, {1: entries})
@@ -44,7 +44,7 @@ class TestReading:
         assert run.memory_classes["memory"]["entries"].tolist() == [5]
         write_report([tmp_path / "run"])
 
-    @pytest.mark.parametrize("table", ["streams", "clock", "updates", "evaluations", "gradients"])
+    @pytest.mark.parametrize("table", ["streams", "clock", "timings", "evaluations", "gradients"])
     def test_a_tail_that_is_torn_anywhere_is_read_up_to_there(self, tmp_path: Path, table: str) -> None:
         """Wherever a machine stopped in writing, what was whole is shown, or it is said that there is nothing yet."""
         ledger = write_run(tmp_path / "run", is_done=False, measure_every=2)
@@ -59,7 +59,7 @@ class TestReading:
                 write_report([tmp_path / "run"])
             except ValueError as error:
                 assert table in ("streams", "clock")
-                assert "has no update yet" in str(error)  # noqa: PT017
+                assert "has no step yet" in str(error)  # noqa: PT017
             else:
                 assert (tmp_path / "run" / "report.html").stat().st_size > 1e6
 
@@ -77,7 +77,7 @@ class TestReading:
         with pytest.raises(ValueError, match=r"is not the folder of a run: it has no ledger/ledger\.json"):
             read_runs([tmp_path])
         Ledger(tmp_path / "new" / "ledger", is_writer=True).begin(None, {})
-        with pytest.raises(ValueError, match="has no update yet: if the run is still going, try again"):
+        with pytest.raises(ValueError, match="has no step yet: if the run is still going, try again"):
             read_runs([tmp_path / "new"])
 
 
@@ -88,7 +88,7 @@ class TestSummary:
             "Policy": ["not known"],
             "Done of the budget": ["100%"],
             "Ended": ["not noted: it goes on, or was killed"],
-            "Updates": ["6"],
+            "Steps": ["6"],
             "Samples": ["84"],
             "Tokens": ["252"],
             "Epochs": ["0.08"],
@@ -124,7 +124,7 @@ class TestSummary:
         ledger = write_run(tmp_path / "run", is_done=False)
         ledger.record_clock(**dict.fromkeys(ledger.clock().columns, 7))
         timings = {"load_seconds": 1.0, "train_seconds": 30.0, "probe_seconds": 10.0}
-        ledger.record_update(step=7, total=1, micro_batches=1, hits=0, misses=0, **timings)
+        ledger.record_timings(step=7, total=1, micro_batches=1, hits=0, misses=0, **timings)
         ledger.flush()
         rows = dict(summary_rows(read_runs([tmp_path / "run"])))
         assert (rows["Time in training"], rows["Time in measuring gradients"]) == (["2 min 20 s"], ["10.0 s"])

@@ -65,7 +65,7 @@ every_schedule = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.key
 
 @dataclass(frozen=True)
 class Shown:
-    """What an update shows apart from where the run is."""
+    """What a step shows apart from where the run is."""
 
     loss: float
     gradient_norm: float

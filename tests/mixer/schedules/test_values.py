@@ -256,7 +256,7 @@ def by_steps(*arguments: Any, **options: Any) -> LossChange:
 
 
 def epochs_of(*epochs: Sequence[float]) -> list[dict[str, Any]]:
-    """What is shown of updates with these losses, by epoch; the last update of each ends it."""
+    """What is shown of steps with these losses, by epoch; the last step of each ends it."""
     return [
         {"loss": loss, "num_epochs_done": epoch + (number == len(values))}
         for epoch, values in enumerate(epochs)
@@ -276,8 +276,8 @@ class TestLossChange:
         assert sizes_of(schedule, epochs_of(*few, *moving, *still), 100) == [100, *sizes]
         assert schedule.state_dict()["size"] == pytest.approx(100 * 1.1**9 / 4)
 
-    def test_the_loss_of_an_epoch_is_the_mean_of_its_updates(self) -> None:
-        """Means of 2 and 2 stand still, whatever the updates did; those of 2 and 2.5 do not."""
+    def test_the_loss_of_an_epoch_is_the_mean_of_its_steps(self) -> None:
+        """Means of 2 and 2 stand still, whatever the steps did; those of 2 and 2.5 do not."""
         still, moving = epochs_of([1.0, 3.0], [2.5, 2.5, 1.0]), epochs_of([1.0, 3.0], [2.5, 2.5, 2.5])
         assert sizes_of(LossChange(2, interval=1, maximum=512), still, 100) == [100, 100, 110, 110, 110, 55]
         assert sizes_of(LossChange(2, interval=1, maximum=512), moving, 100) == [100, 100, 110, 110, 110, 121]
@@ -303,7 +303,7 @@ class TestLossChange:
             decision = second.update(observe(step + 1, sizes[step], **shown[step]))
             assert second.limits.apply(decision.batch_size, sizes[step]) == sizes[step + 1]
 
-    def test_the_published_rule_at_every_update(self) -> None:
+    def test_the_published_rule_at_every_step(self) -> None:
         falling = losses(5.0, 4.0, 3.0, 2.0, 1.0, 0.5)  # few losses; mean changes of 1 and 0.875
         still = losses(*[0.5] * 4)  # 0.625, 0.375, 0.125, 0
         assert sizes_of(by_steps(), [*falling, *still], 100) == [
@@ -551,10 +551,10 @@ class TestNoiseScale:
     def test_never_more_than_twice_at_once(self) -> None:
         assert sizes_of(NoiseScale(interval_steps=1), [noise(1.0, 1000.0)] * 4) == [8, 16, 32, 64, 128]
 
-    def test_a_decision_every_so_many_updates(self) -> None:
+    def test_a_decision_every_so_many_steps(self) -> None:
         assert sizes_of(NoiseScale(interval_steps=2), [noise(1.0, 64.0)] * 5) == [8, 8, 16, 16, 32, 32]
 
-    def test_updates_without_a_measurement_count_for_the_interval_only(self) -> None:
+    def test_steps_without_a_measurement_count_for_the_interval_only(self) -> None:
         assert sizes_of(NoiseScale(interval_steps=2), [{}, {}, noise(1.0, 64.0), {}]) == [8, 8, 8, 8, 16]
 
     def test_measured_only_when_it_decides_it_decides_by_that_measurement(self) -> None:

@@ -18,7 +18,7 @@ from mixer.recipe.stream_recipe import StreamRecipe
 from tests.helpers import VOCABULARY, Tokens, plain_options
 
 HERE = __name__
-# What simulated updates have of trained ones: all but losses, which no plan knows.
+# What simulated steps have of trained ones: all but losses, which no plan knows.
 PLANNED = ["step", "stream", "weight", "count", "tokens", "seen", "unique", "coverage", "epoch", "staleness"]
 PLANNED += ["undelivered", "policy_weight", "loss_weight", "owed", "there", "skipped"]
 CLOCK = ["step", "samples", "tokens", "epoch", "progress", "batch_size", "total", "learning_rate"]

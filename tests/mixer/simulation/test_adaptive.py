@@ -59,7 +59,7 @@ def test_from_its_own_ledger_it_is_the_trained_run(tmp_path: Path, case: str) ->
     train(tmp_path / "run", **CASES[case])
     found = plan(tmp_path / "other", tmp_path / "simulated", losses=tmp_path / "run", **CASES[case])
     assert_same(tmp_path / "run", tmp_path / "simulated")
-    assert "update by update" in found.source
+    assert "step by step" in found.source
     weights = Ledger(tmp_path / "run" / "ledger").to_pandas().groupby("stream")[["policy_weight", "loss_weight"]]
     assert np.ptp(weights.agg(np.ptp).to_numpy()) > 0 or case.startswith("batches")  # something was decided
     assert explain(tmp_path / "simulated", found.steps).is_replayed
@@ -85,7 +85,7 @@ def test_off_the_record_losses_go_by_what_streams_have_seen(tmp_path: Path) -> N
     train(tmp_path / "run", **CASES["LossChange"])
     given = {**CASES["LossChange"], "batch_size": 13}
     found = plan(tmp_path / "other", tmp_path / "simulated", losses=tmp_path / "run", **given)
-    assert "before update 1, which has other samples" in found.source
+    assert "before step 1, which has other samples" in found.source
     assert read_json(tmp_path / "simulated" / "ledger" / "ledger.json")["simulated"] == found.source
     recorded, simulated = (Ledger(tmp_path / name / "ledger").to_pandas() for name in ("run", "simulated"))
     for name in "abc":
@@ -116,7 +116,7 @@ def test_a_policy_by_gradients_takes_a_run_of_another_policy_that_measured_them(
     train(tmp_path / "run", mixing="Uniform", probe=mixer.Probing(interval_steps=2), **given)
     policy = CASES["PiKE"]["mixing"]
     found = plan(tmp_path / "other", tmp_path / "simulated", losses=tmp_path / "run", mixing=policy, **given)
-    assert "before update" in found.source  # it leaves the uniform mixture
+    assert "before step" in found.source  # it leaves the uniform mixture
     measured = Ledger(tmp_path / "simulated" / "ledger").gradients()
     assert measured["step"].unique().tolist() == [2, 4, 6, 8, 10, 12]
     assert np.ptp(found.weights, axis=0).max() > 0.01

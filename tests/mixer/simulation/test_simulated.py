@@ -53,7 +53,7 @@ def _tokens(rows: Tokens) -> int:
 def test_warnings_have_their_figures(capped: Simulated) -> None:
     said = "\n".join(capped.warnings)
     assert f"a is passed over {capped.streams[0].passes:.1f} times, more than 4." in said
-    assert "b runs out in update" in said
+    assert "b runs out in step" in said
     assert "Of d no more than" in said
     assert "budget" not in said
 
@@ -63,14 +63,14 @@ def test_a_budget_that_is_not_reached_and_a_stream_without_a_sample(tmp_path: Pa
     given = {"mixing": {"a": 1, "b": 1, "c": 0}, "training": {"max_steps": 60, "num_train_epochs": 9.0}}
     found = simulate(recipe(tmp_path, streams, **given, budget=Budget(steps=60)))
     assert found.steps == 8  # 63 samples
-    assert found.warnings[0].startswith("The budget is not reached: no stream has a sample left after update 8")
+    assert found.warnings[0].startswith("The budget is not reached: no stream has a sample left after step 8")
     assert "c gives no sample at all." in found.warnings
     assert math.isnan(found.streams[2].first_progress)
     assert found.streams[2].last_step == 0
 
 
 @pytest.mark.parametrize("every", [0.1, 0.25, 0.3, 1.0])
-def test_parts_of_the_run_hold_all_updates_once(capped: Simulated, every: float) -> None:
+def test_parts_of_the_run_hold_all_steps_once(capped: Simulated, every: float) -> None:
     parts = capped.mixture(every)
     assert len(parts) == math.ceil(1 / every - 1e-9)
     ends = [0, *(step for step, _, _, _ in parts)]

@@ -45,5 +45,5 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def config(path: Path) -> dict[str, Any]:
     """Gives the config."""
-    updates = [record.config.update for record in records(path) if record.WhichOneof("record_type") == "config"]
-    return {item.key or item.nested_key[0]: json.loads(item.value_json) for items in updates for item in items}
+    batches = [record.config.update for record in records(path) if record.WhichOneof("record_type") == "config"]
+    return {item.key or item.nested_key[0]: json.loads(item.value_json) for items in batches for item in items}

@@ -68,7 +68,7 @@ def _put_trackio(folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, MixingTrainer]]:
-    """A run of four updates and two evaluations that told all trackers that are installed."""
+    """A run of four steps and two evaluations that told all trackers that are installed."""
     folder, patch = tmp_path_factory.mktemp("trackers"), pytest.MonkeyPatch()
     patch.chdir(folder)
     for name, value in {

@@ -109,7 +109,7 @@ def trl_options(folder: str | Path, **changes: Any) -> dict[str, Any]:
 
 
 def sft_mixture(folder: str | Path, model_name: str, per_device: int, callbacks: Any = (), **changes: Any) -> Any:
-    """Makes a run of six updates over an epoch of 37 samples: four of 9 and one of 1."""
+    """Makes a run of six steps over an epoch of 37 samples: four of 9 and one of 1."""
     return MixingSFTTrainer(
         model_of(model_name),
         sft_arguments(folder, per_device_train_batch_size=per_device, max_steps=6, **changes),
@@ -130,7 +130,7 @@ class MixingRewards(MixingMixin, RewardTrainer):
 
 
 def preferences(folder: str | Path, kind: str, per_device: int, callbacks: Any = ()) -> Any:
-    """Makes a run of four updates over an epoch of 11 pairs: two of 5 and one of 1."""
+    """Makes a run of four steps over an epoch of 11 pairs: two of 5 and one of 1."""
     options = trl_options(folder, per_device_train_batch_size=per_device, max_steps=4)
     common = {"processing_class": tokenizer(), "callbacks": list(callbacks), "batch_size": 5}
     if kind == "dpo":

@@ -50,7 +50,7 @@ def _dpo_loss(model: Any, reference: Any, row: dict[str, Any]) -> Tensor:
 
 
 def _trained(trainer: Any) -> tuple[dict[str, float], Any]:
-    """Trains one update of all samples."""
+    """Trains one step of all samples."""
     trainer.mixing.set_batch_size(sum(len(stream.dataset) for stream in trainer.streams))
     recorder = GradientRecorder()
     trainer.add_callback(recorder)
@@ -59,7 +59,7 @@ def _trained(trainer: Any) -> tuple[dict[str, float], Any]:
 
 
 def _expect(trainer: Any, model: Any, loss_of: Any, logged: dict[str, float], gradient: Tensor) -> None:
-    """Compares an update of all samples with the mean of their losses, and its gradient with that of the mean."""
+    """Compares a step of all samples with the mean of their losses, and its gradient with that of the mean."""
     losses = {stream.name: torch.stack([loss_of(row) for row in stream.dataset]) for stream in trainer.streams}
     for name, own in losses.items():
         assert logged[f"loss/{name}"] == pytest.approx(own.mean().item(), rel=1e-5), name

@@ -53,7 +53,7 @@ def test_epochs_go_by_packed_rows(tmp_path: Path) -> None:
     rows = sum(len(stream.dataset) for stream in trainer.streams)
     assert rows < 25
     trainer.train()
-    assert trainer.ledger.updates()["total"].sum() == rows
+    assert trainer.ledger.timings()["total"].sum() == rows
 
 
 def test_iterable_streams_are_prepared_too(tmp_path: Path) -> None:

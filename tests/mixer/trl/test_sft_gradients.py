@@ -58,7 +58,7 @@ def test_it_is_that_of_all_samples_at_once(tmp_path: Path, variant: str, per_dev
     )
     trainer.mixing.set_batch_size(sum(len(stream.dataset) for stream in trainer.streams))
     trainer.train()
-    items = int(trainer._contents_of_update.items.sum())
+    items = int(trainer._step_counts.items.sum())
     expected = _whole_gradient(model_of(dtype=torch.float64), trainer.streams, items, variant == "dft")
     torch.testing.assert_close(recorder.gradients[0], expected, rtol=0, atol=1e-6)  # per_token sums are of float32
 

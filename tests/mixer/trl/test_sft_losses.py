@@ -53,7 +53,7 @@ def _expect_losses_of(
     options: dict[str, Any] | None = None,
     **changes: Any,
 ) -> MixingSFTTrainer:
-    """Trains one update of all samples and compares its losses with those of every sample by itself."""
+    """Trains one step of all samples and compares its losses with those of every sample by itself."""
     args = sft_arguments(tmp_path, per_device_train_batch_size=3, max_steps=1, **changes)
     dtype = torch.float32 if model_name == "mixtral" else torch.float64  # experts know no other
     trainer = MixingSFTTrainer(

@@ -110,7 +110,7 @@ def test_before_it_has_seen_a_run_go_the_time_left_is_by_that_since_it_began(tmp
     _written_at(tmp_path, "ledger.json", 2e9)
     _written_at(tmp_path, "clock/tail-*", 2e9 + 50)
     run.read()
-    assert run.seconds_left() == pytest.approx(100.0)  # an update a second since it goes on
+    assert run.seconds_left() == pytest.approx(100.0)  # a step a second since it goes on
 
 
 def test_a_run_that_begins_anew_is_read_anew(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_tail_whose_columns_are_not_what_was_written_is_named(tmp_path: Path, 
         Follower(tmp_path, schema, ["step", "loss"]).new_rows()
 
 
-def test_of_many_streams_the_last_update_is_looked_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_streams_the_last_step_is_looked_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = begin(tmp_path, 50)
     write(ledger, 1, 50)
     ledger.flush()

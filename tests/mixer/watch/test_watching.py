@@ -32,7 +32,7 @@ def test_a_terminal_follows_a_run_to_its_end(tmp_path: Path) -> None:
     text = terminal.wait_for(lambda text: "25%  50/200 steps" in text and "stream-2" in text)
     lines = text.splitlines()
     assert lines[0] == "running  LossChange  run"
-    assert "update 50, epoch 0.50, 300 samples, 3,000 tokens, 1 s/update" in lines[2]
+    assert "step 50, epoch 0.50, 300 samples, 3,000 tokens, 1 s/step" in lines[2]
     assert "loss 3.500 █" in lines[3]
     assert "loading 25%" in lines[3]
     row = next(line for line in lines if line.startswith("stream-2"))
@@ -138,7 +138,7 @@ def test_tables_are_written_one_after_the_other(tmp_path: Path, capsys: pytest.C
     with pytest.raises(SystemExit) as ended:
         main(["watch", str(tmp_path)])
     assert ended.value.code == 2
-    assert "no whole update yet" in capsys.readouterr().err
+    assert "no whole step yet" in capsys.readouterr().err
 
 
 def test_what_is_no_number_is_not_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ def names(num_streams: int) -> tuple[str, ...]:
 
 
 def write(ledger: Ledger, step: int, num_streams: int, steps: int = 200, broken: int = 0) -> None:
-    """Writes an update: stream k has weight (k + 1) / sum, k + 1 samples and the loss 4 - step / 100 + k.
+    """Writes a step: stream k has weight (k + 1) / sum, k + 1 samples and the loss 4 - step / 100 + k.
 
     The losses of the first `broken` streams, and so of the whole, are NaN.
     """
@@ -59,7 +59,7 @@ def write(ledger: Ledger, step: int, num_streams: int, steps: int = 200, broken:
         gradient_norm=float("nan") if broken else 0.5,
         update_norm=float("nan"),
     )
-    ledger.record_update(
+    ledger.record_timings(
         step=step,
         total=total,
         micro_batches=1,

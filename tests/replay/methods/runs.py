@@ -1,4 +1,4 @@
-"""Small runs with a replay buffer, and what was in each of their updates."""
+"""Small runs with a replay buffer, and what was in each of their steps."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mixer import MixingTrainer
-from mixer.loading.step import Update
+from mixer.loading.step import StepBatch
 from mixer.trainer.method import Method, Run, Trained
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import arguments, weights_of
@@ -59,25 +59,25 @@ class Points(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 
 class Spy(Method):
-    """Notes the batches of each stream and the learning rate, update by update, on one rank."""
+    """Notes the batches of each stream and the learning rate, step by step, on one rank."""
 
     def __init__(self) -> None:
-        self.updates: list[dict[str, dict[str, torch.Tensor]]] = []
+        self.batches: list[dict[str, dict[str, torch.Tensor]]] = []
         self.rates: list[float] = []
         self.orders: list[list[int]] = []
 
     def attach(self, run: Run) -> None:
         self.run = run
 
-    def begin_update(self, model: nn.Module, update: Update) -> None:
+    def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
         self.rates.append(self.run.runs.learning_rate)
         self.orders.append([])
         rows: dict[str, list[tuple[int, dict[str, torch.Tensor]]]] = {}
-        for micro in update.micro_batches:
+        for micro in batch.micro_batches:
             for number, stream_id in enumerate(micro.stream_ids.tolist()):
                 row = {name: values[number] for name, values in micro.inputs.items()}
                 rows.setdefault(self.run.streams[stream_id].name, []).append((int(micro.positions[number]), row))
-        self.updates.append(
+        self.batches.append(
             {name: {key: torch.stack([row[key] for _, row in own]) for key in own[0][1]} for name, own in rows.items()}
         )
 

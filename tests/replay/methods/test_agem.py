@@ -86,21 +86,21 @@ def test_frozen_parameters_stay(tmp_path: Path) -> None:
     assert torch.equal(model.body.weight, before)
 
 
-def test_an_update_of_memory_alone_changes_nothing(tmp_path: Path) -> None:
+def test_a_step_of_memory_alone_changes_nothing(tmp_path: Path) -> None:
     buffer = ReplayBuffer(12, is_online=False)
     buffer.remember("old", Points(seed=2))
     snapshots: list[torch.Tensor] = []
 
     class Watch(Spy):
-        def begin_update(self, model: nn.Module, update: object) -> None:
-            super().begin_update(model, update)  # type: ignore[arg-type]
+        def begin_step(self, model: nn.Module, batch: object) -> None:
+            super().begin_step(model, batch)  # type: ignore[arg-type]
             snapshots.append(weights_of(model).clone())
 
     watch = Watch()
     trainer = make_trainer(tmp_path, [AGEM(), watch], buffer=buffer, batch_size=1, max_steps=6)
     trainer.train()
     snapshots.append(weights_of(trainer.model).clone())
-    kinds = [sorted(update) for update in watch.updates]
+    kinds = [sorted(batch) for batch in watch.batches]
     assert ["memory"] in kinds
     assert ["new"] in kinds
     for kind, before, after in zip(kinds, snapshots[:-1], snapshots[1:], strict=True):
@@ -114,7 +114,7 @@ def test_bf16_autocast_runs(tmp_path: Path) -> None:
     assert bool(weights_of(trainer.model).isfinite().all())
 
 
-def test_the_share_of_projected_updates_is_logged_over_those_since_the_last_entry(tmp_path: Path) -> None:
+def test_the_share_of_projected_steps_is_logged_over_those_since_the_last_entry(tmp_path: Path) -> None:
     every, _ = spied(tmp_path / "1", AGEM(), max_steps=6, learning_rate=0.5)
     some, _ = spied(tmp_path / "3", AGEM(), max_steps=6, learning_rate=0.5, logging_steps=3)
 

@@ -1,4 +1,4 @@
-"""Methods beside probes, loss weights, updates of any size, and memory that runs out."""
+"""Methods beside probes, loss weights, steps of any size, and memory that runs out."""
 
 from pathlib import Path
 from typing import Any
@@ -78,17 +78,17 @@ def test_loss_weights_rule_the_new_samples_and_leave_the_term_alone(tmp_path: Pa
 
     trainer, spy = spied(tmp_path, DER(alpha=0.7), new=_two(), mixing=_Weighted(), max_steps=3)
     model, kept = Classifier(), {}
-    for update, rate in zip(spy.updates, spy.rates, strict=True):
-        num_new = sum(len(update[name]["x"]) for name in _two() if name in update)
+    for batch, rate in zip(spy.batches, spy.rates, strict=True):
+        num_new = sum(len(batch[name]["x"]) for name in _two() if name in batch)
         loss = torch.zeros((), dtype=torch.float64)
         for name, weight in zip(_two(), (0.5, 2.0), strict=True):
-            if name in update:
-                own = model(**update[name])["logits"]
-                loss = loss + weight * F.cross_entropy(own, update[name]["labels"], reduction="sum") / num_new
-                kept |= {x.numpy().tobytes(): z for x, z in zip(update[name]["x"], own.detach(), strict=True)}
-        if "memory" in update:
-            stored = torch.stack([kept[x.numpy().tobytes()] for x in update["memory"]["x"]])
-            loss = loss + 0.7 * F.mse_loss(model(**update["memory"])["logits"], stored)
+            if name in batch:
+                own = model(**batch[name])["logits"]
+                loss = loss + weight * F.cross_entropy(own, batch[name]["labels"], reduction="sum") / num_new
+                kept |= {x.numpy().tobytes(): z for x, z in zip(batch[name]["x"], own.detach(), strict=True)}
+        if "memory" in batch:
+            stored = torch.stack([kept[x.numpy().tobytes()] for x in batch["memory"]["x"]])
+            loss = loss + 0.7 * F.mse_loss(model(**batch["memory"])["logits"], stored)
         loss.backward()
         with torch.no_grad():
             for parameter in model.parameters():
@@ -98,7 +98,7 @@ def test_loss_weights_rule_the_new_samples_and_leave_the_term_alone(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_memory_that_runs_out_repeats_the_update_as_if_nothing_had_been(tmp_path: Path, name: str) -> None:
+def test_memory_that_runs_out_repeats_the_step_as_if_nothing_had_been(tmp_path: Path, name: str) -> None:
     class Small(Classifier):
         """Has no room for more than two rows in a backward."""
 
@@ -114,7 +114,7 @@ def test_memory_that_runs_out_repeats_the_update_as_if_nothing_had_been(tmp_path
     steps = [number for number, rate in enumerate(spy.rates) if rate != spy.rates[number - 1] or number == 0]
     assert len(spy.rates) > len(steps) == 5
     last = [*(number - 1 for number in steps[1:]), len(spy.rates) - 1]
-    spy.updates, spy.rates = [spy.updates[n] for n in last], [spy.rates[n] for n in last]
+    spy.batches, spy.rates = [spy.batches[n] for n in last], [spy.rates[n] for n in last]
     torch.testing.assert_close(weights_of(trainer.model), weights_of(follow(spy, gradient())), rtol=0, atol=1e-12)
 
 

@@ -58,9 +58,9 @@ def test_other_heads_run(tmp_path: Path, name: str) -> None:
 
 def test_the_term_that_is_logged_is_the_one_of_the_paper(tmp_path: Path) -> None:
     trainer, spy = spied(tmp_path, DER(alpha=0.7), max_steps=2)
-    start, batch = Classifier(), spy.updates[1]["memory"]
+    start, batch = Classifier(), spy.batches[1]["memory"]
     before = start(**batch)["logits"].detach()
-    first = spy.updates[0]["new"]
+    first = spy.batches[0]["new"]
     loss = start(**first)["loss"]
     loss.backward()
     with torch.no_grad():

@@ -42,25 +42,25 @@ class _Logits:
 def _dark(alpha: float, beta: float, labelled: str) -> Callable[..., list[torch.Tensor]]:
     logits = _Logits()
 
-    def gradient(model: Classifier, update: dict[str, dict[str, torch.Tensor]]) -> list[torch.Tensor]:
-        loss = mean_loss(model, update["new"])
-        if "memory" in update:
-            now = model(**update["memory"])["logits"]
-            loss = loss + alpha * F.mse_loss(now, logits.of(update["memory"]))
-        if labelled in update:
-            loss = loss + beta * mean_loss(model, update[labelled])
+    def gradient(model: Classifier, batch: dict[str, dict[str, torch.Tensor]]) -> list[torch.Tensor]:
+        loss = mean_loss(model, batch["new"])
+        if "memory" in batch:
+            now = model(**batch["memory"])["logits"]
+            loss = loss + alpha * F.mse_loss(now, logits.of(batch["memory"]))
+        if labelled in batch:
+            loss = loss + beta * mean_loss(model, batch[labelled])
         found = gradient_of(model, loss)
-        logits.note(model, update["new"])
+        logits.note(model, batch["new"])
         return found
 
     return gradient
 
 
-def _agem(model: Classifier, update: dict[str, dict[str, torch.Tensor]]) -> list[torch.Tensor]:
-    gradient = gradient_of(model, mean_loss(model, update["new"]))
-    if "memory" not in update:
+def _agem(model: Classifier, batch: dict[str, dict[str, torch.Tensor]]) -> list[torch.Tensor]:
+    gradient = gradient_of(model, mean_loss(model, batch["new"]))
+    if "memory" not in batch:
         return gradient
-    reference = gradient_of(model, mean_loss(model, update["memory"]))
+    reference = gradient_of(model, mean_loss(model, batch["memory"]))
     product = sum((g * r).sum() for g, r in zip(gradient, reference, strict=True))
     if product >= 0:
         return gradient
@@ -82,8 +82,8 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any], dict[str, Any]]] = 
 
 def follow(spy: Spy, gradient: Callable[..., list[torch.Tensor]]) -> Classifier:
     model = Classifier()
-    for update, rate in zip(spy.updates, spy.rates, strict=True):
-        step(model, gradient(model, update), rate)
+    for batch, rate in zip(spy.batches, spy.rates, strict=True):
+        step(model, gradient(model, batch), rate)
     return model
 
 
@@ -92,7 +92,7 @@ def follow(spy: Spy, gradient: Callable[..., list[torch.Tensor]]) -> Classifier:
 def test_a_run_is_the_loop_written_out_by_hand(tmp_path: Path, name: str, size: int) -> None:
     method, gradient, changes = CASES[name]
     trainer, spy = spied(tmp_path, method(), per_device_train_batch_size=size, **changes)
-    assert all("memory" in update for update in spy.updates[1:])
+    assert all("memory" in batch for batch in spy.batches[1:])
     assert_same_weights(trainer.model, follow(spy, gradient()))
     if name == "A-GEM":
         assert any(entry.get("projected/memory") == 1.0 for entry in trainer.state.log_history)
@@ -102,8 +102,8 @@ def test_a_run_is_the_loop_written_out_by_hand(tmp_path: Path, name: str, size: 
 
 
 def test_clipping_comes_after_the_projection(tmp_path: Path) -> None:
-    def clipped(model: Classifier, update: dict[str, dict[str, torch.Tensor]]) -> list[torch.Tensor]:
-        gradient = _agem(model, update)
+    def clipped(model: Classifier, batch: dict[str, dict[str, torch.Tensor]]) -> list[torch.Tensor]:
+        gradient = _agem(model, batch)
         norm = torch.stack([g.norm() for g in gradient]).norm()
         return [g * min(1.0, 0.1 / (float(norm) + 1e-6)) for g in gradient]
 
@@ -129,15 +129,15 @@ def test_a_gradient_scaler_scales_terms_and_references_alike(tmp_path: Path, nam
     assert_same_weights(trainer.model, follow(spy, gradient()))
 
 
-def test_an_update_whose_memory_overflows_is_left_to_the_scaler(tmp_path: Path) -> None:
+def test_a_step_whose_memory_overflows_is_left_to_the_scaler(tmp_path: Path) -> None:
     spy = Spy()
     trainer = make_trainer(tmp_path, [AGEM(), spy], learning_rate=0.5)
     forward, num_memory = trainer.model.forward, [0]
 
     def overflowing(x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         output: dict[str, torch.Tensor] = forward(x, labels)
-        memory = spy.updates[-1].get("memory", {"x": x[:0]})["x"] if spy.updates else x[:0]
-        if len(spy.updates) == 3 and any(torch.equal(x[0], row) for row in memory):
+        memory = spy.batches[-1].get("memory", {"x": x[:0]})["x"] if spy.batches else x[:0]
+        if len(spy.batches) == 3 and any(torch.equal(x[0], row) for row in memory):
             num_memory[0] += 1
             output["logits"].register_hook(lambda gradient: gradient * float("inf"))
         return output

@@ -34,9 +34,9 @@ def test_scores_are_the_largest_cosines(
     trainer = make_trainer(tmp_path, model=model, new=data, buffer=buffer, max_steps=4)
     scorer, found = buffer.feeding.scorer, []
 
-    def checked(update: Any, offered: Any) -> np.ndarray:
+    def checked(batch: Any, offered: Any) -> np.ndarray:
         before = [None if p.grad is None else p.grad.clone() for p in model.parameters()], torch.get_rng_state()
-        scores = scorer(update, offered)
+        scores = scorer(batch, offered)
         assert torch.equal(torch.get_rng_state(), before[1])
         for parameter, gradient in zip(model.parameters(), before[0], strict=True):
             assert (parameter.grad is None) == (gradient is None)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from mixer import MixingTrainer
-from mixer.loading.step import Update
+from mixer.loading.step import StepBatch
 from replay import InMemory, ReplayBuffer, ReplayRatio
 from replay.retrieval import MIR, Uniform
 from tests.helpers import Tokens, arguments, build_model, weights_of
@@ -37,20 +37,20 @@ def _losses(model: nn.Module, rows: list[dict[str, torch.Tensor]]) -> np.ndarray
 
 
 class _Check(Spy):
-    """Computes by brute force, before each update, which entries should have been drawn."""
+    """Computes by brute force, before each step, which entries should have been drawn."""
 
     def __init__(self, buffer: ReplayBuffer, rate: float | None = None):
         super().__init__()
         self.buffer, self.rate, self.num_checked = buffer, rate, 0
 
-    def retrieve(self, update: Update) -> bool:
-        count, start = update.plan.counts.tolist()[1], update.plan.starts.tolist()[1]
+    def retrieve(self, step_batch: StepBatch) -> bool:
+        count, start = step_batch.plan.counts.tolist()[1], step_batch.plan.starts.tolist()[1]
         if count:
             model = Classifier()
             model.load_state_dict(self.run.runs.model.state_dict())
             slots = self.buffer.retrieval.candidate_slots(start, len(self.buffer))
             rows = [self.buffer[slot] for slot in slots.tolist()]
-            new = [micro.inputs for micro in update.micro_batches if micro.stream_ids[0] == 0]
+            new = [micro.inputs for micro in step_batch.micro_batches if micro.stream_ids[0] == 0]
             x, labels = (torch.cat([inputs[key] for inputs in new]) for key in ("x", "labels"))
             before = _losses(model, rows)
             step(
@@ -73,8 +73,8 @@ def test_those_are_drawn_whose_loss_rises_most(tmp_path: Path, rate: float | Non
     trainer.train()
     assert check.num_checked == 5
     model = Classifier()
-    for update, own in zip(check.updates, check.rates, strict=True):
-        batch = {key: torch.cat([part[key] for part in update.values()]) for key in ("x", "labels")}
+    for step_batch, own in zip(check.batches, check.rates, strict=True):
+        batch = {key: torch.cat([part[key] for part in step_batch.values()]) for key in ("x", "labels")}
         step(model, gradient_of(model, model(**batch)["loss"]), own)
     assert_same_weights(trainer.model, model)
 
@@ -159,7 +159,7 @@ def test_rows_of_iterable_streams_are_those_of_an_even_draw(tmp_path: Path) -> N
             batch_size=7,
             methods=[spy],
         ).train()
-        return torch.cat([update["new"]["x"] for update in spy.updates])
+        return torch.cat([step_batch["new"]["x"] for step_batch in spy.batches])
 
     assert torch.equal(new_rows(MIR(candidates=9)), new_rows("Uniform"))
 
@@ -171,7 +171,7 @@ def test_a_loss_that_is_no_number_comes_last(tmp_path: Path) -> None:
     buffer.remember("old", data)
     spy = Spy()
     make_trainer(tmp_path, [spy], buffer=buffer, new=Points(seed=2)).train()
-    assert all(bool(update["memory"]["x"].isfinite().all()) for update in spy.updates)
+    assert all(bool(step_batch["memory"]["x"].isfinite().all()) for step_batch in spy.batches)
 
 
 @pytest.mark.parametrize(

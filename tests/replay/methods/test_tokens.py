@@ -20,7 +20,7 @@ TOKEN_MODELS = ["llama", "bert-masked-lm", "bert-tokens"]
 class _WholeRows(Spy):
     """Notes rows padded to one length, whatever the micro-batches were cut to."""
 
-    def begin_update(self, model: nn.Module, update: Any) -> None:
+    def begin_step(self, model: nn.Module, batch: Any) -> None:
         fill = {"input_ids": 0, "attention_mask": 0, "labels": -100}
         micros = [
             type(micro)(
@@ -29,9 +29,9 @@ class _WholeRows(Spy):
                 micro.is_padding,
                 micro.positions,
             )
-            for micro in update.micro_batches
+            for micro in batch.micro_batches
         ]
-        super().begin_update(model, type(update)(update.plan, tuple(micros)))
+        super().begin_step(model, type(batch)(batch.plan, tuple(micros)))
 
 
 def _collate(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
@@ -69,23 +69,23 @@ def test_tokens_are_held_to_their_largest_logits_whatever_the_padding(tmp_path: 
     )
     trainer.train()
     model, kept = build_model(name).double(), {}
-    for update, rate in zip(spy.updates, spy.rates, strict=True):
-        logits, labels = _flat(model, update["new"])
+    for batch, rate in zip(spy.batches, spy.rates, strict=True):
+        logits, labels = _flat(model, batch["new"])
         loss = F.cross_entropy(logits, labels)
-        counts = (update["new"]["labels"][:, -_width(model, update["new"]) :] != -100).sum(dim=1).tolist()
-        for ids, own in zip(update["new"]["input_ids"], logits.detach().split(counts), strict=True):
+        counts = (batch["new"]["labels"][:, -_width(model, batch["new"]) :] != -100).sum(dim=1).tolist()
+        for ids, own in zip(batch["new"]["input_ids"], logits.detach().split(counts), strict=True):
             kept[ids.numpy().tobytes()] = own.topk(2)
-        if "memory" in update:
-            before = [kept[ids.numpy().tobytes()] for ids in update["memory"]["input_ids"]]
+        if "memory" in batch:
+            before = [kept[ids.numpy().tobytes()] for ids in batch["memory"]["input_ids"]]
             values = torch.cat([values for values, _ in before])
-            now = _flat(model, update["memory"])[0].gather(-1, torch.cat([indices for _, indices in before]))
+            now = _flat(model, batch["memory"])[0].gather(-1, torch.cat([indices for _, indices in before]))
             loss = loss + 0.5 * F.mse_loss(now, values)
         loss.backward()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter -= rate * (0 if parameter.grad is None else parameter.grad)
                 parameter.grad = None
-    assert any("memory" in update for update in spy.updates)
+    assert any("memory" in batch for batch in spy.batches)
     torch.testing.assert_close(
         weights_of(trainer.model), weights_of(model), rtol=0, atol=1e-8
     )  # its loss is single precision

@@ -9,7 +9,7 @@ from tests.replay.policies.updates import MEMORIES, MIXED, shown
 
 
 def see(policy: ForgettingAware, *pairs: tuple[float, float]) -> Decision:
-    """Shows losses of both memories, one pair an update."""
+    """Shows losses of both memories, one pair a step."""
     for early, late in pairs:
         decision = policy.update(shown(5, losses=[early, 1.0, late, 2.0, 3.0]))
     return decision

@@ -26,7 +26,7 @@ from mixer.policies import (
 )
 from mixer.policies.shared.part import part_of_mixture
 from replay.policies import ForgettingAware, ReplayPolicy, ReplayRatio, Spaced
-from tests.replay.policies.updates import MEMORIES, MIXED, OTHERS, one_memory, random_update, shown
+from tests.replay.policies.updates import MEMORIES, MIXED, OTHERS, one_memory, random_step, shown
 
 MAKERS: dict[str, Callable[..., ReplayPolicy]] = {
     "ReplayRatio": lambda policy=None, **options: ReplayRatio(0.3, policy, **options),
@@ -58,7 +58,7 @@ def follow(
 ) -> list[Decision]:
     random, decisions = np.random.default_rng(seed), [decision]
     for step in range(first_step, first_step + num_steps):
-        decisions.append(policy.update(random_update(random, step, decisions[-1])))
+        decisions.append(policy.update(random_step(random, step, decisions[-1])))
     return decisions
 
 
@@ -129,7 +129,7 @@ class TestMix:
         policy = make(INNER["PiKE"](), additional=additional)
         decision = policy.start(MIXED)
         np.testing.assert_array_equal(MIXED.weights, [0.1, 0.2, 0.1, 0.2, 0.4])
-        observation, same = (random_update(np.random.default_rng(0), 2, decision) for _ in range(2))
+        observation, same = (random_step(np.random.default_rng(0), 2, decision) for _ in range(2))
         policy.update(observation)
         for field in ("weights", "counts", "seen", "losses", "shares"):
             np.testing.assert_array_equal(getattr(observation, field), getattr(same, field))
@@ -140,7 +140,7 @@ class TestMix:
         mixed, own = policy.start(MIXED), alone.start(part_of_mixture(MIXED, OTHERS))
         random = np.random.default_rng(3)
         for step in range(1, 21):
-            whole = random_update(random, step, mixed)
+            whole = random_step(random, step, mixed)
             asked = 1.0 if additional else float(whole.shares[OTHERS].sum())
             seen = Observation(
                 step=whole.step,
@@ -222,7 +222,7 @@ class TestInnerPolicy:
         assert spy.mixture.names == ("a", "b", "c")
         assert spy.mixture.memories == ()
         np.testing.assert_allclose(spy.mixture.weights, [0.25, 0.25, 0.5])
-        policy.update(random_update(np.random.default_rng(0), 1, decision, batch_size=50))
+        policy.update(random_step(np.random.default_rng(0), 1, decision, batch_size=50))
         (seen,) = spy.seen
         np.testing.assert_allclose(seen.weights, [0.5, 0.3, 0.2])
         np.testing.assert_allclose(seen.shares, [0.5, 0.3, 0.2])
@@ -231,7 +231,7 @@ class TestInnerPolicy:
 
     def test_factors_and_additional_samples_are_passed_on(self, additional: bool) -> None:
         policy = ReplayRatio(0.2, Spy(), additional=additional)
-        decision = policy.update(random_update(np.random.default_rng(0), 1, policy.start(MIXED)))
+        decision = policy.update(random_step(np.random.default_rng(0), 1, policy.start(MIXED)))
         assert decision.loss_weights.tolist() == [1.0, 1.0, 1.0, 2.0, 3.0]
         # On top of what the inner policy takes for the batch, which is all of it or four fifths.
         expected = [0.125, 0, 0.125, 0, 0.5] if additional else [0, 0, 0, 0, 0.4]
@@ -258,7 +258,7 @@ class TestWrappedItself:
         random, num_on_top = np.random.default_rng(0), 0
         for step in range(1, 21):
             decision = Decision(weights.value, None, weights.additional)
-            weights.update(lambda _, step=step, last=decision: random_update(random, step, last), step)  # it checks
+            weights.update(lambda _, step=step, last=decision: random_step(random, step, last), step)  # it checks
             assert weights.value.sum() == pytest.approx(1.0)
             num_on_top += bool(weights.additional.any())
         assert num_on_top

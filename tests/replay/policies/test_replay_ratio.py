@@ -134,7 +134,7 @@ class TestPlanned:
         counts = run_planned(ReplayRatio(0.25), streams, one_memory(4), 40)
         parts = self.parts(counts, [4])
         assert not parts[:4].any()
-        # In the first update in which the memory is there, and in all others, at each change of tasks too.
+        # In the first step in which the memory is there, and in all others, at each change of tasks too.
         np.testing.assert_allclose(parts[4:], 0.25, atol=1 / 40 + 1e-9)
         assert (counts[:, :4] > 0).sum(axis=1).tolist() == [1] * 40
 
@@ -143,7 +143,7 @@ class TestPlanned:
         streams = [Stream(f"task {k}", range(99), enters_at=a, leaves_at=b) for k, (a, b) in enumerate(spans)]
         streams.append(Stream("memory", range(99)))
         parts = self.parts(run_planned(ReplayRatio("tasks"), streams, one_memory(4), 40), [4])
-        for task in range(4):  # the first update of a task shows that it is there
+        for task in range(4):  # the first step of a task shows that it is there
             np.testing.assert_allclose(parts[10 * task + 1 : 10 * task + 10], task / (task + 1), atol=1 / 40 + 1e-9)
 
     def test_memories_that_fill_one_by_one_share_what_there_is(self) -> None:

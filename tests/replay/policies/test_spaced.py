@@ -11,7 +11,7 @@ from tests.replay.policies.updates import one_memory, shown
 
 
 def bursts(policy: Spaced, norms: Sequence[float], seen: Sequence[Sequence[int]] | None = None) -> list[int]:
-    """For each update from the second on, whether it replays."""
+    """For each step from the second on, whether it replays."""
     found = []
     for step, norm in enumerate(norms, start=1):
         tasks = [step, 0] if seen is None else list(seen[step - 1])
@@ -29,7 +29,7 @@ def started(*arguments: object, **options: object) -> Spaced:
 class TestBursts:
     def test_come_at_intervals_that_grow(self) -> None:
         found = bursts(started(0.3, first_interval_steps=3, growth=2.0, burst_steps=2), [1.0] * 30)
-        # 3 updates, a burst of 2, 6, a burst, 12, a burst: decided after update 3, which is the first to replay.
+        # 3 steps, a burst of 2, 6, a burst, 12, a burst: decided after step 3, which is the first to replay.
         assert found == ([0] * 2 + [1] * 2) + ([0] * 6 + [1] * 2) + ([0] * 12 + [1] * 2) + [0] * 4
 
     def test_replay_the_ratio(self) -> None:
@@ -42,7 +42,7 @@ class TestBursts:
 
     def test_go_by_how_far_the_model_moves(self) -> None:
         slow = [1.0] * 4 + [0.0] * 2 + [0.25] * 32
-        # A first interval of 4 and an update of replay; the next burst is 8 away: 32 updates at a quarter of the speed.
+        # A first interval of 4 and a step of replay; the next burst is 8 away: 32 steps at a quarter of the speed.
         assert np.flatnonzero(bursts(started(0.3, 4, 2.0, 1), slow)).tolist() == [3, 5 + 32]
         fast = [1.0] * 4 + [4.0] * 8
         assert np.flatnonzero(bursts(started(0.3, 4, 2.0, 1), fast)).tolist() == [3, 6, 11]
@@ -52,7 +52,7 @@ class TestBursts:
         plain, scaled = (started(0.3, 3, 1.5, 2) for _ in range(2))
         assert bursts(scaled, [scale * norm for norm in norms]) == bursts(plain, norms)
 
-    def test_updates_that_moved_nothing_take_no_time(self) -> None:
+    def test_steps_that_moved_nothing_take_no_time(self) -> None:
         policy = started(0.3, 2, 1.0, 1)
         assert bursts(policy, [1.0, np.nan, 0.0, np.inf, 1.0, 1.0]) == [0, 0, 0, 0, 1, 0]
 
@@ -66,9 +66,9 @@ class TestBursts:
 
 class TestNewTask:
     def test_begins_with_the_first_interval_again(self) -> None:
-        seen = [[step, max(0, step - 12)] for step in range(1, 25)]  # the second task comes with update 13
+        seen = [[step, max(0, step - 12)] for step in range(1, 25)]  # the second task comes with step 13
         found = bursts(started(0.3, 3, 4.0, 1), [1.0] * 24, seen)
-        # After 3; then due 12 later (the 16th), but the new task's own first interval ends with update 15.
+        # After 3; then due 12 later (the 16th), but the new task's own first interval ends with step 15.
         assert np.flatnonzero(found).tolist() == [2, 14]
 
     def test_lets_a_burst_end(self) -> None:

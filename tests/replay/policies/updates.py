@@ -1,4 +1,4 @@
-"""Mixtures with memories, and what updates of them show, for the tests of policies that replay."""
+"""Mixtures with memories, and what steps of them show, for the tests of policies that replay."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,7 +41,7 @@ def shown(
     there: Sequence[bool] | None = None,
     batch_size: int | None = None,
 ) -> Observation:
-    """What an update shows, with plain numbers where none are given; who has a share stays."""
+    """What a step shows, with plain numbers where none are given; who has a share stays."""
     counts = np.full(num_streams, 2)
     return Observation(
         step=step,
@@ -58,8 +58,8 @@ def shown(
     )
 
 
-def random_update(random: np.random.Generator, step: int, decision: Decision, batch_size: int = 24) -> Observation:
-    """An update of as many streams as the decision has, with all that can be observed."""
+def random_step(random: np.random.Generator, step: int, decision: Decision, batch_size: int = 24) -> Observation:
+    """A step of as many streams as the decision has, with all that can be observed."""
     num_streams = len(decision.weights)
     weights = decision.weights / decision.weights.sum()
     counts = random.integers(2, 6, num_streams)

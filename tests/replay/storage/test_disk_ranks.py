@@ -101,20 +101,20 @@ def live_after(calls: list[tuple[str, Any]]) -> list[int]:
 @settings(max_examples=100)
 @given(CALLS, st.randoms(use_true_random=False))
 def test_ranks_may_be_two_calls_apart(calls, random):
-    """An update drops rows and adds others, which one rank has done before the others begin with it."""
+    """A step drops rows and adds others, which one rank has done before the others begin with it."""
     with TemporaryDirectory() as folder:
         writer = DiskRows(Path(folder) / "rows", rows_per_segment=4)
         reader = DiskRows(Path(folder) / "rows", is_writer=False, rows_per_segment=4)
         for start in range(0, len(calls), 2):
-            update = calls[start : start + 2]
+            batch = calls[start : start + 2]
             before, after = live_after(calls[:start]), live_after(calls[: start + 2])
             first, second = (writer, reader) if random.random() < 0.5 else (reader, writer)
-            for kind, argument in update:
+            for kind, argument in batch:
                 call(first, kind, argument)
             reader._files._open.close_all()  # as if it had read many others since
-            if all(kind != "erase" for kind, _ in update):  # nobody may read while rows are erased
+            if all(kind != "erase" for kind, _ in batch):  # nobody may read while rows are erased
                 check(reader, before if first is writer else after)
-            for kind, argument in update:
+            for kind, argument in batch:
                 call(second, kind, argument)
             check(reader, after)
             check(writer, after)

@@ -192,7 +192,7 @@ OPTIMIZERS = {
 
 
 def step(optimizer: torch.optim.Optimizer, model: Any, seed: int, rows: int = 3) -> None:
-    """An update with random gradients, the same for the first rows of the output layer however many it has."""
+    """A step with random gradients, the same for the first rows of the output layer however many it has."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         is_head = any(parameter is own for own in model.head.parameters())

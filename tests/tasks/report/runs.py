@@ -30,7 +30,7 @@ def _data(seed: int, num_samples: int) -> Arrays:
 
 
 def train(folder: Path, kind: str) -> Path:
-    """Trains on three tasks of two classes, three updates each, and notes beside the run what its memory ends with.
+    """Trains on three tasks of two classes, three steps each, and notes beside the run what its memory ends with.
 
     Args:
         folder: The run's folder.
@@ -41,7 +41,7 @@ def train(folder: Path, kind: str) -> Path:
     """
     torch.manual_seed(0)
     memory = _MEMORIES[kind]()
-    # A memory is then noted twice at a task's last update: in its log entry, and as it ends.
+    # A memory is then noted twice at a task's last step: in its log entry, and as it ends.
     options = {"max_steps": -1, "num_train_epochs": 1, "logging_steps": 1, "learning_rate": 0.1}
     run = ContinualRun(
         mlp(num_features=6, hidden_sizes=(8,), num_labels=6),
@@ -49,7 +49,7 @@ def train(folder: Path, kind: str) -> Path:
         arguments(folder, **{**options, "per_device_train_batch_size": 4}),
         memory=memory,
         batch_size=4,
-        curve_updates=2,
+        curve_steps=2,
     )
     run.run()
     if memory is not None:

@@ -56,7 +56,7 @@ def test_the_page_shows_scores_forgetting_memory_and_training(runs: dict[str, Pa
         "Batch size",
         "Learning rate",
         "The whole gradient",
-        "Time of an update",
+        "Time of a step",
     ]
     text = path.read_text()
     assert '<th scope="row">Tasks done</th><td>3 of 3</td><td>3 of 3</td>' in text
@@ -90,13 +90,13 @@ def begun(folder: Path, source: Path, num_done: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("num_done", "num_updates"), [(0, 3), (1, 6)])
+@pytest.mark.parametrize(("num_done", "num_steps"), [(0, 3), (1, 6)])
 def test_a_run_that_goes_on_is_shown_as_far_as_it_is(
-    runs: dict[str, Path], tmp_path: Path, num_done: int, num_updates: int
+    runs: dict[str, Path], tmp_path: Path, num_done: int, num_steps: int
 ) -> None:
     path = write_report([begun(tmp_path / "run", runs["reservoir"], num_done)])
     assert f'<th scope="row">Tasks done</th><td>{num_done} of 3</td>' in path.read_text()
-    assert f'<th scope="row">Updates</th><td>{num_updates}</td>' in path.read_text()
+    assert f'<th scope="row">Steps</th><td>{num_steps}</td>' in path.read_text()
     assert ("What was forgotten" in headings(Page(path))) == (num_done > 0)
 
 
@@ -111,12 +111,12 @@ def test_a_run_that_goes_on_stands_beside_one_that_is_done(runs: dict[str, Path]
     assert len(ends) > 5
 
 
-def test_a_run_before_its_first_update_has_a_page(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_run_before_its_first_step_has_a_page(runs: dict[str, Path], tmp_path: Path) -> None:
     folder = begun(tmp_path / "run", runs["none"], 0)
     shutil.rmtree(folder / "01-task_1")
     path = write_report([folder])
     assert headings(Page(path)) == ["Scores on the tasks"]
-    assert "Of run no update is recorded yet." in path.read_text()
+    assert "Of run no step is recorded yet." in path.read_text()
 
 
 def test_a_ledger_of_before_classes_were_recorded_is_read(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_learning_curves_are_a_line_a_task() -> None:
     matrix.beta = 2
     plot = learning_curves({"run": matrix})
     assert [line.y.tolist() for line in plot.panels[0].figure.data] == CURVES.tolist()
-    assert "In run it changes in 2 updates by between +0.00 (c) and +0.80 (a)." in plot.caption
+    assert "In run it changes in 2 steps by between +0.00 (c) and +0.80 (a)." in plot.caption
     assert learning_curves({"run": matrix_of(R)}).panels == []
     torn = CURVES.copy()
     torn[:, -1] = np.nan

@@ -16,8 +16,8 @@ TASKS = ("one", "two", "three")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write_run(tmp_path / "01-one", ("one",), num_updates=4, measure_every=2)
-    write_run(tmp_path / "02-two", ("memory", "two"), num_updates=6, measure_every=2, unsized=("memory",))
+    write_run(tmp_path / "01-one", ("one",), num_steps=4, measure_every=2)
+    write_run(tmp_path / "02-two", ("memory", "two"), num_steps=6, measure_every=2, unsized=("memory",))
     return tmp_path
 
 
@@ -31,7 +31,7 @@ def test_the_clock_goes_on_from_task_to_task(folder: Path) -> None:
     assert run.clock["tokens"].tolist() == (3 * run.clock["samples"]).tolist()
     assert run.clock["batch_size"].tolist() == [2, 4, 6, 8, 4, 8, 12, 16, 20, 24]
     assert task_ends(run, TASKS) == pytest.approx([0.02, 0.104])
-    assert run.updates[["load_seconds", "train_seconds"]].sum().tolist() == [5.0, 200.0]
+    assert run.timings[["load_seconds", "train_seconds"]].sum().tolist() == [5.0, 200.0]
 
 
 def test_streams_stand_where_their_task_does_the_memory_last(folder: Path) -> None:
@@ -58,13 +58,13 @@ def test_a_task_that_has_only_begun_is_left_out(folder: Path) -> None:
 
 
 def test_a_task_that_is_trained_is_shown_as_far_as_it_is_written(folder: Path) -> None:
-    write_run(folder / "03-three", ("three",), num_updates=2, is_done=False)
+    write_run(folder / "03-three", ("three",), num_steps=2, is_done=False)
     run = joined_run(folder, "run", TASKS)
     assert run is not None
     assert run.clock["samples"].tolist()[-2:] == [106, 110]
 
 
-def test_nothing_is_joined_before_the_first_update(tmp_path: Path) -> None:
+def test_nothing_is_joined_before_the_first_step(tmp_path: Path) -> None:
     assert joined_run(tmp_path, "run", TASKS) is None
 
 
@@ -81,4 +81,4 @@ def test_lines_end_with_the_last_finite_loss_and_the_caption_says_so(folder: Pat
     plot = training_loss([run], 100)
     smooth = next(line for line in plot.panels[0].figure.data if line.name == "two")
     assert len(smooth.y) == 3
-    assert "not finite since update 8 (two)." in plot.caption
+    assert "not finite since step 8 (two)." in plot.caption

@@ -11,7 +11,7 @@ _WIDE = 2.0
 
 
 def changed(run: Run) -> str:
-    """Says what changed from the first update to the last.
+    """Says what changed from the first step to the last.
 
     Args:
         run: The run.

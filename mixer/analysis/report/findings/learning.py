@@ -12,13 +12,13 @@ _LEAST_PROGRESS = 0.2
 # A fall of the loss by less than this part of it is none.
 _LEAST_FALL = 0.005
 _FEWEST_EVALUATIONS = 4
-# Of training losses the last third counts, halved; of fewer updates a half has no reliable mean.
-_PART_OF_UPDATES, _FEWEST_UPDATES, _DEVIATIONS = 1 / 3, 30, 2.0
+# Of training losses the last third counts, halved; of fewer steps a half has no reliable mean.
+_PART_OF_STEPS, _FEWEST_STEPS, _DEVIATIONS = 1 / 3, 30, 2.0
 # A validation loss has risen if it ends by this part above its least, and so many evaluations since then were worse.
 _LEAST_RISE, _FEWEST_WORSE = 0.02, 2
 # Nor is a rise taken for one within so many deviations of the noise, which so many evaluations tell.
 _NOISE_DEVIATIONS, _FEWEST_FOR_NOISE = 4.0, 8
-# The training loss fell meanwhile if it is lower by this part, by means over a tenth of the updates.
+# The training loss fell meanwhile if it is lower by this part, by means over a tenth of the steps.
 _LEAST_TRAINING_FALL, _WINDOW = 0.01, 0.1
 
 
@@ -121,8 +121,8 @@ def _validation_stalls(rows: pd.DataFrame) -> str:
 
 def _training_stalls(rows: pd.DataFrame) -> str:
     rows = rows[np.isfinite(rows["loss"])]
-    half = int(_PART_OF_UPDATES * len(rows)) // 2
-    if half < _FEWEST_UPDATES:
+    half = int(_PART_OF_STEPS * len(rows)) // 2
+    if half < _FEWEST_STEPS:
         return ""
     (first, first_error), (second, second_error) = map(
         _mean_and_error, (rows.iloc[-2 * half : -half], rows.iloc[-half:])
@@ -133,7 +133,7 @@ def _training_stalls(rows: pd.DataFrame) -> str:
 
 
 def _mean_and_error(rows: pd.DataFrame) -> tuple[float, float]:
-    """Gives the mean loss of an item, and its standard error from how much updates differ."""
+    """Gives the mean loss of an item, and its standard error from how much steps differ."""
     items, losses = rows["items"].to_numpy(dtype=np.float64), rows["loss"].to_numpy()
     shares = items / items.sum()
     mean = float(shares @ losses)

@@ -19,7 +19,7 @@ def not_finite(run: Run) -> Finding | None:
     for name, rows in run.streams.items():
         bad = ~np.isfinite(rows["loss"]) & (rows["items"] > 0)  # without items there is no loss
         if bad.any():
-            counts[name] = int(bad.sum()), int(rows["step"][bad].iloc[0]), "update"
+            counts[name] = int(bad.sum()), int(rows["step"][bad].iloc[0]), "step"
     for name, rows in run.evaluations.items():
         bad = ~np.isfinite(rows["loss"])
         if bad.any() and name not in counts:

@@ -8,8 +8,8 @@ from mixer.analysis.report.run import Run
 
 # Less than this part of the samples that weights asked for, beyond what chance in drawing explains.
 _LEAST_PART_OF_ASKED, _DEVIATIONS = 0.8, 4.0
-# Less than this part of the weight that it began with, by means over a tenth of the updates.
-_LEAST_PART_OF_WEIGHT, _TENTH, _FEWEST_UPDATES = 0.1, 0.1, 20
+# Less than this part of the weight that it began with, by means over a tenth of the steps.
+_LEAST_PART_OF_WEIGHT, _TENTH, _FEWEST_STEPS = 0.1, 0.1, 20
 # Less than this part of the passes that it would have had in proportion to its size, if those are at all many samples.
 _LEAST_PART_OF_PASSES, _FEWEST_SAMPLES = 0.2, 50
 
@@ -44,7 +44,7 @@ def _asked_in_vain(run: Run, rows: pd.DataFrame) -> str:
 
 
 def _weight_fell(run: Run, rows: pd.DataFrame) -> str:
-    if "Scheduled" in str(run.description.get("mixing")) or len(rows) < _FEWEST_UPDATES:
+    if "Scheduled" in str(run.description.get("mixing")) or len(rows) < _FEWEST_STEPS:
         return ""  # who writes a schedule means it
     number = max(1, int(_TENTH * len(rows)))
     first, last = (float(part.mean()) for part in (rows["weight"].iloc[:number], rows["weight"].iloc[-number:]))

@@ -16,7 +16,7 @@ def loading_bound(run: Run) -> Finding | None:
         The finding, or `None`.
     """
     share = _share(run, "load_seconds")
-    text = f"{share:.0%} of the time of updates went into loading: more workers (dataloader_num_workers) may help."
+    text = f"{share:.0%} of the time of steps went into loading: more workers (dataloader_num_workers) may help."
     return Finding("loading-bound", run.name, (), text) if share > _GREATEST_LOADING else None
 
 
@@ -29,7 +29,7 @@ def unforeseen(run: Run) -> Finding | None:
     Returns:
         The finding, or `None`.
     """
-    rows = run.updates.iloc[1:]
+    rows = run.timings.iloc[1:]
     hits, misses = int(rows["hits"].sum()), int(rows["misses"].sum())
     if misses <= _GREATEST_MISSES * (hits + misses):
         return None
@@ -48,11 +48,11 @@ def probing_bound(run: Run) -> Finding | None:
         The finding, or `None`.
     """
     share = _share(run, "probe_seconds")
-    text = f"{share:.0%} of the time of updates went into measuring gradients: a longer interval would cost less."
+    text = f"{share:.0%} of the time of steps went into measuring gradients: a longer interval would cost less."
     return Finding("costly measuring", run.name, (), text) if share > _GREATEST_PROBING else None
 
 
 def _share(run: Run, column: str) -> float:
-    """Gives a part's share of the time, without the first update, in which everything warms up."""
-    sums = run.updates.iloc[1:][["load_seconds", "train_seconds", "probe_seconds"]].sum()
+    """Gives a part's share of the time, without the first step, in which everything warms up."""
+    sums = run.timings.iloc[1:][["load_seconds", "train_seconds", "probe_seconds"]].sum()
     return float(sums[column] / sums.sum()) if sums.sum() > 0 else 0.0

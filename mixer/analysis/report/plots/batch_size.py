@@ -19,12 +19,12 @@ def batch_size(runs: Sequence[Run], most_points: int) -> Plot:
     """
     colours = colours_of([run.name for run in runs])
     lines = [
-        # A point stands at the end of its update: the line is upright before it.
+        # A point stands at the end of its step: the line is upright before it.
         line(thin(run.clock, "batch_size", most_points), "batch_size", run.name, colours[run.name], line_shape="vh")
         for run in runs
     ]
     end = max(run.clock["epoch"].max() for run in runs)
-    caption = "Samples of an update, over all ranks, by epochs of data. " + " ".join(map(_in_words, runs))
+    caption = "Samples of a step, over all ranks, by epochs of data. " + " ".join(map(_in_words, runs))
     return Plot("Batch size", caption, [panel("Samples", lines, end, rangemode="tozero")], colours)
 
 

@@ -34,7 +34,7 @@ def gradient_cosines(runs: Sequence[Run], most_points: int) -> Plot:
     panels = [one for name, cosines in measured.items() for one in _panels(name, cosines, end)]
     few = any(len(_pairs(cosines)) > _MOST_PAIRS for cosines in measured.values())
     caption = (
-        "Cosine of the angle between the gradients of two streams in the same update, averaged over stretches of the "
+        "Cosine of the angle between the gradients of two streams in the same step, averaged over stretches of the "
         "run and, for more than two streams, over the whole of it: blue (above 0) where they pull the same way, red "
         "(below 0) against each other; noise draws it to 0. "
         f"{'Of the many pairs those with the least and the greatest mean are drawn over the run. ' if few else ''}"

@@ -31,7 +31,7 @@ def learning_rate(runs: Sequence[Run], most_points: int) -> Plot:
         )
         for column, title in columns.items()
     ]
-    caption = "The learning rate of each update, by epochs of data. " + " ".join(map(_in_words, runs))
+    caption = "The learning rate of each step, by epochs of data. " + " ".join(map(_in_words, runs))
     return Plot("Learning rate", caption, panels, colours)
 
 
@@ -42,7 +42,7 @@ def _in_words(run: Run) -> str:
     epoch = run.clock["epoch"].iloc[int(run.clock["learning_rate"].argmax())]
     words = (
         f"In {run.name} it is greatest, {rates.max():.3g}, at epoch {epoch:.2f}, and {rates.iloc[-1]:.3g} in the last "
-        "update; "
+        "step; "
     )
     if (factors == 1.0).all():
         return words + "the batch size does not move it."

@@ -10,7 +10,7 @@ from mixer.analysis.report.plot import Plot, colours_of, line, panel
 from mixer.analysis.report.run import Run, stream_names
 from mixer.analysis.report.thinning import thin
 
-# The smoothed line forgets over this part of a stream's updates: enough to see a trend through the noise.
+# The smoothed line forgets over this part of a stream's steps: enough to see a trend through the noise.
 _SMOOTHED_PART = 0.05
 
 
@@ -32,21 +32,21 @@ def losses(runs: Sequence[Run], most_points: int) -> Plot:
         for name in names
     ]
     caption = (
-        "Loss by stream and epochs of data. Pale: every update's training loss; line: the same, smoothed; dotted with "
+        "Loss by stream and epochs of data. Pale: every step's training loss; line: the same, smoothed; dotted with "
         "marks: validation loss. " + " ".join(map(_in_words, runs))
     )
     return Plot("Loss", caption, panels, colours)
 
 
 def smoothed(rows: pd.DataFrame, column: str = "loss") -> pd.Series:
-    """Averages a stream's training loss over its last updates, each by its items.
+    """Averages a stream's training loss over its last steps, each by its items.
 
     Args:
-        rows: One row an update: items and the column.
+        rows: One row a step: items and the column.
         column: Another mean per item to average in place of the loss.
 
     Returns:
-        The averages; NaN before the first update that has a loss.
+        The averages; NaN before the first step that has a loss.
     """
     span = max(1.0, _SMOOTHED_PART * len(rows))
     items = rows["items"].where(rows[column].notna(), 0).astype("float64")
@@ -58,7 +58,7 @@ def smoothed_to_last(rows: pd.DataFrame) -> pd.DataFrame:
     """Gives the smoothed line of a stream's training loss, which ends with the last loss that there is.
 
     Args:
-        rows: One row an update: items and loss.
+        rows: One row a step: items and loss.
 
     Returns:
         The rows with the averages as their loss, NaN after the last finite one.
@@ -71,7 +71,7 @@ def _lines(run: Run, stream: str, colour: str, most_points: int) -> list[go.Scat
     if stream in run.streams:
         rows = run.streams[stream]
         raw, smooth = (thin(one, "loss", most_points) for one in (rows, smoothed_to_last(rows)))
-        lines.append(line(raw, "loss", run.name, colour, f"{run.name}, this update", opacity=0.4, line={"width": 1}))
+        lines.append(line(raw, "loss", run.name, colour, f"{run.name}, this step", opacity=0.4, line={"width": 1}))
         lines.append(line(smooth, "loss", run.name, colour, f"{run.name}, training"))
     if stream in run.evaluations:
         rows = thin(run.evaluations[stream], "loss", most_points)
@@ -81,7 +81,7 @@ def _lines(run: Run, stream: str, colour: str, most_points: int) -> list[go.Scat
 
 
 def _in_words(run: Run) -> str:
-    training = last_in_words(run.streams, {name: smoothed(rows) for name, rows in run.streams.items()}, "update")
+    training = last_in_words(run.streams, {name: smoothed(rows) for name, rows in run.streams.items()}, "step")
     validation = last_in_words(run.evaluations, {name: rows["loss"] for name, rows in run.evaluations.items()}, "step")
     words = [
         f"the last {kind} is {text}"

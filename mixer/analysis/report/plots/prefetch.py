@@ -21,7 +21,7 @@ def prefetch(runs: Sequence[Run], most_points: int) -> Plot:
     end = max(run.clock["epoch"].max() for run in runs)
     lines = []
     for run in runs:
-        rows = averaged(run.updates[run.updates["hits"] + run.updates["misses"] > 0], ["hits", "misses"], most_points)
+        rows = averaged(run.timings[run.timings["hits"] + run.timings["misses"] > 0], ["hits", "misses"], most_points)
         if len(rows):
             shares = rows.assign(share=rows["hits"] / (rows["hits"] + rows["misses"]))
             lines.append(line(shares, "share", run.name, colours[run.name]))
@@ -34,7 +34,7 @@ def prefetch(runs: Sequence[Run], most_points: int) -> Plot:
 
 
 def _in_words(run: Run) -> str:
-    hits, misses = int(run.updates["hits"].sum()), int(run.updates["misses"].sum())
+    hits, misses = int(run.timings["hits"].sum()), int(run.timings["misses"].sum())
     if not hits + misses:
         return f"In {run.name} there were no workers."
     return f"In {run.name} it is {hits / (hits + misses):.1%}: {misses:,} samples were not foreseen."

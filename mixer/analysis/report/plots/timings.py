@@ -1,4 +1,4 @@
-"""Where the time of an update goes."""
+"""Where the time of a step goes."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ from mixer.analysis.report.thinning import averaged
 
 _PARTS = {"train_seconds": "training", "load_seconds": "loading", "probe_seconds": "measuring gradients"}
 _COLOURS = {"training": "#3b82c4", "loading": "#e07b39", "measuring gradients": "#8a6fd1"}
-# The first updates warm up: an axis up to them would press all others flat.
+# The first steps warm up: an axis up to them would press all others flat.
 _SHOWN_QUANTILE, _HEADROOM = 0.98, 1.25
 
 
 def timings(runs: Sequence[Run], most_points: int) -> Plot:
-    """Plots the seconds of an update of the main rank, stacked, a panel a run.
+    """Plots the seconds of a step of the main rank, stacked, a panel a run.
 
     Args:
         runs: The runs.
@@ -26,18 +26,18 @@ def timings(runs: Sequence[Run], most_points: int) -> Plot:
         The plot: an area each for loading, training and measuring gradients.
     """
     end = max(run.clock["epoch"].max() for run in runs)
-    is_measured = any(run.updates["probe_seconds"].any() for run in runs)
+    is_measured = any(run.timings["probe_seconds"].any() for run in runs)
     parts = [column for column in _PARTS if column != "probe_seconds" or is_measured]
-    timed = {run.name: averaged(run.updates, parts, most_points) for run in runs if len(run.updates)}
+    timed = {run.name: averaged(run.timings, parts, most_points) for run in runs if len(run.timings)}
     tops = [float(np.quantile(rows[parts].sum(axis=1), _SHOWN_QUANTILE)) for rows in timed.values()]
     top = _HEADROOM * max(tops, default=0.0) or 1.0
     panels = [_panel(name, rows, parts, end, top) for name, rows in timed.items()]
     colours = {_PARTS[column]: _COLOURS[_PARTS[column]] for column in parts}
     caption = (
-        "Seconds of an update, of the main rank, by epochs of data, averaged where updates are many. A few slow ones "
+        "Seconds of a step, of the main rank, by epochs of data, averaged where steps are many. A few slow ones "
         "may go beyond the top. " + " ".join(map(_in_words, runs))
     )
-    return Plot("Time of an update", caption, panels, colours)
+    return Plot("Time of a step", caption, panels, colours)
 
 
 def _panel(run: str, rows: pd.DataFrame, parts: Sequence[str], end: float, top: float) -> Panel:
@@ -49,7 +49,7 @@ def _panel(run: str, rows: pd.DataFrame, parts: Sequence[str], end: float, top: 
 
 
 def _in_words(run: Run) -> str:
-    sums = {column: float(run.updates[column].sum()) for column in _PARTS}
+    sums = {column: float(run.timings[column].sum()) for column in _PARTS}
     total = sum(sums.values()) or 1.0
     shares = ", ".join(f"{seconds / total:.1%} is {_PARTS[column]}" for column, seconds in sums.items() if seconds)
     return f"In {run.name} {shares or 'no time was recorded'}."

@@ -15,7 +15,7 @@ _Figures = dict[str, tuple[pd.DataFrame, pd.DataFrame]]  # by column, raw and sm
 
 
 def whole_gradient(runs: Sequence[Run], most_points: int) -> Plot:
-    """Plots the norm of each update's gradient and, where streams' gradients were measured, its noise scale.
+    """Plots the norm of each step's gradient and, where streams' gradients were measured, its noise scale.
 
     Args:
         runs: The runs.
@@ -39,7 +39,7 @@ def whole_gradient(runs: Sequence[Run], most_points: int) -> Plot:
             values = pd.concat([rows[column] for both in having.values() for rows in both])
             panels.append(panel(title, lines, end, **log_axis(values)))
     caption = (
-        "Norm of the gradient of each update, before it is clipped, and its noise scale (the batch size at which it "
+        "Norm of the gradient of each step, before it is clipped, and its noise scale (the batch size at which it "
         "has as much noise as signal), by epochs of data. Pale: every measurement; line: the same, smoothed. "
         + " ".join(_in_words(run, figures) for run, figures in drawn.items())
     )
