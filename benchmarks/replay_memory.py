@@ -55,10 +55,10 @@ def measure_here(selection: str, retrieval: str, capacity: int, folder: str | No
         return Subject(selection, Setting(count, 10), storage, retrieval)
 
     def read(subject: Subject, num_draws: int) -> None:
-        drawer, reader = subject.buffer.new_drawer(0), subject.buffer.reader({})
+        cursor, reader = subject.buffer.new_cursor(0), subject.buffer.reader({})
         for _ in range(num_draws):
-            start = drawer.draw(STEP_SIZE)
-            reader.__getitems__(drawer.references(range(start, start + STEP_SIZE)).tolist())
+            start = cursor.advance(STEP_SIZE)
+            reader.__getitems__(cursor.references(range(start, start + STEP_SIZE)).tolist())
 
     small = new(2_048, "small")  # so that what is loaded once does not count
     small.fill(3_000)

@@ -81,14 +81,14 @@ def _inserting(is_quick: bool) -> Callable[[Subject, int], float]:
 
 
 def _drawing(subjects: Mapping[Setting, Subject]) -> Callable[[Subject, int], float]:
-    drawers = {id(subject): subject.buffer.new_drawer(0) for subject in subjects.values()}
+    cursors = {id(subject): subject.buffer.new_cursor(0) for subject in subjects.values()}
 
     def turn(subject: Subject, number: int) -> float:
-        drawer = drawers[id(subject)]
+        cursor = cursors[id(subject)]
 
         def draw() -> None:
-            start = drawer.draw(STEP_SIZE)
-            drawer.references(range(start, start + STEP_SIZE))
+            start = cursor.advance(STEP_SIZE)
+            cursor.references(range(start, start + STEP_SIZE))
 
         return _time(draw)
 
@@ -96,15 +96,15 @@ def _drawing(subjects: Mapping[Setting, Subject]) -> Callable[[Subject, int], fl
 
 
 def _reading(subjects: Mapping[Setting, Subject]) -> Callable[[Subject, int], float]:
-    drawers = {id(subject): subject.buffer.new_drawer(0) for subject in subjects.values()}
+    cursors = {id(subject): subject.buffer.new_cursor(0) for subject in subjects.values()}
     readers = {id(subject): subject.buffer.reader({}) for subject in subjects.values()}
 
     def turn(subject: Subject, number: int) -> float:
-        drawer, reader = drawers[id(subject)], readers[id(subject)]
+        cursor, reader = cursors[id(subject)], readers[id(subject)]
 
         def read() -> None:
-            start = drawer.draw(STEP_SIZE)
-            reader.__getitems__(drawer.references(range(start, start + STEP_SIZE)).tolist())
+            start = cursor.advance(STEP_SIZE)
+            reader.__getitems__(cursor.references(range(start, start + STEP_SIZE)).tolist())
 
         return _time(read)
 

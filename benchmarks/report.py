@@ -112,7 +112,7 @@ def _columns(weights: Any, count: Any, seen: Any, size: float, losses: Any) -> d
         "policy_weight": weights,
         "loss_weight": np.ones(len(count)),
         "owed": np.zeros(len(count)),
-        "there": np.ones(len(count), dtype=bool),
+        "active": np.ones(len(count), dtype=bool),
     }
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmarks.competitors import LazyRows
 from benchmarks.scale_planning import share_counts
-from mixer.distributed.agreement import Agreement
+from mixer.distributed.collectives import RankSync
 from mixer.ledger.ledger import Ledger
 from mixer.loading.step import StepCounts, confirm
 from mixer.mixture.apportion import apportion
@@ -139,7 +139,7 @@ def _ledger_round_trip() -> Check:
         zeros, ints = np.zeros(2), np.zeros(2, dtype=np.int64)
         floats = ("weight", "loss", "coverage", "epoch", "policy_weight", "loss_weight", "owed")
         whole = ("count", "items", "unique", "staleness", "undelivered", "skipped")
-        columns = {**dict.fromkeys(floats, zeros), **dict.fromkeys(whole, ints), "there": ints == 0}
+        columns = {**dict.fromkeys(floats, zeros), **dict.fromkeys(whole, ints), "active": ints == 0}
         ledger.record_streams(1, ("a", "b"), {**columns, "seen": ints + large, "tokens": ints + large})
         ledger.finish()
         frame = ledger.to_pandas()
@@ -164,8 +164,8 @@ def summed_message(world_size: int, tokens: int) -> int:
     ones = np.ones(1)
     plan = Plan(0, np.array([2**40]), np.array([2**43]), ones, ones, None, 2**40, 0)
     contents = StepCounts(np.array([tokens]), np.array([tokens]))
-    with patch.multiple("mixer.distributed.agreement.dist", get_backend=lambda: "gloo", all_reduce=multiply):
-        return int(confirm(Agreement(world_size), 1, plan, contents, None).tokens[0])
+    with patch.multiple("mixer.distributed.collectives.dist", get_backend=lambda: "gloo", all_reduce=multiply):
+        return int(confirm(RankSync(world_size), 1, plan, contents, None).tokens[0])
 
 
 def _messages_add_up() -> Check:

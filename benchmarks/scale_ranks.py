@@ -19,7 +19,7 @@ import torch.distributed as dist
 from benchmarks.launching import launch
 from benchmarks.scale_planning import NUM_STREAMS, a_plan
 from benchmarks.scaling import STREAMS, Term, counted
-from mixer.distributed.agreement import Agreement
+from mixer.distributed.collectives import RankSync
 from mixer.loading.step import StepCounts, confirm
 
 _NUM_ROUNDS = 60
@@ -53,17 +53,17 @@ def statistics_bytes(num_streams: int) -> int:
 
 def _seconds(num_streams: int, world_size: int) -> dict[str, float]:
     _, plan = a_plan(num_streams)
-    agreement = Agreement(world_size)
+    rank_sync = RankSync(world_size)
     contents = StepCounts(plan.counts, plan.counts)
     laps: dict[str, list[float]] = {"confirm": [], "statistics": []}
     for _ in range(_NUM_ROUNDS):
         dist.barrier()
         started = time.perf_counter()
-        confirm(agreement, num_streams, plan, contents, None)
+        confirm(rank_sync, num_streams, plan, contents, None)
         laps["confirm"].append(time.perf_counter() - started)
         values = torch.ones(num_streams + 1)
         started = time.perf_counter()
-        agreement.add_up(values)
+        rank_sync.add_up(values)
         laps["statistics"].append(time.perf_counter() - started)
     return {name: float(np.median(values)) for name, values in laps.items()}
 

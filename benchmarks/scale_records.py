@@ -136,11 +136,11 @@ def _buffer_bytes(capacity: int) -> float:
 def _drawing(capacity: int) -> Callable[[], object]:
     buffer = ReplayBuffer(capacity, seed=0)
     buffer.remember("task", LazyRows(capacity))
-    drawer = buffer.new_drawer(0)
+    cursor = buffer.new_cursor(0)
 
     def draw() -> None:
-        start = drawer.draw(32)
-        drawer.references(range(start, start + 32))
+        start = cursor.advance(32)
+        cursor.references(range(start, start + 32))
 
     return draw
 

@@ -14,7 +14,7 @@ from mixer.trainer.method import Method
 from mixer.utils.arrays import Int64Array
 from replay.feeding.feeding import BufferFeeding
 from replay.feeding.following import follow
-from replay.memory.drawing import BufferDrawer
+from replay.memory.drawing import BufferCursor
 from replay.memory.memory import Memory
 from replay.memory.reading import RowReader, reference_reader
 from replay.memory.sources import addresses
@@ -224,12 +224,12 @@ class ReplayBuffer(Memory):
 
     # ---- A stream of the mixture ----
 
-    def new_drawer(self, key: int) -> BufferDrawer:
+    def new_cursor(self, key: int) -> BufferCursor:
         """Gives what draws from the buffer; see `mixer.mixture.cursor.GrowingDataset`."""
         if self._derives_key and not self.num_offered:
             self.key = None  # the run may begin with another seed than it was made with
         self.start_if_new(key)
-        return BufferDrawer(self)
+        return BufferCursor(self)
 
     def reader(self, datasets: Mapping[str, Any]) -> Any:
         """Gives what samples are read from, by address; see `mixer.mixture.cursor.GrowingDataset`."""

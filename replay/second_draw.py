@@ -6,9 +6,9 @@ from typing import Any, Protocol
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
-from mixer.trainer.method import Method, Run
+from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import Int64Array
-from replay.memory.drawing import BufferDrawer
+from replay.memory.drawing import BufferCursor
 from replay.retrieval import Retrieval, Uniform
 
 
@@ -63,11 +63,11 @@ class SecondDraw:
         """Number of samples that the buffer was offered so far."""
         return self.buffer.num_offered
 
-    def new_drawer(self, key: int) -> BufferDrawer:
+    def new_cursor(self, key: int) -> BufferCursor:
         """Gives what draws from the buffer; see `mixer.mixture.cursor.GrowingDataset`."""
         if self.key is None or (self.key != key and not self.num_drawn):
             self.begin(key)
-        return _SecondDrawer(self)
+        return _SecondCursor(self)
 
     def begin(self, key: int, num_drawn: int = 0) -> None:
         """Begins, or goes on.
@@ -109,7 +109,7 @@ class SecondDraw:
         return _Check(self, name)
 
 
-class _SecondDrawer(BufferDrawer):
+class _SecondCursor(BufferCursor):
     """Draws, and knows by itself where a second draw is.
 
     Args:
@@ -121,11 +121,11 @@ class _SecondDrawer(BufferDrawer):
         self._draw = draw
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives position and key; see `mixer.mixture.cursor.Drawer.state_dict`."""
+        """Gives position and key; see `mixer.mixture.cursor.Cursor.state_dict`."""
         return {**super().state_dict(), "key": self._draw.key}
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
-        """Takes up position and key; see `BufferDrawer.load_state_dict`."""
+        """Takes up position and key; see `BufferCursor.load_state_dict`."""
         if state.get("key") is not None:
             self._draw.begin(int(state["key"]), int(state["position"]))
         super().load_state_dict(state, allow_inexact)
@@ -147,6 +147,6 @@ class _Check(Method):
         """The name of the stream."""
         return self._stream_name
 
-    def attach(self, run: Run) -> None:
+    def attach(self, run: RunContext) -> None:
         """Refuses a run without the buffer; see `Method.attach`."""
         self._draw.check(self.name, run.streams)

@@ -126,13 +126,13 @@ def _settle(folder: Path, resume: str | None) -> None:
     if resume not in (None, *_RESUME):
         raise ValueError(f"--resume must be auto, must or never, got {resume!r}.")
     checkpoints = [*folder.glob("[0-9]*-*/checkpoint-*"), *folder.glob("[0-9]*-*/end")]
-    is_there = (folder / RUN_STATE_FILE).exists() or bool(checkpoints)
-    if resume is None and is_there:
+    is_active = (folder / RUN_STATE_FILE).exists() or bool(checkpoints)
+    if resume is None and is_active:
         raise ValueError(
             f"training.output_dir: {folder} holds a continual run already: go on with it (--resume auto), start anew "
             "in its place (--resume never), or take another folder."
         )
-    if resume == "must" and not is_there:
+    if resume == "must" and not is_active:
         raise ValueError(f"--resume must: there is no continual run in training.output_dir {folder} to go on with.")
     if resume == "never":
         # The state goes first: what is left of a run is then none.

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers.utils import logging
 
 from mixer import MixingTrainer
-from mixer.distributed.agreement import RemoteError
+from mixer.distributed.collectives import RemoteError
 from tasks.scoring import accuracy, mean_loss
 from tasks.task import Task, TaskSequence
 
@@ -91,7 +91,7 @@ def score_of(score: Score, trainer: MixingTrainer, task: Task, when: str) -> tup
         The score, or NaN and why there is none; the same on every rank.
     """
     value, why = _attempt(score, trainer, task)
-    parts = [json.loads(part) for part in trainer._agreement.gather_bytes(json.dumps([repr(value), why]).encode())]
+    parts = [json.loads(part) for part in trainer._rank_sync.gather_bytes(json.dumps([repr(value), why]).encode())]
     reasons = {rank: reason for rank, (_, reason) in enumerate(parts) if reason is not None}
     if reasons:
         # What a rank says of another one is worth less than what that one says of itself.

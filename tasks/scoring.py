@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import default_data_collator
 
 from mixer import MixingTrainer
-from mixer.distributed.agreement import RemoteError
+from mixer.distributed.collectives import RemoteError
 from mixer.loading.reader import ColumnReader
 from mixer.loading.step import MicroBatch
 from mixer.models.aside import evaluating

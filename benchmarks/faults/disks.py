@@ -66,11 +66,11 @@ def read_only(case: Case) -> End:
 def read_only_later(case: Case) -> End:
     """Makes the folder of a run read-only while it goes on."""
     ranks = Ranks(case.start, case.num_ranks)
-    is_there = ranks.wait_until(case.instant)
+    is_active = ranks.wait_until(case.instant)
     make_read_only(case.folder / "disk")
     end = ranks.wait(case.kind.limit_seconds)
     _run("umount", "--lazy", str(case.folder / "disk"))
-    if not is_there:
+    if not is_active:
         raise MissedError
     return end
 
@@ -78,12 +78,12 @@ def read_only_later(case: Case) -> End:
 def two_runs(case: Case) -> End:
     """Starts a second run, in the folder of one that is in the midst of a step."""
     first = Ranks(case.start, case.num_ranks)
-    is_there = first.wait_until(case.instant)
+    is_active = first.wait_until(case.instant)
     second = Ranks(replace(case.start, inside="", resume=case.fault["resume"]), case.num_ranks)
     end = second.wait(case.kind.limit_seconds)
     (case.folder / GO_ON).touch()
     of_first = first.wait(case.kind.limit_seconds)
-    if not is_there:
+    if not is_active:
         raise MissedError
     case.fault["first"] = of_first.codes
     return end

@@ -11,10 +11,10 @@ _SECONDS_TO_SECOND = 1.2
 
 def _signalled(case: Case, number: int, to_all: bool) -> End:
     ranks = Ranks(case.start, case.num_ranks)
-    is_there = ranks.wait_until(case.instant)
+    is_active = ranks.wait_until(case.instant)
     ranks.send(number, None if to_all else [case.fault["rank"]])
     end = ranks.wait(case.kind.limit_seconds)
-    if not is_there:
+    if not is_active:
         raise MissedError
     return end
 
@@ -52,12 +52,12 @@ def sigint_all(case: Case) -> End:
 def sigint_twice(case: Case) -> End:
     """Sends SIGINT to all ranks, and once more while the step that was in progress still goes on."""
     ranks = Ranks(case.start, case.num_ranks)
-    is_there = ranks.wait_until(case.instant)
+    is_active = ranks.wait_until(case.instant)
     ranks.send(signal.SIGINT)
     time.sleep(_SECONDS_TO_SECOND)
     ranks.send(signal.SIGINT)
     end = ranks.wait(case.kind.limit_seconds)
-    if not is_there:
+    if not is_active:
         raise MissedError
     return end
 
@@ -65,10 +65,10 @@ def sigint_twice(case: Case) -> End:
 def stop_one(case: Case) -> End:
     """Stops one rank for good; what it cannot do, ending, the launcher does for it."""
     ranks = Ranks(case.start, case.num_ranks)
-    is_there = ranks.wait_until(case.instant)
+    is_active = ranks.wait_until(case.instant)
     ranks.send(signal.SIGSTOP, [case.fault["rank"]])
     end = ranks.wait(case.kind.limit_seconds, apart_from=case.fault["rank"])
-    if not is_there:
+    if not is_active:
         raise MissedError
     return end
 
@@ -76,12 +76,12 @@ def stop_one(case: Case) -> End:
 def kill_worker(case: Case) -> End:
     """Kills the worker process of one rank."""
     ranks = Ranks(case.start, case.num_ranks)
-    is_there = ranks.wait_until(case.instant)
+    is_active = ranks.wait_until(case.instant)
     workers = ranks.loader_workers(case.fault["rank"])
     for worker in workers:
         worker.kill()
     end = ranks.wait(case.kind.limit_seconds)
-    if not (is_there and workers):
+    if not (is_active and workers):
         raise MissedError
     return end
 

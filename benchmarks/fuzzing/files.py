@@ -325,7 +325,7 @@ def _record(ledger: Ledger, step: int) -> None:
     columns: dict[str, Any] = {name: np.full(3, step, dtype=np.int64) for name in whole}
     shares = ("weight", "loss", "coverage", "epoch", "policy_weight", "loss_weight", "owed")
     columns |= {name: np.full(3, 1 / step) for name in shares}
-    ledger.record_streams(step, _NAMES, {**columns, "there": np.ones(3, dtype=bool)})
+    ledger.record_streams(step, _NAMES, {**columns, "active": np.ones(3, dtype=bool)})
     clock = dict.fromkeys(("samples", "tokens", "batch_size", "total"), step)
     rates = ("epoch", "learning_rate", "learning_rate_factor", "loss", "gradient_norm", "update_norm")
     ledger.record_clock(step=step, progress=step / 8, **clock, **dict.fromkeys(rates, 0.5))

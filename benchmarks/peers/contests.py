@@ -90,8 +90,8 @@ def mixing(args: argparse.Namespace) -> Figures:
         trials: dict[str, Any] = {}
         for own in MIXING if not args.without_trials else ():
             if own.name in runs:
-                is_there = runs[own.name] is not None
-                trials[own.name] = run_apart(own, str(own.trials), common) if is_there else None
+                is_active = runs[own.name] is not None
+                trials[own.name] = run_apart(own, str(own.trials), common) if is_active else None
                 print(f"  {own.name}: trials done", flush=True)
     return {"runs": runs, "trials": trials}
 

@@ -37,4 +37,4 @@ def build_together(
         run = yaml.safe_load(parser.dump(config, skip_validation=True))
         run["training"], run["--resume"] = shared_options(run["training"]), resume if resume in _WORDS else "PATH"
         meeting.check_same({name: value for name, value in run.items() if name != "recipe"})
-    return meeting.together(build)
+    return meeting.run_on_all(build)

@@ -51,7 +51,7 @@ class Meeting:
         if different:
             raise ValueError(refusal(different))
 
-    def together(self, build: Callable[[], Result]) -> Result:
+    def run_on_all(self, build: Callable[[], Result]) -> Result:
         """Does what may fail on one rank, and ends all of them if it did; all ranks have to call it.
 
         Args:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from mixer.distributed.agreement import Agreement
+from mixer.distributed.collectives import RankSync
 from mixer.utils.nested import flat
 from mixer.utils.shortened import shortened
 
@@ -80,22 +80,22 @@ def refusal(differences: str) -> str:
     )
 
 
-def check_same(run: Mapping[str, Any], agreement: Agreement) -> None:
+def check_same(run: Mapping[str, Any], rank_sync: RankSync) -> None:
     """Refuses ranks that are to do different runs; all ranks have to call it.
 
     Args:
         run: What this rank is to do, as nested mappings.
-        agreement: Brings the ranks together.
+        rank_sync: Brings the ranks together.
 
     Raises:
         ValueError: On all ranks, if one of them is to do something else; what differs is named.
     """
     own = written(run).encode()
     # With thousands of streams and ranks the texts themselves would be gigabytes on each rank.
-    if len(set(agreement.gather_bytes(hashlib.blake2b(own, digest_size=16).digest()))) == 1:
+    if len(set(rank_sync.gather_bytes(hashlib.blake2b(own, digest_size=16).digest()))) == 1:
         return
-    what = shortened(difference(own.decode(), agreement.from_first(own).decode()), _MOST_CHARACTERS)
-    others = {rank: text.decode() for rank, text in enumerate(agreement.gather_bytes(what.encode()))}
+    what = shortened(difference(own.decode(), rank_sync.from_first(own).decode()), _MOST_CHARACTERS)
+    others = {rank: text.decode() for rank, text in enumerate(rank_sync.gather_bytes(what.encode()))}
     different = "; ".join(f"on rank {rank} {what}" for rank, what in others.items() if what)
     if different:
         raise ValueError(refusal(different))

@@ -30,7 +30,7 @@ class StreamGradients:
         """The streams whose gradients are held, in the order in which they came."""
         return list(self._rows)
 
-    def put_aside(self, stream_id: int) -> None:
+    def stash(self, stream_id: int) -> None:
         """Takes the gradient that was accumulated; the next backward begins anew.
 
         Args:

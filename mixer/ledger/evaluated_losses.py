@@ -97,7 +97,7 @@ def recorded_weights(folder: Path, note: Mapping[str, Any]) -> dict[str, float] 
         note: The content of its `ledger.json`.
 
     Returns:
-        Weights by name; `None` for the plain mean, which older versions' runs are compared by too.
+        Weights by name; `None` for the plain mean.
 
     Raises:
         ValueError: If what stands there are no such weights.

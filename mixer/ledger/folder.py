@@ -24,7 +24,7 @@ def open_ledger(folder: str | Path) -> Ledger:
     version = read_note(path).get("format")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise ValueError(
-            f"The ledger of {path} has format {version}; this version reads up to {FORMAT_VERSION}. Step "
+            f"The ledger of {path} has format {version}; this version reads up to {FORMAT_VERSION}. Upgrade "
             "adaptive-mixer to the version that wrote it, or a later one."
         )
     ledger = Ledger(path / "ledger")
@@ -42,7 +42,7 @@ def read_description(folder: str | Path) -> dict[str, Any]:
         folder: The output folder of a trainer.
 
     Returns:
-        What `describe_run` gave; empty if an older version wrote the ledger.
+        What `describe_run` gave; empty if there is none.
 
     Raises:
         ValueError: If the folder is none, or holds no run.

@@ -26,7 +26,7 @@ from mixer.ledger.table import Table
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import FloatArray
 from mixer.utils.files import write_json
-from mixer.utils.writing import UnwrittenError, writing
+from mixer.utils.writing import WriteError, writing
 
 FORMAT_VERSION = 1
 
@@ -60,7 +60,7 @@ class Ledger:
         self._memory_classes = Table(self.folder / "memory_classes", MEMORY_CLASSES)
         self._evaluated = (-1, 0, 0)  # step of the last evaluation, and its rows of losses and of metrics
         self._note: dict[str, Any] = {}
-        self.error: UnwrittenError | None = None  # why a row could not be written: no more are
+        self.error: WriteError | None = None  # why a row could not be written: no more are
 
     def begin(
         self,
@@ -245,15 +245,12 @@ class Ledger:
             loss), loss (mean per item, NaN where there is none), tokens, seen, unique, coverage, epoch (seen / n;
             both NaN where n is not known), staleness, undelivered (rows of an iterable stream so far that ranks had
             left when another had none), policy_weight (what the policy, or the user, had decided), loss_weight (the
-            factor on its loss), owed (samples of its share that it has not had yet, after the step), there (whether
+            factor on its loss), owed (samples of its share that it has not had yet, after the step), active (whether
             it can give a sample in the next step), skipped (its samples so far that could not be loaded and were
-            left out; count and seen have them). Older versions wrote none of the last five: NaN, true, and 0.
+            left out; count and seen have them).
         """
         frame: pd.DataFrame = self._streams.read().to_pandas()
-        return frame.assign(
-            there=frame["there"].astype("boolean").fillna(True).astype(bool),
-            skipped=frame["skipped"].fillna(0).astype("int64"),
-        )
+        return frame
 
     def evaluations(self) -> pd.DataFrame:
         """Reads the evaluations.
@@ -268,8 +265,7 @@ class Ledger:
         """Reads what `compute_metrics` gave in the evaluations.
 
         Returns:
-            One row per evaluation, set and metric: step, stream, metric (without the prefix), value. None in ledgers of
-            older versions.
+            One row per evaluation, set and metric: step, stream, metric (without the prefix), value.
         """
         frame: pd.DataFrame = self._metrics.read().to_pandas()
         return frame
@@ -281,8 +277,7 @@ class Ledger:
             One row a step: step, samples and tokens (so far), epoch, progress (share of the budget), batch_size
             (asked for), total (its samples), learning_rate, learning_rate_factor (what the batch size multiplied it
             by), loss (mean over all items, by which gradients were taken), gradient_norm (before clipping; NaN
-            without) and update_norm (how far it moved the parameters; NaN where no policy needed it). Older versions
-            wrote none of the last three: NaN.
+            without) and update_norm (how far it moved the parameters; NaN where no policy needed it).
         """
         frame: pd.DataFrame = self._clock.read().to_pandas()
         return frame
@@ -296,7 +291,7 @@ class Ledger:
             probe_seconds (for measuring gradients; 0 where they were not).
         """
         frame: pd.DataFrame = self._timings.read().to_pandas()
-        return frame.fillna({"probe_seconds": 0.0})  # an older version wrote no such column, and measured nothing
+        return frame
 
     def comparisons(self) -> pd.DataFrame:
         """Reads what losses were compared with, where the policy needed it.
@@ -344,7 +339,7 @@ class Ledger:
 
         Returns:
             One row per log entry, buffer and class: step, stream (the buffer), label (-1 for entries whose class nobody
-            knows), entries (how many). None of a buffer whose classes are not known, and in ledgers of older versions.
+            knows), entries (how many). None of a buffer whose classes are not known.
         """
         frame: pd.DataFrame = self.read("memory_classes").to_pandas()
         return frame
@@ -361,7 +356,7 @@ class Ledger:
             columns: Names of the columns; `None` for all.
 
         Returns:
-            The table; null in columns that an older version did not write.
+            The table.
         """
         kept = next(one for one in self._tables() if one.folder.name == table)
         if table not in _COUNTED:
@@ -382,7 +377,7 @@ class Ledger:
         try:
             with writing(self.folder):
                 write()
-        except UnwrittenError as error:
+        except WriteError as error:
             self.error = self.error or error
 
     def _tables(self) -> tuple[Table, ...]:

@@ -16,7 +16,7 @@ from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import FloatArray, Int64Array
 
 # What stands in the place of a stream that a step did not have.
-_ABSENT = {"count": 0, "tokens": 0, "seen": 0, "staleness": 0, "there": False}
+_ABSENT = {"count": 0, "tokens": 0, "seen": 0, "staleness": 0, "active": False}
 # What is needed of a run's description, and of each stream in it.
 _DESCRIBED = {"streams", "mixing", "batch_size", "initial_batch_size", "world_size", "groupings"}
 _STREAM_DESCRIBED = {"name", "kind", "num_samples", "weight", "enters_at", "loss_weight"}
@@ -147,14 +147,14 @@ class RecordedRun:
         weights = np.array([1.0 if stream["weight"] is None else stream["weight"] for stream in table])
         first = self.streams["count"][0]
         given = zip(table, first, strict=True)
-        there = [count > 0 if stream["kind"] == "memory" else stream["enters_at"] <= 0 for stream, count in given]
+        active = [count > 0 if stream["kind"] == "memory" else stream["enters_at"] <= 0 for stream, count in given]
         return Mixture(
             names=self.names,
             num_samples=np.array([stream["num_samples"] or 0 for stream in table], dtype=np.int64),
             weights=weights / weights.sum(),
             memories=tuple(number for number, stream in enumerate(table) if stream["kind"] == "memory"),
             has_weights=table[0]["weight"] is not None,
-            there=np.array(there),
+            active=np.array(active),
         )
 
     def _by_stream(self, rows: pd.DataFrame) -> dict[str, NDArray[Any]]:

@@ -129,8 +129,8 @@ class Recorder:
             "epoch": mixing.stream_epochs,
             "undelivered": mixing.planner.undelivered,
             "skipped": mixing.skipped.copy(),
-            "owed": mixing.planner.owed,
-            "there": mixing.planner.there(mixing.clock.progress),
+            "owed": mixing.planner.deficit,
+            "active": mixing.planner.active(mixing.clock.progress),
         }
         clock = mixing.clock
         self._batch_size, self._factor = result.plan.batch_size, result.learning_rate_factor
@@ -222,8 +222,8 @@ class Recorder:
         self._num_steps = int(state["num_steps"])
         self._total, self._other = float(state["total"]), float(state["other"])
         self._batch_size, self._factor = int(state["batch_size"]), float(state["factor"])
-        self._gradient_entries = dict(state.get("gradients", {}))  # older versions measured none
-        for column, means in state.get("compared", {}).items():  # nor these
+        self._gradient_entries = dict(state["gradients"])
+        for column, means in state["compared"].items():
             self._compared.setdefault(column, StreamMeans(len(self._counts))).load_state_dict(means)
 
     def _record_measured(self, result: StepResult, compared: Mapping[str, FloatArray]) -> None:

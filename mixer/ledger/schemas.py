@@ -2,11 +2,6 @@
 
 import pyarrow as pa
 
-# Columns that came later than the first version: its ledgers lack them.
-LATER = frozenset(
-    {"undelivered", "policy_weight", "loss_weight", "owed", "there", "hits", "misses", "probe_seconds"}
-    | {"loss", "gradient_norm", "update_norm", "excess_loss", "loss_after", "gram_error", "skipped"}
-)
 STREAMS = pa.schema(
     {
         "step": pa.int64(),
@@ -25,7 +20,7 @@ STREAMS = pa.schema(
         "policy_weight": pa.float64(),
         "loss_weight": pa.float64(),
         "owed": pa.float64(),
-        "there": pa.bool_(),
+        "active": pa.bool_(),
         "skipped": pa.int64(),
     }
 )

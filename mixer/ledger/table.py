@@ -19,7 +19,7 @@ from mixer.ledger.table_files import (
     write_part,
     write_rows,
 )
-from mixer.utils.writing import UnwrittenError, writing
+from mixer.utils.writing import WriteError, writing
 
 # Rows that may gather in memory: of many streams, or of steps without a model, seconds would bring millions.
 _ROWS_IN_MEMORY = 16_384
@@ -51,7 +51,7 @@ class Table:
         self._last_flush = time.monotonic()
         self._file: Any = None
         self._writer: Any = None
-        self._failure: UnwrittenError | None = None  # nothing comes after what could not be written
+        self._failure: WriteError | None = None  # nothing comes after what could not be written
 
     def append(self, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> None:
         """Adds rows.
@@ -69,12 +69,12 @@ class Table:
         """Writes what is in memory to the tail, so that readers see it.
 
         Raises:
-            UnwrittenError: If it cannot be written, or could not be before; the folder is named.
+            WriteError: If it cannot be written, or could not be before; the folder is named.
         """
         try:
             with writing(self.folder):
                 self._flush()
-        except UnwrittenError as error:
+        except WriteError as error:
             self._buffer.clear()
             self._failure = self._failure or error
         if self._failure is not None:
@@ -195,7 +195,6 @@ class Table:
         wanted = pa.schema([self.schema.field(name) for name in names])
         files = [*(read_part(path, wanted) for path in paths), *kept]
         empty = self.schema.empty_table().select(names)
-        # What an older version wrote may lack a column: its rows have nulls there.
         return pa.concat_tables([empty, *files], promote_options="default").select(names)
 
     def is_empty(self) -> bool:

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mixer.ledger.arrow_messages import next_batch
-from mixer.ledger.schemas import LATER
 from mixer.utils.bounded import check_plain, read_bytes
 
 # Rows that are decoded at a time: lists take several times their size meanwhile.
@@ -99,7 +98,7 @@ def read_columns(file: pa.NativeFile) -> pa.Schema:
         The columns.
 
     Raises:
-        ValueError: If they are not what was written; older versions noted no digest.
+        ValueError: If they are not what was written.
         pa.ArrowException, OSError: If the beginning is torn.
     """
     found = pa.ipc.read_schema(file)
@@ -218,7 +217,7 @@ def find_misfit(rows: pa.Table, schema: pa.Schema) -> str | None:
             return f"its column {field.name!r} is of {field.type} instead of {expected}"
         if rows.column(field.name).null_count and not pa.types.is_list(expected):
             return f"its column {field.name!r} has rows without a value"
-    missing = set(schema.names) - LATER - set(rows.column_names)
+    missing = set(schema.names) - set(rows.column_names)
     return f"it has no column {min(missing)!r}" if missing else None
 
 
@@ -263,7 +262,7 @@ def _read_parquet(path: Path, names: Sequence[str]) -> pa.Table:
 
 
 def _read_signed(path: Path) -> bytes:
-    """Reads a part's bytes, and compares them with their digest; older versions wrote none."""
+    """Reads a part's bytes, and compares them with their digest."""
     whole = read_bytes(path, _MOST_BYTES)
     for found in [*_SIGNED.finditer(whole)][-1:]:
         unsigned = whole[: found.start()] + _UNSIGNED + whole[found.end() :]
@@ -292,7 +291,7 @@ def _digest_of(schema: pa.Schema) -> bytes:
 
 
 def _digests(path: Path) -> Iterator[bytes | None]:
-    """Gives the digests of the rows of a tail whose batches were found whole; older versions noted none."""
+    """Gives the digests of the rows of a tail whose batches were found whole."""
     with contextlib.suppress(pa.ArrowException, OSError, EOFError), opened(path) as file:
         for _, notes in pa.ipc.open_stream(file).iter_batches_with_custom_metadata():
             yield (notes or {}).get(_DIGEST.encode())

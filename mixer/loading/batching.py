@@ -11,7 +11,7 @@ from mixer.loading.collation import Loaded
 from mixer.loading.lengths import Lengths, deal_by_length, most_dealt, sort_by_length, split_by_tokens
 from mixer.loading.memory import MicroBatchCap
 from mixer.loading.micro_batches import MicroBatchSlice, MostOnARank, deal_evenly, split_by_stream, split_mixed
-from mixer.mixture.drawers import StreamShare
+from mixer.mixture.cursors import StreamShare
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.utils.arrays import BoolArray, Int64Array
@@ -60,7 +60,7 @@ class MicroBatchOptions:
     agree_on_most: Callable[[int], int] = int
 
 
-class Cutter:
+class MicroBatcher:
     """Deals steps out to ranks and cuts them into micro-batches.
 
     The present `cap` rules the cutting. Dealing goes by the options, so that a rank keeps its samples of a step when
@@ -132,7 +132,7 @@ class Cutter:
             return functools.partial(most_dealt, max_samples=self.options.max_samples)
         return deal_evenly
 
-    def cut(
+    def split(
         self,
         plan: Plan,
         share: Sequence[StreamShare],
@@ -183,23 +183,23 @@ class Cutter:
         shifted = [MicroBatchSlice(cut.start + num_alone, cut.stop + num_alone) for cut in mixed]
         return order, split_by_stream(alone, own_counts.tolist(), *dealing) + shifted
 
-    def told_to_others(self) -> contextlib.AbstractContextManager[None]:
+    def share_errors(self) -> contextlib.AbstractContextManager[None]:
         """Keeps the ranks together where they are about to agree on a number and one of them fails.
 
         Returns:
             What is to be done meanwhile stands in this context.
         """
-        return _NOTHING if self.options.max_tokens is None else self._told_to_others()
+        return _NOTHING if self.options.max_tokens is None else self._share_errors()
 
     @contextlib.contextmanager
-    def _told_to_others(self) -> Iterator[None]:
+    def _share_errors(self) -> Iterator[None]:
         try:
             yield
         except Exception:
-            self.tell_others_of_nothing()
+            self.share_nothing()
             raise
 
-    def tell_others_of_nothing(self) -> None:
+    def share_nothing(self) -> None:
         """Takes part in what the ranks agree on, without a micro-batch."""
         if self.options.max_tokens is not None:
             self.options.agree_on_most(0)

@@ -80,7 +80,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class OwnForm:
+class StreamSpecifics:
     """What the micro-batches of one stream have of their own.
 
     Args:
@@ -101,7 +101,7 @@ class Collation:
         seed: The run's seed.
         rank: This rank.
         pin_memory: Whether micro-batches are put into memory from where a GPU can fetch them by itself.
-        own_forms: What the micro-batches of single streams have of their own, by the stream's number.
+        specifics: What the micro-batches of single streams have of their own, by the stream's number.
         names: The streams' names, for errors.
     """
 
@@ -112,14 +112,14 @@ class Collation:
         seed: int,
         rank: int,
         pin_memory: bool,
-        own_forms: Mapping[int, OwnForm] = MappingProxyType({}),
+        specifics: Mapping[int, StreamSpecifics] = MappingProxyType({}),
         names: Sequence[str] = (),
     ):
         self._common, self._stack_columns = _Collating(collator), stack_columns
         self._seed, self._rank, self._pin_memory, self._names = seed, rank, pin_memory, names
-        collators = {stream_id: form.collator for stream_id, form in own_forms.items()}
+        collators = {stream_id: form.collator for stream_id, form in specifics.items()}
         self._own = {stream_id: _Collating(own) for stream_id, own in collators.items() if own is not None}
-        self._tasks = {stream_id: form.task for stream_id, form in own_forms.items() if form.task is not None}
+        self._tasks = {stream_id: form.task for stream_id, form in specifics.items() if form.task is not None}
         # Streams (-1: micro-batches of several) whose samples may differ in columns: nobody could look before.
         self.compared: frozenset[int] = frozenset()
         self.taken: frozenset[str] | None = None  # the columns that are not removed; `None` for all

@@ -7,7 +7,7 @@ import numpy as np
 from torch.utils.data import default_collate
 
 from mixer.loading.batching import MicroBatchOptions
-from mixer.loading.collation import Collator, OwnForm
+from mixer.loading.collation import Collator, StreamSpecifics
 from mixer.loading.loader import MixingLoader, WorkerOptions
 from mixer.loading.preprocessing import preprocessed
 from mixer.loading.standalone import MixingLike, Standalone
@@ -97,7 +97,7 @@ class MixingDataLoader(Standalone):
             check_whole("micro_batch_size", micro_batch_size)
         _check_workers(num_workers, prefetch_factor, persistent_workers)
         self._is_whole = micro_batch_size is None
-        own_forms = self._own_forms()
+        specifics = self._specifics()
         own_size = -(-self.mixing.batch_size // self.world_size)
         self._workers = WorkerOptions(
             num_workers, prefetch_factor, persistent_workers, worker_init_fn, job_size=micro_batch_size or own_size
@@ -113,9 +113,9 @@ class MixingDataLoader(Standalone):
             seed=seed,
             workers=self._workers,
             pin_memory=pin_memory,
-            own_forms=own_forms,
+            specifics=specifics,
         )
-        self._loader.by_stream = bool(own_forms)
+        self._loader.by_stream = bool(specifics)
         if collate_fn is None and len(self.streams) > 1:
             self._loader.compare_columns([-1])
 
@@ -123,9 +123,11 @@ class MixingDataLoader(Standalone):
         lasting = [stream for stream in self.streams if not stream.is_memory]
         return {stream.name: preprocessed(stream.dataset, stream.preprocess) for stream in lasting}
 
-    def _own_forms(self) -> dict[int, OwnForm]:
-        forms = {number: OwnForm(stream.data_collator, stream.head) for number, stream in enumerate(self.streams)}
-        own = {number: form for number, form in forms.items() if form != OwnForm()}
+    def _specifics(self) -> dict[int, StreamSpecifics]:
+        forms = {
+            number: StreamSpecifics(stream.data_collator, stream.head) for number, stream in enumerate(self.streams)
+        }
+        own = {number: form for number, form in forms.items() if form != StreamSpecifics()}
         if own and self._is_whole and len(self.streams) > 1:
             names = [self.streams[number].name for number in own]
             raise ValueError(

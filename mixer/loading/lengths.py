@@ -9,7 +9,7 @@ import numpy as np
 from mixer.loading.collation import Loaded
 from mixer.loading.micro_batches import MicroBatchSlice
 from mixer.mixture.bad_samples import BrokenSample
-from mixer.mixture.drawers import StreamShare
+from mixer.mixture.cursors import StreamShare
 from mixer.utils.arrays import Int64Array
 
 _ALL = slice(None)

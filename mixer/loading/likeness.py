@@ -9,7 +9,7 @@ from torch import Tensor
 from mixer.loading.collation import Collator
 
 
-def come_together(collator: Collator, samples: Sequence[Any], alone: Sequence[Mapping[str, Any]]) -> bool:
+def can_share_batch(collator: Collator, samples: Sequence[Any], alone: Sequence[Mapping[str, Any]]) -> bool:
     """Tries whether a collator makes of several streams' samples what it makes of each stream's.
 
     A collator that pads does so; one that stacks cannot, if shapes differ; and one that goes by the first sample's

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from mixer.loading.batching import Cutter, MicroBatchOptions, ids_of, indices_of, positions_of, streams_in_turn
-from mixer.loading.collation import Collation, Collator, Loaded, OwnForm, Selection
+from mixer.loading.batching import MicroBatcher, MicroBatchOptions, ids_of, indices_of, positions_of, streams_in_turn
+from mixer.loading.collation import Collation, Collator, Loaded, Selection, StreamSpecifics
 from mixer.loading.errors import naming_rows
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.memory import MicroBatchCap
@@ -19,7 +19,7 @@ from mixer.loading.transport import Columns, Row, Samples
 from mixer.loading.workers import Workers
 from mixer.mixture.bad_samples import BrokenSample, Skipping
 from mixer.mixture.controller import Mixing
-from mixer.mixture.drawers import StreamShare
+from mixer.mixture.cursors import StreamShare
 from mixer.mixture.plan import Plan
 from mixer.mixture.streams import combine
 from mixer.utils.arrays import BoolArray, Int64Array
@@ -70,8 +70,8 @@ class MixingLoader:
         workers: How samples are loaded ahead.
         pin_memory: Whether micro-batches are put into memory from where a GPU can fetch them by itself.
         feed: The rows of iterable streams.
-        keeps_samples: Whether steps keep their samples, so that `recut` can cut them anew.
-        own_forms: What the micro-batches of single streams have of their own, by the stream's number.
+        keeps_samples: Whether steps keep their samples, so that `resplit` can cut them anew.
+        specifics: What the micro-batches of single streams have of their own, by the stream's number.
         skipping: What becomes of samples that cannot be loaded.
     """
 
@@ -89,7 +89,7 @@ class MixingLoader:
         pin_memory: bool = False,
         feed: Feed | None = None,
         keeps_samples: bool = False,
-        own_forms: Mapping[int, OwnForm] | None = None,
+        specifics: Mapping[int, StreamSpecifics] | None = None,
         skipping: Skipping | None = None,
     ):
         self.mixing = mixing
@@ -105,9 +105,9 @@ class MixingLoader:
         self._reads_columns = stack_columns is not None and self._reader.has_columns
         self._in_place = {number for number, dataset in enumerate(datasets) if getattr(dataset, "is_in_place", False)}
         self._feed, self.keeps_samples = feed, keeps_samples
-        self._collation = Collation(collator, stack_columns, seed, rank, pin_memory, own_forms or {}, mixing.names)
+        self._collation = Collation(collator, stack_columns, seed, rank, pin_memory, specifics or {}, mixing.names)
         self._rank, self._world_size, self._seed = rank, world_size, seed
-        self._cutter = Cutter(lambda: mixing.planner, micro_batches or MicroBatchOptions(), rank, world_size)
+        self._batcher = MicroBatcher(lambda: mixing.planner, micro_batches or MicroBatchOptions(), rank, world_size)
         self._workers = workers or WorkerOptions()
         self._prefetcher = self._new_prefetcher() if self._workers.num_workers else None
 
@@ -141,27 +141,27 @@ class MixingLoader:
     @property
     def is_talkative(self) -> bool:
         """Whether the ranks talk to each other while they load, so that none of them may leave it out."""
-        return self._feed is not None or self._cutter.options.max_tokens is not None
+        return self._feed is not None or self._batcher.options.max_tokens is not None
 
     @property
     def takes_turns(self) -> bool:
         """Whether `in_turns` can be set."""
-        return self._cutter.takes_turns
+        return self._batcher.takes_turns
 
     @property
     def configured_cap(self) -> MicroBatchCap:
         """What a micro-batch may hold by the options."""
-        options = self._cutter.options
+        options = self._batcher.options
         return MicroBatchCap(options.max_samples, options.max_tokens)
 
     @property
     def cap(self) -> MicroBatchCap:
         """What a micro-batch may hold at present; all ranks have to set it alike."""
-        return self._cutter.cap
+        return self._batcher.cap
 
     @cap.setter
     def cap(self, cap: MicroBatchCap) -> None:
-        self._cutter.cap = cap
+        self._batcher.cap = cap
 
     def compare_columns(
         self, stream_ids: Iterable[int], taken: Collection[str] | None = None, removed: Collection[str] = ()
@@ -193,12 +193,12 @@ class MixingLoader:
         Raises:
             SampleError: If a sample cannot be loaded.
         """
-        with self._cutter.told_to_others():
+        with self._batcher.share_errors():
             if self._feed is not None:
                 self._feed.prepare(-(-self.mixing.most_of_a_stream // self._world_size))
             plan = self.mixing.next_plan()
         if plan is None:
-            self._cutter.tell_others_of_nothing()
+            self._batcher.share_nothing()
             return None
         return self.load(plan)
 
@@ -214,10 +214,10 @@ class MixingLoader:
         Raises:
             SampleError: If a sample cannot be loaded.
         """
-        share = self._cutter.share(plan, self._is_by_stream(plan))
-        return self._cut(plan, share, lambda: self._load(plan, share))
+        share = self._batcher.share(plan, self._is_by_stream(plan))
+        return self._split(plan, share, lambda: self._load(plan, share))
 
-    def recut(self, batch: StepBatch) -> StepBatch:
+    def resplit(self, batch: StepBatch) -> StepBatch:
         """Makes new micro-batches of the same samples, by the present cap.
 
         Args:
@@ -228,7 +228,7 @@ class MixingLoader:
         """
         assert batch.samples is not None, "only a loader that keeps samples cuts anew"  # noqa: S101
         share, loaded = batch.samples
-        return self._cut(batch.plan, share, lambda: loaded)
+        return self._split(batch.plan, share, lambda: loaded)
 
     def few_samples(self, batch: StepBatch, stream_id: int | None, most: int = 8) -> tuple[Any, int] | None:
         """Collates a few of this rank's samples of a step, however small its micro-batches are.
@@ -253,13 +253,13 @@ class MixingLoader:
         inputs = self._collation.collate(loaded, places, batch.plan.step, 0, -1 if stream_id is None else stream_id)
         return inputs, len(places)
 
-    def _cut(self, plan: Plan, share: list[StreamShare], load: Callable[[], Loaded]) -> StepBatch:
+    def _split(self, plan: Plan, share: list[StreamShare], load: Callable[[], Loaded]) -> StepBatch:
         stream_ids, indices = ids_of(share), indices_of(share)
-        with self._cutter.told_to_others():
+        with self._batcher.share_errors():
             loaded = load()
             broken = self._find_broken(stream_ids, loaded)
-            order, slices = self._cutter.cut(plan, share, stream_ids, loaded, self._is_by_stream(plan))
-        slices = self._cutter.as_many_as_others(slices, len(stream_ids))
+            order, slices = self._batcher.split(plan, share, stream_ids, loaded, self._is_by_stream(plan))
+        slices = self._batcher.as_many_as_others(slices, len(stream_ids))
         positions = positions_of(share) if self.keeps_positions else None
         micro_batches = []
         for number, cut in enumerate(slices):
@@ -293,8 +293,8 @@ class MixingLoader:
         return self.mixing.forecast()
 
     def share(self, plan: Plan) -> list[StreamShare]:
-        """Looks up this rank's samples of a plan, but for those that no worker can load; see `Cutter.share`."""
-        return self._for_workers(self._cutter.share(plan, self._is_by_stream(plan)))
+        """Looks up this rank's samples of a plan, but for those that no worker can load; see `MicroBatcher.share`."""
+        return self._for_workers(self._batcher.share(plan, self._is_by_stream(plan)))
 
     def read(self, share: Sequence[StreamShare]) -> Samples:
         """Loads samples in this process; see `StreamReader.read`."""
@@ -412,7 +412,7 @@ class MixingLoader:
             options.multiprocessing_context,
             options.limit_seconds,
         )
-        job_size = options.job_size or self._cutter.options.max_samples
+        job_size = options.job_size or self._batcher.options.max_samples
         return Prefetcher(workers, self, job_size, has_others=self._world_size > 1)
 
 

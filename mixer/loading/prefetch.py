@@ -15,7 +15,7 @@ import numpy as np
 from mixer.loading.transport import Row, Samples
 from mixer.loading.workers import Job, Workers
 from mixer.mixture.bad_samples import BrokenSample
-from mixer.mixture.drawers import StreamShare
+from mixer.mixture.cursors import StreamShare
 from mixer.mixture.plan import Plan
 
 Key = tuple[int, int, int]  # stream, position and index: what a memory gives at a position is not sure beforehand

@@ -8,7 +8,7 @@ import torch
 from mixer.loading.deterministic import reads_without_randomness
 from mixer.loading.transport import Columns
 from mixer.mixture.bad_samples import BrokenSample
-from mixer.mixture.drawers import StreamShare
+from mixer.mixture.cursors import StreamShare
 from mixer.utils.arrays import Int64Array
 from mixer.utils.random_state import RandomState, seed_generators
 

@@ -16,7 +16,7 @@ ByStream = Mapping[str, SupportsFloat] | Sequence[SupportsFloat] | FloatArray | 
 
 
 @dataclass(frozen=True)
-class Reported:
+class StepReport:
     """What a batch showed; NaN where something was not measured.
 
     Args:
@@ -87,7 +87,7 @@ def make_reported(
     update_norm: SupportsFloat = math.nan,
     excess_losses: ByStream | None = None,
     losses_after: ByStream | None = None,
-) -> Reported:
+) -> StepReport:
     """Brings what a user reports into order.
 
     Args:
@@ -127,7 +127,7 @@ def make_reported(
         )
     counts = _by_stream("tokens", tokens, names, 0.0).astype(np.int64)
     numbers = (mean, _number(gradient_norm), _number(learning_rate))
-    return Reported(values, counts, *numbers, gradients, _number(update_norm), *others)
+    return StepReport(values, counts, *numbers, gradients, _number(update_norm), *others)
 
 
 def _finite(where: str, given: ByStream | None, names: Sequence[str]) -> FloatArray:

@@ -9,7 +9,7 @@ import numpy as np
 from transformers.utils import logging
 
 from mixer.loading.build import resolve_policy
-from mixer.loading.reported import ByStream, Reported, make_reported
+from mixer.loading.reported import ByStream, StepReport, make_reported
 from mixer.loading.standalone_options import (
     BatchSizeLike,
     check_progress,
@@ -236,7 +236,7 @@ class Standalone:
         if self._uncounted is not None:
             self._count(self._uncounted, make_reported(self.mixing.names))
 
-    def _count(self, plan: Plan, report: Reported) -> None:
+    def _count(self, plan: Plan, report: StepReport) -> None:
         mixing = self.mixing
         try:
             mixing.check_tokens(plan, report.tokens)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from mixer.distributed.agreement import Agreement
+from mixer.distributed.collectives import RankSync
 from mixer.distributed.signals import NUM_SIGNALS
 from mixer.loading.collation import Loaded
 from mixer.mixture.bad_samples import BrokenSample
-from mixer.mixture.drawers import StreamShare
+from mixer.mixture.cursors import StreamShare
 from mixer.mixture.plan import Plan
 from mixer.utils.arrays import Int64Array
 from mixer.utils.shortened import shortened
@@ -55,7 +55,7 @@ class DisagreementError(RuntimeError):
 
 
 def confirm(
-    ranks: Agreement, num_streams: int, plan: Plan | None, contents: StepCounts | None, error: Exception | None
+    ranks: RankSync, num_streams: int, plan: Plan | None, contents: StepCounts | None, error: Exception | None
 ) -> StepCounts:
     """Adds up what the ranks hold of a step, after making sure that they mean the same one; all have to call it.
 
@@ -97,7 +97,7 @@ def confirm(
     return StepCounts(items, tokens, num_larger, num_first, skipped, tuple(signals), num_rows, squared_items)
 
 
-def _raise_disagreement(ranks: Agreement, plan: Plan | None) -> None:
+def _raise_disagreement(ranks: RankSync, plan: Plan | None) -> None:
     own = "nothing left"
     if plan is not None:  # of thousands of streams not all: each rank gets what every rank says
         counts, weights = (shortened(str(part.tolist()), _MOST_CHARACTERS) for part in (plan.counts, plan.weights))

@@ -21,7 +21,7 @@ from mixer.loading.reader import SampleError, StreamReader
 from mixer.loading.transport import Packed, Samples, pack, pack_columns
 from mixer.loading.worker_watch import Patience, WorkerTimeoutError, likely_cause
 from mixer.mixture.bad_samples import BrokenSample
-from mixer.mixture.drawers import StreamShare
+from mixer.mixture.cursors import StreamShare
 
 Share = tuple[StreamShare, ...]
 

@@ -8,14 +8,14 @@ from mixer.utils.arrays import FloatArray, Int64Array
 _TOLERANCE = 1e-9
 
 
-def apportion(shares: FloatArray, total: int, carry: FloatArray) -> tuple[Int64Array, FloatArray]:
+def apportion(shares: FloatArray, total: int, deficit: FloatArray) -> tuple[Int64Array, FloatArray]:
     """Turns the shares of one step into sample counts and carries what is left to the next step.
 
     This is earliest-deadline apportionment (Tijdeman 1980, "The chairman assignment problem"), a whole step at once.
     With `δ = 1/(2K − 2)`, a stream *may* get one more sample while that leaves it no more than `1 − δ` ahead of its
     share, and *must* get one if it would otherwise be more than `1 − δ` behind. What is free between the two goes to
     the streams that would be too far behind soonest. With constant shares every stream stays within `1 − δ` of what
-    it is owed at every step. With varying shares more streams can be due than there are samples; then the one
+    it is due at every step. With varying shares more streams can be due than there are samples; then the one
     furthest behind comes first (the greedy rule of the cup game; Adler et al. 2003, "A proportionate fair scheduling
     rule with good worst-case performance"), and no stream is ever more than `1 + ln K` behind. Such a hybrid of the
     two rules is studied by Jasińska, Kuszmaul and Lee 2026 (arXiv:2602.18610).
@@ -23,56 +23,56 @@ def apportion(shares: FloatArray, total: int, carry: FloatArray) -> tuple[Int64A
     Args:
         shares: `[num_streams]`: non-negative weights that sum to 1.
         total: Number of samples of the step.
-        carry: `[num_streams]`: samples owed to each stream so far; they sum to 0.
+        deficit: `[num_streams]`: samples due to each stream so far; they sum to 0.
 
     Returns:
-        The counts, int64 `[num_streams]`, which sum to `total`, and the new carry. A stream whose share is 0 gets 0
-        samples, and what it was owed is shared out among the others.
+        The counts, int64 `[num_streams]`, which sum to `total`, and the new deficit. A stream whose share is 0 gets 0
+        samples, and what it was due is shared out among the others.
 
     Example:
-        >>> counts, carry = apportion(np.array([0.5, 0.3, 0.2]), total=4, carry=np.zeros(3))
+        >>> counts, deficit = apportion(np.array([0.5, 0.3, 0.2]), total=4, deficit=np.zeros(3))
         >>> counts.tolist()
         [2, 1, 1]
     """
     if not shares.all():
-        return _apportion_nonzero(shares, total, carry)
-    owed = carry + shares * total
+        return _apportion_nonzero(shares, total, deficit)
+    due = deficit + shares * total
     slack = _slack(len(shares))
-    counts = np.maximum(np.ceil(owed - slack - _TOLERANCE), 0.0)
+    counts = np.maximum(np.ceil(due - slack - _TOLERANCE), 0.0)
     missing = total - int(counts.sum())
     if missing > 0:
-        behind = owed - counts
+        behind = due - counts
         may_have_one = behind >= 1.0 - slack - _TOLERANCE
         deadlines = np.where(may_have_one, (slack - behind) / shares, np.inf)
         counts[np.argpartition(deadlines, missing - 1)[:missing]] += 1.0
     while missing < 0:
-        first = _first_to_wait(owed, counts)[:-missing]
+        first = _first_to_wait(due, counts)[:-missing]
         counts[first] -= 1.0
         missing += len(first)
-    return counts.astype(np.int64), owed - counts
+    return counts.astype(np.int64), due - counts
 
 
-def _first_to_wait(owed: FloatArray, counts: FloatArray) -> Int64Array:
+def _first_to_wait(due: FloatArray, counts: FloatArray) -> Int64Array:
     """Gives streams that give a sample back before any of them gives a second one, the one furthest ahead first.
 
     Taking samples away one by one, always from the stream furthest ahead, comes to the same: who gives one back is a
     whole sample less ahead then. Of 10,000 streams as many as are due can be too many, and one by one is K² then.
     """
     served = np.flatnonzero(counts)
-    behind = (owed - counts)[served]
+    behind = (due - counts)[served]
     order = np.argsort(behind, kind="stable")
     first: Int64Array = served[order[behind[order] < behind.min() + 1.0]]
     return first
 
 
-def _apportion_nonzero(shares: FloatArray, total: int, carry: FloatArray) -> tuple[Int64Array, FloatArray]:
+def _apportion_nonzero(shares: FloatArray, total: int, deficit: FloatArray) -> tuple[Int64Array, FloatArray]:
     positive = np.flatnonzero(shares)
-    counts, new_carry = np.zeros(len(shares), dtype=np.int64), np.zeros(len(shares))
-    left = carry.sum() - carry[positive].sum()
-    counts[positive], new_carry[positive] = apportion(
-        shares[positive], total, carry[positive] + left * shares[positive]
+    counts, new_deficit = np.zeros(len(shares), dtype=np.int64), np.zeros(len(shares))
+    left = deficit.sum() - deficit[positive].sum()
+    counts[positive], new_deficit[positive] = apportion(
+        shares[positive], total, deficit[positive] + left * shares[positive]
     )
-    return counts, new_carry
+    return counts, new_deficit
 
 
 def _slack(num_streams: int) -> float:

@@ -120,7 +120,7 @@ class BatchSize:
         if is_known(self.schedule):
             saved, own = state["state"], self.schedule.state_dict()
             if allow_inexact and isinstance(saved, Mapping) and saved.keys() != own.keys():
-                return  # an older version remembered other things
+                return  # a schedule of the user's that remembers other things now
             check_form(saved, own, self.schedule.name)
         self.schedule.load_state_dict(state["state"])
         least = 1 if self.schedule.is_exact else self._world_size

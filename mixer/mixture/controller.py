@@ -41,7 +41,7 @@ class Mixing:
         self.policy = policy
         self._mixture = describe(planner.streams)
         self.names = self._mixture.names
-        self._weights = MixtureWeights(policy, self._mixture, planner.there(0.0))
+        self._weights = MixtureWeights(policy, self._mixture, planner.active(0.0))
         self._size = BatchSize(Constant(), clock.batch_size) if size is None else size
         self._begin(planner, clock)
 
@@ -56,7 +56,7 @@ class Mixing:
         Raises:
             ValueError: If the policy's first decision does not fit the streams.
         """
-        self._weights.start(planner.there(0.0))
+        self._weights.start(planner.active(0.0))
         size.manual, self._size = self._size.manual, size
         self._begin(planner, clock)
 
@@ -367,7 +367,7 @@ class Mixing:
             shares=shares,
             batch_size=plan.batch_size,
             update_norm=update_norm,
-            there=self.planner.there(self.clock.progress),
+            active=self.planner.active(self.clock.progress),
             tokens_per_sample=lengths,
             **by_stream,
         )
@@ -436,8 +436,8 @@ class Mixing:
         counts = [whole_number(count, "the tokens of a stream", most=MOST_COUNT) for count in state["num_tokens"]]
         tokens = dict(zip(streams, counts, strict=True))
         self.num_tokens = np.array([tokens.get(name, 0) for name in self.names], dtype=np.int64)
-        counts = state.get("skipped", [0] * len(streams))  # older versions skipped none
-        counts = [whole_number(count, "the skipped samples of a stream", most=MOST_COUNT) for count in counts]
+        skips = state["skipped"]
+        counts = [whole_number(count, "the skipped samples of a stream", most=MOST_COUNT) for count in skips]
         skipped = dict(zip(streams, counts, strict=True))
         self.skipped = np.array([skipped.get(name, 0) for name in self.names], dtype=np.int64)
         self._weights.skip_to(self.clock.step)

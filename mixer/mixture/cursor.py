@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 from mixer.utils.arrays import Int64Array
 
 
-class Drawer(Protocol):
+class Cursor(Protocol):
     """Draws the next samples of a stream, as references into its data set.
 
     Drawing is split in two, so that every rank knows what all of them draw but looks up only its own share: `draw`
@@ -17,7 +17,7 @@ class Drawer(Protocol):
     def available(self) -> int | None:
         """Number of samples that can be drawn now; `None` means without end."""
 
-    def draw(self, count: int) -> int:
+    def advance(self, count: int) -> int:
         """Reserves the next positions.
 
         Args:
@@ -37,7 +37,7 @@ class Drawer(Protocol):
             int64 `[len(positions)]`: indices into the stream's data set.
         """
 
-    def ahead(self) -> "Drawer":
+    def ahead(self) -> "Cursor":
         """Gives a copy to look ahead with: drawing from it does not move this one."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -51,10 +51,10 @@ class Drawer(Protocol):
 class GrowingDataset(Protocol):
     """A data set that grows and forgets while a run trains on it, such as a replay buffer.
 
-    What it draws is its own affair; `references` of its drawer gives numbers by which its reader finds the samples.
+    What it draws is its own affair; `references` of its cursor gives numbers by which its reader finds the samples.
     """
 
-    def new_drawer(self, key: int) -> Drawer:
+    def new_cursor(self, key: int) -> Cursor:
         """Gives what draws from it.
 
         Args:

@@ -11,7 +11,7 @@ from mixer.utils.arrays import Int64Array
 from mixer.utils.bounded import MOST_COUNT, whole_number
 
 
-class IterableDrawer:
+class IterableCursor:
     """Draws an iterable data set: its next rows, whichever they are.
 
     How many there are is not known before the end. Whoever reads them says how many are left once a rank has seen it.
@@ -69,8 +69,8 @@ class IterableDrawer:
         self.undelivered += num_undelivered + num_kept - to_draw
         self._left = 0 if self.is_over else None
 
-    def draw(self, count: int) -> int:
-        """Reserves the next rows; see `mixer.mixture.drawers.Drawer.draw`."""
+    def advance(self, count: int) -> int:
+        """Reserves the next rows; see `mixer.mixture.cursors.Cursor.advance`."""
         start = self._position
         self._position += count
         if self._left is not None:
@@ -81,12 +81,12 @@ class IterableDrawer:
         """Gives the positions themselves: a row has no other name."""
         return np.asarray(positions, dtype=np.int64)
 
-    def ahead(self) -> "IterableDrawer":
-        """Gives a copy to look ahead with; see `mixer.mixture.drawers.Drawer.ahead`."""
+    def ahead(self) -> "IterableCursor":
+        """Gives a copy to look ahead with; see `mixer.mixture.cursors.Cursor.ahead`."""
         return copy.copy(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives how far all ranks together are; see `mixer.mixture.drawers.Drawer.state_dict`."""
+        """Gives how far all ranks together are; see `mixer.mixture.cursors.Cursor.state_dict`."""
         return {
             "position": self._position,
             "passes": self._num_passes,

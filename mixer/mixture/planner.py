@@ -7,10 +7,10 @@ from typing import Any, Literal
 import numpy as np
 
 from mixer.mixture.apportion import apportion
-from mixer.mixture.cursor import Drawer
-from mixer.mixture.drawers import DrawerLookup, OrderedDrawer, StreamShare
+from mixer.mixture.cursor import Cursor
+from mixer.mixture.cursors import CursorLookup, ShuffledCursor, StreamShare
 from mixer.mixture.groups import Grouping, Groups
-from mixer.mixture.iterable_drawer import IterableDrawer
+from mixer.mixture.iterable_drawer import IterableCursor
 from mixer.mixture.plan import Plan
 from mixer.mixture.stream import Stream
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
@@ -29,7 +29,7 @@ class Planner:
         seed: The run's seed.
         groupings: Groups of streams with weights and caps of their own.
         drawing: `"exact"` apportions the counts and carries remainders over; `"multinomial"` draws them.
-        drawers: What each stream draws next; `None` for shuffled orders.
+        cursors: What each stream draws next; `None` for shuffled orders.
 
     Raises:
         ValueError: If the drawing is another word, or streams and groupings do not fit.
@@ -41,12 +41,12 @@ class Planner:
         seed: int,
         groupings: Sequence[Grouping] = (),
         drawing: Drawing = "exact",
-        drawers: Sequence[Drawer] | None = None,
+        cursors: Sequence[Cursor] | None = None,
     ):
         if drawing not in ("exact", "multinomial"):
             raise ValueError(f"drawing must be 'exact' or 'multinomial', got {drawing!r}.")
         self.streams = tuple(streams)
-        self.drawers: tuple[Drawer, ...] = tuple(drawers or (_drawer(stream, seed) for stream in streams))
+        self.cursors: tuple[Cursor, ...] = tuple(cursors or (_cursor(stream, seed) for stream in streams))
         self._has_rows = any(stream.is_iterable for stream in streams)
         self._sizes = np.array([stream.num_samples for stream in streams], dtype=np.int64)
         own = np.array([stream.loss_weight for stream in streams], dtype=np.float64)
@@ -55,14 +55,14 @@ class Planner:
         self.seed = seed
         self._drawing = drawing
         self._groups = Groups(streams, groupings)
-        self._lookup = DrawerLookup(self.drawers)
-        self._carry = np.zeros(len(self.streams))
-        self._additional_carry = np.zeros(len(self.streams))
+        self._lookup = CursorLookup(self.cursors)
+        self._deficit = np.zeros(len(self.streams))
+        self._additional_deficit = np.zeros(len(self.streams))
         self._are_memories = np.array([stream.is_memory for stream in streams])
         self._enters = np.array([stream.enters_at for stream in streams])
         self._leaves = np.array([stream.leaves_at for stream in streams])
-        self._always_there = not self._enters.any() and bool((self._leaves == 1.0).all())
-        self._unlimited = not (groupings or self._has_rows) and all(drawer.available is None for drawer in self.drawers)
+        self._always_active = not self._enters.any() and bool((self._leaves == 1.0).all())
+        self._unlimited = not (groupings or self._has_rows) and all(cursor.available is None for cursor in self.cursors)
         self._endlessly = np.full(len(self.streams), np.inf)
         _check_presence(self.streams)
 
@@ -77,7 +77,7 @@ class Planner:
             `[num_streams]` each: shares, which sum to 1 (all 0 if no stream with a positive weight is left), and
             available samples (infinite for a stream without an end). Memories do not keep a run going by themselves.
         """
-        if self._always_there and self._unlimited:
+        if self._always_active and self._unlimited:
             return weights / weights.sum(), self._endlessly
         available = self._groups.limit(self._available(progress), weights, self.seen)
         shares = np.where(available > 0, weights, 0.0)
@@ -87,7 +87,7 @@ class Planner:
             shares = self._groups.fit(shares / shares.sum())
         return shares, available
 
-    def there(self, progress: float) -> BoolArray:
+    def active(self, progress: float) -> BoolArray:
         """Says which streams can give a sample now, whatever their weights.
 
         Args:
@@ -115,8 +115,8 @@ class Planner:
         """`[num_streams]`: samples that each stream can give, but for the limits of its groups."""
         available = self._endlessly
         if not self._unlimited:
-            available = np.array([np.inf if d.available is None else float(d.available) for d in self.drawers])
-        if self._always_there:
+            available = np.array([np.inf if d.available is None else float(d.available) for d in self.cursors])
+        if self._always_active:
             return available
         present = (self._enters <= progress) & ((progress < self._leaves) | (self._leaves == 1.0))
         return np.where(present, available, 0.0)
@@ -148,7 +148,7 @@ class Planner:
         counts = self._counts(shares, available, total, step)
         if additional is not None:
             counts += self._additional_counts(additional * int(counts.sum()), available - counts)
-        starts = [drawer.draw(count) for drawer, count in zip(self.drawers, counts.tolist(), strict=True)]
+        starts = [cursor.advance(count) for cursor, count in zip(self.cursors, counts.tolist(), strict=True)]
         self.seen += counts
         return counts, np.array(starts, dtype=np.int64)
 
@@ -156,29 +156,29 @@ class Planner:
     def unique(self) -> Int64Array:
         """int64 `[num_streams]`: different samples drawn so far."""
         unique = np.minimum(self.seen, self._sizes)
-        for stream_id, drawer in self.row_drawers.items():
-            unique[stream_id] = drawer.num_unique
+        for stream_id, cursor in self.row_drawers.items():
+            unique[stream_id] = cursor.num_unique
         return unique
 
     @property
-    def owed(self) -> FloatArray:
+    def deficit(self) -> FloatArray:
         """`[num_streams]`: samples of its share that each stream has not had yet; negative for those ahead of it."""
-        return self._carry
+        return self._deficit
 
     @property
     def undelivered(self) -> Int64Array:
         """int64 `[num_streams]`: rows of iterable streams that some ranks had left where another had none."""
-        rows = np.zeros(len(self.drawers), dtype=np.int64)
-        for stream_id, drawer in self.row_drawers.items():
-            rows[stream_id] = drawer.undelivered
+        rows = np.zeros(len(self.cursors), dtype=np.int64)
+        for stream_id, cursor in self.row_drawers.items():
+            rows[stream_id] = cursor.undelivered
         return rows
 
     @property
-    def row_drawers(self) -> dict[int, IterableDrawer]:
-        """The drawers of the iterable streams, by stream id."""
+    def row_drawers(self) -> dict[int, IterableCursor]:
+        """The cursors of the iterable streams, by stream id."""
         if not self._has_rows:
             return {}
-        return {number: drawer for number, drawer in enumerate(self.drawers) if isinstance(drawer, IterableDrawer)}
+        return {number: cursor for number, cursor in enumerate(self.cursors) if isinstance(cursor, IterableCursor)}
 
     def skip(self, num_samples: int) -> None:
         """Leaves out the next samples of a mixture of one stream, at an epoch's end that is dropped.
@@ -186,11 +186,11 @@ class Planner:
         Args:
             num_samples: How many.
         """
-        assert len(self.drawers) == 1, "only the epochs of a single stream end together with the run's"  # noqa: S101
-        self.drawers[0].draw(num_samples)
+        assert len(self.cursors) == 1, "only the epochs of a single stream end together with the run's"  # noqa: S101
+        self.cursors[0].advance(num_samples)
 
     def rank_share(self, plan: Plan, rank: int, world_size: int, is_balanced: bool = True) -> list[StreamShare]:
-        """Looks up which samples of a plan a rank has to fetch; see `DrawerLookup.share`."""
+        """Looks up which samples of a plan a rank has to fetch; see `CursorLookup.share`."""
         return self._lookup.share(plan, rank, world_size, is_balanced)
 
     def example(self, plan: Plan, stream_id: int, number: int = 0) -> StreamShare:
@@ -206,7 +206,7 @@ class Planner:
         """
         first = int(plan.starts[stream_id]) + number
         positions = range(first, first + 1)
-        return StreamShare(stream_id, positions, self.drawers[stream_id].references(positions))
+        return StreamShare(stream_id, positions, self.cursors[stream_id].references(positions))
 
     def ahead(self) -> "Planner":
         """Gives a copy to look ahead with.
@@ -215,50 +215,55 @@ class Planner:
             The copy; drawing from it does not move this one.
         """
         planner = copy.copy(self)
-        planner.drawers = tuple(drawer.ahead() for drawer in self.drawers)
+        planner.cursors = tuple(cursor.ahead() for cursor in self.cursors)
         planner.seen = self.seen.copy()
         return planner
 
     def _counts(self, shares: FloatArray, available: FloatArray, total: int, step: int) -> Int64Array:
-        counts, carry = self._draw_counts(shares, total, step)
+        counts, deficit = self._draw_counts(shares, total, step)
         fixed = np.zeros(len(shares), dtype=np.int64)
         while not self._unlimited and (over := counts > available).any():
             # A stream that runs out gives its last samples and leaves; the others share the rest among them.
             fixed[over] = available[over].astype(np.int64)
             shares = np.where(over, 0.0, shares)
             if not shares.any():
-                counts, carry = np.zeros_like(fixed), np.zeros(len(shares))
+                counts, deficit = np.zeros_like(fixed), np.zeros(len(shares))
                 break
             shares = shares / shares.sum()
-            counts, carry = self._draw_counts(shares, total - int(fixed.sum()), step)
-        self._carry = carry
+            counts, deficit = self._draw_counts(shares, total - int(fixed.sum()), step)
+        self._deficit = deficit
         return counts + fixed
 
     def _additional_counts(self, wanted: FloatArray, available: FloatArray) -> Int64Array:
         """Rounds with the remainder carried over; what a stream cannot give is not made up for later."""
-        owed = np.where(wanted > 0, self._additional_carry + wanted, 0.0)
-        counts = np.minimum(np.floor(owed + 1e-9), available)
-        self._additional_carry = np.where(counts < available, owed - counts, 0.0)
+        due = np.where(wanted > 0, self._additional_deficit + wanted, 0.0)
+        counts = np.minimum(np.floor(due + 1e-9), available)
+        self._additional_deficit = np.where(counts < available, due - counts, 0.0)
         return counts.astype(np.int64)
 
     def _draw_counts(self, shares: FloatArray, total: int, step: int) -> tuple[Int64Array, FloatArray]:
         if self._drawing == "exact":
-            return apportion(shares, total, self._carry)
+            return apportion(shares, total, self._deficit)
         random = np.random.default_rng([self.seed % 2**63, step, int(np.count_nonzero(shares))])
-        return random.multinomial(total, shares), self._carry
+        return random.multinomial(total, shares), self._deficit
 
     def state_dict(self) -> dict[str, Any]:
         """Gives every stream's state and what it is owed, as plain data."""
         return {
             "seed": self.seed,
             "streams": {
-                stream.name: {**drawer.state_dict(), "seen": int(seen), "owed": owed, "owed_on_top": on_top}
-                for stream, drawer, seen, owed, on_top in zip(
+                stream.name: {
+                    **cursor.state_dict(),
+                    "seen": int(seen),
+                    "deficit": deficit,
+                    "additional_deficit": on_top,
+                }
+                for stream, cursor, seen, deficit, on_top in zip(
                     self.streams,
-                    self.drawers,
+                    self.cursors,
                     self.seen,
-                    self._carry.tolist(),
-                    self._additional_carry.tolist(),
+                    self._deficit.tolist(),
+                    self._additional_deficit.tolist(),
                     strict=True,
                 )
             },
@@ -280,37 +285,37 @@ class Planner:
             raise ValueError(f"the streams were {list(saved)} when the run was saved and are {names} now")
         if state["seed"] != self.seed and not allow_inexact:
             raise ValueError(f"the data seed was {state['seed']} when the run was saved and is {self.seed} now")
-        for name, drawer in zip(names, self.drawers, strict=True):
+        for name, cursor in zip(names, self.cursors, strict=True):
             try:
                 if name in saved:
-                    drawer.load_state_dict(saved[name], allow_inexact)
+                    cursor.load_state_dict(saved[name], allow_inexact)
             except ValueError as error:
                 raise ValueError(f"stream {name!r}: {error}") from None
         seen = [_seen(saved[name]["seen"], name) if name in saved else 0 for name in names]
         self.seen = np.array(seen, dtype=np.int64)
         if is_same:
-            self._carry = np.array([_owed(saved[name]["owed"], name) for name in names])
-            on_top = [_owed(saved[name].get("owed_on_top", 0.0), name) for name in names]
-            self._additional_carry = np.array(on_top)
+            self._deficit = np.array([_deficit_of(saved[name]["deficit"], name) for name in names])
+            on_top = [_deficit_of(saved[name]["additional_deficit"], name) for name in names]
+            self._additional_deficit = np.array(on_top)
 
 
 def _seen(saved: Any, name: str) -> int:
     return whole_number(saved, f"the samples seen of {name!r}", most=MOST_COUNT)
 
 
-def _owed(saved: Any, name: str) -> float:
-    return finite_number(saved, f"what {name!r} is owed", -_MOST_OWED, _MOST_OWED)
+def _deficit_of(saved: Any, name: str) -> float:
+    return finite_number(saved, f"the deficit of {name!r}", -_MAX_DEFICIT, _MAX_DEFICIT)
 
 
 # Apportionment owes a stream less than 1 + ln K samples, and what comes on top less than 1.
-_MOST_OWED = 1e6
+_MAX_DEFICIT = 1e6
 
 
-def _drawer(stream: Stream, seed: int) -> Drawer:
+def _cursor(stream: Stream, seed: int) -> Cursor:
     if stream.is_memory:
-        drawer: Drawer = stream.dataset.new_drawer(stream.order_key(seed))
-        return drawer
-    return IterableDrawer(stream) if stream.is_iterable else OrderedDrawer(stream, seed)
+        cursor: Cursor = stream.dataset.new_cursor(stream.order_key(seed))
+        return cursor
+    return IterableCursor(stream) if stream.is_iterable else ShuffledCursor(stream, seed)
 
 
 def _check_presence(streams: Sequence[Stream]) -> None:

@@ -233,8 +233,8 @@ def check_metrics(metrics: Mapping[str, Any], eval_dataset: Any) -> None:
     sets = list(eval_dataset) if isinstance(eval_dataset, Mapping) else None
     unknown = [name for name in metrics if sets is None or name not in sets]
     if unknown:
-        there = "is no dict" if sets is None else f"has the sets {sets}"
-        raise ValueError(f"compute_metrics names the evaluation sets {unknown}, but eval_dataset {there}.")
+        state = "is no dict" if sets is None else f"has the sets {sets}"
+        raise ValueError(f"compute_metrics names the evaluation sets {unknown}, but eval_dataset {state}.")
     for name, function in metrics.items():
         if not callable(function):
             raise TypeError(f"compute_metrics[{name!r}] must be a function, got {function!r}.")

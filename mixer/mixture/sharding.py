@@ -27,7 +27,7 @@ def rank_samples(plan: Plan, rank: int, world_size: int, is_balanced: bool = Tru
     Returns:
         int64 `[count]` each: the stream of each sample, ascending, and its position in that stream, ascending in each.
     """
-    homes = _Homes(plan, world_size)
+    homes = HomeShards(plan, world_size)
     own = homes.samples(rank)
     if not is_balanced:
         return own[0], own[1]
@@ -35,7 +35,7 @@ def rank_samples(plan: Plan, rank: int, world_size: int, is_balanced: bool = Tru
     if surplus[rank] > 0:
         own = own[:, : own.shape[1] - surplus[rank]]
     elif surplus[rank] < 0:
-        own = np.concatenate([own, homes.handed_over(surplus, rank)], axis=1)
+        own = np.concatenate([own, homes.rebalanced(surplus, rank)], axis=1)
         own = own[:, np.lexsort((own[1], own[0]))]
     return own[0], own[1]
 
@@ -60,7 +60,7 @@ def dealt_samples(plan: Plan, rank: int, world_size: int) -> tuple[Int64Array, I
     return stream_ids, places + (plan.starts + plan.counts - ends)[stream_ids]
 
 
-class _Homes:
+class HomeShards:
     """The samples of a plan by home rank; the cost is one a stream and one a rank, whatever the batch size."""
 
     def __init__(self, plan: Plan, world_size: int):
@@ -90,7 +90,7 @@ class _Homes:
         surplus: Int64Array = loads - targets
         return surplus
 
-    def handed_over(self, surplus: Int64Array, rank: int) -> Int64Array:
+    def rebalanced(self, surplus: Int64Array, rank: int) -> Int64Array:
         """Gives what a rank with too few samples gets: its part of what the others hand over, rank after rank."""
         taken_before = int(-np.minimum(surplus[:rank], 0).sum())
         start, stop = taken_before, taken_before - int(surplus[rank])

@@ -80,7 +80,7 @@ class Stream:
             check_choice(self.on_sample_error, f"Stream {self.name!r}: on_sample_error")
         _check_dataset(self)
         self._check_numbers()
-        self._check_own_form()
+        self._check_specifics()
         if self.weight is not None and not (math.isfinite(self.weight) and self.weight >= 0):
             raise ValueError(f"Stream {self.name!r}: weight must be a finite number of 0 or more, got {self.weight}.")
         self._check_epochs()
@@ -124,7 +124,7 @@ class Stream:
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer))):
             raise TypeError(f"Stream {self.name!r}: seed must be a whole number, got {self.seed!r}.")
 
-    def _check_own_form(self) -> None:
+    def _check_specifics(self) -> None:
         if self.loss_weight is None or not (math.isfinite(self.loss_weight) and self.loss_weight >= 0):
             raise ValueError(
                 f"Stream {self.name!r}: loss_weight must be a finite number of 0 or more, got {self.loss_weight}."

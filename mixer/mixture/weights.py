@@ -27,25 +27,25 @@ class MixtureWeights:
     Args:
         policy: The policy.
         mixture: The streams, as far as the policy knows them.
-        there: bool `[num_streams]`: which of them are there in the first step; `None` for all.
+        active: bool `[num_streams]`: which of them are there in the first step; `None` for all.
 
     Raises:
         ValueError: If the policy's first decision does not fit the streams.
     """
 
-    def __init__(self, policy: Policy, mixture: Mixture, there: BoolArray | None = None):
+    def __init__(self, policy: Policy, mixture: Mixture, active: BoolArray | None = None):
         self.policy, self._mixture, self._names = policy, mixture, mixture.names
         self.manual: FloatArray | None = None
-        self.start(there)
+        self.start(active)
 
-    def start(self, there: BoolArray | None = None) -> None:
+    def start(self, active: BoolArray | None = None) -> None:
         """Begins a new run; weights that were set by hand stay.
 
         Args:
-            there: bool `[num_streams]`: which streams are there in the first step; `None` for all.
+            active: bool `[num_streams]`: which streams are there in the first step; `None` for all.
         """
         self._evaluation_losses: FloatArray | None = None
-        self._decide(self.policy.start(replace(self._mixture, there=there)), 0)
+        self._decide(self.policy.start(replace(self._mixture, active=active)), 0)
 
     @property
     def value(self) -> FloatArray:

@@ -12,7 +12,7 @@ from mixer.models.snapshot import Snapshot
 
 
 @contextlib.contextmanager
-def gradients_aside(parameters: Sequence[nn.Parameter]) -> Iterator[Sequence[nn.Parameter]]:
+def gradients_stashed(parameters: Sequence[nn.Parameter]) -> Iterator[Sequence[nn.Parameter]]:
     """Puts gradients aside, and back afterwards.
 
     Args:
@@ -49,7 +49,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def model_aside(model: Any, args: TrainingArguments, training: bool, inner: nn.Module | None = None) -> Iterator[None]:
+def model_restored(
+    model: Any, args: TrainingArguments, training: bool, inner: nn.Module | None = None
+) -> Iterator[None]:
     """Puts mode, random state, running statistics and the Trainer's own settings back afterwards.
 
     Args:

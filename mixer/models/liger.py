@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from mixer.models.losses import LossTracker
+from mixer.models.losses import RowLossReader
 
 
 def hides_rows(args: TrainingArguments) -> bool:
@@ -26,7 +26,7 @@ def hides_rows(args: TrainingArguments) -> bool:
     return bool(config.get("fused_linear_cross_entropy", True) or config.get("cross_entropy", False))
 
 
-class RowlessTracker(LossTracker):
+class RowlessTracker(RowLossReader):
     """A tracker that tells no rows apart: micro-batches are of one stream each, and their loss is that stream's."""
 
     def _hear(self, output: Any, kwargs: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ _CLEARLY = 3.0
 
 
 @dataclass(frozen=True)
-class LossConvention:
+class LossNormalization:
     """What `compute_loss` gives for a micro-batch.
 
     Args:
@@ -130,8 +130,8 @@ class KindFound:
     Args:
         kind: The kind.
         rows_known: Whether it is made of what the tracker sees of the rows.
-        has_row_means: See `LossConvention`.
-        is_tentative: See `LossConvention`.
+        has_row_means: See `LossNormalization`.
+        is_tentative: See `LossNormalization`.
     """
 
     kind: LossKind
@@ -196,7 +196,7 @@ def _kind_by_rows(whole: Seen, rows: FloatArray, close: float) -> KindFound | No
     return None
 
 
-def try_convention(
+def try_normalization(
     compute_loss: Callable[[int, bool], Tensor],
     row_losses: Callable[[], Tensor | None],
     num_items: int,
@@ -258,7 +258,7 @@ def needs_kind(votes: Tensor) -> bool:
     """Says whether the ranks have to find out the kind of a loss too.
 
     Args:
-        votes: float64 `[5]`: the sum of what `try_convention` gave on each rank.
+        votes: float64 `[5]`: the sum of what `try_normalization` gave on each rank.
 
     Returns:
         Whether one of them asks for it.
@@ -279,11 +279,11 @@ def counts_other_items(votes: Tensor) -> bool:
     return bool(votes[_OTHER_ITEMS] > sum(kinds.values()) - kinds["other"])
 
 
-def decide(votes: Tensor, world_size: int, of_kind: Tensor | None = None) -> LossConvention | None:
+def decide(votes: Tensor, world_size: int, of_kind: Tensor | None = None) -> LossNormalization | None:
     """Makes a convention of all ranks' votes.
 
     Args:
-        votes: float64 `[5]`: the sum of what `try_convention` gave on each rank.
+        votes: float64 `[5]`: the sum of what `try_normalization` gave on each rank.
         world_size: Number of ranks.
         of_kind: float64 `[8]`: the sum of what `vote_on_kind` gave on each rank; `None` where nobody asked.
 
@@ -296,17 +296,17 @@ def decide(votes: Tensor, world_size: int, of_kind: Tensor | None = None) -> Los
     counts_items, factor = yes >= no, float(world_size) if scaled > 0 else 1.0
     kind: LossKind = "sum" if counts_items else "item mean"
     if of_kind is None:
-        return LossConvention(counts_items, factor, unknown == 0, kind)
+        return LossNormalization(counts_items, factor, unknown == 0, kind)
     numbers = dict(zip(_KINDS, of_kind.tolist(), strict=False))
     if not any(numbers.values()):  # nobody can tell: rows that all count alike, or cannot be parted
         has_seen = bool(of_kind[_TENTATIVE] > 0)
         rows_known = of_kind[_ROWS_UNKNOWN] == 0 if has_seen else unknown == 0
-        return LossConvention(counts_items, factor, bool(rows_known), kind, is_tentative=True)
+        return LossNormalization(counts_items, factor, bool(rows_known), kind, is_tentative=True)
     kind = "other" if numbers["other"] else max(_KINDS, key=lambda one: numbers[one])
     if kind == "other" and unknown == 0:  # but for a part that is no row's
-        return LossConvention(counts_items, factor, True, "sum" if counts_items else "item mean")
+        return LossNormalization(counts_items, factor, True, "sum" if counts_items else "item mean")
     if counts_items and kind != "sum":
         kind = "other"
     is_explained = of_kind[_ROWS_UNKNOWN] == 0 or (kind == "item mean" and unknown == 0)
     rows_known = kind != "other" and not counts_items and is_explained
-    return LossConvention(counts_items, factor, bool(rows_known), kind, bool(of_kind[_ROW_MEANS] > 0))
+    return LossNormalization(counts_items, factor, bool(rows_known), kind, bool(of_kind[_ROW_MEANS] > 0))

@@ -103,7 +103,7 @@ class _ItemCrossEntropy(TorchFunctionMode):
         return terms.sum() if reduction == "sum" else terms.sum() / target.ne(options["ignore_index"]).sum()
 
 
-class LossTracker:
+class RowLossReader:
     """Reads the loss of each row off a model's forward, without a second one.
 
     A model that computes its loss by `model.loss_function` (most heads of transformers) has its cross entropy

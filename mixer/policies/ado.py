@@ -111,19 +111,19 @@ class ADO(Policy):
 
     def update(self, observation: Observation) -> Decision:
         """Takes the losses into the courses, fits when it is time, and weighs the streams anew; see `Policy.update`."""
-        step, there = observation.step, observation.is_there & (self._own > 0.0)
+        step, active = observation.step, observation.is_active & (self._own > 0.0)
         self._take(observation)
         if step >= self.num_warmup_steps and (step - self.num_warmup_steps) % self.refit_steps == 0:
             self._laws = [self._fit(stream) for stream in range(len(self._own))]
-        if not there.any() or all(law is None for law in self._laws):
+        if not active.any() or all(law is None for law in self._laws):
             return Decision(self._own)
-        preferred = self._prefer(there)
-        mean = _among(self._mean, there)
-        mixed = np.zeros(len(there))
-        mixed[there] = self.mean_share * mean[there] + (1.0 - self.mean_share) * preferred[there]
+        preferred = self._prefer(active)
+        mean = _among(self._mean, active)
+        mixed = np.zeros(len(active))
+        mixed[active] = self.mean_share * mean[active] + (1.0 - self.mean_share) * preferred[active]
         # With the floor in it already the code's form stays as it is.
-        weights = share_out(mixed, self._own, there, self._least if self.form == "paper" else 0.0)
-        averaged = weights if self.form == "paper" else share_out(preferred, self._own, there, 0.0)
+        weights = share_out(mixed, self._own, active, self._least if self.form == "paper" else 0.0)
+        averaged = weights if self.form == "paper" else share_out(preferred, self._own, active, 0.0)
         self._mean = self._mean + (averaged - self._mean) / (step + 1)
         return Decision(weights)
 
@@ -147,19 +147,19 @@ class ADO(Policy):
             return self._laws[stream]
         return fit_scaling_law(log_amounts, log_losses)
 
-    def _prefer(self, there: BoolArray) -> FloatArray:
+    def _prefer(self, active: BoolArray) -> FloatArray:
         """`ρ` over the streams that are there; 0 for others."""
-        preferred, amounts = _among(self._own, there), np.maximum(self._amounts_of_laws(), 1.0)
+        preferred, amounts = _among(self._own, active), np.maximum(self._amounts_of_laws(), 1.0)
         credit = self._credit if self.form == "paper" else self._credit * (1.0 - self._credit)
         with np.errstate(divide="ignore"):  # the logarithm of 0 is a share of 0
             logits = np.log(self._own) + 0.5 * np.log(credit)
         for stream, law in enumerate(self._laws):
             logits[stream] += -np.inf if law is None else law.log_slope(amounts[stream])
-        known = there & np.array([law is not None for law in self._laws])
+        known = active & np.array([law is not None for law in self._laws])
         if known.any() and np.isfinite(logits[known].max()):
             preferred[known] = preferred[known].sum() * softmax(logits[known])
         if self.form == "code":
-            preferred[there] = at_least(preferred[there], self._least)
+            preferred[active] = at_least(preferred[active], self._least)
         return preferred
 
     def explain(self) -> Terms:
@@ -189,9 +189,9 @@ class ADO(Policy):
         self._amounts = np.array(state["amounts"], dtype=np.float64)
 
 
-def _among(weights: FloatArray, there: BoolArray) -> FloatArray:
+def _among(weights: FloatArray, active: BoolArray) -> FloatArray:
     """Shares among the streams that are there, 0 for others; equal ones where these have none."""
-    among = np.where(there, weights, 0.0)
+    among = np.where(active, weights, 0.0)
     total = among.sum()
-    shares: FloatArray = among / total if total > 0.0 else there / there.sum()
+    shares: FloatArray = among / total if total > 0.0 else active / active.sum()
     return shares

@@ -112,8 +112,8 @@ class Aioli(Policy):
         self._course: FloatArray = np.zeros((0, len(self._own)))  # training losses within the probe
         self._plan([])
         if self.num_warmup_steps == 0 and self.loss == "train":
-            self._begin_round(mixture.is_there)
-        return self._decide(mixture.is_there)
+            self._begin_round(mixture.is_active)
+        return self._decide(mixture.is_active)
 
     def update(self, observation: Observation) -> Decision:
         """Takes what the last step showed into its phase, and ends it when it is time; see `Policy.update`."""
@@ -124,16 +124,16 @@ class Aioli(Policy):
             row = np.where(np.isfinite(losses), np.clip(losses, -_HUGE, _HUGE), np.nan)
             self._course = np.vstack([self._course, row])
         if self._num_steps >= self._length() and (self.loss == "train" or evaluation is not None):
-            self._end_phase(evaluation, observation.is_there)
-        return self._decide(observation.is_there)
+            self._end_phase(evaluation, observation.is_active)
+        return self._decide(observation.is_active)
 
-    def _decide(self, there: BoolArray) -> Decision:
+    def _decide(self, active: BoolArray) -> Decision:
         if not self._round.is_over:
-            mixture, among = self._round.mixture(), there & self._round.among
+            mixture, among = self._round.mixture(), active & self._round.among
             # With none of them there the probe would be of nothing, and the run end though others have samples left.
             if mixture[among].sum() > 0.0:
                 return Decision(share_out(mixture, self._own, among, 0.0))
-        return Decision(share_out(self._weights, self._own, there, 0.0))
+        return Decision(share_out(self._weights, self._own, active, 0.0))
 
     # ---- Phases ----
 
@@ -147,21 +147,21 @@ class Aioli(Policy):
         """Plans probes of streams, in the order of a sweep; of none while a round trains."""
         self._round = ProbeRound(streams, len(self._own), self.num_sweeps, self.probe_share)
 
-    def _begin_round(self, there: BoolArray) -> None:
+    def _begin_round(self, active: BoolArray) -> None:
         """Plans the probes of a round, unless there is nothing to weigh up."""
-        streams = [int(k) for k in self._ranking if there[k] and self._own[k] > 0]
+        streams = [int(k) for k in self._ranking if active[k] and self._own[k] > 0]
         self._plan(streams if len(streams) > 1 else [])
         self._is_warm_up = False
 
-    def _end_phase(self, evaluation: FloatArray | None, there: BoolArray) -> None:
+    def _end_phase(self, evaluation: FloatArray | None, active: BoolArray) -> None:
         falls = self._falls_of_phase(evaluation)
         self._num_steps, self._course = 0, self._course[:0]
         if self._round.is_over:
-            self._begin_round(there)
+            self._begin_round(active)
             return
-        if there[self._round.stream]:
+        if active[self._round.stream]:
             self._round.take(falls)
-        if self._round.move_on(there):
+        if self._round.move_on(active):
             self._step()
             self._plan([])
 

@@ -73,17 +73,17 @@ class BalancedPiKE(PiKE):
     def start(self, mixture: Mixture) -> Decision:
         """Forgets losses and gradients and gives the streams' own weights; see `Policy.start`."""
         self._losses.start(len(mixture.names))
-        return self._with_loss_weights(super().start(mixture), mixture.is_there)
+        return self._with_loss_weights(super().start(mixture), mixture.is_active)
 
     def update(self, observation: Observation) -> Decision:
         """Takes the new losses into their averages, then as `PiKE`; see `Policy.update`."""
         self._losses.take(observation.losses)
-        return self._with_loss_weights(super().update(observation), observation.is_there)
+        return self._with_loss_weights(super().update(observation), observation.is_active)
 
-    def _with_loss_weights(self, decision: Decision, there: BoolArray) -> Decision:
+    def _with_loss_weights(self, decision: Decision, active: BoolArray) -> Decision:
         if not self.uses_loss_weights:
             return decision
-        return replace(decision, loss_weights=with_mean_one(self._softmax(), there & (self._own > 0.0)))
+        return replace(decision, loss_weights=with_mean_one(self._softmax(), active & (self._own > 0.0)))
 
     def _factors(self) -> FloatArray:
         return self.tau * self._softmax()

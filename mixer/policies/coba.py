@@ -94,12 +94,12 @@ class CoBa(Policy):
 
     def update(self, observation: Observation) -> Decision:
         """Takes new evaluation losses and weighs the streams anew; see `Policy.update`."""
-        there = observation.is_there
+        active = observation.is_active
         if observation.evaluation_losses is not None:
             self._take(observation.evaluation_losses, observation.step)
             if self._num_evaluations >= self.num_warmup_evaluations:
-                self._weigh(there & (self._own > 0))
-        return decide(self._factors, self._own, there, self.acts_on)
+                self._weigh(active & (self._own > 0))
+        return decide(self._factors, self._own, active, self.acts_on)
 
     def _take(self, losses: FloatArray, step: int) -> None:
         is_first = np.isnan(self._first) & np.isfinite(losses) & (losses > 0)

@@ -20,7 +20,7 @@ class Mixture:
         weights: `[num_streams]`: the streams' own weights to start from; they sum to 1.
         memories: Indices of the streams that are replay buffers, in order.
         has_weights: Whether the streams were given weights; without, `weights` are uniform.
-        there: bool `[num_streams]`: which streams are there in the first step, as in `Observation`; `None` for all.
+        active: bool `[num_streams]`: which streams are there in the first step, as in `Observation`; `None` for all.
     """
 
     names: tuple[str, ...]
@@ -28,12 +28,12 @@ class Mixture:
     weights: FloatArray
     memories: tuple[int, ...] = ()
     has_weights: bool = True
-    there: BoolArray | None = None
+    active: BoolArray | None = None
 
     @property
-    def is_there(self) -> BoolArray:
+    def is_active(self) -> BoolArray:
         """Which streams are there in the first step, bool `[num_streams]`."""
-        return np.ones(len(self.names), dtype=np.bool_) if self.there is None else self.there
+        return np.ones(len(self.names), dtype=np.bool_) if self.active is None else self.active
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Observation:
             NaN where there is none, `None` where it was not measured.
         update_norm: `||θ_{t+1} - θ_t||`: how far the last step moved the trainable parameters; NaN where it was not
             measured.
-        there: bool `[num_streams]`: which streams can give a sample in the next step, the one that is decided upon:
+        active: bool `[num_streams]`: which streams can give a sample in the next step, the one that is decided upon:
             they have entered, have not left, and neither they nor their groups are used up. A memory is there once it
             holds something. It says nothing about weights: one of weight 0 is there, and so is one whose samples come
             on top of the batch size. `None` for all. Which streams had samples in the last step, `counts` says.
@@ -84,13 +84,13 @@ class Observation:
     excess_losses: FloatArray | None = None
     losses_after: FloatArray | None = None
     update_norm: float = float("nan")
-    there: BoolArray | None = None
+    active: BoolArray | None = None
     tokens_per_sample: FloatArray | None = None
 
     @property
-    def is_there(self) -> BoolArray:
+    def is_active(self) -> BoolArray:
         """Which streams can give a sample in the next step, bool `[num_streams]`."""
-        return np.ones(len(self.weights), dtype=np.bool_) if self.there is None else self.there
+        return np.ones(len(self.weights), dtype=np.bool_) if self.active is None else self.active
 
 
 @dataclass(frozen=True)
@@ -119,13 +119,13 @@ class Decision:
         """Takes a decision from plain data.
 
         Args:
-            state: What `state_dict` gave; older versions had no `additional`.
+            state: What `state_dict` gave.
 
         Returns:
             The decision.
         """
         weights = finite_numbers(state["weights"], "the weights of a decision")
-        given = {name: state.get(name) for name in ("loss_weights", "additional")}
+        given = {name: state[name] for name in ("loss_weights", "additional")}
         rest = {
             name: None if values is None else finite_numbers(values, f"{name} of a decision", len(weights))
             for name, values in given.items()

@@ -77,9 +77,9 @@ class DWA(Policy):
         self._take(observation.losses)
         if self._num_steps >= self.window_steps:  # above it after a resume with shorter windows
             self._close_window()
-        there = observation.is_there
-        factors = softmax(self._ratios / self.temperature, there & (self._own > 0))
-        return decide(factors, self._own, there, self.acts_on)
+        active = observation.is_active
+        factors = softmax(self._ratios / self.temperature, active & (self._own > 0))
+        return decide(factors, self._own, active, self.acts_on)
 
     def _take(self, losses: FloatArray) -> None:
         new = np.isfinite(losses)

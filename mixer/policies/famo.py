@@ -86,9 +86,9 @@ class FAMO(Policy):
             before, after = self._above(observation.losses), self._above(observation.losses_after)
             self._losses.take(after)
             self._step(np.log(before) - np.log(after))
-        there = observation.is_there
-        factors = softmax(self._logits - self._log_losses(), there & (self._own > 0))
-        return decide(factors, self._own, there, self.acts_on)
+        active = observation.is_active
+        factors = softmax(self._logits - self._log_losses(), active & (self._own > 0))
+        return decide(factors, self._own, active, self.acts_on)
 
     def _above(self, losses: FloatArray) -> FloatArray:
         """`[num_streams]`: losses above the bound, NaN where there is none."""

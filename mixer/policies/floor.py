@@ -39,13 +39,13 @@ class Floor(Wrapper):
     def start(self, mixture: Mixture) -> Decision:
         """Starts the inner policy and lifts its weights; see `Policy.start`."""
         self._least = resolve_least(self.minimum, _USUAL, len(mixture.names), "Floor", "minimum")
-        return self._lift(super().start(mixture), mixture.is_there)
+        return self._lift(super().start(mixture), mixture.is_active)
 
     def update(self, observation: Observation) -> Decision:
         """Lifts the inner policy's weights; see `Policy.update`."""
-        return self._lift(super().update(observation), observation.is_there)
+        return self._lift(super().update(observation), observation.is_active)
 
-    def _lift(self, decision: Decision, there: BoolArray) -> Decision:
+    def _lift(self, decision: Decision, active: BoolArray) -> Decision:
         shares = decision.weights / np.sum(decision.weights)
         least = in_batch(np.full(len(shares), self._least), decision.additional)
-        return with_weights(decision, least + (1.0 - least.sum()) * shares, there)
+        return with_weights(decision, least + (1.0 - least.sum()) * shares, active)

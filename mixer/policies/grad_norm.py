@@ -114,8 +114,8 @@ class GradNorm(GradientPolicy):
             ratios[is_usable] = found / found.mean()
         return ratios
 
-    def _decision(self, weights: FloatArray, there: BoolArray) -> Decision:
-        return Decision(weights, with_mean_one(self._factors, there) if self.acts_on == "loss" else None)
+    def _decision(self, weights: FloatArray, active: BoolArray) -> Decision:
+        return Decision(weights, with_mean_one(self._factors, active) if self.acts_on == "loss" else None)
 
     def state_dict(self) -> dict[str, Any]:
         """Gives losses and factors too; see `Policy.state_dict`."""

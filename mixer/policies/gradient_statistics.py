@@ -79,9 +79,9 @@ class GradientStatistics:
         whose `σ_k²` is not known, as it has a single sample, is taken to have the mean of the others', weighted by
         shares. Both are NaN where no stream's is known, or a gradient is not finite.
         """
-        there = self.counts > 0
-        shares, counts, variance = self.shares[there], self.counts[there], self.variance[there]
-        square = float(shares @ self.gram[np.ix_(there, there)] @ shares)
+        active = self.counts > 0
+        shares, counts, variance = self.shares[active], self.counts[active], self.variance[active]
+        square = float(shares @ self.gram[np.ix_(active, active)] @ shares)
         is_known = np.isfinite(variance)
         weight = float(shares[is_known].sum())
         if not np.isfinite(square) or not weight > 0:

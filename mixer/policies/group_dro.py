@@ -66,27 +66,27 @@ class GroupDRO(Policy):
         self._own, takes_part = mixture.weights, mixture.weights > 0.0
         self._alpha.start(takes_part / takes_part.sum())
         self._last_losses.start(num_streams)
-        return self._decide(mixture.is_there)
+        return self._decide(mixture.is_active)
 
     def update(self, observation: Observation) -> Decision:
         """Moves `α` by the new losses; see `Policy.update`."""
-        losses, there = self._losses(observation), observation.is_there
+        losses, active = self._losses(observation), observation.is_active
         if np.isfinite(losses).any():
             self._last_losses.take(losses)
-            values = np.where(there, self._last_losses.values, np.nan)
+            values = np.where(active, self._last_losses.values, np.nan)
             self._alpha.step(values, self.step_size, self.smoothing)
-        return self._decide(there)
+        return self._decide(active)
 
     def _losses(self, observation: Observation) -> FloatArray:
         """`[num_streams]`: what is to be made small for the worst stream, for a subclass; NaN where there is none."""
         return observation.losses
 
-    def _decide(self, there: BoolArray) -> Decision:
+    def _decide(self, active: BoolArray) -> Decision:
         if self.acts_on == "sampling":
-            return Decision(self._alpha.mixture(there))
+            return Decision(self._alpha.mixture(active))
         factors = np.ones(len(self._own))
-        np.divide(self._alpha.shares(there), self._own, out=factors, where=self._own > 0.0)
-        return decide(factors, self._own, there, "loss")
+        np.divide(self._alpha.shares(active), self._own, out=factors, where=self._own > 0.0)
+        return decide(factors, self._own, active, "loss")
 
     def explain(self) -> Terms:
         """Gives `α`, the loss that moved each stream's last, and the streams' own weights; see `Policy.explain`."""

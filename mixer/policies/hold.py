@@ -36,7 +36,7 @@ class Hold(Wrapper):
         if observation.step % self.num_steps == 0:
             self._held = decision
         # The scale of the loss is the inner policy's: it knows who left meanwhile.
-        return with_mean_factor(self._held, mean_factor(decision, observation.is_there), observation.is_there)
+        return with_mean_factor(self._held, mean_factor(decision, observation.is_active), observation.is_active)
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the held decision too; see `Policy.state_dict`."""

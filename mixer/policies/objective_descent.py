@@ -139,17 +139,17 @@ class ObjectiveDescent(GradientPolicy):
         """How far the candidate is trusted now, in [0, 1]."""
         return self._evidence.trust
 
-    def _measure(self, gradients: GradientStatistics, there: BoolArray, batch_size: int) -> None:
-        self._evidence.take(self._gain(gradients, there, batch_size))
-        super()._measure(gradients, there, batch_size)
+    def _measure(self, gradients: GradientStatistics, active: BoolArray, batch_size: int) -> None:
+        self._evidence.take(self._gain(gradients, active, batch_size))
+        super()._measure(gradients, active, batch_size)
 
-    def _gain(self, gradients: GradientStatistics, there: BoolArray, batch_size: int) -> float:
+    def _gain(self, gradients: GradientStatistics, active: BoolArray, batch_size: int) -> float:
         """By how much more the candidate lowers the objective than the base, as a new measurement has it.
 
         The unit, which is what the base promises, is that of the averages: the gain is linear in the new statistics,
         and as unbiased as they are. NaN where nothing can be said.
         """
-        averages = self._averages(there, batch_size)
+        averages = self._averages(active, batch_size)
         if averages is None:
             return float("nan")
         known = averages.known

@@ -65,12 +65,12 @@ class ODM(Policy):
         """Forgets all losses and gives the first mixture; see `Policy.start`."""
         self._own = mixture.weights
         self._rewards.start(len(mixture.names))
-        return self._decide(0, mixture.is_there)
+        return self._decide(0, mixture.is_active)
 
     def update(self, observation: Observation) -> Decision:
         """Takes the new rewards into the averages and weighs the streams anew; see `Policy.update`."""
         self._rewards.take(self._new_rewards(observation))
-        return self._decide(observation.step, observation.is_there)
+        return self._decide(observation.step, observation.is_active)
 
     def _new_rewards(self, observation: Observation) -> FloatArray:
         losses, drawn = observation.losses, observation.weights if observation.shares is None else observation.shares
@@ -84,19 +84,19 @@ class ODM(Policy):
                 rewards[new] = np.clip(losses[new] / drawn[new], -HUGE, HUGE)
         return rewards
 
-    def _decide(self, step: int, there: BoolArray) -> Decision:
-        num_there, time = int(there.sum()), step + 1  # the paper counts from 1
+    def _decide(self, step: int, active: BoolArray) -> Decision:
+        num_there, time = int(active.sum()), step + 1  # the paper counts from 1
         if step < self.num_warmup_steps or num_there == 0:
             return Decision(self._own)
         explored = num_there * exploration(num_there, time)
-        weights = np.zeros(len(there))
-        weights[there] = (1.0 - explored) * self._exploited(there, exploration(num_there, time - 1))
-        weights[there] += explored / num_there
-        return Decision(share_out(weights, self._own, there, 0.0))
+        weights = np.zeros(len(active))
+        weights[active] = (1.0 - explored) * self._exploited(active, exploration(num_there, time - 1))
+        weights[active] += explored / num_there
+        return Decision(share_out(weights, self._own, active, 0.0))
 
-    def _exploited(self, there: BoolArray, rate: float) -> FloatArray:
+    def _exploited(self, active: BoolArray, rate: float) -> FloatArray:
         """The shares by reward among the streams that are there."""
-        rewards = self._rewards.values[there]
+        rewards = self._rewards.values[active]
         known = np.isfinite(rewards)
         if not known.any():
             return np.full(len(rewards), 1.0 / len(rewards))

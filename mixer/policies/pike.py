@@ -119,14 +119,14 @@ class PiKE(Policy):
     def update(self, observation: Observation) -> Decision:
         """Takes new gradients into the averages, and weighs the streams anew when it is time; see `Policy.update`."""
         batch_size = observation.batch_size or max(1, int(observation.counts.sum()))
-        there = observation.is_there & (self._own > 0)
+        active = observation.is_active & (self._own > 0)
         least, lengths = self.min_samples / batch_size, observation.tokens_per_sample
         if observation.gradients is not None:
             self._take(observation.gradients)
             if observation.step % self.interval_steps == 0:
-                weights = self._weigh(observation.counts, batch_size, there)
-                self._weights = share_out(weights, self._own, there, least, lengths)
-        return Decision(share_out(self._weights, self._own, there, least, lengths))
+                weights = self._weigh(observation.counts, batch_size, active)
+                self._weights = share_out(weights, self._own, active, least, lengths)
+        return Decision(share_out(self._weights, self._own, active, least, lengths))
 
     def _take(self, gradients: GradientStatistics) -> None:
         is_whole = np.isfinite(gradients.squared_norm) & np.isfinite(gradients.variance)
@@ -135,12 +135,12 @@ class PiKE(Policy):
         if "gram" in self._averages:
             self._averages["gram"].take(gradients.gram.ravel())
 
-    def _weigh(self, counts: Int64Array, batch_size: int, there: BoolArray) -> FloatArray:
+    def _weigh(self, counts: Int64Array, batch_size: int, active: BoolArray) -> FloatArray:
         factors = self._factors()
         if self.scale_free or self.mode == "conceptual":
             factors = factors / factors.max()  # only ratios matter
         squared_norm, variance = (self._averages[name].values for name in ("squared_norm", "variance"))
-        known = there & np.isfinite(squared_norm)
+        known = active & np.isfinite(squared_norm)
         if not known.any():
             return self._weights
         with np.errstate(over="ignore"):

@@ -64,7 +64,7 @@ class SkillIt(Policy):
         self._own = mixture.weights
         self._graph = graph_array(self.graph, mixture.names)
         self._history = np.zeros((0, len(mixture.names)))
-        return self._weigh(mixture.is_there)
+        return self._weigh(mixture.is_active)
 
     def update(self, observation: Observation) -> Decision:
         """Takes an evaluation into the window, and weighs the streams anew; see `Policy.update`."""
@@ -72,11 +72,11 @@ class SkillIt(Policy):
         if losses is not None:
             row = np.where(np.isfinite(losses), np.clip(losses, -_HUGE, _HUGE), np.nan)
             self._history = np.vstack([self._history, row])[-self.window :]
-        return self._weigh(observation.is_there)
+        return self._weigh(observation.is_active)
 
-    def _weigh(self, there: BoolArray) -> Decision:
+    def _weigh(self, active: BoolArray) -> Decision:
         exponents = self.learning_rate * (self._graph @ self._sums())
-        return decide(softmax(exponents, there & (self._own > 0)), self._own, there, "sampling")
+        return decide(softmax(exponents, active & (self._own > 0)), self._own, active, "sampling")
 
     def _sums(self) -> FloatArray:
         """`[num_streams]`: sums of the losses in the window; 1 without any."""

@@ -36,7 +36,7 @@ class Smoothed(Wrapper):
         """Starts from the inner policy's first weights; see `Policy.start`."""
         decision = super().start(mixture)
         self._weights = decision.weights / np.sum(decision.weights)
-        return with_weights(decision, self._weights, mixture.is_there)
+        return with_weights(decision, self._weights, mixture.is_active)
 
     def update(self, observation: Observation) -> Decision:
         """Moves towards the inner policy's weights; see `Policy.update`."""
@@ -45,7 +45,7 @@ class Smoothed(Wrapper):
         old = in_batch(self._weights, decision.additional)
         total = old.sum()
         self._weights = self.decay * (old / total) + (1.0 - self.decay) * target if total > 0.0 else target
-        return with_weights(decision, self._weights, observation.is_there)
+        return with_weights(decision, self._weights, observation.is_active)
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the smoothed weights too; see `Policy.state_dict`."""

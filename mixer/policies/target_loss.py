@@ -66,13 +66,13 @@ class TargetLoss(Policy):
 
     def update(self, observation: Observation) -> Decision:
         """Moves the weights if there was an evaluation; see `Policy.update`."""
-        losses, there = observation.evaluation_losses, observation.is_there
+        losses, active = observation.evaluation_losses, observation.is_active
         if losses is not None and np.isfinite(losses).any():
             with np.errstate(over="ignore"):
                 gaps = losses - self._targets
             gaps = np.maximum(gaps, 0.0) if self.form == "paper" else gaps
-            self._weights.step(np.where(there, gaps, np.nan), self.step_size, self.smoothing)
-        return Decision(self._weights.mixture(there))
+            self._weights.step(np.where(active, gaps, np.nan), self.step_size, self.smoothing)
+        return Decision(self._weights.mixture(active))
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the weights; see `Policy.state_dict`."""

@@ -76,8 +76,8 @@ class TrustRegion(Wrapper):
         part = self._part(old, decision.weights)
         weights = _between(_shares(old), _shares(decision.weights), part)
         moved = replace(decision, weights=weights, loss_weights=self._factors(old, decision))
-        there = observation.is_there
-        self._last = with_mean_factor(moved, mean_factor(decision, there), there)
+        active = observation.is_active
+        self._last = with_mean_factor(moved, mean_factor(decision, active), active)
         return self._last
 
     def _factors(self, old: FloatArray, decision: Decision) -> FloatArray | None:

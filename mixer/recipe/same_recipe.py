@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mixer.recipe.written_recipe import filled_in, is_aside, is_of_training
+from mixer.recipe.written_recipe import filled_in, is_ignored, is_of_training
 
 # What is kept on the way, which makes a difference where the model is in the end one of those that were kept.
 _KEPT = ("save_",)
@@ -45,4 +45,4 @@ def differences(before: str, now: str) -> list[str]:
     first, second = filled_in(before), filled_in(now)
     kept = () if first.get(_BEST) or second.get(_BEST) else _KEPT
     fields = (field for field in first.keys() | second.keys() if first.get(field) != second.get(field))
-    return sorted(".".join(field) for field in fields if not (is_aside(field) or is_of_training(field, kept)))
+    return sorted(".".join(field) for field in fields if not (is_ignored(field) or is_of_training(field, kept)))

@@ -95,7 +95,7 @@ def is_of_training(field: Field, prefixes: tuple[str, ...]) -> bool:
     return len(field) > 1 and field[0] == "training" and field[1].startswith(prefixes)
 
 
-def is_aside(field: Field) -> bool:
+def is_ignored(field: Field) -> bool:
     """Says whether a field is no part of what is trained: where a run stands, what is told of it, how it loads.
 
     Args:

@@ -18,7 +18,7 @@ logger = logging.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Asked:
+class EngineRequest:
     """What a run asks of its engine.
 
     Args:
@@ -27,7 +27,7 @@ class Asked:
         methods: What takes part in steps.
         streams: The streams.
         probes: Whether gradients are probed.
-        skips: Whether the step of a step is left out where a loss is not finite.
+        skips: Whether a step is left out where a loss is not finite.
         has_heads: Whether streams have heads of their own.
         is_cut_by_tokens: Whether micro-batches hold so many tokens.
         counts_steps: Whether the learning rate goes by steps, and not by the data.
@@ -44,7 +44,7 @@ class Asked:
     counts_steps: bool
 
 
-def check_engine(trainer: Trainer, asked: Asked) -> None:
+def check_engine(trainer: Trainer, asked: EngineRequest) -> None:
     """Refuses what the engine cannot give, and says where one that is asked for is not used.
 
     Args:
@@ -68,7 +68,7 @@ def check_engine(trainer: Trainer, asked: Asked) -> None:
     _check_deepspeed(trainer, asked)
 
 
-def _of_gradients(engine: Engine, asked: Asked) -> str | None:
+def _of_gradients(engine: Engine, asked: EngineRequest) -> str | None:
     if engine.has_gradients:
         return None
     why = f"and under {engine.name} no rank has a whole gradient of its own"
@@ -83,7 +83,7 @@ def _of_gradients(engine: Engine, asked: Asked) -> str | None:
     return None
 
 
-def _of_weights(engine: Engine, asked: Asked) -> str | None:
+def _of_weights(engine: Engine, asked: EngineRequest) -> str | None:
     if engine.has_weights or "update_norm" not in asked.policy.needs:
         return None
     return (
@@ -92,7 +92,7 @@ def _of_weights(engine: Engine, asked: Asked) -> str | None:
     )
 
 
-def _of_layers(engine: Engine, asked: Asked) -> str | None:
+def _of_layers(engine: Engine, asked: EngineRequest) -> str | None:
     if engine.has_layers or not asked.probes:
         return None
     return (
@@ -101,7 +101,7 @@ def _of_layers(engine: Engine, asked: Asked) -> str | None:
     )
 
 
-def _of_step(engine: Engine, asked: Asked) -> str | None:
+def _of_step(engine: Engine, asked: EngineRequest) -> str | None:
     if engine.has_step:
         return None
     why = f"{engine.name} makes the optimizer's step in the last backward of a step"
@@ -114,7 +114,7 @@ def _of_step(engine: Engine, asked: Asked) -> str | None:
     return None if not late else f"{', '.join(late)}: would see the gradient too late, since {why}. Use DDP or FSDP2."
 
 
-def _of_heads(engine: Engine, asked: Asked) -> str | None:
+def _of_heads(engine: Engine, asked: EngineRequest) -> str | None:
     """Of heads by stream: ranks that gather shards of weights, or reduce gradients, have to be in the same one."""
     if engine.has_gradients or not asked.has_heads:
         return None
@@ -133,7 +133,7 @@ def _of_heads(engine: Engine, asked: Asked) -> str | None:
     )
 
 
-def _check_deepspeed(trainer: Trainer, asked: Asked) -> None:
+def _check_deepspeed(trainer: Trainer, asked: EngineRequest) -> None:
     plugin: Any = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
     if plugin is None:
         return

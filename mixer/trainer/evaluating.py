@@ -10,19 +10,19 @@ from torch import nn
 from transformers import Trainer
 from transformers.utils import logging
 
-from mixer.distributed.agreement import Agreement
+from mixer.distributed.collectives import RankSync
 from mixer.loading.collation import batch_mapping
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.stream import Stream
 from mixer.models.inputs import TASK, heads_of, parameters_of_forward, takes_task
 from mixer.models.labels import find_lack_of_labels
-from mixer.trainer.streams_that_differ import FormsMixin
+from mixer.trainer.streams_that_differ import StreamSpecificsMixin
 from mixer.utils.random_state import seeded
 
 logger = logging.get_logger(__name__)
 
 
-class EvaluatingMixin(FormsMixin):
+class EvaluatingMixin(StreamSpecificsMixin):
     """A Trainer that evaluates a stream's set, the one that is called like it, by what the stream has of its own."""
 
     _metrics_by_set: Mapping[str, Callable[..., Any]] | None = None
@@ -31,8 +31,8 @@ class EvaluatingMixin(FormsMixin):
     _evaluated_stream: Stream | None = None
     _evaluated_task: str | None = None
 
-    def _take_forms(self) -> None:
-        super()._take_forms()
+    def _take_specifics(self) -> None:
+        super()._take_specifics()
         if self.args.eval_strategy == "no" or self.eval_dataset is None:
             return
         sets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
@@ -195,7 +195,7 @@ class EvaluatingMixin(FormsMixin):
         """
         if self._mixing is not None and self.args.world_size > 1:
             dataset = getattr(dataloader, "dataset", None)
-            check_same_length(self._agreement, len(dataset) if isinstance(dataset, Sized) else -1)
+            check_same_length(self._rank_sync, len(dataset) if isinstance(dataset, Sized) else -1)
         return super().evaluation_loop(dataloader, *args, **kwargs)
 
     def prediction_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -217,20 +217,20 @@ class EvaluatingMixin(FormsMixin):
         return loader
 
 
-def check_same_length(agreement: Agreement, length: int) -> None:
+def check_same_length(rank_sync: RankSync, length: int) -> None:
     """Refuses an evaluation set that is not of the same length on all ranks; all of them have to call it.
 
     Args:
-        agreement: What brings the ranks together.
+        rank_sync: What brings the ranks together.
         length: How many samples this rank has; -1 where that is not known.
 
     Raises:
         ValueError: On all ranks, with the lengths.
     """
-    most, negated_least = agreement.greatest(np.array([length, -length])).tolist()
+    most, negated_least = rank_sync.greatest(np.array([length, -length])).tolist()
     if most == -negated_least:
         return
-    lengths = [int(one) for one in agreement.gather_bytes(str(length).encode())]
+    lengths = [int(one) for one in rank_sync.gather_bytes(str(length).encode())]
     told = ", ".join(f"{'no length' if one < 0 else one} on rank {rank}" for rank, one in enumerate(lengths))
     raise ValueError(
         f"The evaluation set has not as many samples on all ranks: {told}. They would wait for each other. Give every "

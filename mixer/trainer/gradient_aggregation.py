@@ -15,7 +15,7 @@ from mixer.gradients.conflict.weightings import known_name
 from mixer.gradients.per_source import StreamGradients
 from mixer.ledger.conflict_log import ConflictLog
 from mixer.loading.step import StepBatch
-from mixer.trainer.method import Method, Run, Trained
+from mixer.trainer.method import ForwardResult, Method, RunContext
 from mixer.utils.arrays import FloatArray
 
 _KEY = 0x636F6E66  # keeps its random numbers apart from others that are drawn for a seed and a step
@@ -82,7 +82,7 @@ class GradientAggregation(Method):
     def __repr__(self) -> str:
         return f"GradientAggregation({self.aggregator!r}{f', {self.options}' if self.options else ''})"
 
-    def attach(self, run: Run) -> None:
+    def attach(self, run: RunContext) -> None:
         """Makes the aggregator; see `Method.attach`."""
         self._run = run
         self._gradients: StreamGradients | None = None
@@ -122,21 +122,21 @@ class GradientAggregation(Method):
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._gradients = StreamGradients(trained, self._run.world_size) if self.one_stream_each else None
 
-    def end_micro_batch(self, model: nn.Module, trained: Trained, is_last_first: bool) -> None:
+    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
         """Takes a stream's gradient aside once it is complete; see `Method.end_micro_batch`."""
         if self._gradients is None:
             return
         stream_id = int(trained.micro.stream_ids[0])
         self._left[stream_id] -= 1
         if not self._left[stream_id] and stream_id != self._last:
-            self._gradients.put_aside(stream_id)
+            self._gradients.stash(stream_id)
 
     def end_backward(self, model: nn.Module) -> None:
         """Puts the aggregate in the place of the gradient; see `Method.end_backward`."""
         gradients, self._gradients = self._gradients, None
         if gradients is None or all(parameter.grad is None for parameter in model.parameters()):  # the step is skipped
             return
-        gradients.complete(self._last, self._run.agreement)
+        gradients.complete(self._last, self._run.rank_sync)
         gramian, stream_ids = gradients.gramian(), gradients.stream_ids
         weights = np.ones(len(stream_ids))
         present = np.flatnonzero(np.diagonal(gramian) > 0.0)
@@ -150,9 +150,9 @@ class GradientAggregation(Method):
 
     def _weigh(self, gramian: FloatArray, stream_ids: Sequence[int]) -> FloatArray:
         """Finds the weights, the same on all ranks though their devices may multiply differently."""
-        agreement, key = self._run.agreement, (_KEY, self._run.seed, self._step)
-        weights = agreement.together(lambda: self._aggregator.weigh(gramian, stream_ids, key))
-        return np.frombuffer(agreement.from_first(weights.tobytes()), dtype=np.float64)
+        rank_sync, key = self._run.rank_sync, (_KEY, self._run.seed, self._step)
+        weights = rank_sync.run_on_all(lambda: self._aggregator.weigh(gramian, stream_ids, key))
+        return np.frombuffer(rank_sync.from_first(weights.tobytes()), dtype=np.float64)
 
     # ---- Logs and checkpoints ----
 

@@ -71,7 +71,7 @@ class LoadingMixin(StepMixin):
             pin_memory=self.args.dataloader_pin_memory and self.args.device.type not in ("cpu", "mps"),
             feed=feed,
             keeps_samples=True,  # until it is known how losses are normalised
-            own_forms=self._own_forms,
+            specifics=self._specifics,
             skipping=self._skipping,
         )
         loader.keeps_positions = self._keeps_output
@@ -144,7 +144,7 @@ class LoadingMixin(StepMixin):
         names = getattr(self.processing_class, "model_input_names", None) or ["input_ids"]
         sources = [preprocessed(stream.dataset, stream.preprocess) for stream in self.streams]
         lengths = Lengths(sources, args.length_column_name, names[0])
-        return MicroBatchOptions(self._most_per_micro_batch, self._max_tokens, groups, lengths, self._agreement.most)
+        return MicroBatchOptions(self._most_per_micro_batch, self._max_tokens, groups, lengths, self._rank_sync.most)
 
     def _worker_options(self) -> WorkerOptions:
         args = self.args
@@ -180,7 +180,7 @@ class LoadingMixin(StepMixin):
             for stream_id, stream in enumerate(self.streams)
             if stream.is_iterable
         }
-        feed = Feed(sources, mixing, self._agreement, args.world_size)
+        feed = Feed(sources, mixing, self._rank_sync, args.world_size)
         if self._rows_from is not None:
             feed.load(self._rows_from, args.process_index, self._allow_inexact)
         return feed

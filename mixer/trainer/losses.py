@@ -19,7 +19,7 @@ from mixer.loading.loader import MixingLoader
 from mixer.loading.step import MicroBatch, StepBatch, StepCounts
 from mixer.mixture.plan import Plan
 from mixer.mixture.stream import Stream
-from mixer.models.aside import model_aside
+from mixer.models.aside import model_restored
 from mixer.models.inputs import inner_model
 from mixer.models.label_shift import shifts_labels
 from mixer.models.liger import RowlessTracker, hides_rows
@@ -28,14 +28,14 @@ from mixer.models.loss_normalization import (
     HALF_TOLERANCE,
     LARGEST_OTHER_SHARE,
     TOLERANCE,
-    LossConvention,
+    LossNormalization,
     Seen,
     find_kind,
     samples_per_item,
-    try_convention,
+    try_normalization,
     vote_on_kind,
 )
-from mixer.models.losses import LossTracker, items_per_row, labels_can_shift, num_rows
+from mixer.models.losses import RowLossReader, items_per_row, labels_can_shift, num_rows
 from mixer.models.trial_rows import rows_to_try
 from mixer.utils.arrays import FloatArray
 
@@ -52,9 +52,9 @@ class LossesMixin(Trainer):
     streams: list[Stream]
     _step_counts: StepCounts
     _micro_items: list[int]  # of this rank's micro-batches
-    _conventions: dict[int, LossConvention]  # by the stream where their losses differ, else under 0
+    _normalizations: dict[int, LossNormalization]  # by the stream where their losses differ, else under 0
     _losses_differ: bool = False  # whether streams have losses or heads of their own
-    _tracker: LossTracker | None = None
+    _row_losses: RowLossReader | None = None
     _keeps_output: bool = False  # whether somebody looks at what the model gives
     _keeps_items: bool = False  # whether somebody looks at the loss of each item
     _num_uneven: int = 0  # steps with rows of unequally many items while a loss is not told for sure
@@ -114,15 +114,15 @@ class LossesMixin(Trainer):
         """Gives under which number the convention of a stream's loss is known."""
         return stream_id if self._losses_differ else 0
 
-    def _convention_of(self, stream_id: int) -> LossConvention:
+    def _normalization_of(self, stream_id: int) -> LossNormalization:
         """Gives how a stream's loss is normalised.
 
         One that says nothing yet, as it is 0 or not finite, is taken for a mean, whose rows only the model's are.
         """
-        known = self._conventions.get(self._kind(stream_id))
+        known = self._normalizations.get(self._kind(stream_id))
         if known is not None:
             return known
-        return LossConvention(counts_items=False, factor=1.0, rows_known=not self._computes_own_loss(stream_id))
+        return LossNormalization(counts_items=False, factor=1.0, rows_known=not self._computes_own_loss(stream_id))
 
     def _unknown_kinds(self, plan: Plan) -> list[int]:
         """Gives the kinds of loss in a step of which it is not known how they are normalised.
@@ -130,7 +130,7 @@ class LossesMixin(Trainer):
         A loss that is a mean over items or over rows is asked again where that makes a difference, and now and then.
         """
         kinds = np.flatnonzero(plan.counts).tolist() if self._losses_differ else [0]
-        known = [self._conventions.get(kind) for kind in kinds]
+        known = [self._normalizations.get(kind) for kind in kinds]
         number = plan.step
         asks_again = number & (number - 1) == 0  # after 1, 2, 4, 8, ... steps
         if any(one is not None and one.is_tentative for one in known) and not self._step_counts.is_even:
@@ -156,17 +156,17 @@ class LossesMixin(Trainer):
 
         Where losses differ, a stream counts by its samples, so that a sum becomes a mean.
         """
-        convention = self._convention_of(0)
-        if convention.counts_items:
+        normalization = self._normalization_of(0)
+        if normalization.counts_items:
             return self._num_items_told
-        return 1 if convention.is_plain_sum and not self._losses_differ else self._num_items
+        return 1 if normalization.is_plain_sum and not self._losses_differ else self._num_items
 
     def _num_told(self, micro: MicroBatch) -> int:
         return int(items_per_row(batch_mapping(micro.inputs), self._loss_shifts_labels).sum())
 
     def _items_per_row(self, micro: MicroBatch) -> Tensor:
         inputs, stream_ids = batch_mapping(micro.inputs), micro.stream_ids
-        if self._convention_of(micro.first_stream).counts_rows:
+        if self._normalization_of(micro.first_stream).counts_rows:
             return torch.ones(len(stream_ids) or num_rows(inputs), dtype=torch.int64)
         return self._labels_per_row(inputs)
 
@@ -175,14 +175,14 @@ class LossesMixin(Trainer):
 
     def _row_terms(self, micro: MicroBatch) -> Tensor | None:
         """Gives what the rows of the last forward count with in the loss, `[num_rows]`, or `None` if nobody saw it."""
-        assert self._tracker is not None, "rows are asked for after a forward that was tracked"  # noqa: S101
-        rows, convention = self._tracker.row_losses(), self._convention_of(micro.first_stream)
-        if rows is None or not convention.has_row_means:
+        assert self._row_losses is not None, "rows are asked for after a forward that was tracked"  # noqa: S101
+        rows, normalization = self._row_losses.row_losses(), self._normalization_of(micro.first_stream)
+        if rows is None or not normalization.has_row_means:
             return rows
         return rows / self._labels_per_row(batch_mapping(micro.inputs)).to(rows.device).clamp(min=1)
 
-    def _new_tracker(self, model: nn.Module, wraps: bool = True, keeps_output: bool = False) -> LossTracker:
-        kind = RowlessTracker if hides_rows(self.args) else LossTracker
+    def _new_tracker(self, model: nn.Module, wraps: bool = True, keeps_output: bool = False) -> RowLossReader:
+        kind = RowlessTracker if hides_rows(self.args) else RowLossReader
         return kind(
             model,
             self._shifts_labels,
@@ -211,12 +211,12 @@ class LossesMixin(Trainer):
     def _trying(self) -> Iterator[None]:
         """Leaves the model, the random generators and the arguments as they were before a trial."""
         model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
-        with model_aside(self.model_wrapped, self.args, training=False, inner=model), torch.no_grad():
+        with model_restored(self.model_wrapped, self.args, training=False, inner=model), torch.no_grad():
             yield
 
     def _trial_loss(self, inputs: Mapping[str, Any], num_items: int, averages: bool = True) -> Tensor:
         """Computes the loss of a micro-batch as the Trainer does."""
-        tracker, model = self._tracker, self.model_wrapped
+        tracker, model = self._row_losses, self.model_wrapped
         assert tracker is not None, "the tracker is attached before a loss is tried"  # noqa: S101
         prepared = self._prepare_inputs(dict(inputs))
         tracker.listen(prepared)
@@ -230,13 +230,13 @@ class LossesMixin(Trainer):
         return loss.detach()
 
     def _rows_of_trial(self, num_samples: int) -> Tensor | None:
-        assert self._tracker is not None, "the tracker is attached before a loss is tried"  # noqa: S101
-        rows = self._tracker.row_losses()
+        assert self._row_losses is not None, "the tracker is attached before a loss is tried"  # noqa: S101
+        rows = self._row_losses.row_losses()
         return rows if rows is not None and len(rows) == num_samples else None
 
-    def _try_convention(self, step_batch: StepBatch, number: int) -> Tensor:
+    def _try_normalization(self, step_batch: StepBatch, number: int) -> Tensor:
         micro = step_batch.micro_batches[number]
-        return try_convention(
+        return try_normalization(
             lambda count, averages: self._trial_loss(micro.inputs, count, averages),
             lambda: self._rows_of_trial(len(micro.stream_ids)),
             self._num_items,
@@ -319,9 +319,9 @@ class LossesMixin(Trainer):
         return 1.0 if factors is None else float(factors[stream_id])
 
     def _detach_tracker(self) -> None:
-        if self._tracker is not None:
-            self._tracker.detach()
-            self._tracker = None
+        if self._row_losses is not None:
+            self._row_losses.detach()
+            self._row_losses = None
 
 
 def _is_known(compute_loss: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mixer.distributed.agreement import Agreement
+from mixer.distributed.collectives import RankSync
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.mixture.cursor import GrowingDataset
 from mixer.mixture.plan import Plan
@@ -20,7 +20,7 @@ from mixer.utils.arrays import FloatArray, Int64Array
 
 
 @dataclass(frozen=True)
-class Run:
+class RunContext:
     """What a method may know of the run that it takes part in.
 
     Args:
@@ -40,7 +40,7 @@ class Run:
     world_size: int
     is_writer: bool
     device: torch.device
-    agreement: Agreement
+    rank_sync: RankSync
     planner: Callable[[], Planner]
     runs: SideRuns
     skipped: frozenset[int] = frozenset()
@@ -70,7 +70,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Trained:
+class ForwardResult:
     """A micro-batch whose forward is done.
 
     Args:
@@ -103,14 +103,14 @@ class Method:
     one_stream_each: bool = False
     needs_samples: bool = False
     takes_gradients: bool = False
-    attached_to: Run | None = None  # set by the trainer
+    attached_to: RunContext | None = None  # set by the trainer
 
     @property
     def name(self) -> str:
         """What it is called in logs (`term/NAME`) and in checkpoints."""
         return type(self).__name__
 
-    def attach(self, run: Run) -> None:
+    def attach(self, run: RunContext) -> None:
         """Is called when the trainer is made, and has to refuse what it cannot work with.
 
         What it noted in an earlier run has to be forgotten: it goes on with this one alone.
@@ -167,7 +167,7 @@ class Method:
             batch: The step.
         """
 
-    def term(self, trained: Trained) -> Tensor | None:
+    def term(self, trained: ForwardResult) -> Tensor | None:
         """Gives what this micro-batch adds to the loss, after its forward.
 
         Args:
@@ -179,7 +179,7 @@ class Method:
         """
         return None
 
-    def end_micro_batch(self, model: nn.Module, trained: Trained, is_last_first: bool) -> None:
+    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
         """Is called after the backward of a micro-batch.
 
         Args:

@@ -14,10 +14,10 @@ from mixer.loading.step import MicroBatch, StepBatch
 from mixer.mixture.plan import Plan
 from mixer.trainer.checkpointing.checkpoint import METHODS_ENTRY
 from mixer.trainer.checkpointing.save import SavingMixin
-from mixer.trainer.method import Method, Run, Trained, as_methods
+from mixer.trainer.method import ForwardResult, Method, RunContext, as_methods
 from mixer.trainer.side_runs import SideRuns
 from mixer.utils.folder_names import folder_name
-from mixer.utils.writing import UnwrittenError
+from mixer.utils.writing import WriteError
 
 _FOLDER = "methods"
 
@@ -26,7 +26,7 @@ class MethodsMixin(SavingMixin):
     """A Trainer that lets methods take part in its steps."""
 
     _methods: tuple[Method, ...] = ()
-    _method_run: Run  # what methods know of it
+    _method_run: RunContext  # what methods know of it
     _allow_inexact: bool
     _update: StepBatch | None = None  # the one that is being trained
     _term_names: dict[int, str]  # of the methods that add to the loss, by number
@@ -41,13 +41,13 @@ class MethodsMixin(SavingMixin):
         self._methods = (*own, *as_methods(methods))
         self._term_names = {number: method.name for number, method in enumerate(self._methods) if method.adds_term}
         self._check_names()
-        self._method_run = Run(
+        self._method_run = RunContext(
             streams=tuple(self.streams),
             rank=self.args.process_index,
             world_size=self.args.world_size,
             is_writer=self.args.local_process_index == 0,
             device=self.args.device,
-            agreement=self._agreement,
+            rank_sync=self._rank_sync,
             planner=lambda: self.mixing.planner,
             runs=SideRuns(self),
             skipped=self._skipping.stream_ids,
@@ -124,7 +124,7 @@ class MethodsMixin(SavingMixin):
                 method.end_backward(model)
             self._update = inputs
             if self._term_names:
-                self._term_sums = self._term_sums + self._agreement.add_up(self._terms)
+                self._term_sums = self._term_sums + self._rank_sync.add_up(self._terms)
                 self._num_terms += 1
         return loss
 
@@ -158,7 +158,7 @@ class MethodsMixin(SavingMixin):
     ) -> Tensor:
         if not self._methods:
             return super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
-        trained = Trained(plan, micro, None, self._items_per_row(micro))
+        trained = ForwardResult(plan, micro, None, self._items_per_row(micro))
         with self._terms_added(trained):
             loss = super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
         trained = replace(trained, row_losses=self._last_rows)
@@ -169,9 +169,9 @@ class MethodsMixin(SavingMixin):
         return loss
 
     @contextlib.contextmanager
-    def _terms_added(self, trained: Trained) -> Iterator[None]:
+    def _terms_added(self, trained: ForwardResult) -> Iterator[None]:
         """Adds the methods' terms to what is back-propagated, after all scaling by the Trainer or a subclass of it."""
-        accelerator, tracker = self.accelerator, self._tracker
+        accelerator, tracker = self.accelerator, self._row_losses
         backward = accelerator.backward
 
         def backward_with_terms(loss: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -185,7 +185,7 @@ class MethodsMixin(SavingMixin):
         finally:
             del accelerator.backward  # the instance's own attribute, over that of its class
 
-    def _sum_of_terms(self, trained: Trained, loss: Tensor) -> Tensor:
+    def _sum_of_terms(self, trained: ForwardResult, loss: Tensor) -> Tensor:
         total = torch.zeros_like(loss)
         for number, method in enumerate(self._methods):
             term = method.term(trained)
@@ -203,15 +203,15 @@ class MethodsMixin(SavingMixin):
             try:
                 method.close(batch)
             except Exception as error:  # the other ranks are told before they wait for this one
-                if self.args.world_size == 1 and not isinstance(error, UnwrittenError):
+                if self.args.world_size == 1 and not isinstance(error, WriteError):
                     raise
                 self._method_error = self._method_error or error
 
     def _raise_method_error(self) -> None:
         """Ends all ranks if a method failed on one of them after the last step."""
         error = self._explained(self._method_error)
-        if self._methods and self._agreement.most(int(error is not None)):
-            self._agreement.raise_on_all(error)
+        if self._methods and self._rank_sync.most(int(error is not None)):
+            self._rank_sync.raise_on_all(error)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         self._raise_method_error()

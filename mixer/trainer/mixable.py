@@ -18,7 +18,7 @@ _NOT_BY_SAMPLE = {
 }
 
 
-def check_mixable(trainer_class: type, mixin: type) -> None:
+def check_trainer_is_supported(trainer_class: type, mixin: type) -> None:
     """Refuses classes below the mixin that make their batches themselves.
 
     Args:

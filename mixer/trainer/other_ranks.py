@@ -10,7 +10,7 @@ from typing import ParamSpec
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
-from mixer.distributed.agreement import RemoteError
+from mixer.distributed.collectives import RemoteError
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.loading.memory import MicroBatchMemoryError
 from mixer.loading.step import DisagreementError

@@ -104,7 +104,7 @@ class RecoveryMixin(MethodsMixin):
                 return vote(batch)
             settle(self.model_wrapped)
             while (found := self._attempt(vote, batch)) is None:
-                batch = self._recut(batch)
+                batch = self._resplit(batch)
             return found
 
     def _train_step(
@@ -131,16 +131,16 @@ class RecoveryMixin(MethodsMixin):
         settle(model)
         start = Snapshot(model, self.args.device)
         while (result := self._attempt(train_alone, batch)) is None:
-            batch = self._recut(batch)
+            batch = self._resplit(batch)
             start.restore()
         self._average_gradients(model)
         return result
 
     def _average_gradients(self, model: nn.Module) -> None:
-        average_gradients(model, self._agreement, self.args.world_size)
+        average_gradients(model, self._rank_sync, self.args.world_size)
 
-    def _recut(self, batch: StepBatch) -> StepBatch:
-        return self._load_and_confirm(lambda: self._present_loader.recut(batch)) or batch
+    def _resplit(self, batch: StepBatch) -> StepBatch:
+        return self._load_and_confirm(lambda: self._present_loader.resplit(batch)) or batch
 
     def _attempt(self, work: Callable[[StepBatch], Result], batch: StepBatch) -> Result | None:
         """Does what may fail on some ranks; gives `None` on all of them if it has to be done with a smaller cap."""
@@ -152,9 +152,9 @@ class RecoveryMixin(MethodsMixin):
             # The traceback holds on to what is in the way.
             error = caught.with_traceback(None) if is_memory else caught
         own = [int(error is not None and not is_memory), self.args.process_index + 1 if is_memory else 0]
-        others_failed, rank, *largest = self._agreement.greatest(np.array([*own, *self._largest])).tolist()
+        others_failed, rank, *largest = self._rank_sync.greatest(np.array([*own, *self._largest])).tolist()
         if others_failed:
-            self._agreement.raise_on_all(error)
+            self._rank_sync.raise_on_all(error)
         if not rank:
             return result
         del result
@@ -167,8 +167,8 @@ class RecoveryMixin(MethodsMixin):
         if new is None or not self._recovers:
             raise MicroBatchMemoryError(self._explanation(step, rank, largest)) from error
         loader.cap = new
-        if self._tracker is not None:
-            self._tracker.row_losses()  # it waits no more for the forward that failed
+        if self._row_losses is not None:
+            self._row_losses.row_losses()  # it waits no more for the forward that failed
         self.model_wrapped.zero_grad()
         clear_device_cache(garbage_collection=True)
         if self.is_world_process_zero():

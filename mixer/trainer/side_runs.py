@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from mixer.distributed.gradients import average_gradients, settle
 from mixer.loading.collation import Loaded
 from mixer.loading.step import MicroBatch, StepBatch
-from mixer.mixture.drawers import StreamShare
+from mixer.mixture.cursors import StreamShare
 from mixer.mixture.plan import Plan
-from mixer.models.aside import gradients_aside, model_aside
-from mixer.models.metrics_aside import metrics_aside
+from mixer.models.aside import gradients_stashed, model_restored
+from mixer.models.metrics_restored import metrics_restored
 from mixer.trainer.step import StepMixin
 from mixer.utils.arrays import Int64Array
 
@@ -97,7 +97,7 @@ class SideRuns:
         Returns:
             The micro-batch; its stream ids mean nothing.
         """
-        if self._trainer._own_forms:
+        if self._trainer._specifics:
             raise ValueError(
                 "Samples of a memory are put together with those of other streams here, but streams have collators or "
                 "heads of their own. Take a selection that needs no gradients, or one collator and head for all."
@@ -129,14 +129,14 @@ class SideRuns:
         """
         trainer = self._trainer
         first = micro.first_stream
-        convention = trainer._convention_of(first)
+        normalization = trainer._normalization_of(first)
         inputs = trainer._prepare_inputs(dict(micro.inputs))
         num_items = max(int(self.items(micro).sum()), 1)
-        with metrics_aside(trainer), trainer.compute_loss_context_manager(), trainer._with_loss_of(first):
-            count = torch.tensor(num_items, device=trainer.args.device) if convention.counts_items else None
+        with metrics_restored(trainer), trainer.compute_loss_context_manager(), trainer._with_loss_of(first):
+            count = torch.tensor(num_items, device=trainer.args.device) if normalization.counts_items else None
             run: Any = trainer.model_wrapped if model is None else model
             loss: Any = trainer.compute_loss(run, inputs, num_items_in_batch=count)
-        divisor = convention.factor if convention.counts_items else num_items if convention.is_plain_sum else 1
+        divisor = normalization.factor if normalization.counts_items else num_items if normalization.is_plain_sum else 1
         return torch.as_tensor(loss / divisor)
 
     def forward(self, micro: MicroBatch, model: nn.Module) -> None:
@@ -147,10 +147,10 @@ class SideRuns:
             model: The model, which need not know of numbers of items.
         """
         trainer, first = self._trainer, int(micro.stream_ids[0])
-        convention, count = trainer._convention_of(first), None
+        normalization, count = trainer._normalization_of(first), None
         inputs = trainer._prepare_inputs(dict(micro.inputs))
-        with metrics_aside(trainer), trainer.compute_loss_context_manager(), trainer._with_loss_of(first):
-            if trainer._has_own_loss and convention.counts_items:
+        with metrics_restored(trainer), trainer.compute_loss_context_manager(), trainer._with_loss_of(first):
+            if trainer._has_own_loss and normalization.counts_items:
                 count = torch.tensor(max(int(self.items(micro).sum()), 1), device=trainer.args.device)
             trainer.compute_loss(model, inputs, num_items_in_batch=count)
 
@@ -164,14 +164,14 @@ class SideRuns:
             A scalar: the mean loss per item; and `[num_rows]`: the sum of each sample's loss terms, `None` where they
             cannot be told apart.
         """
-        trainer, tracker = self._trainer, self._trainer._tracker
+        trainer, tracker = self._trainer, self._trainer._row_losses
         assert tracker is not None, "the tracker is attached before the first step is trained"  # noqa: S101
         tracker.listen(micro.inputs)
         try:
             mean = self.mean_loss(micro)
         finally:
             rows, tracker.item_losses = trainer._row_terms(micro), None
-        are_known = trainer._convention_of(int(micro.stream_ids[0])).rows_known
+        are_known = trainer._normalization_of(int(micro.stream_ids[0])).rows_known
         return mean, rows if are_known and rows is not None and len(rows) == len(micro.stream_ids) else None
 
     @contextlib.contextmanager
@@ -199,7 +199,7 @@ class SideRuns:
         Raises:
             ValueError: If the model's rows cannot be told apart.
         """
-        tracker = self._trainer._tracker
+        tracker = self._trainer._row_losses
         assert tracker is not None, "the tracker is attached before the first step is trained"  # noqa: S101
         found: list[tuple[MicroBatch, Tensor]] = []
         with self._aside(training=False), torch.no_grad():
@@ -229,11 +229,11 @@ class SideRuns:
             RemoteError: If another rank failed before the gradients were averaged.
         """
         trainer, model = self._trainer, self._trainer.model_wrapped
-        with self._aside(training=True), gradients_aside(self.parameters) as parameters:
+        with self._aside(training=True), gradients_stashed(self.parameters) as parameters:
             settle(model)
             with trainer.accelerator.no_sync(model=model):
-                trainer._agreement.together(partial(self._backward, batch, num_items))
-            average_gradients(model, trainer._agreement, trainer.args.world_size)
+                trainer._rank_sync.run_on_all(partial(self._backward, batch, num_items))
+            average_gradients(model, trainer._rank_sync, trainer.args.world_size)
             return [parameter.grad for parameter in parameters]
 
     def _backward(self, batch: StepBatch, num_items: int) -> None:
@@ -249,9 +249,9 @@ class SideRuns:
         Yields:
             The model, not wrapped for distributed training.
         """
-        with self._aside(training=False), gradients_aside(self.parameters):
+        with self._aside(training=False), gradients_stashed(self.parameters):
             yield self.model
 
     def _aside(self, training: bool) -> contextlib.AbstractContextManager[None]:
         trainer = self._trainer
-        return model_aside(trainer.model_wrapped, trainer.args, training)
+        return model_restored(trainer.model_wrapped, trainer.args, training)

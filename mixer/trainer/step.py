@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from mixer.distributed.agreement import Agreement, OtherRankError
+from mixer.distributed.collectives import OtherRankError, RankSync
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import StepResult
 from mixer.loading.batching import STREAMS_IN_TURN
-from mixer.loading.collation import OwnForm
+from mixer.loading.collation import StreamSpecifics
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.loader import MixingLoader
 from mixer.loading.step import MicroBatch, StepBatch, StepCounts, confirm
@@ -23,13 +23,13 @@ from mixer.mixture.bad_samples import Skipping
 from mixer.mixture.controller import Mixing
 from mixer.mixture.learning_rate import LearningRate
 from mixer.mixture.plan import Plan
-from mixer.models.loss_normalization import LossConvention, counts_other_items, decide, needs_kind
+from mixer.models.loss_normalization import LossNormalization, counts_other_items, decide, needs_kind
 from mixer.models.losses import tokens_per_row
 from mixer.policies.gradient_statistics import GradientStatistics
-from mixer.trainer.checkpointing.unsaved import NotSavedError, not_saved
+from mixer.trainer.checkpointing.unsaved import write_error
 from mixer.trainer.losses import LossesMixin
 from mixer.utils.arrays import Int64Array
-from mixer.utils.writing import UnwrittenError
+from mixer.utils.writing import WriteError
 
 logger = logging.get_logger(__name__)
 
@@ -48,7 +48,7 @@ class StepMixin(LossesMixin):
     """The steps of a Trainer whose batches are whole steps; `MixingMixin` sets it up."""
 
     ledger: Ledger
-    _agreement: Agreement
+    _rank_sync: RankSync
     _nonfinite: NonFinite
     _skipping: Skipping = Skipping()
     _step_told_broken: int = -1  # the last step of which broken samples were logged
@@ -59,7 +59,7 @@ class StepMixin(LossesMixin):
     _mixing: Mixing | None = None
     _loader: MixingLoader | None = None
     _feed: Feed | None = None
-    _own_forms: Mapping[int, OwnForm] = {}  # what the micro-batches of single streams have of their own
+    _specifics: Mapping[int, StreamSpecifics] = {}  # what the micro-batches of single streams have of their own
     _finished: StepResult | None = None
     _policy_error: Exception | None = None
     _method_error: Exception | None = None  # of a method after a step, on one of several ranks
@@ -104,7 +104,7 @@ class StepMixin(LossesMixin):
             return [], None
         hits, misses = self._present_loader.hits_and_misses
         if unknown := self._unknown_kinds(batch.plan):
-            batch = self._learn_conventions(batch, unknown)
+            batch = self._learn_normalizations(batch, unknown)
         batch = self._before_training(batch)
         self._load_counts = {"hits": hits, "misses": misses}
         self._train_started = time.perf_counter()
@@ -127,7 +127,7 @@ class StepMixin(LossesMixin):
         except Exception as caught:  # goes to all ranks before it is raised
             error = caught
         plan = None if batch is None else batch.plan
-        self._step_counts = confirm(self._agreement, len(self.streams), plan, contents, error)
+        self._step_counts = confirm(self._rank_sync, len(self.streams), plan, contents, error)
         if batch is not None:
             contents = self._step_counts
             self.mixing.check_tokens(batch.plan, contents.tokens, contents.skipped)
@@ -149,15 +149,15 @@ class StepMixin(LossesMixin):
 
     def _explained(self, error: Exception | None) -> Exception | None:
         """Says of a file that could not be written between steps what is safe."""
-        if not isinstance(error, UnwrittenError) or isinstance(error, NotSavedError):
+        if not isinstance(error, WriteError) or error.says_what_is_safe:
             return error
-        return not_saved("A file of the run", error, Path(str(self.args.output_dir)))
+        return write_error("A file of the run", error, Path(str(self.args.output_dir)))
 
     def _can_load(self, error: Exception | None) -> bool:
         """Whether to load; ranks that talk to each other meanwhile do so only if all of them can."""
         if self._loader is None or not self._loader.is_talkative:
             return error is None
-        return bool(self._agreement.least(np.array([error is None], dtype=np.int64))[0])
+        return bool(self._rank_sync.least(np.array([error is None], dtype=np.int64))[0])
 
     def _contents(self, batch: StepBatch) -> StepCounts:
         num_streams = len(self.streams)
@@ -186,27 +186,27 @@ class StepMixin(LossesMixin):
 
     def _num_first_labels(self, micro: MicroBatch, per_row: Tensor) -> int:
         """Counts the labels that are no terms of the loss, and that the Trainer counts all the same."""
-        if self._losses_differ or self._convention_of(0).counts_rows:
+        if self._losses_differ or self._normalization_of(0).counts_rows:
             return 0
         return self._num_told(micro) - int(per_row.sum())
 
-    def _learn_conventions(self, batch: StepBatch, kinds: Sequence[int]) -> StepBatch:
+    def _learn_normalizations(self, batch: StepBatch, kinds: Sequence[int]) -> StepBatch:
         """Finds out how losses are normalised; loads the step anew, by stream, if its rows cannot be told apart."""
-        if self._tracker is None:
+        if self._row_losses is None:
             model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
-            self._tracker = self._new_tracker(model, not self.args.torch_compile, self._keeps_output)
-            self._tracker.attach()
-        items_were = [self._convention_of(kind).counts_rows for kind in kinds]
+            self._row_losses = self._new_tracker(model, not self.args.torch_compile, self._keeps_output)
+            self._row_losses.attach()
+        items_were = [self._normalization_of(kind).counts_rows for kind in kinds]
         for kind in kinds:
-            batch, convention = self._learn_convention(batch, kind)
-            if convention is not None:
-                self._conventions[kind] = convention
+            batch, normalization = self._learn_normalization(batch, kind)
+            if normalization is not None:
+                self._normalizations[kind] = normalization
         self._present_loader.keeps_samples = self._needs_samples or any(
-            convention.is_tentative for convention in self._conventions.values()
+            normalization.is_tentative for normalization in self._normalizations.values()
         )
-        are_known = all(convention.rows_known for convention in self._conventions.values())
+        are_known = all(normalization.rows_known for normalization in self._normalizations.values())
         if are_known or self._present_loader.by_stream or self._present_loader.in_turns:
-            if items_were == [self._convention_of(kind).counts_rows for kind in kinds]:
+            if items_were == [self._normalization_of(kind).counts_rows for kind in kinds]:
                 return batch
             return self._load_and_confirm(lambda: batch) or batch  # its items are others now
         self._part_streams()
@@ -227,29 +227,29 @@ class StepMixin(LossesMixin):
                 else "every micro-batch is made of one stream only",
             )
 
-    def _learn_convention(self, batch: StepBatch, kind: int) -> tuple[StepBatch, LossConvention | None]:
+    def _learn_normalization(self, batch: StepBatch, kind: int) -> tuple[StepBatch, LossNormalization | None]:
         """Finds out how the losses of one kind are normalised, together with the other ranks."""
-        batch, own = self._vote(batch, kind, self._try_convention)
-        votes, of_kind = self._agreement.add_up(own.to(self.args.device)).cpu(), None
+        batch, own = self._vote(batch, kind, self._try_normalization)
+        votes, of_kind = self._rank_sync.add_up(own.to(self.args.device)).cpu(), None
         if needs_kind(votes):
             batch, own = self._vote(batch, kind, self._try_kind)
-            of_kind = self._agreement.add_up(own.to(self.args.device)).cpu()
+            of_kind = self._rank_sync.add_up(own.to(self.args.device)).cpu()
             if counts_other_items(of_kind) and not (self._has_recounted_labels or self._losses_differ):
-                return self._learn_convention(self._recount_labels(batch), kind)
-        convention = decide(votes, self.args.world_size, of_kind)
-        if convention is not None and convention.kind == "other" and self.is_world_process_zero():
-            self._say_what_is_computed(kind, convention)
-        return batch, convention
+                return self._learn_normalization(self._recount_labels(batch), kind)
+        normalization = decide(votes, self.args.world_size, of_kind)
+        if normalization is not None and normalization.kind == "other" and self.is_world_process_zero():
+            self._say_what_is_computed(kind, normalization)
+        return batch, normalization
 
     def _recount_labels(self, batch: StepBatch) -> StepBatch:
         """Counts the first label of each row from now on if it was none of the loss so far, or the other way round."""
         self._has_recounted_labels = True
         vars(self)["_shifts_labels"] = not self._shifts_labels
-        assert self._tracker is not None, "the tracker is attached before a loss is tried"  # noqa: S101
-        self._tracker.shift_labels(self._shifts_labels)
+        assert self._row_losses is not None, "the tracker is attached before a loss is tried"  # noqa: S101
+        self._row_losses.shift_labels(self._shifts_labels)
         return self._load_and_confirm(lambda: batch) or batch
 
-    def _say_what_is_computed(self, kind: int, convention: LossConvention) -> None:
+    def _say_what_is_computed(self, kind: int, normalization: LossNormalization) -> None:
         """Warns of a loss whose gradient on the whole batch cannot be had from micro-batches."""
         logger.warning(
             "%s is neither a sum nor a mean over tokens or rows: for some rows it is %.4g, for their halves %.4g and "
@@ -258,7 +258,7 @@ class StepMixin(LossesMixin):
             "the whole batch, let it be one micro-batch: per_device_train_batch_size as large as the batch, one rank.",
             self._name_of_loss(kind),
             *(seen.loss for seen in self._last_tried),
-            "share of num_items_in_batch" if convention.counts_items else "labels",
+            "share of num_items_in_batch" if normalization.counts_items else "labels",
         )
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
@@ -271,7 +271,7 @@ class StepMixin(LossesMixin):
         self._finished = StepResult(
             inputs.plan,
             self._step_counts,
-            self._agreement.add_up(sums),
+            self._rank_sync.add_up(sums),
             learning_rate=float("nan") if self._learning_rate is None else self._learning_rate.value,
             learning_rate_factor=1.0 if self._learning_rate is None else self._learning_rate.factor,
             gradients=self._gradient_statistics,
@@ -338,18 +338,18 @@ class StepMixin(LossesMixin):
         self, model: nn.Module, micro: MicroBatch, own_items: int, plan: Plan, num_items: Any, sums: Tensor
     ) -> Tensor:
         """Does the forward and backward of a micro-batch and adds what it shows of the streams to `sums`."""
-        first, tracker = int(micro.stream_ids[0]), self._tracker
-        convention, factor = self._convention_of(first), self._factor(plan, first)
+        first, tracker = int(micro.stream_ids[0]), self._row_losses
+        normalization, factor = self._normalization_of(first), self._factor(plan, first)
         assert tracker is not None, "the tracker is attached before the first step"  # noqa: S101
         total, world_size, counting = self._num_divided_by, self.args.world_size, self._item_factor(plan, first)
-        divisor = convention.divisor(total, own_items, world_size)
+        divisor = normalization.divisor(total, own_items, world_size)
         # The Trainer's own division does the scaling, whatever compute_loss a subclass has: by infinity for weight 0.
         self.loss_is_scaled_for_ga = False
         divide_by: Any = divisor / factor if factor and own_items else float("inf")
         self.current_gradient_accumulation_steps = divide_by
         tracker.listen(micro.inputs)
         with self._with_loss_of(first), self._naming_streams(micro):
-            loss = super().training_step(model, micro.inputs, num_items if convention.counts_items else None)
+            loss = super().training_step(model, micro.inputs, num_items if normalization.counts_items else None)
         rows = self._last_rows = self._row_terms(micro)
         if not own_items:
             return torch.zeros_like(loss)
@@ -358,7 +358,7 @@ class StepMixin(LossesMixin):
         ids = torch.from_numpy(micro.stream_ids).to(sums.device)
         # A loss of one stream alone tells itself, unless it was divided by infinity.
         is_told = factor > 0 and bool((micro.stream_ids == first).all())
-        are_rows = convention.rows_known and rows is not None and len(rows) == len(ids)
+        are_rows = normalization.rows_known and rows is not None and len(rows) == len(ids)
         if are_rows and rows is not None and not (is_told and self._computes_own_loss(first)):
             sums[:-1].index_add_(0, ids, rows.to(sums.dtype))
             if not factor or unweighted.dtype in _HALF:
@@ -367,7 +367,9 @@ class StepMixin(LossesMixin):
         else:
             # A loss whose rows cannot be told apart is no stream's, rather than the first one's. One of several streams
             # that says nothing yet is 0, or not finite.
-            says_nothing = factor > 0 and (self._kind(first) not in self._conventions or self._present_loader.in_turns)
+            says_nothing = factor > 0 and (
+                self._kind(first) not in self._normalizations or self._present_loader.in_turns
+            )
             sums[ids] += unweighted * (1 / per_item if is_told else 0.0 if says_nothing else float("nan"))
         sums[-1] += unweighted * (total / self._num_items) / world_size
         return unweighted

@@ -46,7 +46,7 @@ class StoppingMixin(PacingMixin):
         with self._signals:
             result = super().train(*args, **kwargs)
         # One that came after the last step finds nothing left to stop, but ends what comes after the run.
-        number = self._stopped_by or which(self._agreement.greatest(np.array(self._signals.flags)))
+        number = self._stopped_by or which(self._rank_sync.greatest(np.array(self._signals.flags)))
         if number is not None:
             raise ending(self._how_it_ended(number), number)
         return result
@@ -65,7 +65,7 @@ class StoppingMixin(PacingMixin):
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         if self._mixing is not None:
             are_known = all(map(_is_known, self.callback_handler.callbacks))
-            self._compares_control = bool(self._agreement.most(int(not are_known)))
+            self._compares_control = bool(self._rank_sync.most(int(not are_known)))
         return super()._inner_training_loop(*args, **kwargs)
 
     def _contents(self, batch: StepBatch) -> StepCounts:
@@ -106,7 +106,7 @@ class StoppingMixin(PacingMixin):
         if not self._compares_control:
             return
         own = np.array([getattr(self.control, name) for name in _FLAGS], dtype=np.int64)
-        for name, flag in zip(_FLAGS, self._agreement.greatest(own).tolist(), strict=True):
+        for name, flag in zip(_FLAGS, self._rank_sync.greatest(own).tolist(), strict=True):
             setattr(self.control, name, bool(flag))
 
     @property

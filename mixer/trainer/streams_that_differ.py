@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer
 from transformers.utils import logging
 
-from mixer.loading.collation import OwnForm
-from mixer.loading.likeness import come_together
+from mixer.loading.collation import StreamSpecifics
+from mixer.loading.likeness import can_share_batch
 from mixer.loading.step import StepBatch, StepCounts
 from mixer.mixture.stream import Stream
 from mixer.models.inputs import TASK, check_columns, heads_of
@@ -24,29 +24,29 @@ from mixer.utils.random_state import seeded
 logger = logging.get_logger(__name__)
 
 
-class FormsMixin(LoadingMixin):
+class StreamSpecificsMixin(LoadingMixin):
     """A Trainer whose streams may differ in all that makes a loss of a sample."""
 
     _tasks: tuple[str | None, ...] = ()  # of each stream: what a model with several heads is told
     _num_classes: tuple[int | None, ...] = ()  # of the head of each stream, where it decides between classes
 
-    def _take_forms(self) -> None:
+    def _take_specifics(self) -> None:
         """Finds out what the streams have of their own; raises a `ValueError` for what the model cannot take."""
         model, streams = self.model, self.streams
         assert model is not None, "the Trainer has made its model"  # noqa: S101
         self._tasks = tasks_of(model, streams)
-        self._conventions = {}  # a score before the first run asks too
+        self._normalizations = {}  # a score before the first run asks too
         _check_unused_heads(self, self._tasks)
         self._check_smoothing()
         self._take_classes()
         differ_in_loss = any(stream.compute_loss_func != streams[0].compute_loss_func for stream in streams)
         self._losses_differ = differ_in_loss or len(set(self._tasks)) > 1
         forms = {number: self._form(stream, self._tasks[number]) for number, stream in enumerate(streams)}
-        self._own_forms = {number: form for number, form in forms.items() if form != OwnForm()}
+        self._specifics = {number: form for number, form in forms.items() if form != StreamSpecifics()}
         first_samples = self._first_samples()
         self._check_columns(first_samples)
         differ_in_labels = len({tuple(stream.label_names or ()) for stream in streams}) > 1
-        if differ_in_labels or differ_in_loss or self._own_forms:
+        if differ_in_labels or differ_in_loss or self._specifics:
             self._wants_one_stream_each = True
         elif not (self._have_same_columns() and self._are_alike(first_samples)):
             logger.info("Streams differ in columns, so every micro-batch is made of one stream only.")
@@ -79,13 +79,13 @@ class FormsMixin(LoadingMixin):
                     "give that stream a compute_loss_func."
                 )
 
-    def _form(self, stream: Stream, task: str | None) -> OwnForm:
+    def _form(self, stream: Stream, task: str | None) -> StreamSpecifics:
         if stream.data_collator is None:
-            return OwnForm(None, task)
+            return StreamSpecifics(None, task)
         collator: Any = stream.data_collator
         if not self._columns_are_removed:
             collator = self._get_collator_with_removed_columns(collator, description=f"stream {stream.name!r}")
-        return OwnForm(collator, task)
+        return StreamSpecifics(collator, task)
 
     def _first_samples(self) -> dict[int, Any]:
         """Reads the first sample of each stream that can be indexed; one that cannot be read is told when it is due."""
@@ -122,7 +122,7 @@ class FormsMixin(LoadingMixin):
 
     def _collated(self, number: int, sample: Any) -> Mapping[str, Any] | None:
         """Makes a micro-batch of one sample; `None` if that fails, which is told when it is due."""
-        form = self._own_forms.get(number, OwnForm())
+        form = self._specifics.get(number, StreamSpecifics())
         collator = form.collator or self._common_collator
         with seeded(0):
             try:
@@ -156,7 +156,7 @@ class FormsMixin(LoadingMixin):
         if len(known) < len(alone):
             return False
         with seeded(0):
-            return come_together(self._common_collator, list(samples.values()), known)
+            return can_share_batch(self._common_collator, list(samples.values()), known)
 
     def _set_signature_columns_if_needed(self) -> None:
         known: Any = self._signature_columns

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
-from mixer.distributed.agreement import Agreement
+from mixer.distributed.collectives import RankSync
 from mixer.ledger.description import describe_run
 from mixer.ledger.evaluated_losses import check_eval_weights, mean_loss, metrics_by_set, worst_loss
 from mixer.ledger.ledger import Ledger
@@ -47,12 +47,12 @@ from mixer.trainer.callback import MixingCallback
 from mixer.trainer.checkpointing.checkpoint import read_state
 from mixer.trainer.checkpointing.progress import Progress
 from mixer.trainer.checkpointing.resume import ResumingMixin
-from mixer.trainer.checkpointing.unsaved import not_saved
+from mixer.trainer.checkpointing.unsaved import write_error
 from mixer.trainer.conflict import check_conflict, with_conflict
-from mixer.trainer.engine_checks import Asked, check_engine
+from mixer.trainer.engine_checks import EngineRequest, check_engine
 from mixer.trainer.evaluating import EvaluatingMixin
 from mixer.trainer.method import Method
-from mixer.trainer.mixable import check_compute_loss, check_create_optimizer, check_mixable, check_order
+from mixer.trainer.mixable import check_compute_loss, check_create_optimizer, check_order, check_trainer_is_supported
 from mixer.trainer.observers.comparing import ComparingMixin, compared_in
 from mixer.trainer.observers.gradient_options import Probing
 from mixer.trainer.one_pass import check_budget
@@ -172,7 +172,7 @@ class MixingMixin(
         if nonfinite not in ("warn", "skip", "raise"):
             raise ValueError(f"nonfinite must be 'warn', 'skip' or 'raise', got {nonfinite!r}.")
         check_max_tokens(max_tokens_per_micro_batch)
-        check_mixable(type(self), StepMixin)
+        check_trainer_is_supported(type(self), StepMixin)
         check_compute_loss(type(self))
         check_create_optimizer(type(self))
         knows_names = check_order(type(self), StepMixin, args, positional)
@@ -205,14 +205,14 @@ class MixingMixin(
         self.ledger = Ledger(Path(str(self.args.output_dir)) / "ledger", is_writer=self.is_world_process_zero())
         if self.streams:
             self._check_options()
-            self._take_forms()
+            self._take_specifics()
             self._take_reference(reference_model)
             planner, clock, size = self._new_parts(None)
             check_samples(self._policy, len(self.streams), size.value)
             self._run_probe = self._new_probe(probe, size)
             self._mixing = Mixing(planner, self._policy, clock, size)
             check_own_weights(self._policy, describe(self.streams), self._mixing.weights)
-            self._agreement = Agreement(self.args.world_size, self.args.ddp_timeout_delta)
+            self._rank_sync = RankSync(self.args.world_size, self.args.ddp_timeout_delta)
             self._recorder = self._new_recorder(self._mixing)
             self._attach_methods(with_conflict(methods, conflict))
             check_conflict(self, schedule, self._methods)
@@ -251,7 +251,7 @@ class MixingMixin(
         schedule, budget = self._mixture.schedule, resolve_budget(self.args, self._mixture.budget)
         check_engine(
             self,
-            Asked(
+            EngineRequest(
                 policy=self._policy,
                 schedule=schedule,
                 methods=self._methods,
@@ -275,7 +275,7 @@ class MixingMixin(
         mixing, progress = self.mixing, None
         self._take_seed()
         # What a rank found out of its first samples holds for all.
-        self._wants_one_stream_each = bool(self._agreement.most(int(self._wants_one_stream_each)))
+        self._wants_one_stream_each = bool(self._rank_sync.most(int(self._wants_one_stream_each)))
         if resume_from is None:
             mixing.restart(*self._new_parts(None))
         else:
@@ -288,11 +288,11 @@ class MixingMixin(
             "batch_size": self._mixture.schedule.name,
             "run": self.describe_run(),
         }
-        self._agreement.together(partial(self._begin_progress, progress))
-        self._agreement.together(partial(self._begin_ledger, resume_step, description))
+        self._rank_sync.run_on_all(partial(self._begin_progress, progress))
+        self._rank_sync.run_on_all(partial(self._begin_ledger, resume_step, description))
         self._recorder = self._new_recorder(mixing)
         self._load_log_state({} if progress is None else progress.methods)
-        self._conventions, self._finished, self._policy_error, self._method_error = {}, None, None, None
+        self._normalizations, self._finished, self._policy_error, self._method_error = {}, None, None, None
         self._step_told_broken, self._num_told_broken = -1, 0
         self._rows_from = None if resume_from is None else Path(resume_from)
         self._detach_tracker()
@@ -376,14 +376,14 @@ class MixingMixin(
         self._recorder.settle()
         if self._stopped_by is None:  # else the run that goes on would have rows that none of its own logs gave
             self.note_memories()
-        self._agreement.together(self._seal_ledger)
+        self._rank_sync.run_on_all(self._seal_ledger)
         return result
 
     def _seal_ledger(self) -> None:
         try:
             self.ledger.finish()
         except OSError as error:
-            raise not_saved("The end of the ledger", error, Path(str(self.args.output_dir))) from error
+            raise write_error("The end of the ledger", error, Path(str(self.args.output_dir))) from error
         if self._stopped_by is None:
             self.ledger.end("finished")
             self._note_end()
@@ -394,8 +394,8 @@ class MixingMixin(
         """Saves no state that lacks a decision: ends all ranks if a policy failed on one of them before."""
         if self._mixing is not None and self.state.global_step < self.state.max_steps:
             error = self._policy_error
-            if self._agreement.most(int(error is not None)):
-                self._agreement.raise_on_all(error)
+            if self._rank_sync.most(int(error is not None)):
+                self._rank_sync.raise_on_all(error)
         super()._save_checkpoint(*args, **kwargs)
 
     def _settle_ledger(self) -> None:

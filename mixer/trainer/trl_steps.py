@@ -10,7 +10,7 @@ from transformers.trainer_utils import unwrap_peft_model
 from mixer.gradients.probe.plain_head import is_fused
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.mixture.plan import Plan
-from mixer.models.metrics_aside import metrics_aside
+from mixer.models.metrics_restored import metrics_restored
 from mixer.models.rank_metrics import gathering, rows_of_ranks
 from mixer.trainer.observers.comparing import ComparingMixin
 
@@ -41,7 +41,7 @@ class TRLStepsMixin(ComparingMixin):
 
     @contextlib.contextmanager
     def _trying(self) -> Iterator[None]:
-        with metrics_aside(self), super()._trying():
+        with metrics_restored(self), super()._trying():
             yield
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:

@@ -89,7 +89,7 @@ def newer_version(file: str, version: Any, known: int) -> str:
         The message, without a full stop.
     """
     return (
-        f"{file} has format {version!r}, and this version reads up to {known}: update adaptive-mixer to the version "
+        f"{file} has format {version!r}, and this version reads up to {known}: upgrade adaptive-mixer to the version "
         "that wrote it, or a later one"
     )
 

@@ -6,8 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-class UnwrittenError(OSError):
-    """A file of the run could not be written."""
+class WriteError(OSError):
+    """A file of the run could not be written.
+
+    Attributes:
+        says_what_is_safe: Whether the message says what of the run is safe, and how it goes on.
+    """
+
+    says_what_is_safe = False
 
 
 @contextlib.contextmanager
@@ -21,11 +27,11 @@ def writing(path: Path) -> Iterator[None]:
         Nothing.
 
     Raises:
-        UnwrittenError: In place of an error of the system; it names the path.
+        WriteError: In place of an error of the system; it names the path.
     """
     try:
         yield
-    except UnwrittenError:
+    except WriteError:
         raise
     except OSError as error:
-        raise UnwrittenError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from error
+        raise WriteError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from error

@@ -12,11 +12,11 @@ from transformers.utils import logging
 
 from mixer.distributed.output_folder import check_shared
 from mixer.loading.step import StepBatch
-from mixer.trainer.method import Method, Run, Trained
+from mixer.trainer.method import ForwardResult, Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
 from replay.feeding.gradient_scores import GradientScores
 from replay.feeding.same_form import check_same_form
-from replay.memory.drawing import BufferDrawer
+from replay.memory.drawing import BufferCursor
 from replay.memory.held_classes import HeldClasses
 from replay.memory.kept_rows import KeptRows
 from replay.memory.sources import Sources, addresses
@@ -106,7 +106,7 @@ class BufferFeeding(Method):
         """The buffer."""
         return self._buffer
 
-    def attach(self, run: Run) -> None:
+    def attach(self, run: RunContext) -> None:
         """Finds the streams that are remembered; see `Method.attach`."""
         buffer = self._buffer
         self._run, buffer.is_writer = run, run.is_writer
@@ -175,7 +175,7 @@ class BufferFeeding(Method):
                 f"The buffers {shared} have the same folder, {folder}: give each OnDisk a folder of its own."
             )
         if folder is not None:
-            check_shared(folder, self._run.is_writer, self._run.agreement, _UNSEEN, _CROWDED)
+            check_shared(folder, self._run.is_writer, self._run.rank_sync, _UNSEEN, _CROWDED)
 
     def _find_labels(self) -> None:
         """Finds out what the ranks have to tell each other; the same on all of them."""
@@ -231,11 +231,11 @@ class BufferFeeding(Method):
         self.kept.begin(self._offered)
         self._no_classes = "another rank found none"
 
-    def term(self, trained: Trained) -> None:
+    def term(self, trained: ForwardResult) -> None:
         """Notes what is kept of the model's output; adds nothing to the loss."""
         self.kept.note(trained)
 
-    def end_micro_batch(self, model: nn.Module, trained: Trained, is_last_first: bool) -> None:
+    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
         """Notes losses and labels that only this rank knows; see `Method.end_micro_batch`."""
         micro = trained.micro
         for offered, facts in ((self._offered, self._facts), (self._replayed, self._replayed_facts)):
@@ -254,7 +254,7 @@ class BufferFeeding(Method):
         else:
             self._facts.note("label", numbers, labels)
 
-    def _losses(self, trained: Trained) -> Tensor:
+    def _losses(self, trained: ForwardResult) -> Tensor:
         """Gives `[num_rows]`: the mean loss per item of each row."""
         rows = trained.row_losses
         if rows is None or len(rows) != len(trained.micro.stream_ids):
@@ -270,7 +270,7 @@ class BufferFeeding(Method):
         self._refresh_losses()
         if not offered.count:
             return
-        known = self._facts.gathered(self._run.agreement) if self._asked else {}
+        known = self._facts.gathered(self._run.rank_sync) if self._asked else {}
         labels = self._noted_labels(known) if "label" in self._asked else None
         if self._labels_are_in_columns:
             labels = self._read_labels()
@@ -300,23 +300,23 @@ class BufferFeeding(Method):
         read = partial(self._buffer.read_labels, self._addresses(np.arange(self._offered.count)))
         # A rank that cannot read must not leave others waiting for it in what comes after.
         talks_on = self.scorer is not None or self.kept.are_gathered
-        return self._run.agreement.together(read) if talks_on else read()
+        return self._run.rank_sync.run_on_all(read) if talks_on else read()
 
     def _refresh_losses(self) -> None:
         """Tells the selection what the losses of replayed entries were, before any of them makes room."""
         if self._replayed.count:
-            found = self._replayed_facts.gathered(self._run.agreement)["loss"]
+            found = self._replayed_facts.gathered(self._run.rank_sync)["loss"]
             ((_, _, positions),) = self._replayed.by_stream(np.arange(self._replayed.count))
-            drawer = self._run.planner().drawers[self._memory_id]
-            assert isinstance(drawer, BufferDrawer), "a buffer draws for its stream"  # noqa: S101
-            self._buffer.selection.update_losses(drawer.slots(positions), found)
+            cursor = self._run.planner().cursors[self._memory_id]
+            assert isinstance(cursor, BufferCursor), "a buffer draws for its stream"  # noqa: S101
+            self._buffer.selection.update_losses(cursor.slots(positions), found)
 
     def _addresses(self, numbers: Int64Array) -> Int64Array:
         where = np.full(len(numbers), -1, dtype=np.int64)
-        drawers = self._run.planner().drawers
+        cursors = self._run.planner().cursors
         for stream_id, are_own, positions in self._offered.by_stream(numbers):
             if not self._run.streams[stream_id].is_iterable:
-                where[are_own] = addresses(int(self._source_ids[stream_id]), drawers[stream_id].references(positions))
+                where[are_own] = addresses(int(self._source_ids[stream_id]), cursors[stream_id].references(positions))
         return where
 
     # ---- Logs and checkpoints ----

@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import torch
 
-from mixer.distributed.agreement import Agreement
+from mixer.distributed.collectives import RankSync
 from mixer.loading.step import StepBatch
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
-from mixer.trainer.method import Run
+from mixer.trainer.method import RunContext
 from mixer.trainer.side_runs import SideRuns
 from replay.feeding.feeding import BufferFeeding, Fed
 
@@ -33,13 +33,13 @@ def follow(buffer: Fed, name: str, streams: Sequence[Stream], planner: Callable[
     """
     feeding = BufferFeeding(buffer, name)
     nobody: Any = SimpleNamespace()
-    run = Run(
+    run = RunContext(
         streams=streams,
         rank=0,
         world_size=1,
         is_writer=True,
         device=torch.device("cpu"),
-        agreement=Agreement(1),
+        rank_sync=RankSync(1),
         planner=planner,
         runs=cast(SideRuns, nobody),
     )

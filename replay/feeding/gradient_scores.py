@@ -6,13 +6,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from mixer.mixture.cursors import StreamShare
 from torch import nn
 
 from mixer.gradients.probe import GradientProbe
 from mixer.loading.step import StepBatch
-from mixer.mixture.drawers import StreamShare
 from mixer.mixture.permutation import Order
-from mixer.trainer.method import Run
+from mixer.trainer.method import RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
 from replay.shared.offered import Facts, Offered
 from replay.shared.random_numbers import RandomNumbers
@@ -51,7 +51,7 @@ class GradientScores:
 
     def __init__(
         self,
-        run: Run,
+        run: RunContext,
         buffer: Compared,
         stream_id: int,
         num_compared: int,
@@ -86,11 +86,11 @@ class GradientScores:
         Raises:
             RemoteError: If another rank failed; one that failed itself raises that error.
         """
-        slots, agreement = self._compared_slots(), self._run.agreement
+        slots, rank_sync = self._compared_slots(), self._run.rank_sync
         if not len(slots):
             return np.full(offered.count, np.nan)
-        facts = agreement.together(partial(self._own_scores, batch, offered, slots))
-        return facts.gathered(agreement)["score"]
+        facts = rank_sync.run_on_all(partial(self._own_scores, batch, offered, slots))
+        return facts.gathered(rank_sync)["score"]
 
     def _own_scores(self, batch: StepBatch, offered: Offered, slots: Int64Array) -> Facts:
         addresses, runs = self._buffer.addresses(slots), self._run.runs
@@ -116,10 +116,10 @@ class GradientScores:
         own = dict(self._rows_of(batch))
         parts = [offered.of_micro_batch(micro) for micro in batch.micro_batches]
         numbers = np.sort(np.concatenate([part[part >= 0] for part in parts]))
-        drawers = self._run.planner().drawers
+        cursors = self._run.planner().cursors
         for stream_id, are_own, positions in offered.by_stream(numbers):
             if not self._run.streams[stream_id].is_iterable:
-                share = StreamShare(stream_id, positions, drawers[stream_id].references(positions))
+                share = StreamShare(stream_id, positions, cursors[stream_id].references(positions))
                 own |= dict(zip(numbers[are_own].tolist(), self._run.runs.read(share), strict=True))
         return own
 

@@ -12,7 +12,7 @@ from replay.retrieval import Retrieval
 
 
 class Slots(Protocol):
-    """What a drawer has to know of its buffer."""
+    """What a cursor has to know of its buffer."""
 
     retrieval: Retrieval
     num_drawn: int
@@ -30,8 +30,8 @@ class Slots(Protocol):
         """Says which entries stand in these slots."""
 
 
-class BufferDrawer:
-    """Draws a buffer; see `mixer.mixture.cursor.Drawer`.
+class BufferCursor:
+    """Draws a buffer; see `mixer.mixture.cursor.Cursor`.
 
     Coming draws are predicted by copies (`ahead`): they note where draws will begin, for looking those up needs to know
     what is drawn together. Once a draw is made its slots stay, whatever becomes of the buffer.
@@ -53,8 +53,8 @@ class BufferDrawer:
         """Number of entries: no draw gives one twice."""
         return len(self._buffer)
 
-    def draw(self, count: int) -> int:
-        """Draws the next entries; see `mixer.mixture.cursor.Drawer.draw`."""
+    def advance(self, count: int) -> int:
+        """Draws the next entries; see `mixer.mixture.cursor.Cursor.advance`."""
         start = self._position
         self._position += count
         if self._is_ahead:
@@ -100,7 +100,7 @@ class BufferDrawer:
         return slots[positions - start]
 
     def references(self, positions: range | Int64Array) -> Int64Array:
-        """Looks positions up, of the last draw or of predicted ones; see `mixer.mixture.cursor.Drawer.references`."""
+        """Looks positions up, of the last draw or of predicted ones; see `mixer.mixture.cursor.Cursor.references`."""
         wanted = np.asarray(positions, dtype=np.int64)
         start, slots, addresses = self._last
         if not len(wanted) or start <= wanted[0] < start + len(slots):
@@ -118,11 +118,11 @@ class BufferDrawer:
         addresses = self._buffer.addresses(self._buffer.retrieval.slots(start, count, size))
         return np.take(addresses, positions - start, mode="wrap")
 
-    def ahead(self) -> "BufferDrawer":
+    def ahead(self) -> "BufferCursor":
         """Gives a copy to look ahead with; it notes what it draws for this one."""
-        drawer = copy.copy(self)
-        drawer._is_ahead = True
-        return drawer
+        cursor = copy.copy(self)
+        cursor._is_ahead = True
+        return cursor
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the position; what is drawn is the buffer's own state."""

@@ -3,18 +3,18 @@
 from collections.abc import Mapping
 from functools import partial
 
-from mixer.distributed.agreement import Agreement
+from mixer.distributed.collectives import RankSync
 from replay.storage import Row
 from replay.storage.codec import decode, encode
 
 _HEAD = 16  # bytes before each row: its number and its length
 
 
-def gather_rows(agreement: Agreement, own: Mapping[int, Row]) -> tuple[dict[int, Row], int]:
+def gather_rows(rank_sync: RankSync, own: Mapping[int, Row]) -> tuple[dict[int, Row], int]:
     """Brings rows together; all ranks have to call it.
 
     Args:
-        agreement: What the ranks agree by.
+        rank_sync: What the ranks agree by.
         own: This rank's rows, by number.
 
     Returns:
@@ -25,9 +25,9 @@ def gather_rows(agreement: Agreement, own: Mapping[int, Row]) -> tuple[dict[int,
         TypeError: If something in a row of this rank cannot be kept.
         RemoteError: If that is so on another rank.
     """
-    if agreement.world_size == 1:
+    if rank_sync.world_size == 1:
         return dict(own), 0
-    messages = agreement.gather_bytes(agreement.together(partial(_message, own)))
+    messages = rank_sync.gather_bytes(rank_sync.run_on_all(partial(_message, own)))
     rows: dict[int, Row] = {}
     for message in messages:
         view, place = memoryview(message), 0

@@ -4,19 +4,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from mixer.mixture.cursors import StreamShare
 from numpy.typing import NDArray
 from torch import Tensor
 
 from mixer.loading.batching import ids_of, positions_of
 from mixer.loading.step import StepBatch
-from mixer.mixture.drawers import StreamShare
-from mixer.trainer.method import Run, Trained
+from mixer.trainer.method import ForwardResult, RunContext
 from mixer.utils.arrays import Int64Array
 from replay.memory.exchange import gather_rows
 from replay.shared.offered import Offered
 from replay.storage import Row
 
-Extract = Callable[[Trained], list[Tensor]]
+Extract = Callable[[ForwardResult], list[Tensor]]
 
 
 class KeptRows:
@@ -31,7 +31,7 @@ class KeptRows:
         keeps_contents: Whether samples are kept, and not only what the model gave.
     """
 
-    def __init__(self, run: Run, stream_ids: Sequence[int], keeps_contents: bool):
+    def __init__(self, run: RunContext, stream_ids: Sequence[int], keeps_contents: bool):
         self._run, self._keeps_contents = run, keeps_contents
         self._extractors: dict[str, Extract] = {}
         self.has_iterables = keeps_contents and any(run.streams[stream_id].is_iterable for stream_id in stream_ids)
@@ -65,7 +65,7 @@ class KeptRows:
         self._offered = offered
         self._payloads: dict[int, dict[str, Tensor]] = {}
 
-    def note(self, trained: Trained) -> None:
+    def note(self, trained: ForwardResult) -> None:
         """Notes what is kept of the model's output.
 
         Args:
@@ -96,7 +96,7 @@ class KeptRows:
                 own[number] = Row(sample, own[number].payload if number in own else {})
         gathered = own
         if self.are_gathered:
-            gathered, num_bytes = gather_rows(self._run.agreement, own)
+            gathered, num_bytes = gather_rows(self._run.rank_sync, own)
             self.num_gathered_bytes += num_bytes
         samples = self._read(numbers)  # after the ranks have talked, for it may fail on one of them
         rows = []
@@ -128,10 +128,10 @@ class KeptRows:
         if not self._keeps_contents:
             return {}
         found: dict[int, Any] = {}
-        drawers = self._run.planner().drawers
+        cursors = self._run.planner().cursors
         for stream_id, are_own, positions in self._offered.by_stream(numbers):
             if not self._run.streams[stream_id].is_iterable:
-                share = StreamShare(stream_id, positions, drawers[stream_id].references(positions))
+                share = StreamShare(stream_id, positions, cursors[stream_id].references(positions))
                 found |= dict(zip(numbers[are_own].tolist(), self._run.runs.read(share), strict=True))
         return found
 

@@ -263,7 +263,7 @@ class Memory:
         state, arrays = read_state(folder / "buffer")
         check_saved(state, self, FORMAT_VERSION)
         with refusing_damage(f"{folder / 'buffer.json'}"):
-            damaged = find_damaged(folder, state.get("digests", {}))  # older versions wrote none
+            damaged = find_damaged(folder, state["digests"])
             if damaged is not None:
                 found = f"{folder / damaged} is damaged: it is not what was written"
                 raise ValueError(f"{found}. Take an earlier checkpoint.")

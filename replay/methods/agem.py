@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mixer.distributed.gradients import add_up, obstacle
 from mixer.loading.step import StepBatch
 from mixer.mixture.plan import Plan
-from mixer.trainer.method import Method, Run, Trained
+from mixer.trainer.method import ForwardResult, Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
 from replay.methods.memories import factors_of_means, find_memory, refuse_second_draws
 
@@ -50,7 +50,7 @@ class AGEM(Method):
         self._reference: list[Tensor | None] | None = None
         self._were_projected: list[Tensor] = []
 
-    def attach(self, run: Run) -> None:
+    def attach(self, run: RunContext) -> None:
         """Finds the memory; see `Method.attach`."""
         self._run = run
         self._reference, self._were_projected = None, []
@@ -96,7 +96,7 @@ class AGEM(Method):
         """Forgets what was noted of a step that is repeated; see `Method.begin_step`."""
         self._reference = None
 
-    def end_micro_batch(self, model: nn.Module, trained: Trained, is_last_first: bool) -> None:
+    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
         """Takes the gradient of memory aside once it is complete; see `Method.end_micro_batch`."""
         if is_last_first:
             parameters = _trained(model)
@@ -118,7 +118,7 @@ class AGEM(Method):
         """Gives gradients of new samples and of memory, over all ranks, where memory has one on any of them."""
         are_present = np.array([gradient is not None for gradient in reference], dtype=np.int64)
         pairs = []
-        for number in np.flatnonzero(self._run.agreement.total(are_present)).tolist():
+        for number in np.flatnonzero(self._run.rank_sync.total(are_present)).tolist():
             parameter, other = parameters[number], reference[number]
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

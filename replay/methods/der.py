@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from mixer.mixture.plan import Plan
 from mixer.policies.shared.ranges import check_count, check_range
-from mixer.trainer.method import Method, Run, Trained
+from mixer.trainer.method import ForwardResult, Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
 from replay.methods.logits import Logits
 from replay.methods.memories import factors_of_means, find_memory, refuse_second_draws
@@ -51,7 +51,7 @@ class DER(Method):
             check_count("top_k", top_k, 1, "32 of a vocabulary are usual")
         self.memory, self.alpha, self.top_k = memory, float(alpha), top_k
 
-    def attach(self, run: Run) -> None:
+    def attach(self, run: RunContext) -> None:
         """Finds the memory and has the logits of its samples kept; see `Method.attach`."""
         self._run = run
         self._memory_id, self._buffer, feeding = find_memory(run, self.memory, self.name)
@@ -59,7 +59,7 @@ class DER(Method):
         self._logits = Logits(run.runs, self.top_k, self.name)
         feeding.kept.keep(_LOGITS, self._logits.to_keep)
 
-    def _refuse_second_draws(self, run: Run) -> None:
+    def _refuse_second_draws(self, run: RunContext) -> None:
         way_out = f"Learn from their labels, DERPlusPlus({self.memory!r}, second=...), or leave them out."
         refuse_second_draws(run, self.name, way_out)
 
@@ -72,12 +72,12 @@ class DER(Method):
         """Takes the mean over new samples alone; see `Method.factors`."""
         return factors_of_means(items, {self._memory_id: 0.0})
 
-    def term(self, trained: Trained) -> Tensor | None:
+    def term(self, trained: ForwardResult) -> Tensor | None:
         """Gives α times the mean squared distance, this rank's part; see `Method.term`."""
         micro, run = trained.micro, self._run
         if micro.positions is None or int(micro.stream_ids[0]) != self._memory_id:
             return None
-        slots = run.planner().drawers[self._memory_id].slots(micro.positions)  # type: ignore[attr-defined]  # a buffer's
+        slots = run.planner().cursors[self._memory_id].slots(micro.positions)  # type: ignore[attr-defined]  # a buffer's
         distances = self._logits.squared_distances(trained, self._buffer.payloads(slots, _LOGITS))
         counts = run.runs.items_by_stream if self._logits.are_of_tokens(trained) else trained.plan.counts
         return distances * (self.alpha * run.world_size / max(int(counts[self._memory_id]), 1))

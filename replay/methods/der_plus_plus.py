@@ -2,7 +2,7 @@
 
 from mixer.mixture.plan import Plan
 from mixer.policies.shared.ranges import check_range
-from mixer.trainer.method import Run
+from mixer.trainer.method import RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
 from replay.methods.der import DER
 from replay.methods.memories import factors_of_means, refuse_second_draws
@@ -48,7 +48,7 @@ class DERPlusPlus(DER):
         check_range("beta", beta, 0.0, float("inf"), "0.5 to 1 are usual, and 0 learns from no labels, as DER does")
         self.beta, self.second = float(beta), second
 
-    def attach(self, run: Run) -> None:
+    def attach(self, run: RunContext) -> None:
         """Finds the second draw as well; see `Method.attach`."""
         super().attach(run)
         if self.second is None:
@@ -56,11 +56,11 @@ class DERPlusPlus(DER):
         else:
             self._factors = {self._memory_id: 0.0, self._find_second(run, self.second): self.beta}
 
-    def _refuse_second_draws(self, run: Run) -> None:
+    def _refuse_second_draws(self, run: RunContext) -> None:
         way_out = f"Name the one of {self.memory!r}, as in second='again', and leave others out."
         refuse_second_draws(run, self.name, way_out, self.second)
 
-    def _find_second(self, run: Run, name: str) -> int:
+    def _find_second(self, run: RunContext, name: str) -> int:
         second_id = run.stream_id(name, f"{self.name}(second={name!r})")
         draw = run.streams[second_id].dataset
         if not isinstance(draw, SecondDraw) or draw.buffer is not self._buffer:

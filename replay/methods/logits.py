@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mixer.trainer.method import Trained
+from mixer.trainer.method import ForwardResult
 from mixer.trainer.side_runs import SideRuns
 
 _IGNORED = -100
@@ -32,11 +32,11 @@ class Logits:
     def __init__(self, runs: SideRuns, top_k: int | None, asked_by: str):
         self._runs, self._top_k, self._asked_by = runs, top_k, asked_by
 
-    def are_of_tokens(self, trained: Trained) -> bool:
+    def are_of_tokens(self, trained: ForwardResult) -> bool:
         """Whether the model gives logits for each token of a micro-batch."""
         return self._labels(trained, self._of(trained)) is not None
 
-    def to_keep(self, trained: Trained) -> list[Tensor]:
+    def to_keep(self, trained: ForwardResult) -> list[Tensor]:
         """Gives what is kept of each row of a micro-batch.
 
         Args:
@@ -55,7 +55,7 @@ class Logits:
             vectors = torch.stack([largest.values, largest.indices.to(vectors.dtype)], dim=-2)
         return list(vectors.unbind() if counts is None else torch.split(vectors, counts))
 
-    def squared_distances(self, trained: Trained, kept: Sequence[NDArray[Any]]) -> Tensor:
+    def squared_distances(self, trained: ForwardResult, kept: Sequence[NDArray[Any]]) -> Tensor:
         """Compares the logits of a micro-batch with kept ones.
 
         Args:
@@ -85,7 +85,7 @@ class Logits:
             vectors = vectors.gather(-1, places.long())
         return (vectors - stored).square().flatten(1).mean(dim=1).sum()
 
-    def _vectors(self, trained: Trained) -> tuple[Tensor, list[int] | None, int | None]:
+    def _vectors(self, trained: ForwardResult) -> tuple[Tensor, list[int] | None, int | None]:
         """Gives vectors of logits with a graph, how many each row has (`None`: one), and how much of each is kept."""
         logits = self._of(trained)
         logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
@@ -96,7 +96,7 @@ class Logits:
         vectors = logits[:, : labels.shape[1]][counts.to(logits.device)]
         return vectors, counts.sum(dim=1).tolist(), self._top_k or _FOR_TOKENS
 
-    def _of(self, trained: Trained) -> Tensor:
+    def _of(self, trained: ForwardResult) -> Tensor:
         output, num_samples = trained.output, len(trained.micro.stream_ids)
         logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
         if not isinstance(logits, Tensor) or logits.dim() == 0:
@@ -118,7 +118,7 @@ class Logits:
             )
         return logits
 
-    def _labels(self, trained: Trained, logits: Tensor) -> Tensor | None:
+    def _labels(self, trained: ForwardResult, logits: Tensor) -> Tensor | None:
         """Gives the labels of each vector `[num_rows, num_positions]`; `None` if there is one vector a row."""
         inputs = trained.micro.inputs
         labels, is_shifted = inputs.get("shift_labels"), True

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mixer.trainer.method import Run
+from mixer.trainer.method import RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
 from replay.buffer import ReplayBuffer
 from replay.feeding.feeding import BufferFeeding
 from replay.second_draw import SecondDraw
 
 
-def find_memory(run: Run, name: str, asked_by: str) -> tuple[int, ReplayBuffer, BufferFeeding]:
+def find_memory(run: RunContext, name: str, asked_by: str) -> tuple[int, ReplayBuffer, BufferFeeding]:
     """Finds a replay buffer among the streams.
 
     Args:
@@ -36,7 +36,7 @@ def find_memory(run: Run, name: str, asked_by: str) -> tuple[int, ReplayBuffer, 
     return stream_id, buffer, buffer.feeding
 
 
-def refuse_second_draws(run: Run, asked_by: str, way_out: str, named: str | None = None) -> None:
+def refuse_second_draws(run: RunContext, asked_by: str, way_out: str, named: str | None = None) -> None:
     """Refuses second draws of buffers that a method does not know of: it would take their samples for new ones.
 
     Args:

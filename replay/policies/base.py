@@ -101,22 +101,22 @@ class ReplayPolicy(Policy):
         if self._has_default:
             self.policy = Fixed() if others.has_weights else Proportional()
         inner = self.policy.start(others)
-        return self._mix(inner, self.start_replay(mixture), mixture.is_there)
+        return self._mix(inner, self.start_replay(mixture), mixture.is_active)
 
     def update(self, observation: Observation) -> Decision:
         """Shows the inner policy its streams and mixes the memories in; see `Policy.update`."""
         inner = self.policy.update(part_of_observation(observation, self.others.tolist()))
-        return self._mix(inner, self.update_replay(observation), observation.is_there)
+        return self._mix(inner, self.update_replay(observation), observation.is_active)
 
-    def _mix(self, inner: Decision, replay: Replay, there: BoolArray) -> Decision:
+    def _mix(self, inner: Decision, replay: Replay, active: BoolArray) -> Decision:
         weights = inner.weights / np.sum(inner.weights)
-        replayed = replay.ratio / (1.0 - replay.ratio) * _for_those_there(replay.shares, there[self.memories])
+        replayed = replay.ratio / (1.0 - replay.ratio) * _for_those_there(replay.shares, active[self.memories])
         loss_weights = None if inner.loss_weights is None else self._join(inner.loss_weights, 1.0)
         more = np.zeros(len(weights)) if inner.additional is None else inner.additional
         if self.additional:
             return Decision(self._join(weights, 0.0), loss_weights, self._join(more, replayed))
         # With none of the others there, memories are all that the planner can draw.
-        joined = self._join(weights, replayed * (float(weights[there[self.others]].sum()) or 1.0))
+        joined = self._join(weights, replayed * (float(weights[active[self.others]].sum()) or 1.0))
         part = joined[self.others].sum() / joined.sum()
         additional = None if inner.additional is None else self._join(more * part, 0.0)
         return Decision(joined / joined.sum(), loss_weights, additional)
@@ -136,7 +136,7 @@ class ReplayPolicy(Policy):
         self.policy.load_state_dict(state["policy"])
 
 
-def _for_those_there(shares: FloatArray, there: BoolArray) -> FloatArray:
+def _for_those_there(shares: FloatArray, active: BoolArray) -> FloatArray:
     """Scales the shares of those that are there so that they sum to 1; the others wait with theirs."""
-    among = float(shares[there].sum())
-    return np.where(there, shares / among, shares) if among > 0.0 else shares
+    among = float(shares[active].sum())
+    return np.where(active, shares / among, shares) if among > 0.0 else shares

@@ -15,7 +15,7 @@ from mixer.loading.step import StepBatch
 from mixer.mixture.permutation import Order
 from mixer.mixture.plan import Plan
 from mixer.policies.shared.ranges import check_count, check_range
-from mixer.trainer.method import Run
+from mixer.trainer.method import RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
 from replay.retrieval.uniform import Uniform
 from replay.shared.offered import Facts
@@ -84,7 +84,7 @@ class MIR(Uniform):
         key = int(self._keys.words(np.array([start], dtype=np.int64)).view(np.int64)[0])
         return Order(size, key).indices(0, min(self.candidates, size))
 
-    def redraw(self, run: Run, batch: StepBatch, memory_id: int, size: int) -> bool:
+    def redraw(self, run: RunContext, batch: StepBatch, memory_id: int, size: int) -> bool:
         """Puts the entries that suffer most in the place of those that were drawn for a step.
 
         Args:
@@ -102,24 +102,24 @@ class MIR(Uniform):
         if not 0 < count < min(self.candidates, size) or not num_items:
             return False
         slots = self.candidate_slots(start, size)
-        drawer: Any = run.planner().drawers[memory_id]
+        cursor: Any = run.planner().cursors[memory_id]
         plan = _plan_of(batch.plan, memory_id, len(slots))
-        drawer.assign(int(plan.starts[memory_id]), slots)
+        cursor.assign(int(plan.starts[memory_id]), slots)
         new = tuple(micro for micro in batch.micro_batches if are_new[micro.stream_ids[0]])
         gradient = run.runs.gradient(replace(batch, micro_batches=new), num_items)
         rises = self._rises(run, plan, int(plan.starts[memory_id]), gradient)
         worst = np.argsort(-rises, kind="stable")[:count]
-        drawer.assign(start, slots[worst])
+        cursor.assign(start, slots[worst])
         return True
 
-    def _rises(self, run: Run, plan: Plan, start: int, gradient: Sequence[Tensor | None]) -> FloatArray:
-        agreement = run.agreement
-        candidates = agreement.together(partial(run.runs.load, plan))
-        known = agreement.together(partial(self._losses, run, candidates, start, gradient)).gathered(agreement)
+    def _rises(self, run: RunContext, plan: Plan, start: int, gradient: Sequence[Tensor | None]) -> FloatArray:
+        rank_sync = run.rank_sync
+        candidates = rank_sync.run_on_all(partial(run.runs.load, plan))
+        known = rank_sync.run_on_all(partial(self._losses, run, candidates, start, gradient)).gathered(rank_sync)
         rises = known["after"] - known["before"]
         return np.where(np.isnan(rises), -np.inf, rises)
 
-    def _losses(self, run: Run, candidates: StepBatch, start: int, gradient: Sequence[Tensor | None]) -> Facts:
+    def _losses(self, run: RunContext, candidates: StepBatch, start: int, gradient: Sequence[Tensor | None]) -> Facts:
         facts = Facts(("before", "after"), candidates.plan.total)
         rate = run.runs.learning_rate if self.learning_rate is None else self.learning_rate
         for name in ("before", "after"):

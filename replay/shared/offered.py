@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from torch import Tensor
 
-from mixer.distributed.agreement import Agreement
+from mixer.distributed.collectives import RankSync
 from mixer.loading.step import MicroBatch
 from mixer.mixture.plan import Plan
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
@@ -93,11 +93,11 @@ class Facts:
         """
         self._noted.append((self.names.index(name), numbers, values.detach()))
 
-    def gathered(self, agreement: Agreement) -> dict[str, FloatArray]:
+    def gathered(self, rank_sync: RankSync) -> dict[str, FloatArray]:
         """Brings together what all ranks know; all have to call it.
 
         Args:
-            agreement: What the ranks agree by.
+            rank_sync: What the ranks agree by.
 
         Returns:
             By name float64 `[count]`, where something is known of every sample.
@@ -109,6 +109,6 @@ class Facts:
             values[place, numbers[counts]] = own.double().cpu().numpy()[counts]
             are_known[place, numbers[counts]] = 1
         # One rank knows a sample and the others hold zeros: bit patterns add up to that rank's.
-        message = agreement.total(np.stack([values.view(np.int64), are_known]))
+        message = rank_sync.total(np.stack([values.view(np.int64), are_known]))
         found = message[0].view(np.float64)
         return {name: found[place] for place, name in enumerate(self.names) if message[1][place].all()}

@@ -175,7 +175,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
         write: Writes its content.
 
     Raises:
-        UnwrittenError: If it cannot be written; the path is named.
+        WriteError: If it cannot be written; the path is named.
     """
     # Two ranks may write the same file on a disk that they share.
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")

@@ -13,9 +13,6 @@ from numpy.typing import NDArray
 from mixer.utils.bounded import DAMAGE, check_plain, refusing_damage
 from mixer.utils.files import newer_version, read_json, write_json
 
-# What the first versions did not write.
-_LATER = frozenset({"selection_options", "retrieval_options"})
-
 Parts = Mapping[str, Mapping[str, Any]]
 
 
@@ -112,7 +109,5 @@ def check_saved(state: Mapping[str, Any], buffer: Saved, format_version: int) ->
     if state.get("format") != format_version:
         raise ValueError(newer_version("the buffer", state.get("format"), format_version))
     for name, own in buffer.description.items():
-        if name in _LATER and name not in state:
-            continue
         if state.get(name) != own:
             raise ValueError(f"the buffer was saved with {name}={state.get(name)!r} and has {name}={own!r} now")

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import TrainingArguments, set_seed
 
 from mixer import MixingTrainer, Stream
-from mixer.distributed.agreement import Agreement
+from mixer.distributed.collectives import RankSync
 from mixer.distributed.output_folder import check_shared
 from mixer.policies import Policy
 from mixer.trainer.checkpointing.checkpoint import step_of
@@ -125,7 +125,7 @@ class ContinualRun:
         """
         if not self._is_held:
             writes = self.args.process_index == 0
-            self._new_agreement().together(lambda: self._lock.acquire() if writes else None)
+            self._new_agreement().run_on_all(lambda: self._lock.acquire() if writes else None)
             self._is_held = True
 
     def release_output(self) -> None:
@@ -157,18 +157,18 @@ class ContinualRun:
             raise
 
     def _begin(self, resume: bool) -> int:
-        agreement, writes = self._new_agreement(), self.args.process_index == 0
-        check_shared(self.folder, writes, agreement, _UNSEEN)
-        found = agreement.most(agreement.together(lambda: self._ends.find(resume) if writes else -1))
+        rank_sync, writes = self._new_agreement(), self.args.process_index == 0
+        check_shared(self.folder, writes, rank_sync, _UNSEEN)
+        found = rank_sync.most(rank_sync.run_on_all(lambda: self._ends.find(resume) if writes else -1))
         self._goes_on, self._num_done = found >= 0, max(found, 0)
         path = self.folder / SCORES_FILE
         if self._goes_on:
             self._first_trainer = None  # it knows nothing of what is there
-            self.scores = agreement.together(partial(ScoreMatrix.from_file, path))
-            agreement.together(partial(self._take_up, found))
+            self.scores = rank_sync.run_on_all(partial(ScoreMatrix.from_file, path))
+            rank_sync.run_on_all(partial(self._take_up, found))
         else:
             self.scores = self._new_scores()
-            agreement.together(partial(self._save_end, 0))
+            rank_sync.run_on_all(partial(self._save_end, 0))
         self.scores.path = path if writes else None
         self.scores.write()
         return self._num_done
@@ -185,21 +185,21 @@ class ContinualRun:
         Raises:
             ValueError: As `begin`; or if no task at all can be scored before the first.
         """
-        agreement = self._new_agreement()
+        rank_sync = self._new_agreement()
         try:
             begun = self.begin(resume) if self._num_done is None else self._num_done
             self.hold_output()  # where an error ended it before, others were let in
             for number in range(begun, len(self.sequence)):
                 self._train_task(number, self._goes_on and number == begun)
-                agreement.together(partial(self._save_end, number + 1))
-            agreement.together(self._show)
+                rank_sync.run_on_all(partial(self._save_end, number + 1))
+            rank_sync.run_on_all(self._show)
             self._num_done = None
         finally:
             self.release_output()
         return self.scores
 
-    def _new_agreement(self) -> Agreement:
-        return Agreement(self.args.world_size, self.args.ddp_timeout_delta)
+    def _new_agreement(self) -> RankSync:
+        return RankSync(self.args.world_size, self.args.ddp_timeout_delta)
 
     # ---- One task ----
 

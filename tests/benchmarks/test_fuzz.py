@@ -113,11 +113,11 @@ def test_a_lowered_max_epochs_ends_a_stream_and_no_plan_hangs() -> None:
     from mixer.mixture.planner import Planner
 
     before = Planner([Stream("a", range(10), max_epochs=3), Stream("b", range(10))], 0)
-    before.drawers[0].draw(25)
+    before.cursors[0].draw(25)
     state = before.state_dict()
     after = Planner([Stream("a", range(10), max_epochs=2), Stream("b", range(10))], 0)
     after.load_state_dict(state)
-    assert after.drawers[0].available == 0
+    assert after.cursors[0].available == 0
     shares, available = after.shares(after.seen * 0 + 0.5, 0.0)
     counts, _ = after.draw(shares, available, 4, 0, None)
     assert counts.tolist() == [0, 4]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mixer.distributed.agreement import Agreement
+from mixer.distributed.collectives import RankSync
 from replay import InMemory, ReplayBuffer, ReplayRatio
 from replay.feeding.features import extract_features
 from replay.memory.exchange import gather_rows
@@ -159,7 +159,7 @@ def failures(folder: Path) -> dict[str, str]:
         found[name] = message_of(trainer.train)
     MIR._losses = _LOSSES  # type: ignore[method-assign]
     odd = {rank: Row({"kept"} if rank else "kept")}
-    found["row"] = message_of(lambda: gather_rows(Agreement(2), odd))
+    found["row"] = message_of(lambda: gather_rows(RankSync(2), odd))
     return found
 
 

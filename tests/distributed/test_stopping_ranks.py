@@ -35,8 +35,8 @@ def test_what_a_callback_asks_for_on_one_rank_all_ranks_do(results: list[dict[st
 
 def test_a_full_disk_ends_both_ranks_with_what_is_safe_and_both_go_on(results: list[dict[str, Any]]) -> None:
     first, second = (result["full"] for result in results)
-    assert first.startswith("NotSavedError: [Errno 28] ")
-    assert second.startswith("RemoteError: rank 0 failed: NotSavedError: [Errno 28] ")
+    assert first.startswith("WriteError: [Errno 28] ")
+    assert second.startswith("RemoteError: rank 0 failed: WriteError: [Errno 28] ")
     for told in (first, second):
         assert "checkpoint-4, its optimizer, could not be written (No space left on device: " in told
         assert "full/checkpoint-2, by --resume auto" in told

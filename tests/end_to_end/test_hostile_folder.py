@@ -311,7 +311,7 @@ def named(tmp_path: Path) -> Path:
         columns |= dict.fromkeys(
             ("count", "items", "tokens", "seen", "unique", "staleness", "undelivered", "skipped"), n
         )
-        ledger.record_streams(step, tuple(AWFUL), {**columns, "there": n.astype(bool)})
+        ledger.record_streams(step, tuple(AWFUL), {**columns, "active": n.astype(bool)})
         clock = dict.fromkeys(("samples", "tokens", "batch_size", "total"), step)
         rates = dict.fromkeys(
             ("epoch", "progress", "learning_rate", "learning_rate_factor", "loss", "gradient_norm", "update_norm"), 0.5

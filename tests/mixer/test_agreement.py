@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from mixer.distributed import agreement as module
-from mixer.distributed.agreement import Agreement
+from mixer.distributed import collectives as module
+from mixer.distributed.collectives import RankSync
 
 
 @pytest.fixture
@@ -24,18 +24,18 @@ def one_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("one_rank")
 def test_a_group_of_its_own_ends_with_the_agreement_and_no_other_one() -> None:
-    agreement = Agreement(2)
+    rank_sync = RankSync(2)
     assert len(distributed_c10d._world.pg_map) == 2
-    del agreement
+    del rank_sync
     gc.collect()
     assert list(distributed_c10d._world.pg_map) == [dist.group.WORLD]
 
 
 @pytest.mark.usefixtures("one_rank")
 def test_whoever_ended_all_groups_ended_it_too() -> None:
-    agreement = Agreement(2)
+    rank_sync = RankSync(2)
     dist.destroy_process_group()
-    del agreement
+    del rank_sync
     gc.collect()
     assert not dist.is_initialized()
 
@@ -44,9 +44,9 @@ def test_whoever_ended_all_groups_ended_it_too() -> None:
 def test_what_is_given_to_a_collective_is_held_and_nobody_else_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
     monkeypatch.setattr(module, "held_until_let_go", lambda *sent: held.extend(one.data_ptr() for one in sent))
-    agreement, values = Agreement(2), torch.ones(2)
-    total, summed = agreement.total(np.array([3])), agreement.add_up(values)
-    told = agreement.from_first(b"abc")
+    rank_sync, values = RankSync(2), torch.ones(2)
+    total, summed = rank_sync.total(np.array([3])), rank_sync.add_up(values)
+    told = rank_sync.from_first(b"abc")
     assert (total.tolist(), summed.tolist(), told) == ([3], [1.0, 1.0], b"abc")
     assert len(held) == 4  # one for the length of what is told
     assert total.ctypes.data not in held

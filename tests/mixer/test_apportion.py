@@ -27,9 +27,9 @@ def normalised(weights: Iterable[float]) -> np.ndarray:
 
 def constant_run(weights: Iterable[float], batch_sizes: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
     """Gives how far each stream is behind its exact share after every step, and the counts."""
-    shares, carry, counts_of_steps = normalised(weights), None, []
+    shares, deficit, counts_of_steps = normalised(weights), None, []
     for total in batch_sizes:
-        counts, carry = apportion(shares, total, np.zeros(len(shares)) if carry is None else carry)
+        counts, deficit = apportion(shares, total, np.zeros(len(shares)) if deficit is None else deficit)
         counts_of_steps.append(counts)
     counts = np.array(counts_of_steps)
     owed = np.cumsum(list(batch_sizes))[:, None] * shares
@@ -39,13 +39,13 @@ def constant_run(weights: Iterable[float], batch_sizes: Iterable[int]) -> tuple[
 def varying_run(next_shares: Callable[[int, np.ndarray], np.ndarray], batch_sizes: Iterable[int]) -> np.ndarray:
     """Gives how far each stream is behind the sum of its shares after every step."""
     behind: np.ndarray | None = None
-    carry, behind_of_steps = None, []
+    deficit, behind_of_steps = None, []
     for step, total in enumerate(batch_sizes):
         if behind is None:
             behind = np.zeros(len(next_shares(0, np.zeros(0))))
-            carry = behind.copy()
+            deficit = behind.copy()
         shares = next_shares(step, behind)
-        counts, carry = apportion(shares, total, carry)
+        counts, deficit = apportion(shares, total, deficit)
         behind = behind + shares * total - counts
         behind_of_steps.append(behind)
     return np.array(behind_of_steps)
@@ -56,9 +56,9 @@ def assert_within_varying_bound(behind: np.ndarray) -> None:
     assert behind.max() <= 1.0 + np.log(behind.shape[1]) + TOLERANCE
 
 
-def one_by_one(shares: np.ndarray, total: int, carry: np.ndarray) -> np.ndarray:
+def one_by_one(shares: np.ndarray, total: int, deficit: np.ndarray) -> np.ndarray:
     """Too many are due: samples are taken away singly, always from the stream furthest ahead."""
-    owed = carry + shares * total
+    owed = deficit + shares * total
     slack = tijdeman(len(shares)) if len(shares) > 1 else 0.5
     counts = np.maximum(np.ceil(owed - slack - 1e-9), 0.0)
     while counts.sum() > total:
@@ -79,26 +79,26 @@ class TestTooManyDue:
         self, seed: int, num_streams: int, share_due: float, most_due: float, is_coarse: bool
     ) -> None:
         random = np.random.default_rng(seed)
-        carry = random.uniform(0.5, most_due, num_streams) * (random.random(num_streams) < share_due)
-        carry = np.round(carry * 4) / 4 if is_coarse else carry  # ties, too
-        carry -= carry.sum() / num_streams
+        deficit = random.uniform(0.5, most_due, num_streams) * (random.random(num_streams) < share_due)
+        deficit = np.round(deficit * 4) / 4 if is_coarse else deficit  # ties, too
+        deficit -= deficit.sum() / num_streams
         shares = normalised(random.dirichlet(np.ones(num_streams)) + 1e-9)
         for total in (1, 2, num_streams // 4 + 1):
-            counts, left = apportion(shares, total, carry)
-            if (expected := one_by_one(shares, total, carry)).sum() == total:
+            counts, left = apportion(shares, total, deficit)
+            if (expected := one_by_one(shares, total, deficit)).sum() == total:
                 assert counts.tolist() == expected.tolist()
             assert counts.sum() == total
-            np.testing.assert_allclose(left, carry + shares * total - counts, atol=1e-12)
+            np.testing.assert_allclose(left, deficit + shares * total - counts, atol=1e-12)
 
     def test_a_cup_game_of_thousands_of_streams_keeps_the_bound(self) -> None:
-        num_streams, total, carry, alive = 4_000, 100, np.zeros(4_000), np.arange(4_000)
+        num_streams, total, deficit, alive = 4_000, 100, np.zeros(4_000), np.arange(4_000)
         for _ in range(60):
             shares = np.full(num_streams, 1e-15)
             shares[alive] = 1.0
-            counts, carry = apportion(normalised(shares), total, carry)
+            counts, deficit = apportion(normalised(shares), total, deficit)
             assert counts.sum() == total
             alive = alive[counts[alive] == 0] if (counts[alive] == 0).sum() > total else np.arange(num_streams)
-            assert carry.max() <= 1.0 + np.log(num_streams)
+            assert deficit.max() <= 1.0 + np.log(num_streams)
 
 
 class TestCounts:
@@ -110,31 +110,31 @@ class TestCounts:
         assert counts.dtype == np.int64
 
     @given(weights=weight_lists, total=st.integers(1, 10**9))
-    def test_the_carry_is_what_is_left_of_the_share(self, weights: list[float], total: int) -> None:
+    def test_the_deficit_is_what_is_left_of_the_share(self, weights: list[float], total: int) -> None:
         shares = normalised(weights)
-        counts, carry = apportion(shares, total, np.zeros(len(shares)))
-        np.testing.assert_allclose(carry, shares * total - counts, atol=1e-6)
+        counts, deficit = apportion(shares, total, np.zeros(len(shares)))
+        np.testing.assert_allclose(deficit, shares * total - counts, atol=1e-6)
 
     def test_a_whole_share_is_met_exactly(self) -> None:
-        counts, carry = apportion(np.array([0.5, 0.25, 0.25]), 8, np.zeros(3))
+        counts, deficit = apportion(np.array([0.5, 0.25, 0.25]), 8, np.zeros(3))
         assert counts.tolist() == [4, 2, 2]
-        assert carry.tolist() == [0.0, 0.0, 0.0]
+        assert deficit.tolist() == [0.0, 0.0, 0.0]
 
     def test_one_stream_gets_all(self) -> None:
-        counts, carry = apportion(np.array([1.0]), 17, np.zeros(1))
-        assert (counts.tolist(), carry.tolist()) == ([17], [0.0])
+        counts, deficit = apportion(np.array([1.0]), 17, np.zeros(1))
+        assert (counts.tolist(), deficit.tolist()) == ([17], [0.0])
 
     def test_the_example_of_the_documentation_holds(self) -> None:
         assert doctest.testmod(mixer.mixture.apportion) == doctest.TestResults(failed=0, attempted=2)
 
     def test_an_empty_step_gives_nothing(self) -> None:
-        counts, carry = apportion(np.array([0.5, 0.3, 0.2]), 0, np.zeros(3))
-        assert (counts.tolist(), carry.tolist()) == ([0, 0, 0], [0.0, 0.0, 0.0])
+        counts, deficit = apportion(np.array([0.5, 0.3, 0.2]), 0, np.zeros(3))
+        assert (counts.tolist(), deficit.tolist()) == ([0, 0, 0], [0.0, 0.0, 0.0])
 
     def test_arguments_are_left_as_they_are(self) -> None:
-        shares, carry = np.array([0.7, 0.3]), np.array([0.2, -0.2])
-        apportion(shares, 3, carry)
-        assert (shares.tolist(), carry.tolist()) == ([0.7, 0.3], [0.2, -0.2])
+        shares, deficit = np.array([0.7, 0.3]), np.array([0.2, -0.2])
+        apportion(shares, 3, deficit)
+        assert (shares.tolist(), deficit.tolist()) == ([0.7, 0.3], [0.2, -0.2])
 
     @given(weights=weight_lists, batch_sizes=totals)
     def test_the_same_run_gives_the_same_counts(self, weights: list[float], batch_sizes: list[int]) -> None:
@@ -234,9 +234,9 @@ class TestVaryingWeights:
     )
     def test_any_weights_and_batches(self, blocks: list[tuple[list[float], list[int]]]) -> None:
         steps = [(normalised(weights), total) for weights, sizes in blocks for total in sizes]
-        carry = behind = np.zeros(4)
+        deficit = behind = np.zeros(4)
         for shares, total in steps:
-            counts, carry = apportion(shares, total, carry)
+            counts, deficit = apportion(shares, total, deficit)
             behind = behind + shares * total - counts
             assert counts.sum() == total
             assert_within_varying_bound(behind[None])
@@ -247,9 +247,9 @@ class TestWhoComesFirst:
 
     def test_a_stream_may_have_a_sample_as_soon_as_its_bound_allows_it(self) -> None:
         # The first stream is behind by exactly 1/4 = 1/(2K - 2), and its deadline is the earliest.
-        counts, carry = apportion(np.array([0.625, 0.25, 0.125]), 1, np.array([-0.375, 0.25, 0.125]))
+        counts, deficit = apportion(np.array([0.625, 0.25, 0.125]), 1, np.array([-0.375, 0.25, 0.125]))
         assert counts.tolist() == [1, 0, 0]
-        assert carry.tolist() == [-0.75, 0.5, 0.25]
+        assert deficit.tolist() == [-0.75, 0.5, 0.25]
 
     def test_of_streams_that_are_due_at_once_the_one_least_behind_waits(self) -> None:
         counts, _ = apportion(np.array([0.2, 0.2, 0.6]), 1, np.array([0.95, 0.85, -1.8]))
@@ -290,24 +290,24 @@ class TestZeroWeights:
         assert np.abs(behind).max() <= tijdeman(int((~absent).sum())) + TOLERANCE
 
     def test_what_a_leaving_stream_was_owed_is_shared_out(self) -> None:
-        counts, carry = apportion(np.array([0.5, 0.5, 0.0]), 2, np.array([0.1, -0.5, 0.4]))
+        counts, deficit = apportion(np.array([0.5, 0.5, 0.0]), 2, np.array([0.1, -0.5, 0.4]))
         assert counts.sum() == 2
-        assert carry[2] == 0.0
-        assert carry.sum() == pytest.approx(0.0)
+        assert deficit[2] == 0.0
+        assert deficit.sum() == pytest.approx(0.0)
 
     def test_a_stream_that_comes_back_is_owed_nothing(self) -> None:
-        carry = np.zeros(3)
+        deficit = np.zeros(3)
         for shares in ([0.4, 0.4, 0.2], [0.5, 0.5, 0.0], [0.4, 0.4, 0.2]):
-            counts, carry = apportion(np.array(shares), 5, carry)
+            counts, deficit = apportion(np.array(shares), 5, deficit)
         assert counts.tolist() == [2, 2, 1]
 
     def test_streams_that_leave_and_return_keep_the_sum(self) -> None:
-        random, carry = np.random.default_rng(0), np.zeros(6)
+        random, deficit = np.random.default_rng(0), np.zeros(6)
         for _ in range(500):
             shares = random.dirichlet(np.ones(6)) * (random.random(6) < 0.6)
             shares = normalised(shares if shares.any() else np.ones(6))
-            counts, carry = apportion(shares, 7, carry)
+            counts, deficit = apportion(shares, 7, deficit)
             assert counts.sum() == 7
             assert counts.min() >= 0
             assert counts[shares == 0].sum() == 0
-            assert carry.sum() == pytest.approx(0.0, abs=1e-9)
+            assert deficit.sum() == pytest.approx(0.0, abs=1e-9)

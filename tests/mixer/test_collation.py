@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mixer.loading.collation import Collation, Loaded, OwnForm, batch_mapping
+from mixer.loading.collation import Collation, Loaded, StreamSpecifics, batch_mapping
 from mixer.models.inputs import TASK
 
 
@@ -23,7 +23,7 @@ def _noisy(samples: list[Any]) -> dict[str, Tensor]:
     return {"x": torch.rand(len(samples))}
 
 
-def _collation(own: dict[int, OwnForm], collator: Any = _stack, seed: int = 0, rank: int = 0) -> Collation:
+def _collation(own: dict[int, StreamSpecifics], collator: Any = _stack, seed: int = 0, rank: int = 0) -> Collation:
     return Collation(collator, None, seed, rank, False, own, ("first", "second", "third", "fourth"))
 
 
@@ -31,7 +31,9 @@ _LOADED = Loaded(samples=[1, 2, 3, 4])
 
 
 def test_a_stream_has_its_own_collator_and_task() -> None:
-    collation = _collation({1: OwnForm(_negated), 2: OwnForm(None, "b"), 3: OwnForm(_negated, "c")})
+    collation = _collation(
+        {1: StreamSpecifics(_negated), 2: StreamSpecifics(None, "b"), 3: StreamSpecifics(_negated, "c")}
+    )
     found = [collation.collate(_LOADED, slice(0, 2), 0, 0, stream_id) for stream_id in (-1, 0, 1, 2, 3)]
     assert [one["x"].tolist() for one in found] == [[1, 2], [1, 2], [-1, -2], [1, 2], [-1, -2]]
     assert [one.get(TASK) for one in found] == [None, None, None, "b", "c"]
@@ -42,7 +44,7 @@ def test_columns_go_to_a_collator_of_ones_own_as_samples() -> None:
         return {"rows": [int(sample["x"]) for sample in samples]}
 
     loaded = Loaded(columns={"x": torch.arange(4)})
-    collation = Collation(_stack, lambda columns: {"stacked": columns["x"]}, 0, 0, False, {1: OwnForm(seen)})
+    collation = Collation(_stack, lambda columns: {"stacked": columns["x"]}, 0, 0, False, {1: StreamSpecifics(seen)})
     assert collation.collate(loaded, np.array([2, 0]), 0, 0, 0)["stacked"].tolist() == [2, 0]
     assert collation.collate(loaded, np.array([2, 0]), 0, 0, 1)["rows"] == [2, 0]
 
@@ -50,7 +52,7 @@ def test_columns_go_to_a_collator_of_ones_own_as_samples() -> None:
 def test_random_numbers_are_those_of_the_micro_batch() -> None:
     def drawn(step: int, number: int, stream_id: int, **options: Any) -> list[float]:
         torch.rand(3)
-        collation = _collation({1: OwnForm(_noisy, "t")}, _noisy, **options)
+        collation = _collation({1: StreamSpecifics(_noisy, "t")}, _noisy, **options)
         return list(collation.collate(_LOADED, slice(0, 3), step, number, stream_id)["x"].tolist())
 
     before = torch.get_rng_state()
@@ -76,5 +78,5 @@ def test_what_fails_is_told_with_its_micro_batch(stream_id: int, note: str) -> N
 
 def test_what_is_told_a_task_has_to_be_a_mapping() -> None:
     with pytest.raises(TypeError, match="The data_collator must return a mapping of model inputs, got list"):
-        _collation({0: OwnForm(None, "t")}, lambda samples: samples).collate(_LOADED, slice(0, 1), 0, 0, 0)
+        _collation({0: StreamSpecifics(None, "t")}, lambda samples: samples).collate(_LOADED, slice(0, 1), 0, 0, 0)
     assert batch_mapping({"x": 1}) == {"x": 1}

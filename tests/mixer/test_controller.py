@@ -575,7 +575,7 @@ class TestWhoIsThere:
         clock = Clock(10, 100, Budget(samples=100))
         mixing = Mixing(Planner(streams, 0, **planning), policy, clock)
         counts = [one_step(mixing).counts for _ in range(num_steps)]
-        return [observation.is_there.tolist() for observation in policy.observations], np.array(counts)
+        return [observation.is_active.tolist() for observation in policy.observations], np.array(counts)
 
     def test_streams_that_enter_leave_and_are_used_up(self) -> None:
         streams = [
@@ -600,7 +600,7 @@ class TestWhoIsThere:
     def test_a_stream_of_weight_0_is_there(self) -> None:
         policy = Recording([1.0, 0.0, 1.0])
         one_step(make_mixing(policy))
-        assert policy.observations[0].is_there.tolist() == [True] * 3
+        assert policy.observations[0].is_active.tolist() == [True] * 3
 
     def test_the_first_decision_knows_it_too(self) -> None:
         started: list[Mixture] = []
@@ -612,7 +612,7 @@ class TestWhoIsThere:
 
         streams = [Stream("a", range(9)), Stream("late", range(9), enters_at=0.5)]
         Mixing(Planner(streams, 0), Started([0.5, 0.5]), Clock(2, 18, Budget(epochs=1)))
-        assert [mixture.is_there.tolist() for mixture in started] == [[True, False]]
+        assert [mixture.is_active.tolist() for mixture in started] == [[True, False]]
 
 
 class TestSharesOfTokens:

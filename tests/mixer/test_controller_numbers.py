@@ -139,7 +139,7 @@ class TestWhatThePolicySees:
         assert (seen.losses.tolist(), seen.batch_size) == ([1.0, 2.0, 3.0], 8)
         assert (seen.excess_losses is excess, seen.losses_after is after) == (True, True)
         assert (seen.shares.tolist(), seen.tokens_per_sample) == ([0.5, 0.25, 0.25], None)
-        assert seen.there.tolist() == [True] * 3
+        assert seen.active.tolist() == [True] * 3
 
     def test_what_was_not_measured_is_missing(self) -> None:
         policy = Recording([2, 1, 1])

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.models.loss_normalization import UNDECIDED, decide, samples_per_item, try_convention
+from mixer.models.loss_normalization import UNDECIDED, decide, samples_per_item, try_normalization
 
 
 def _votes(form: str, world_size: int, rows: bool = True, micro_items: int = 6, other: float = 0.0) -> torch.Tensor:
@@ -19,7 +19,7 @@ def _votes(form: str, world_size: int, rows: bool = True, micro_items: int = 6, 
         "mean": lambda count, ranks: total / micro_items,
         "mean times ranks": lambda count, ranks: total * ranks / micro_items,
     }
-    return try_convention(
+    return try_normalization(
         lambda count, averages: losses[form](count, world_size if averages else 1) + other,
         lambda: total / 3 * torch.ones(3) if rows else None,
         num_items=20,
@@ -31,13 +31,13 @@ def _votes(form: str, world_size: int, rows: bool = True, micro_items: int = 6, 
 @pytest.mark.parametrize(("rows", "world_size"), itertools.product([True, False], [1, 2, 8]))
 @pytest.mark.parametrize("form", ["sum over items times ranks", "sum over items", "mean", "mean times ranks"])
 def test_the_divisor_makes_every_form_the_sum_times_ranks_over_items(form: str, rows: bool, world_size: int) -> None:
-    convention = decide(_votes(form, world_size, rows), world_size)
-    assert convention is not None
+    normalization = decide(_votes(form, world_size, rows), world_size)
+    assert normalization is not None
     # What the loss will be in training: a mean is asked for without the item count, and then has no factor.
     factor = world_size if form == "sum over items times ranks" else 1
     loss = 12.0 / 6 if form.startswith("mean") else 12.0 * factor / 20
-    assert loss / convention.divisor(20, 6, world_size) == pytest.approx(12.0 * world_size / 20)
-    assert convention.rows_known is rows
+    assert loss / normalization.divisor(20, 6, world_size) == pytest.approx(12.0 * world_size / 20)
+    assert normalization.rows_known is rows
 
 
 def test_a_small_other_part_is_no_reason_to_split_by_stream() -> None:
@@ -55,9 +55,9 @@ def test_a_rank_without_items_leaves_the_decision_to_the_others() -> None:
 
 
 def test_a_micro_batch_without_items_counts_for_nothing() -> None:
-    convention = decide(_votes("mean", 1), 1)
-    assert convention is not None
-    assert convention.divisor(20, 0, 1) == math.inf
+    normalization = decide(_votes("mean", 1), 1)
+    assert normalization is not None
+    assert normalization.divisor(20, 0, 1) == math.inf
 
 
 _STREAMS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99), st.floats(-5, 5)), min_size=1, max_size=6)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mixer.mixture.batch_size import BatchSize
-from mixer.mixture.iterable_drawer import IterableDrawer
+from mixer.mixture.iterable_drawer import IterableCursor
 from mixer.mixture.stream import Stream
 from mixer.policies import Floor, GroupDRO
 from mixer.policies.base import Policy
@@ -42,11 +42,11 @@ def changed(state: Any, place: tuple[Any, ...], value: Any) -> Any:
         (("planner", "streams", "a", "seen"), 1.5, "the samples seen of 'a' must be a whole number"),
         (("planner", "streams", "a", "seen"), -1, "the samples seen of 'a' must be a whole number"),
         (("planner", "streams", "a", "seen"), MOST_COUNT + 1, "the samples seen of 'a' must be a whole number"),
-        (("planner", "streams", "a", "owed"), "0", "what 'a' is owed must be a number"),
-        (("planner", "streams", "a", "owed"), 1e7, "what 'a' is owed must be a number"),
-        (("planner", "streams", "a", "owed"), float("nan"), "what 'a' is owed must be a number"),
-        (("planner", "streams", "a", "owed"), HUGE, "what 'a' is owed must be a number"),
-        (("planner", "streams", "a", "owed_on_top"), None, "what 'a' is owed must be a number"),
+        (("planner", "streams", "a", "deficit"), "0", "the deficit of 'a' must be a number"),
+        (("planner", "streams", "a", "deficit"), 1e7, "the deficit of 'a' must be a number"),
+        (("planner", "streams", "a", "deficit"), float("nan"), "the deficit of 'a' must be a number"),
+        (("planner", "streams", "a", "deficit"), HUGE, "the deficit of 'a' must be a number"),
+        (("planner", "streams", "a", "additional_deficit"), None, "the deficit of 'a' must be a number"),
         (("planner", "streams", "b", "position"), True, "stream 'b': position must be a whole number"),
         (("planner", "streams", "b", "position"), -3, "stream 'b': position must be a whole number"),
         (("planner", "streams", "b", "position"), MOST_COUNT + 1, "stream 'b': position must be a whole number"),
@@ -144,16 +144,16 @@ class TestPolicyState:
 
 class TestRows:
     def _state(self) -> dict[str, Any]:
-        drawer = IterableDrawer(Stream("rows", iter_of(5)))
-        state: dict[str, Any] = drawer.state_dict()
+        cursor = IterableCursor(Stream("rows", iter_of(5)))
+        state: dict[str, Any] = cursor.state_dict()
         return state
 
     @pytest.mark.parametrize("name", ["position", "passes", "pass_start", "longest_pass", "left", "undelivered"])
     @pytest.mark.parametrize("value", ["1", 1.5, -1, True, MOST_COUNT + 1])
     def test_counts_are_whole_numbers(self, name: str, value: Any) -> None:
-        drawer = IterableDrawer(Stream("rows", iter_of(5)))
+        cursor = IterableCursor(Stream("rows", iter_of(5)))
         with pytest.raises(ValueError, match=f"{name} must be a whole number"):
-            drawer.load_state_dict({**self._state(), name: value})
+            cursor.load_state_dict({**self._state(), name: value})
 
 
 def iter_of(length: int) -> Any:

@@ -10,7 +10,7 @@ from torch import nn
 
 from mixer import Proportional, Stream, schedules
 from mixer.distributed.shards import shards_of
-from mixer.trainer.engine_checks import Asked, check_engine
+from mixer.trainer.engine_checks import EngineRequest, check_engine
 from mixer.trainer.engines import engine_of
 from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method
@@ -35,7 +35,7 @@ def trainer_with(kind: str, fsdp: bool = False, **config: Any) -> Any:
     return SimpleNamespace(accelerator=SimpleNamespace(state=state), args=SimpleNamespace(fsdp=fsdp))
 
 
-def asked(**changes: Any) -> Asked:
+def asked(**changes: Any) -> EngineRequest:
     nothing = {
         "policy": Proportional(),
         "schedule": schedules.Constant(8),
@@ -47,7 +47,7 @@ def asked(**changes: Any) -> Asked:
         "is_cut_by_tokens": False,
         "counts_steps": True,
     }
-    return Asked(**{**nothing, **changes})
+    return EngineRequest(**{**nothing, **changes})
 
 
 class _SeesGradients(Method):

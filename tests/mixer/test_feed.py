@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mixer import Fixed, Stream
-from mixer.distributed.agreement import OtherRankError
+from mixer.distributed.collectives import OtherRankError
 from mixer.loading.iterable.source import RowSource
 from mixer.loading.reader import SampleError
 from mixer.policies.base import Decision, Mixture, Observation, Policy

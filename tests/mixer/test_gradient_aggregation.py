@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mixer import GradientAggregation, MixingTrainer, Probing, Stream
 from mixer.gradients.conflict.weightings import NAMES
 from mixer.trainer.gradient_aggregation import _KEY
-from mixer.trainer.method import Method, Trained
+from mixer.trainer.method import ForwardResult, Method
 from mixer.trainer.step import NonFiniteLossError
 from mixer.utils.random_state import seeded
 from replay import ReplayBuffer
@@ -109,7 +109,7 @@ def test_terms_are_part_of_the_gradients(tmp_path: Path) -> None:
     class Logits(Method):
         adds_term = True
 
-        def term(self, trained: Trained) -> Tensor | None:
+        def term(self, trained: ForwardResult) -> Tensor | None:
             return trained.output["logits"].square().sum() / 100 if trained.micro.stream_ids[0] == 1 else None
 
     _, watch = run(tmp_path, "upgrad", methods=[Logits()], max_steps=1)

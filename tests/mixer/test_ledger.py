@@ -23,7 +23,7 @@ def columns_of(step: int) -> dict[str, np.ndarray]:
     names = ("count", "items", "tokens", "seen", "unique", "staleness", "undelivered", "skipped")
     whole = {name: np.array([step, 2 * step]) for name in names}
     decided = {name: np.array([step / 4, 1.0]) for name in ("policy_weight", "loss_weight", "owed")}
-    return {**floats, **whole, **decided, "there": np.array([True, False])}
+    return {**floats, **whole, **decided, "active": np.array([True, False])}
 
 
 def record(ledger: Ledger, *steps: int) -> None:
@@ -55,7 +55,7 @@ class TestRecords:
             "policy_weight",
             "loss_weight",
             "owed",
-            "there",
+            "active",
             "skipped",
         ]
         assert frame["step"].tolist() == [1, 1, 2, 2]
@@ -131,7 +131,7 @@ class TestRecords:
             "policy_weight",
             "loss_weight",
             "owed",
-            "there",
+            "active",
             "skipped",
         ]
         assert frame.empty

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from mixer.mixture.cursors import StreamShare
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from mixer import LossChange, MixingTrainer, Stream, Uniform
@@ -20,7 +21,6 @@ from mixer.loading.step import StepBatch
 from mixer.mixture.budget import Budget
 from mixer.mixture.clock import Clock
 from mixer.mixture.controller import Mixing
-from mixer.mixture.drawers import StreamShare
 from mixer.mixture.planner import Planner
 from tests.helpers import GradientRecorder, arguments, build_model
 
@@ -187,7 +187,7 @@ class TestLoader:
             batch = loader.next_batch()
             assert batch is not None
             loader.cap = cap
-            again = loader.recut(batch)
+            again = loader.resplit(batch)
             assert _samples(again) == _samples(batch)
             assert max(len(micro.stream_ids) for micro in again.micro_batches) <= cap.max_samples
             numbers.add(len(again.micro_batches))

@@ -13,12 +13,12 @@ from torch import Tensor
 from transformers import default_data_collator
 
 from mixer import MixingTrainer
-from mixer.loading.likeness import come_together
+from mixer.loading.likeness import can_share_batch
 from tests.helpers import Tokens, arguments, build_model
 
 
 def _ask(collator: Any, *samples: Any) -> bool:
-    return come_together(collator, samples, [collator([sample]) for sample in samples])
+    return can_share_batch(collator, samples, [collator([sample]) for sample in samples])
 
 
 def _padding(samples: list[dict[str, Any]]) -> dict[str, Tensor]:
@@ -71,8 +71,8 @@ def test_what_is_no_tensor_is_known_by_its_type() -> None:
 
 
 def test_what_comes_out_in_another_form_together_is_not_alike() -> None:
-    assert not come_together(lambda samples: len(samples), [{}, {}], [{"x": 1}, {"x": 1}])
-    assert not come_together(lambda samples: {}, [{}, {}], [{"x": 1}, {"x": 1}])
+    assert not can_share_batch(lambda samples: len(samples), [{}, {}], [{"x": 1}, {"x": 1}])
+    assert not can_share_batch(lambda samples: {}, [{}, {}], [{"x": 1}, {"x": 1}])
 
 
 # ---- In a run ----

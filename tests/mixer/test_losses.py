@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from transformers import default_data_collator
 
-from mixer.models.losses import LossTracker, items_per_row, num_rows, tokens_per_row
+from mixer.models.losses import RowLossReader, items_per_row, num_rows, tokens_per_row
 from tests.helpers import MODEL_DATA, Tokens, build_model
 
 SHIFTS = {"llama": True, "gpt2": True}
@@ -18,7 +18,7 @@ def _batch(name: str, num_samples: int = 5) -> dict[str, torch.Tensor]:
 
 
 def _row_losses(name: str, tracked: Any, batch: dict[str, torch.Tensor], **options: Any) -> torch.Tensor | None:
-    tracker = LossTracker(tracked, SHIFTS.get(name, False), **options)
+    tracker = RowLossReader(tracked, SHIFTS.get(name, False), **options)
     tracker.attach()
     tracker.listen(batch)
     tracked(**batch)
@@ -43,7 +43,7 @@ def test_a_tracked_forward_has_the_gradient_of_an_untracked_one(name: str) -> No
     gradients = []
     for tracked in (False, True):
         model, batch = build_model(name), _batch(name)
-        tracker = LossTracker(model, SHIFTS.get(name, False))
+        tracker = RowLossReader(model, SHIFTS.get(name, False))
         if tracked:
             tracker.attach()
             tracker.listen(batch)
@@ -55,7 +55,7 @@ def test_a_tracked_forward_has_the_gradient_of_an_untracked_one(name: str) -> No
 
 def test_a_sum_over_a_number_of_items_is_tracked_too() -> None:
     model, batch = build_model("llama"), _batch("llama")
-    tracker = LossTracker(model, True)
+    tracker = RowLossReader(model, True)
     tracker.attach()
     tracker.listen(batch)
     loss = model(**batch, num_items_in_batch=torch.tensor(1000)).loss
@@ -66,7 +66,7 @@ def test_a_sum_over_a_number_of_items_is_tracked_too() -> None:
 
 def test_smoothed_labels_are_tracked_from_the_logits() -> None:
     model, batch = build_model("bert-classifier"), _batch("bert-classifier")
-    tracker = LossTracker(model, False, label_smoothing=0.1)
+    tracker = RowLossReader(model, False, label_smoothing=0.1)
     tracker.attach()
     tracker.listen(batch)
     logits = model(**{key: value for key, value in batch.items() if key != "labels"}).logits
@@ -78,7 +78,7 @@ def test_smoothed_labels_are_tracked_from_the_logits() -> None:
 
 def test_nothing_is_told_of_a_forward_that_nobody_listens_to() -> None:
     model, batch = build_model("llama"), _batch("llama")
-    tracker = LossTracker(model, True)
+    tracker = RowLossReader(model, True)
     tracker.attach()
     model(**batch)
     assert tracker.row_losses() is None
@@ -86,7 +86,7 @@ def test_nothing_is_told_of_a_forward_that_nobody_listens_to() -> None:
 
 def test_a_copy_of_a_tracked_model_does_not_reach_the_tracker() -> None:
     model, batch = build_model("llama"), _batch("llama")
-    tracker = LossTracker(model, True)
+    tracker = RowLossReader(model, True)
     tracker.attach()
     copied = copy.deepcopy(model)
     del tracker
@@ -100,7 +100,7 @@ def test_detaching_gives_back_a_loss_function_of_the_user() -> None:
         return torch.zeros(())
 
     model.loss_function = own
-    tracker = LossTracker(model, True)
+    tracker = RowLossReader(model, True)
     tracker.attach()
     assert model.loss_function is not own
     tracker.detach()
@@ -138,7 +138,7 @@ def test_item_losses_are_the_terms_of_the_rows_whatever_they_are_read_from(name:
     model, batch = build_model(name), _batch(name)
     found = []
     for wrap in (True, False):
-        tracker = LossTracker(model, SHIFTS.get(name, False), wrap_loss_function=wrap, keeps_items=True)
+        tracker = RowLossReader(model, SHIFTS.get(name, False), wrap_loss_function=wrap, keeps_items=True)
         tracker.attach()
         tracker.listen(batch)
         model(**batch)
@@ -157,7 +157,7 @@ def test_item_losses_are_the_terms_of_the_rows_whatever_they_are_read_from(name:
 def test_item_losses_are_kept_only_where_they_are_asked_for_and_only_of_the_last_forward() -> None:
     model, batch = build_model("llama"), _batch("llama")
     for keeps in (False, True):
-        tracker = LossTracker(model, True, keeps_items=keeps)
+        tracker = RowLossReader(model, True, keeps_items=keeps)
         tracker.attach()
         tracker.listen(batch)
         model(**batch)

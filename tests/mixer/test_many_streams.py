@@ -13,7 +13,7 @@ from torch import nn
 from transformers import TrainerCallback, default_data_collator
 
 from mixer import LossChange, MixingTrainer, Stream
-from mixer.loading.batching import Cutter, MicroBatchOptions, ids_of, positions_of, streams_in_turn
+from mixer.loading.batching import MicroBatcher, MicroBatchOptions, ids_of, positions_of, streams_in_turn
 from mixer.loading.collation import Loaded
 from mixer.mixture.planner import Planner
 from mixer.trainer.trainer import MOST_STREAMS_IN_HISTORY
@@ -71,7 +71,7 @@ def test_micro_batches_in_turns_hold_every_sample_once(counts: list[int], world_
     planner = Planner([Stream(str(k), range(1000)) for k in range(len(counts))], seed=0)
     found, num_micro_batches = [], set()
     for rank in range(world_size):
-        cutter = Cutter(lambda: planner, MicroBatchOptions(max_samples), rank, world_size)
+        cutter = MicroBatcher(lambda: planner, MicroBatchOptions(max_samples), rank, world_size)
         share = cutter.share(plan, are_alone)
         ids, positions = ids_of(share), positions_of(share)
         order, slices = cutter.cut(plan, share, ids, Loaded(samples=ids), are_alone)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mixer import MixingTrainer
 from mixer.mixture.plan import Plan
-from mixer.trainer.method import Method, Run, Trained
+from mixer.trainer.method import ForwardResult, Method, RunContext
 from tests.helpers import GradientRecorder, arguments, build_model, three_streams
 
 
@@ -28,7 +28,7 @@ class Recorded(Method):
     def one_stream_each(self) -> bool:  # type: ignore[override]
         return self._first >= 0
 
-    def attach(self, run: Run) -> None:
+    def attach(self, run: RunContext) -> None:
         self.calls.append(("attach", [stream.name for stream in run.streams], run.world_size))
 
     def goes_first(self, stream_id: int) -> bool:
@@ -37,7 +37,7 @@ class Recorded(Method):
     def begin_step(self, model: nn.Module, batch: Any) -> None:
         self.calls.append(("begin", batch.plan.step))
 
-    def end_micro_batch(self, model: nn.Module, trained: Trained, is_last_first: bool) -> None:
+    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
         assert trained.row_losses is not None
         assert len(trained.row_losses) == len(trained.items) == len(trained.micro.positions)
         self.calls.append(("micro", int(trained.micro.stream_ids[0]), is_last_first))
@@ -64,7 +64,7 @@ class Entropy(Method):
     def __init__(self, scale: float):
         self.scale = scale
 
-    def term(self, trained: Trained) -> Tensor:
+    def term(self, trained: ForwardResult) -> Tensor:
         per_row = trained.output.logits.square().mean(dim=-1)
         return self.scale * per_row.sum() / trained.plan.total
 
@@ -135,7 +135,7 @@ def _first_samples(trainer: MixingTrainer) -> list[Any]:
     counts, starts = planner.draw(shares, available, 12, 0)
     spans = zip(starts.tolist(), counts.tolist(), strict=True)
     ranges = [range(start, start + count) for start, count in spans]
-    return [(k, planner.drawers[k].references(positions)) for k, positions in enumerate(ranges)]
+    return [(k, planner.cursors[k].references(positions)) for k, positions in enumerate(ranges)]
 
 
 def _rows(stream_id: int, indices: Any) -> list[Any]:
@@ -176,7 +176,7 @@ def test_names_have_to_differ(tmp_path: Path) -> None:
 class _Growing:
     """Nothing but the names of what a replay buffer has."""
 
-    new_drawer = reader = follow = as_method = len
+    new_cursor = reader = follow = as_method = len
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_state_goes_with_checkpoints(tmp_path: Path) -> None:
 
 def test_a_backward_that_raises_leaves_the_accelerator_as_it_was(tmp_path: Path) -> None:
     class Broken(Method):
-        def term(self, trained: Trained) -> Tensor:
+        def term(self, trained: ForwardResult) -> Tensor:
             raise RuntimeError("no term today")
 
     trainer = MixingTrainer(

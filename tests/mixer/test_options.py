@@ -88,8 +88,8 @@ def test_a_policy_that_needs_what_nobody_observes_is_refused(tmp_path: Path) -> 
 
 def test_sequential_sampling_keeps_the_order_of_the_data(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path, train_dataset=Tokens(6, 1), args={"train_sampling_strategy": "sequential"})
-    drawer = trainer.mixing.planner.drawers[0]
-    assert drawer.references(range(7)).tolist() == [0, 1, 2, 3, 4, 5, 0]
+    cursor = trainer.mixing.planner.cursors[0]
+    assert cursor.references(range(7)).tolist() == [0, 1, 2, 3, 4, 5, 0]
 
 
 def test_replacing_the_training_data_after_construction_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from transformers.debug_utils import DebugUnderflowOverflow
 
 from docs.site.options_page import option_names
 from mixer import MixingTrainer, Probing, Stream
-from mixer.distributed.agreement import Agreement
+from mixer.distributed.collectives import RankSync
 from mixer.trainer.checkpointing.checkpoint import find_problem
 from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
 
@@ -100,7 +100,7 @@ def test_the_data_have_a_seed_of_their_own(tmp_path: Path) -> None:
     def drawn(seed: int, data_seed: int | None) -> list[int]:
         args = arguments(tmp_path, seed=seed, data_seed=data_seed)
         trainer = MixingTrainer(build_model("llama"), args, train_dataset=three_streams())
-        return [int(index) for index in trainer.mixing.planner.drawers[0].references(range(20))]
+        return [int(index) for index in trainer.mixing.planner.cursors[0].references(range(20))]
 
     assert drawn(1, 7) == drawn(2, 7) == drawn(7, None)
     assert drawn(1, None) != drawn(2, None)
@@ -200,5 +200,5 @@ def test_ranks_wait_for_each_other_as_long_as_is_said(monkeypatch: pytest.Monkey
     made: list[Any] = []
     monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
     monkeypatch.setattr(dist, "new_group", lambda **options: made.append(options))
-    Agreement(2, arguments(tmp_path, ddp_timeout=7200).ddp_timeout_delta)
+    RankSync(2, arguments(tmp_path, ddp_timeout=7200).ddp_timeout_delta)
     assert made == [{"backend": "gloo", "timeout": timedelta(hours=2)}]

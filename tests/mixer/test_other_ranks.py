@@ -1,6 +1,6 @@
 import pytest
 
-from mixer.distributed.agreement import RemoteError
+from mixer.distributed.collectives import RemoteError
 from mixer.trainer import other_ranks
 from mixer.trainer.other_ranks import explained
 

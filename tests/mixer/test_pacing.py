@@ -315,7 +315,7 @@ class TestLoop:
         assert trainer.state.epoch == 3.0
         assert len(rates.of("epoch")) == 3
         # A single stream begins a new pass with each epoch, as the Trainer does.
-        assert trainer.mixing.planner.drawers[0].state_dict()["position"] == 120
+        assert trainer.mixing.planner.cursors[0].state_dict()["position"] == 120
 
     @pytest.mark.parametrize(
         "schedule",

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mixer.mixture.cursors import ShuffledCursor
 
-from mixer.mixture.drawers import OrderedDrawer
 from mixer.mixture.groups import Grouping
 from mixer.mixture.permutation import Order
 from mixer.mixture.plan import Plan
@@ -326,8 +326,8 @@ class TestRankShare:
                 return 100 - np.array(positions)
 
         streams = make_streams(*[40] * (1 + num_others))
-        drawers = [OrderedDrawer(streams[0], run_seed=1), *[Reversed() for _ in range(num_others)]]
-        planner = Planner(streams, seed=1, drawers=drawers)
+        cursors = [ShuffledCursor(streams[0], run_seed=1), *[Reversed() for _ in range(num_others)]]
+        planner = Planner(streams, seed=1, cursors=cursors)
         first, second, *_ = planner.rank_share(make_plan([4] * len(streams), [5] * len(streams)), 0, world_size)
         assert first.indices.tolist() == [order_of(streams[0]).indices(p, 1).tolist()[0] for p in first.positions]
         assert second.indices.tolist() == [100 - position for position in second.positions]
@@ -340,9 +340,9 @@ class TestRankShare:
                 return 100 - np.array(positions)
 
         streams = make_streams(*range(50, 91))
-        drawers = [Reversed() if k == 7 else OrderedDrawer(stream, run_seed=1) for k, stream in enumerate(streams)]
+        cursors = [Reversed() if k == 7 else ShuffledCursor(stream, run_seed=1) for k, stream in enumerate(streams)]
         plan = make_plan([5] * len(streams), range(len(streams)))
-        planner, plain = Planner(streams, seed=1, drawers=drawers), Planner(streams, seed=1)
+        planner, plain = Planner(streams, seed=1, cursors=cursors), Planner(streams, seed=1)
         for rank in range(3):
             shares = planner.rank_share(plan, rank, 3), plain.rank_share(plan, rank, 3)
             for part, expected in zip(*shares, strict=True):
@@ -361,7 +361,7 @@ class TestAhead:
         for step in range(6):
             draw(ahead, [3, 1.5], 4, step)
         assert json.dumps(planner.state_dict()) == before
-        assert planner.drawers[0].available == 9 - planner.seen[0]
+        assert planner.cursors[0].available == 9 - planner.seen[0]
 
     @pytest.mark.parametrize("drawing", ["exact", "multinomial"])
     def test_it_draws_what_will_be_drawn(self, drawing: str) -> None:
@@ -392,8 +392,8 @@ class _Growing:
     def __init__(self, size: int):
         self.size = size
 
-    def new_drawer(self, key: int) -> "_GrowingDrawer":
-        return _GrowingDrawer(self)
+    def new_cursor(self, key: int) -> "_GrowingCursor":
+        return _GrowingCursor(self)
 
     def reader(self, datasets: object) -> object:
         return self
@@ -405,7 +405,7 @@ class _Growing:
         raise NotImplementedError
 
 
-class _GrowingDrawer:
+class _GrowingCursor:
     def __init__(self, dataset: _Growing):
         self.dataset, self.position = dataset, 0
 
@@ -413,7 +413,7 @@ class _GrowingDrawer:
     def available(self) -> int:
         return self.dataset.size
 
-    def draw(self, count: int) -> int:
+    def advance(self, count: int) -> int:
         self.position += count
         return self.position - count
 
@@ -505,8 +505,8 @@ class TestMemories:
 
 def test_a_stream_beyond_a_lowered_max_epochs_gives_nothing_more() -> None:
     before = Planner([Stream("a", range(10), max_epochs=3), Stream("b", range(10))], 0)
-    before.drawers[0].draw(25)
+    before.cursors[0].advance(25)
     after = Planner([Stream("a", range(10), max_epochs=2), Stream("b", range(10))], 0)
     after.load_state_dict(before.state_dict())
-    assert after.drawers[0].available == 0
+    assert after.cursors[0].available == 0
     assert draw(after, [0.5, 0.5], 4) == [0, 4]

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from mixer.mixture.drawers import OrderedDrawer
-from mixer.mixture.iterable_drawer import IterableDrawer
+from mixer.mixture.cursors import ShuffledCursor
+from mixer.mixture.iterable_drawer import IterableCursor
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
 from tests.mixer.plans import make_plan
@@ -54,9 +54,9 @@ class TestNumbers:
         planner = with_rows()
         draw(planner, [1, 1], 12)
         assert list(planner.row_drawers) == [1]
-        drawer = planner.row_drawers[1]
-        assert isinstance(drawer, IterableDrawer)
-        drawer.end_pass(num_kept=0, num_undelivered=3)
+        cursor = planner.row_drawers[1]
+        assert isinstance(cursor, IterableCursor)
+        cursor.end_pass(num_kept=0, num_undelivered=3)
         draw(planner, [1, 1], 8)
         assert planner.unique.tolist() == [9, 6]
         assert planner.undelivered.tolist() == [0, 3]
@@ -72,17 +72,17 @@ class TestNumbers:
     def test_what_is_owed_is_the_share_less_what_was_drawn(self) -> None:
         planner = Planner(make_streams(9, 9, 9), seed=0)
         draw(planner, [5, 3, 2], 1)
-        assert planner.owed == pytest.approx([-0.5, 0.3, 0.2])
+        assert planner.deficit == pytest.approx([-0.5, 0.3, 0.2])
         draw(planner, [5, 3, 2], 2)
-        assert planner.owed == pytest.approx([-0.5, -0.1, 0.6])
+        assert planner.deficit == pytest.approx([-0.5, -0.1, 0.6])
 
     def test_the_drawers_may_be_given(self) -> None:
         streams = make_streams(9, 9)
-        drawers = [OrderedDrawer(stream, 5) for stream in streams]
-        planner = Planner(streams, seed=0, drawers=drawers)
+        cursors = [ShuffledCursor(stream, 5) for stream in streams]
+        planner = Planner(streams, seed=0, cursors=cursors)
         draw(planner, [1, 1], 6)
-        assert planner.drawers == tuple(drawers)
-        assert [drawer.state_dict()["position"] for drawer in drawers] == [3, 3]
+        assert planner.cursors == tuple(cursors)
+        assert [cursor.state_dict()["position"] for cursor in cursors] == [3, 3]
 
     def test_one_stream_passes_samples_over(self) -> None:
         planner = Planner(make_streams(9), seed=0)
@@ -103,7 +103,7 @@ class TestNumbers:
         planner = Planner(make_streams(9, 9), seed=0)
         stream_id, positions, indices = planner.example(make_plan([2, 3], [4, 7]), 1)
         assert (stream_id, list(positions)) == (1, [7])
-        assert indices.tolist() == planner.drawers[1].references(range(7, 8)).tolist()
+        assert indices.tolist() == planner.cursors[1].references(range(7, 8)).tolist()
 
 
 class TestThere:
@@ -122,12 +122,12 @@ class TestThere:
         [(0.0, [1, 0]), (0.2, [1, 0]), (0.25, [1, 1]), (0.49, [1, 1]), (0.5, [0, 1]), (1.0, [0, 1])],
     )
     def test_from_entering_to_leaving(self, progress: float, expected: list[int]) -> None:
-        assert self.planner().there(progress).tolist() == [bool(there) for there in expected]
+        assert self.planner().active(progress).tolist() == [bool(there) for there in expected]
 
     def test_not_when_it_is_used_up(self) -> None:
         planner = self.planner()
         draw(planner, [0, 1], 9, progress=0.3)
-        assert planner.there(0.3).tolist() == [True, False]
+        assert planner.active(0.3).tolist() == [True, False]
 
     def test_the_sum_of_shares_is_one_of_those_that_are_there(self) -> None:
         planner = self.planner()
@@ -189,7 +189,7 @@ class TestMultinomial:
         planner = Planner(make_streams(90, 90, 90), seed=seed, drawing="multinomial")
         expected = np.random.default_rng([key, 4, 2]).multinomial(50, [0.75, 0.0, 0.25])
         assert draw(planner, [3, 0, 1], 50, step=4) == expected.tolist()
-        assert planner.owed.tolist() == [0.0, 0.0, 0.0]
+        assert planner.deficit.tolist() == [0.0, 0.0, 0.0]
 
     def test_what_a_stream_cannot_give_is_drawn_anew_from_the_others(self) -> None:
         streams = [Stream("a", range(5), max_epochs=1), *make_streams(90, 90)]
@@ -207,24 +207,16 @@ class TestInexactState:
         resumed.load_state_dict(state, allow_inexact=True)
         assert resumed.seen.tolist() == [int(planner.seen[2]), 0, int(planner.seen[0])]
         assert resumed.seen.dtype == np.int64
-        assert resumed.owed.tolist() == [0.0, 0.0, 0.0]
-        assert [d.state_dict()["position"] for d in resumed.drawers] == resumed.seen.tolist()
+        assert resumed.deficit.tolist() == [0.0, 0.0, 0.0]
+        assert [d.state_dict()["position"] for d in resumed.cursors] == resumed.seen.tolist()
 
     def test_another_seed_alone_keeps_what_is_owed(self) -> None:
         planner = Planner(make_streams(9, 9, 9), seed=0)
         draw(planner, [5, 3, 2], 1)
         resumed = Planner(make_streams(9, 9, 9), seed=1)
         resumed.load_state_dict(planner.state_dict(), allow_inexact=True)
-        assert resumed.owed.tolist() == planner.owed.tolist()
-        assert resumed.owed.any()
-
-    def test_checkpoints_of_before_say_nothing_of_what_is_owed_on_top(self) -> None:
-        state = memory_planner(50)[0].state_dict()
-        for stream in state["streams"].values():
-            assert stream.pop("owed_on_top") == 0.0
-        resumed = memory_planner(50)[0]
-        resumed.load_state_dict(state)
-        assert [stream["owed_on_top"] for stream in resumed.state_dict()["streams"].values()] == [0.0, 0.0]
+        assert resumed.deficit.tolist() == planner.deficit.tolist()
+        assert resumed.deficit.any()
 
     def test_the_state_is_plain_and_by_name(self) -> None:
         planner = Planner(make_streams(9, 9), seed=3)
@@ -232,10 +224,11 @@ class TestInexactState:
         state = planner.state_dict()
         assert state["seed"] == 3
         assert {
-            name: (s["position"], s["seen"], s["owed"], s["owed_on_top"]) for name, s in state["streams"].items()
+            name: (s["position"], s["seen"], s["deficit"], s["additional_deficit"])
+            for name, s in state["streams"].items()
         } == {
-            "s0": (int(planner.seen[0]), int(planner.seen[0]), float(planner.owed[0]), 0.0),
-            "s1": (int(planner.seen[1]), int(planner.seen[1]), float(planner.owed[1]), 0.0),
+            "s0": (int(planner.seen[0]), int(planner.seen[0]), float(planner.deficit[0]), 0.0),
+            "s1": (int(planner.seen[1]), int(planner.seen[1]), float(planner.deficit[1]), 0.0),
         }
 
 
@@ -256,14 +249,14 @@ def test_an_example_is_the_sample_of_its_number() -> None:
     for number in range(3):
         share = planner.example(plan, 0, number)
         assert list(share.positions) == [7 + number]
-        assert share.indices.tolist() == planner.drawers[0].references(range(7 + number, 8 + number)).tolist()
+        assert share.indices.tolist() == planner.cursors[0].references(range(7 + number, 8 + number)).tolist()
 
 
 def test_a_memory_has_the_key_of_its_stream_and_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     planner, (memory,) = memory_planner(3)
     memory_stream = planner.streams[1]
-    keys, new_drawer = [], memory.new_drawer
-    monkeypatch.setattr(type(memory), "new_drawer", lambda self, key: keys.append(key) or new_drawer(key))
+    keys, new_cursor = [], memory.new_cursor
+    monkeypatch.setattr(type(memory), "new_cursor", lambda self, key: keys.append(key) or new_cursor(key))
     for seed in (5, 6):
         Planner(planner.streams, seed)
     assert keys == [memory_stream.order_key(5), memory_stream.order_key(6)]

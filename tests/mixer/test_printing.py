@@ -25,10 +25,10 @@ def test_what_is_no_number_is_null(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_tables_are_lists_of_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    table = pd.DataFrame({"stream": ["a", "b"], "count": [1, 2], "loss": [0.5, np.nan], "there": [True, False]})
+    table = pd.DataFrame({"stream": ["a", "b"], "count": [1, 2], "loss": [0.5, np.nan], "active": [True, False]})
     assert _printed(table, capsys) == [
-        {"stream": "a", "count": 1, "loss": 0.5, "there": True},
-        {"stream": "b", "count": 2, "loss": None, "there": False},
+        {"stream": "a", "count": 1, "loss": 0.5, "active": True},
+        {"stream": "b", "count": 2, "loss": None, "active": False},
     ]
 
 

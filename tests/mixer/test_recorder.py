@@ -117,7 +117,7 @@ def test_what_explains_the_decisions_is_recorded(tmp_path: Path) -> None:
     last = streams[2].name
     assert rows["policy_weight"].tolist() == [0.5, 0.3, 0.2] * 4
     assert rows[rows["step"] > 2]["weight"].tolist() == pytest.approx([0.625, 0.375, 0.0] * 2)
-    assert rows[rows["stream"] == last]["there"].tolist() == [True, False, False, False]  # in the step after
+    assert rows[rows["stream"] == last]["active"].tolist() == [True, False, False, False]  # in the step after
     assert rows["loss_weight"].eq(1.0).all()
     owed = dict.fromkeys(sets, 0.0)
     for _, row in rows[rows["step"] <= 2].iterrows():

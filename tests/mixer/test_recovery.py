@@ -220,7 +220,7 @@ def test_ranks_that_cut_anew_keep_their_samples_and_stay_in_step(world_size: int
         batch = loader.next_batch()
         assert batch is not None
         loader.cap = MicroBatchCap(cap)
-        again = loader.recut(batch)
+        again = loader.resplit(batch)
         assert again["x"].tolist() == batch["x"].tolist()
         assert max(len(micro.stream_ids) for micro in again.micro_batches) <= cap
         numbers.add(len(again.micro_batches))

@@ -30,7 +30,7 @@ def _on_ranks(does: Callable[[Meeting, int], Any], world_size: int = 3, timeout_
 def test_ranks_of_the_same_run_go_on() -> None:
     def does(meeting: Meeting, rank: int) -> int:
         meeting.check_same({"training": {"seed": 1}, "order": [rank][:0]})
-        return meeting.together(lambda: rank)
+        return meeting.run_on_all(lambda: rank)
 
     assert _on_ranks(does) == ["0", "1", "2"]
 
@@ -48,7 +48,7 @@ def test_a_rank_that_cannot_begin_ends_the_others(failing: int) -> None:
             raise OSError("no such file")
         return rank
 
-    ends = _on_ranks(lambda meeting, rank: meeting.together(lambda: build(rank)))
+    ends = _on_ranks(lambda meeting, rank: meeting.run_on_all(lambda: build(rank)))
     expected = [f"ValueError: another rank could not begin: on rank {failing} OSError: no such file"] * 3
     expected[failing] = "OSError: no such file"
     assert ends == expected
@@ -58,7 +58,7 @@ def test_a_rank_of_which_nothing_is_heard_is_named() -> None:
     def build(rank: int) -> None:
         time.sleep(3 * (rank == 1))
 
-    ends = _on_ranks(lambda meeting, rank: meeting.together(lambda: build(rank)), timeout_seconds=0.5)
+    ends = _on_ranks(lambda meeting, rank: meeting.run_on_all(lambda: build(rank)), timeout_seconds=0.5)
     assert ends[0] == ends[2]
     assert "could not begin: on rank 1 nothing was heard within 0.5 seconds" in ends[0]
 
@@ -66,4 +66,4 @@ def test_a_rank_of_which_nothing_is_heard_is_named() -> None:
 def test_one_rank_meets_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"):
         monkeypatch.delenv(name, raising=False)
-    assert meet(1.0).together(lambda: 7) == 7
+    assert meet(1.0).run_on_all(lambda: 7) == 7

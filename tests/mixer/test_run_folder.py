@@ -35,7 +35,7 @@ def test_a_ledger_without_steps_is_refused(tmp_path: Path) -> None:
 def test_a_ledger_of_a_newer_version_is_refused(tmp_path: Path, version: object) -> None:
     write_run(tmp_path)
     _note(tmp_path, format=version)
-    with pytest.raises(ValueError, match=f"has format {version}; this version reads up to 1. Step adaptive-mixer"):
+    with pytest.raises(ValueError, match=f"has format {version}; this version reads up to 1. Upgrade adaptive-mixer"):
         open_ledger(tmp_path)
 
 

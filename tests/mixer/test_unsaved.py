@@ -17,7 +17,7 @@ import mixer.trainer.checkpointing.save
 from mixer.ledger.folder import read_note
 from mixer.ledger.table import Table
 from mixer.trainer.checkpointing.checkpoint import find_problem, list_checkpoints
-from mixer.trainer.checkpointing.unsaved import NotSavedError
+from mixer.trainer.checkpointing.unsaved import WriteError
 from tests.mixer.test_resume import assert_same, build, end_of, go_on
 
 
@@ -56,12 +56,12 @@ def test_a_checkpoint_that_finds_no_room_ends_the_run_and_nothing_is_lost(
     whole = getattr(owner, name)
 
     def second_is_full(*args: Any, **kwargs: Any) -> Any:
-        is_there = (tmp_path / "checkpoint-4" / "complete.json").exists()
-        return _full() if is_there else whole(*args, **kwargs)
+        is_active = (tmp_path / "checkpoint-4" / "complete.json").exists()
+        return _full() if is_active else whole(*args, **kwargs)
 
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, second_is_full)
-        with pytest.raises(NotSavedError) as error:
+        with pytest.raises(WriteError) as error:
             build(tmp_path).train()
     assert f"checkpoint-8, {part}" in str(error.value)
     assert "No space left on device" in str(error.value)
@@ -84,10 +84,10 @@ def _largest_file(num_bytes: int) -> Iterator[None]:
 
 
 def test_the_systems_own_refusal_of_large_files_is_told_whatever_library_meets_it(tmp_path: Path) -> None:
-    with _largest_file(20_000), pytest.raises(NotSavedError, match=r"checkpoint-4, its model, could not be written"):
+    with _largest_file(20_000), pytest.raises(WriteError, match=r"checkpoint-4, its model, could not be written"):
         build(tmp_path).train()
     assert not list_checkpoints(tmp_path)
-    assert read_note(tmp_path)["reason"].startswith("NotSavedError")
+    assert read_note(tmp_path)["reason"].startswith("WriteError")
 
 
 def _fails_from(monkeypatch: pytest.MonkeyPatch, step: int, table: str) -> None:
@@ -110,7 +110,7 @@ def test_a_ledger_that_finds_no_room_ends_the_run_and_nothing_is_lost(
     with monkeypatch.context() as patch:
         _fails_from(patch, step, table)
         patch.setattr("mixer.ledger.table.time.monotonic", _minutes())
-        with pytest.raises(NotSavedError, match=rf"No space left on device: .*{table}.*goes on from .*checkpoint-"):
+        with pytest.raises(WriteError, match=rf"No space left on device: .*{table}.*goes on from .*checkpoint-"):
             build(tmp_path).train()
     assert_same(go_on(build(tmp_path)), expected)
 

@@ -104,11 +104,11 @@ class Watch(TrainerCallback):
         batch, planner = self.trainer._update, self.trainer.mixing.planner
         plan = batch.plan
         offered, drawn = [], {}
-        for stream, drawer, start, count in zip(
-            planner.streams, planner.drawers, plan.starts.tolist(), plan.counts.tolist(), strict=True
+        for stream, cursor, start, count in zip(
+            planner.streams, planner.cursors, plan.starts.tolist(), plan.counts.tolist(), strict=True
         ):
             if count and not stream.is_iterable:
-                found = drawer.references(range(start, start + count)).tolist()
+                found = cursor.references(range(start, start + count)).tolist()
                 if stream.is_memory:
                     drawn[stream.name] = found
                 else:

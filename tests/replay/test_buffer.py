@@ -45,11 +45,11 @@ def contents(buffer: ReplayBuffer) -> list[Any]:
 
 
 def draw(buffer: ReplayBuffer, *counts: int) -> list[list[Any]]:
-    drawer, drawn = buffer.new_drawer(0), []
+    cursor, drawn = buffer.new_cursor(0), []
     for count in counts:
-        start = drawer.draw(count)
+        start = cursor.draw(count)
         reader = buffer.reader({})
-        drawn.append([reader[address]["text"] for address in drawer.references(range(start, start + count)).tolist()])
+        drawn.append([reader[address]["text"] for address in cursor.references(range(start, start + count)).tolist()])
     return drawn
 
 
@@ -156,7 +156,7 @@ def test_whatever_is_forgotten_is_gone_and_does_not_come_back(selection: str, re
     buffer = make(selection, "memory", Path(), retrieval)
     first, second = letters(30), letters(12, "t")
     gone: set[str] = set()
-    drawer = buffer.new_drawer(0)
+    cursor = buffer.new_cursor(0)
     for _ in range(data.draw(st.integers(1, 6))):
         match data.draw(st.sampled_from(["remember", "forget", "find", "draw"])):
             case "remember":
@@ -182,8 +182,8 @@ def test_whatever_is_forgotten_is_gone_and_does_not_come_back(selection: str, re
                 gone |= {own[number] for number in found}
             case "draw" if len(buffer):
                 count = data.draw(st.integers(0, len(buffer)))
-                start = drawer.draw(count)
-                drawn = drawer.references(range(start, start + count)).tolist()
+                start = cursor.draw(count)
+                drawn = cursor.references(range(start, start + count)).tolist()
                 assert len(set(drawn)) == count
                 assert set(drawn) <= set(buffer._entries["row"].tolist())
         assert buffer.selection.size == len(buffer) <= 10
@@ -524,12 +524,12 @@ def test_a_loaded_buffer_on_disk_has_its_entries_there(tmp_path: Path) -> None:
 def test_a_draw_knows_that_its_entries_were_forgotten() -> None:
     buffer = ReplayBuffer(20, seed=0)
     buffer.remember("new", list("abcdefgh"))
-    drawer = buffer.new_drawer(0)
-    start = drawer.draw(4)
-    slots = drawer.slots(np.arange(start, start + 4))
+    cursor = buffer.new_cursor(0)
+    start = cursor.draw(4)
+    slots = cursor.slots(np.arange(start, start + 4))
     buffer.forget(buffer.entries["number"][slots[:1]].tolist())
     with pytest.raises(ValueError, match="while a step that draws from it was trained"):
-        drawer.slots(np.arange(start, start + 4))
+        cursor.slots(np.arange(start, start + 4))
 
 
 @pytest.mark.parametrize(

@@ -28,24 +28,24 @@ def test_draws_give_no_entry_twice_and_stay_whatever_becomes_of_the_buffer(
     retrieval: str, counts: list[int], data: Any
 ) -> None:
     buffer, position = buffer_of(7, retrieval, storage="memory"), 0
-    drawer = buffer.new_drawer(0)
+    cursor = buffer.new_cursor(0)
     for count in counts:
-        count = min(count, drawer.available)
+        count = min(count, cursor.available)
         held = buffer._entries["row"].tolist()
-        start = drawer.draw(count)
+        start = cursor.advance(count)
         assert start == position
         position += count
         assert buffer.num_drawn == position
         positions = np.arange(start, position)
-        found = drawer.references(positions).tolist()
+        found = cursor.references(positions).tolist()
         assert len(set(found)) == count
         assert set(found) <= set(held)
-        assert [held[slot] for slot in drawer.slots(positions).tolist()] == found
+        assert [held[slot] for slot in cursor.slots(positions).tolist()] == found
         offered = data.draw(st.integers(0, 30))
         buffer.remember("a", DATA, range(offered))
-        assert drawer.references(positions).tolist() == found
+        assert cursor.references(positions).tolist() == found
         part = sorted(data.draw(st.sets(st.sampled_from(range(count)))) if count else [])
-        assert drawer.references(positions[part]).tolist() == [found[place] for place in part]
+        assert cursor.references(positions[part]).tolist() == [found[place] for place in part]
         buffer.forget(buffer.entries["number"][: data.draw(st.integers(0, 2))].tolist())
 
 
@@ -53,41 +53,41 @@ def test_draws_give_no_entry_twice_and_stay_whatever_becomes_of_the_buffer(
 @given(counts=st.lists(st.integers(0, 7), min_size=1, max_size=6))
 def test_where_the_buffer_stays_as_it_is_predictions_are_what_is_drawn(retrieval: str, counts: list[int]) -> None:
     buffer = buffer_of(7, retrieval)
-    drawer = buffer.new_drawer(0)
-    drawer.draw(3)
-    for ahead in (drawer.ahead(), drawer.ahead()):  # a second forecast that differs from the first one
+    cursor = buffer.new_cursor(0)
+    cursor.advance(3)
+    for ahead in (cursor.ahead(), cursor.ahead()):  # a second forecast that differs from the first one
         spans = []
         for count in counts:
-            start = ahead.draw(count)
+            start = ahead.advance(count)
             spans.append(range(start, start + count))
-        predicted = [drawer.references(span).tolist() for span in spans]
+        predicted = [cursor.references(span).tolist() for span in spans]
         assert [ahead.references(span).tolist() for span in spans] == predicted
-        assert drawer.references(range(3)).tolist() == drawer._last[2].tolist(), "nothing was drawn yet"
+        assert cursor.references(range(3)).tolist() == cursor._last[2].tolist(), "nothing was drawn yet"
     for span, expected in zip(spans, predicted, strict=True):
-        start = drawer.draw(len(span))
+        start = cursor.advance(len(span))
         assert start == span.start
-        assert drawer.references(span).tolist() == expected
+        assert cursor.references(span).tolist() == expected
 
 
 def test_predictions_of_a_buffer_that_was_emptied_are_no_errors() -> None:
     buffer = buffer_of(5)
-    drawer = buffer.new_drawer(0)
-    ahead = drawer.ahead()
-    start = ahead.draw(4)
+    cursor = buffer.new_cursor(0)
+    ahead = cursor.ahead()
+    start = ahead.advance(4)
     buffer.forget(buffer.entries["number"].tolist())
-    assert drawer.references(range(start, start + 4)).shape == (4,)
-    assert drawer.available == 0
-    assert drawer.draw(0) == 0
+    assert cursor.references(range(start, start + 4)).shape == (4,)
+    assert cursor.available == 0
+    assert cursor.advance(0) == 0
     assert buffer.num_drawn == 0
 
 
 @pytest.mark.parametrize("storage", ["references", "memory"])
 def test_a_drawer_is_the_buffers_own_state(storage: str) -> None:
     buffer = buffer_of(9, storage=storage)
-    first = buffer.new_drawer(0)
-    first.draw(5)
-    second = buffer.new_drawer(1)  # another run of the same buffer
-    assert second.draw(0) == 5
+    first = buffer.new_cursor(0)
+    first.advance(5)
+    second = buffer.new_cursor(1)  # another run of the same buffer
+    assert second.advance(0) == 5
     second.load_state_dict(first.state_dict())
     with pytest.raises(
         ValueError,
@@ -98,16 +98,16 @@ def test_a_drawer_is_the_buffers_own_state(storage: str) -> None:
     with pytest.raises(ValueError, match="had a data set when the run was saved and is a replay buffer now"):
         second.load_state_dict({"position": 4, "length": 9, "key": 1, "shuffle": True})
     second.load_state_dict({"position": 4, "length": 9, "key": 1, "shuffle": True}, allow_inexact=True)
-    assert second.draw(1) == 5
+    assert second.advance(1) == 5
 
 
 def test_every_entry_is_drawn_equally_often_by_uniform_and_in_turn_by_least_recent() -> None:
     for retrieval in ("Uniform", "LeastRecent"):
         buffer = buffer_of(12, retrieval)
-        drawer, times = buffer.new_drawer(0), np.zeros(12)
+        cursor, times = buffer.new_cursor(0), np.zeros(12)
         for _ in range(600):
-            start = drawer.draw(5)
-            np.add.at(times, drawer.slots(np.arange(start, start + 5)), 1)
+            start = cursor.advance(5)
+            np.add.at(times, cursor.slots(np.arange(start, start + 5)), 1)
         if retrieval == "LeastRecent":
             assert (times == 250).all()
         else:  # 3000 draws of 12: a standard deviation is about 12

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mixer.trainer.checkpointing.unsaved import NotSavedError
+from mixer.trainer.checkpointing.unsaved import WriteError
 from replay.feeding.feeding import BufferFeeding
 from tests.mixer.test_resume import assert_same
 from tests.replay.test_resuming import build, end
@@ -28,7 +28,7 @@ def test_a_memory_that_finds_no_room_ends_the_run_and_nothing_is_lost(
 
     with monkeypatch.context() as patch:
         patch.setattr(pa.ipc, "new_file", full)
-        with pytest.raises(NotSavedError) as error:
+        with pytest.raises(WriteError) as error:
             build(folder, "disk").train()
     told = str(error.value)
     assert f"A file of the run could not be written (No space left on device: {folder / 'rows' / 'rows-'}" in told

@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 from mixer.ledger.ledger import Ledger
 from mixer.loading.step import StepBatch
 from mixer.trainer.checkpointing.lock import LOCK_FILE
-from mixer.trainer.method import Method, Trained
+from mixer.trainer.method import ForwardResult, Method
 from mixer.utils.files import read_json, write_json
 from replay import DERPlusPlus, ReplayBuffer, ReplayRatio
 from replay.storage import OnDisk
@@ -92,7 +92,7 @@ class Anchor(Method):
     def prepare(self, model: nn.Module) -> None:
         self._model = model
 
-    def term(self, trained: Trained) -> torch.Tensor | None:
+    def term(self, trained: ForwardResult) -> torch.Tensor | None:
         weights = torch.cat([parameter.flatten() for parameter in self._model.parameters()])
         return 0.05 * (weights - self.sum / max(self.num_steps, 1)).square().sum()
 

@@ -26,7 +26,7 @@ def trainer_of(*others: list[Any]) -> Any:
     def gather(own: bytes) -> list[bytes]:
         return [own, *(json.dumps(other).encode() for other in others)]
 
-    return SimpleNamespace(_agreement=SimpleNamespace(gather_bytes=gather))
+    return SimpleNamespace(_rank_sync=SimpleNamespace(gather_bytes=gather))
 
 
 def measured(value: Any, *others: list[Any]) -> tuple[float, str | None]:

@@ -62,7 +62,7 @@ def on_weights(run: RecordedRun, row: int, weights: pd.DataFrame) -> list[str]:
         Sentences.
     """
     decided, lengths, shares = (weights[name].to_numpy() for name in ("policy_weight", "tokens_per_sample", "weight"))
-    there = weights["there"].to_numpy(dtype=bool)
+    there = weights["active"].to_numpy(dtype=bool)
     notes = []
     if (staleness := int(run.streams["staleness"][row].max())) > 0:
         notes.append(f"The policy had not seen the last {staleness} steps when it decided.")
@@ -70,7 +70,7 @@ def on_weights(run: RecordedRun, row: int, weights: pd.DataFrame) -> list[str]:
         notes.append("The weights are shares of tokens; divided by each stream's tokens a sample they are of samples.")
         decided = decided / lengths
     away = [
-        name for name, is_there, weight in zip(weights.index, there, decided, strict=True) if weight and not is_there
+        name for name, is_active, weight in zip(weights.index, there, decided, strict=True) if weight and not is_active
     ]
     if away:
         notes.append(f"Not there, their shares go to the others: {', '.join(away)}.")

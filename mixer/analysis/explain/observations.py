@@ -52,7 +52,7 @@ def observation_after(
         excess_losses=compared["excess_loss"] if "excess_loss" in needs else None,
         losses_after=compared["loss_after"] if "loss_after" in needs else None,
         update_norm=float(clock["update_norm"][row]),
-        there=streams["there"][row].copy(),
+        active=streams["active"][row].copy(),
         tokens_per_sample=tokens_per_sample,
     )
 

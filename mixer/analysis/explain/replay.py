@@ -57,7 +57,7 @@ def replay_policy(run: RecordedRun, row: int, policy: Policy) -> Replay:
     if run.steps[0] != 1 or run.steps[row] != row + 1:
         raise ValueError(f"the ledger does not hold all steps before: it begins with step {run.steps[0]}")
     mixture, outer = run.mixture(), watched(policy)
-    weights = MixtureWeights(outer, mixture, mixture.there)
+    weights = MixtureWeights(outer, mixture, mixture.active)
     differing: list[int] = []
     for at in range(row + 1):
         if not _agree(run, at, weights):

@@ -63,7 +63,7 @@ def weights_of(run: RecordedRun, row: int) -> pd.DataFrame:
         {
             "policy_weight": streams["policy_weight"][row],
             "tokens_per_sample": _lengths(run, row),
-            "there": streams["there"][row - 1] if row else streams["count"][0] > 0,
+            "active": streams["active"][row - 1] if row else streams["count"][0] > 0,
             "weight": streams["weight"][row],
             "loss_weight": streams["loss_weight"][row],
         },

@@ -74,7 +74,7 @@ def fit_mixture(
     """
     given = _checked(mixtures, losses, objective, streams, loss_names, runs, groups)
     _check_numbers(least_share, len(given.streams), num_candidates, num_best)
-    together = given.together
+    together = given.run_on_all
     # In the order of what they reached, so that the order in which runs are given makes no difference.
     order = np.argsort(together(given.losses), kind="stable")
     shares, values, same = given.shares[order], given.losses[order], given.groups[order]
@@ -123,7 +123,7 @@ class _Given:
     objective: Objective
 
     @property
-    def together(self) -> Objective:
+    def run_on_all(self) -> Objective:
         """The objective, of the losses that count."""
         objective = self.objective
         return Objective(objective.name, objective.weights[objective.counts], objective.is_worst)

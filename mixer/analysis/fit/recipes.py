@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from mixer.recipe.written_recipe import filled_in, is_aside, is_of_training
+from mixer.recipe.written_recipe import filled_in, is_ignored, is_of_training
 from mixer.utils.bounded import read_bytes
 from mixer.utils.nested import Field, flat
 from mixer.utils.yaml_files import MOST_CHARACTERS, load_yaml
@@ -92,7 +92,7 @@ def _counts(field: Field) -> bool:
     first, *rest = field or ("",)
     if first == "streams" and len(rest) > 1:
         return rest[1] not in _STREAM_FIELDS
-    return first not in _FIELDS and not is_aside(field) and not is_of_training(field, _TRAINING_FIELDS)
+    return first not in _FIELDS and not is_ignored(field) and not is_of_training(field, _TRAINING_FIELDS)
 
 
 def _differences(recipes: Mapping[str, Mapping[Field, str]]) -> list[str]:

@@ -19,7 +19,7 @@ _CLOCK = [
     "step", "samples", "tokens", "epoch", "progress", "batch_size", "total", "learning_rate", "learning_rate_factor",
     "loss", "gradient_norm",
 ]  # fmt: skip
-_STREAMS = ["step", "stream", "weight", "count", "items", "loss", "seen", "coverage", "epoch", "there", "skipped"]
+_STREAMS = ["step", "stream", "weight", "count", "items", "loss", "seen", "coverage", "epoch", "active", "skipped"]
 _PASSES = {"epoch": "passes"}  # the stream's own, beside those of the clock
 _TIMINGS = ["step", "hits", "misses", "load_seconds", "train_seconds", "probe_seconds"]
 
@@ -33,13 +33,13 @@ class Run:
 
     Args:
         name: What the page calls it, other than every other run's.
-        description: What the run said of itself as it began (see `describe_run`); empty if an older version wrote it.
+        description: What the run said of itself as it began (see `describe_run`); empty if there is none.
         ended: How it ended, in words.
         clock: The ledger's table of that name, one row a step.
         timings: The ledger's table of that name, one row a step: step, hits, misses, load_seconds,
             train_seconds (here without the next) and probe_seconds.
         streams: By name of the stream, one row a step: step, weight, count, items, loss, seen, coverage, `passes`
-            (the stream's own epochs), there and skipped (null where an older version wrote none).
+            (the stream's own epochs), there and skipped.
         evaluations: By name of the evaluation set, one row an evaluation: step, loss.
         metrics: By name of the evaluation set, one row an evaluation and metric: step, metric, value.
         eval_weights: Weights of the sets in their mean loss, if the user gave any.
@@ -164,8 +164,7 @@ def read_run(folder: Path, name: str) -> Run:
         _ended_in_words(note),
         clock,
         on_clock(_read_timings(ledger), clock),
-        # Older versions did not write whether a stream was there: null.
-        {stream: part.assign(there=part["there"].ne(False)) for stream, part in streams.items()},
+        streams,
         by_stream(ledger.read("evaluations"), from_start),
         by_stream(ledger.read("metrics"), from_start),
         recorded_weights(folder, note),
@@ -189,7 +188,7 @@ def _ended_in_words(note: dict[str, Any]) -> str:
 
 def _read_timings(ledger: Ledger) -> pd.DataFrame:
     # Older versions measured no gradients, and had no column for the time of it.
-    rows: pd.DataFrame = ledger.read("timings", _TIMINGS).to_pandas().fillna({"probe_seconds": 0.0})
+    rows: pd.DataFrame = ledger.read("timings", _TIMINGS).to_pandas()
     return rows.assign(train_seconds=rows["train_seconds"] - rows["probe_seconds"])
 
 

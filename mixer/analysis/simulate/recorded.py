@@ -80,7 +80,7 @@ class RecordedLosses:
         has_variance = measured["gradient"] and one is not None and bool(np.isfinite(one.variance).any())
         measured |= {"gradient_variance": has_variance, "gradient_noise": has_variance}
         measured |= {name: name in run.compared for name in ("excess_loss", "loss_after")}
-        return frozenset(name for name, is_there in measured.items() if is_there)
+        return frozenset(name for name, is_active in measured.items() if is_active)
 
     @property
     def note(self) -> str:

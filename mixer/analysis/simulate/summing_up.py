@@ -65,7 +65,7 @@ def _stream_plan(run: PlannedRun, number: int, counts: Int64Array, positions: Fl
     clock, samples = mixing.clock, int(mixing.seen[number])
     given = np.flatnonzero(counts)
     is_present = stream.leaves_at == 1.0 or clock.progress < stream.leaves_at
-    is_there = bool(mixing.planner.there(clock.progress)[number])
+    is_active = bool(mixing.planner.active(clock.progress)[number])
     passes = float(mixing.stream_epochs[number])
     has_given = len(given) > 0
     before = float(positions[given[0] - 1]) if has_given and given[0] else 0.0
@@ -81,5 +81,5 @@ def _stream_plan(run: PlannedRun, number: int, counts: Int64Array, positions: Fl
         first_progress=before if has_given else np.nan,
         last_step=int(given[-1]) + 1 if has_given else 0,
         last_progress=float(positions[given[-1]]) if has_given else np.nan,
-        runs_out=is_present and not is_there and not stream.is_memory and has_given and given[-1] + 1 < clock.step,
+        runs_out=is_present and not is_active and not stream.is_memory and has_given and given[-1] + 1 < clock.step,
     )

@@ -33,7 +33,7 @@ class Follower:
         """Gives the rows that came since the last call.
 
         Returns:
-            The table, empty if there is none; null in columns that an older version did not write.
+            The table, empty if there is none.
 
         Raises:
             ValueError: If a part is damaged; its file is named.

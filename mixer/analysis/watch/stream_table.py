@@ -49,7 +49,7 @@ def stream_table(gathered: Gathered, columns: int, rows: int) -> RenderableType:
         table.add_column(title, justify="left" if title in ("weight", "curve") else "right", no_wrap=True)
     for name in shown:
         cells = _cells(streams[name], shares[name], gathered.evaluations.get(name))
-        style = None if streams[name].last["there"] in (None, True) else "dim"
+        style = None if streams[name].last["active"] in (None, True) else "dim"
         table.add_row(Text(name), *(cells[title] for title in titles), style=style)
     if len(shown) == len(streams):
         return table

@@ -16,7 +16,19 @@ from mixer.ledger.schemas import CLOCK, EVALUATIONS, STREAMS, TIMINGS
 from mixer.ledger.table_files import files_of, read_part
 from mixer.utils.bounded import load_json
 
-_STREAM_COLUMNS = ("step", "stream", "weight", "count", "items", "loss", "tokens", "seen", "coverage", "epoch", "there")
+_STREAM_COLUMNS = (
+    "step",
+    "stream",
+    "weight",
+    "count",
+    "items",
+    "loss",
+    "tokens",
+    "seen",
+    "coverage",
+    "epoch",
+    "active",
+)
 _TIMING_COLUMNS = ("step", "load_seconds", "train_seconds")
 _LEAST_OBSERVED_SECONDS = 20.0
 _UNITS, _MOST = ("epochs", "steps", "samples", "tokens"), 2.0**63  # what else stands there nobody wrote
@@ -78,9 +90,7 @@ class WatchedRun:
         ended = self.note.get("ended")
         if ended in ("finished", "stopped"):
             return str(ended)
-        # An older version left no word; it did seal the tables at the end.
-        is_sealed = not any((self.folder / "ledger" / "clock").glob("tail-*.arrow"))
-        return "finished" if self.progress >= 1.0 and is_sealed else "running"
+        return "running"
 
     @property
     def reason(self) -> str | None:

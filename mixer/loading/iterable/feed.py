@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mixer.distributed.agreement import OtherRankError
+from mixer.distributed.collectives import OtherRankError
 from mixer.loading.iterable.passes import ENDLESS, ChainedRows
 from mixer.loading.iterable.source import RowSource
 from mixer.mixture.controller import Mixing
-from mixer.mixture.drawers import StreamShare
+from mixer.mixture.cursors import StreamShare
 from mixer.mixture.plan import Plan
 from mixer.utils.arrays import Int64Array
 from mixer.utils.bounded import refusing_damage
@@ -72,8 +72,8 @@ class Feed:
             OtherRankError: If a row cannot be read on another rank.
             ValueError: If a whole pass over a data set gave a rank no row.
         """
-        drawers = self._mixing.planner.row_drawers
-        active = [stream_id for stream_id, drawer in drawers.items() if not drawer.is_over]
+        cursors = self._mixing.planner.row_drawers
+        active = [stream_id for stream_id, cursor in cursors.items() if not cursor.is_over]
         began: list[int] = []
         while active:
             numbers, error = self._fill(active, num_rows)
@@ -82,15 +82,15 @@ class Feed:
                 raise error or OtherRankError("Another rank could not read its rows.")
             ending = []
             for stream_id, ready, left in zip(active, *least.reshape(2, -1).tolist(), strict=True):
-                drawer = drawers[stream_id]
-                if drawer.is_in_last_pass:
-                    drawer.limit(None if ready == ENDLESS else ready * self._world_size)
-                if ready == 0 if drawer.is_in_last_pass else ready < num_rows:
+                cursor = cursors[stream_id]
+                if cursor.is_in_last_pass:
+                    cursor.limit(None if ready == ENDLESS else ready * self._world_size)
+                if ready == 0 if cursor.is_in_last_pass else ready < num_rows:
                     ending.append((stream_id, left))
             self._check_passes([stream_id for stream_id, left in ending if stream_id in began and left == 0])
             for stream_id, left in ending:
                 self._end_pass(stream_id, left)
-            active = began = [stream_id for stream_id, _ in ending if not drawers[stream_id].is_over]
+            active = began = [stream_id for stream_id, _ in ending if not cursors[stream_id].is_over]
 
     def _end_pass(self, stream_id: int, num_kept: int) -> None:
         rows, rest, failure = self._rows[stream_id], 0, None

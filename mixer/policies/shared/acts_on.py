@@ -26,26 +26,26 @@ def check_acts_on(acts_on: str) -> None:
         )
 
 
-def with_mean_one(factors: FloatArray, there: BoolArray) -> FloatArray:
+def with_mean_one(factors: FloatArray, active: BoolArray) -> FloatArray:
     """Scales factors on the streams' losses to a mean of 1 over the streams that are there.
 
     So the loss keeps its scale when a stream leaves, however large its factor was.
 
     Args:
         factors: `[num_streams]`: how much each stream's loss counts, 0 or more.
-        there: bool `[num_streams]`: which streams are there.
+        active: bool `[num_streams]`: which streams are there.
 
     Returns:
         `[num_streams]`; 1 for the others.
     """
-    scaled, largest = np.ones(len(factors)), factors[there].max(initial=0.0)
+    scaled, largest = np.ones(len(factors)), factors[active].max(initial=0.0)
     if largest > 0.0:  # divided by it first: sums of the smallest numbers have no inverse
-        scaled[there] = factors[there] / largest
-        scaled[there] /= scaled[there].mean()
+        scaled[active] = factors[active] / largest
+        scaled[active] /= scaled[active].mean()
     return scaled
 
 
-def decide(factors: FloatArray, own: FloatArray, there: BoolArray, acts_on: ActsOn) -> Decision:
+def decide(factors: FloatArray, own: FloatArray, active: BoolArray, acts_on: ActsOn) -> Decision:
     """Turns factors on the streams' losses into a decision.
 
     The gradient of a mixed batch is `Σ_k w_k f_k ∇L_k` on average, with sampling weights w and loss weights f. So that
@@ -55,17 +55,17 @@ def decide(factors: FloatArray, own: FloatArray, there: BoolArray, acts_on: Acts
     Args:
         factors: `[num_streams]`: how much each stream's loss counts; positive for a stream with a weight of its own.
         own: `[num_streams]` on the simplex: the streams' own weights.
-        there: bool `[num_streams]`: which streams are there; the others wait with their own weights and factor 1.
+        active: bool `[num_streams]`: which streams are there; the others wait with their own weights and factor 1.
         acts_on: What is changed.
 
     Returns:
         The decision.
     """
-    among = there & (own > 0)
+    among = active & (own > 0)
     products = np.where(among, own * np.where(among, factors, 0.0), 0.0)
     total = products.sum()
     if acts_on == "sampling":
-        return Decision(share_out(products / total, own, there, 0.0) if total > 0 else own)
+        return Decision(share_out(products / total, own, active, 0.0) if total > 0 else own)
     loss_weights = np.ones(len(own))
     if total > 0:
         loss_weights[among] = factors[among] * (own[among].sum() / total)

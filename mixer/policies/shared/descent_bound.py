@@ -28,10 +28,10 @@ def bound_factors(conflict: float, alignment: float, counts: Int64Array, bound: 
     Returns:
         `β` in [0, 1] and `γ`, 1 or more.
     """
-    num_streams, there = len(counts), counts[counts > 0]
+    num_streams, active = len(counts), counts[counts > 0]
     if num_streams == 1:
         return 1.0, 1.0
-    rarest = float(there.sum() / there.min()) if bound == "published" and len(there) else 0.0
+    rarest = float(active.sum() / active.min()) if bound == "published" and len(active) else 0.0
     beta = 1.0 + conflict * (2.0 - num_streams - rarest)
     return max(0.0, beta), 1.0 + alignment * (num_streams - 1)
 

@@ -51,30 +51,30 @@ class ExponentiatedWeights:
         """`[num_streams]` on the simplex."""
         return softmax(self._logs, self._among)
 
-    def shares(self, there: BoolArray) -> FloatArray:
+    def shares(self, active: BoolArray) -> FloatArray:
         """Gives the weights of some streams as shares among these.
 
         Args:
-            there: bool `[num_streams]`: which ones.
+            active: bool `[num_streams]`: which ones.
 
         Returns:
             `[num_streams]`: shares that sum to 1, 0 for the others; all 0 where none of them has a weight.
         """
-        return softmax(self._logs, self._among & there)
+        return softmax(self._logs, self._among & active)
 
-    def mixture(self, there: BoolArray) -> FloatArray:
+    def mixture(self, active: BoolArray) -> FloatArray:
         """Gives the weights as a mixture to sample from, in which every stream that is not out has something.
 
         That is 1e-100 of the largest of those that are there, so that these share out what they are left with when
         others leave, however little it was.
 
         Args:
-            there: bool `[num_streams]`: which streams are there.
+            active: bool `[num_streams]`: which streams are there.
 
         Returns:
             `[num_streams]` on the simplex.
         """
-        among = self._among & there
+        among = self._among & active
         if not among.any():
             return self.weights
         return softmax(np.clip(self._logs - self._logs[among].max(), -_LOG_RANGE, _LOG_RANGE), self._among)

@@ -65,21 +65,21 @@ class GradientPolicy(Policy):
         self._own = self._weights = mixture.weights
         self._gram.start(len(mixture.names) ** 2)
         self._variance.start(len(mixture.names))
-        return self._decision(self._weights, mixture.is_there)
+        return self._decision(self._weights, mixture.is_active)
 
     def update(self, observation: Observation) -> Decision:
         """Takes new gradients into the averages, and weighs the streams anew when it is time; see `Policy.update`."""
         batch_size = observation.batch_size or max(1, int(observation.counts.sum()))
-        there = observation.is_there & (self._own > 0)
+        active = observation.is_active & (self._own > 0)
         least, lengths = self.min_samples / batch_size, observation.tokens_per_sample
         if observation.gradients is not None:
-            self._measure(observation.gradients, there, batch_size)
+            self._measure(observation.gradients, active, batch_size)
             if observation.step % self.interval_steps == 0:
-                self._decide(there, batch_size)
-                self._weights = share_out(self._weights, self._own, there, least, lengths)
-        return self._decision(share_out(self._weights, self._own, there, least, lengths), there)
+                self._decide(active, batch_size)
+                self._weights = share_out(self._weights, self._own, active, least, lengths)
+        return self._decision(share_out(self._weights, self._own, active, least, lengths), active)
 
-    def _measure(self, gradients: GradientStatistics, there: BoolArray, batch_size: int) -> None:
+    def _measure(self, gradients: GradientStatistics, active: BoolArray, batch_size: int) -> None:
         gram, variance = self._products(gradients)
         self._gram.take(gram.ravel())
         self._variance.take(variance)
@@ -93,8 +93,8 @@ class GradientPolicy(Policy):
         np.fill_diagonal(gram, np.where(is_whole, gradients.squared_norm, np.nan))
         return gram, np.where(is_whole, gradients.variance, np.nan)
 
-    def _decide(self, there: BoolArray, batch_size: int) -> None:
-        gradients = self._averages(there, batch_size)
+    def _decide(self, active: BoolArray, batch_size: int) -> None:
+        gradients = self._averages(active, batch_size)
         found = None if gradients is None else self._weigh(gradients)
         if gradients is None or found is None:
             return
@@ -102,9 +102,9 @@ class GradientPolicy(Policy):
         weights[gradients.known] = weights[gradients.known].sum() * found
         self._weights = weights
 
-    def _averages(self, there: BoolArray, batch_size: int) -> Gradients | None:
-        gram = self._gram.values.reshape(len(there), -1)
-        known = there & np.isfinite(np.diagonal(gram))
+    def _averages(self, active: BoolArray, batch_size: int) -> Gradients | None:
+        gram = self._gram.values.reshape(len(active), -1)
+        known = active & np.isfinite(np.diagonal(gram))
         total = float(self._weights[known].sum())
         if not total > 0.0:
             return None
@@ -123,7 +123,7 @@ class GradientPolicy(Policy):
             `[num_known]` on the simplex; `None` leaves the weights as they are.
         """
 
-    def _decision(self, weights: FloatArray, there: BoolArray) -> Decision:
+    def _decision(self, weights: FloatArray, active: BoolArray) -> Decision:
         """Makes a decision of weights, for a subclass that weighs losses too."""
         return Decision(weights)
 

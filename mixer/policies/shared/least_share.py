@@ -56,7 +56,7 @@ def at_least(weights: FloatArray, least: float) -> FloatArray:
 
 
 def share_out(
-    weights: FloatArray, own: FloatArray, there: BoolArray, least: float, tokens_per_sample: FloatArray | None = None
+    weights: FloatArray, own: FloatArray, active: BoolArray, least: float, tokens_per_sample: FloatArray | None = None
 ) -> FloatArray:
     """Shares a batch out among the streams that are there; the others wait with their own weights.
 
@@ -66,20 +66,20 @@ def share_out(
     Args:
         weights: `[num_streams]` on the simplex.
         own: `[num_streams]` on the simplex: the streams' own weights.
-        there: bool `[num_streams]`: which streams are there.
+        active: bool `[num_streams]`: which streams are there.
         least: Least share of the samples of the batch of each of them.
         tokens_per_sample: `[num_streams]`, above 0, if the weights are shares of tokens; `None` if they are of samples.
 
     Returns:
         `[num_streams]` on the simplex; the own weights if none of those that are there has any.
     """
-    weights = weights if weights[there].sum() > 0.0 else own
-    among = weights[there].sum()
+    weights = weights if weights[active].sum() > 0.0 else own
+    among = weights[active].sum()
     if not among > 0.0:
         return weights
-    shared: FloatArray = own * min(1.0, 0.99 / max(own[~there].sum(), 1e-9))
-    lengths = np.ones(1) if tokens_per_sample is None else tokens_per_sample[there]
-    in_samples = weights[there] / among / lengths
+    shared: FloatArray = own * min(1.0, 0.99 / max(own[~active].sum(), 1e-9))
+    lengths = np.ones(1) if tokens_per_sample is None else tokens_per_sample[active]
+    in_samples = weights[active] / among / lengths
     lifted = at_least(in_samples / in_samples.sum(), least) * lengths
-    shared[there] = (1.0 - shared[~there].sum()) * (lifted / lifted.sum())
+    shared[active] = (1.0 - shared[~active].sum()) * (lifted / lifted.sum())
     return shared

@@ -39,7 +39,7 @@ def part_of_mixture(mixture: Mixture, ids: Sequence[int]) -> Mixture:
         num_samples=mixture.num_samples[index],
         weights=weights / weights.sum(),
         memories=tuple(position for position, k in enumerate(ids) if k in mixture.memories),
-        there=None if mixture.there is None else mixture.there[index],
+        active=None if mixture.active is None else mixture.active[index],
     )
 
 
@@ -77,7 +77,7 @@ def part_of_observation(observation: Observation, ids: Sequence[int]) -> Observa
         gradients=None if gradients is None else gradients.part(ids),
         shares=None if shares is None else _renormalised(shares),
         batch_size=None if batch_size is None else max(1, int(batch_size * asked + _ROUNDING)),
-        there=None if observation.there is None else observation.there[index],
+        active=None if observation.active is None else observation.active[index],
         tokens_per_sample=part(observation.tokens_per_sample),
     )
 

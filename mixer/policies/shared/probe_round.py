@@ -59,17 +59,17 @@ class ProbeRound:
         self._falls[known, column] += falls[known]
         self._num_falls[known, column] += 1
 
-    def move_on(self, there: BoolArray) -> bool:
+    def move_on(self, active: BoolArray) -> bool:
         """Goes on to the next probe of a stream that is there; one that left is passed over.
 
         Args:
-            there: bool `[num_streams]`.
+            active: bool `[num_streams]`.
 
         Returns:
             Whether the round is over now.
         """
         self._phase += 1
-        while not self.is_over and not there[self.stream]:
+        while not self.is_over and not active[self.stream]:
             self._phase += 1
         return self.is_over
 

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from transformers import TrainingArguments
 
-from mixer.distributed.agreement import Agreement, RemoteError
+from mixer.distributed.collectives import RankSync, RemoteError
 
 Result = TypeVar("Result")
 
@@ -23,11 +23,11 @@ def in_turns(training: TrainingArguments, work: Callable[[], Result]) -> Result:
     Raises:
         ValueError: On all ranks, if it failed on one; that one raises its own error.
     """
-    agreement = Agreement(training.world_size, training.ddp_timeout_delta)
+    rank_sync = RankSync(training.world_size, training.ddp_timeout_delta)
     is_first = training.local_process_index == 0
     try:
-        first: Any = agreement.together(lambda: work() if is_first else None)
-        then: Any = agreement.together(lambda: None if is_first else work())
+        first: Any = rank_sync.run_on_all(lambda: work() if is_first else None)
+        then: Any = rank_sync.run_on_all(lambda: None if is_first else work())
     except RemoteError as error:
         raise ValueError(str(error)) from None
     result: Result = first if is_first else then

@@ -109,8 +109,8 @@ def read_marker(checkpoint: Path) -> dict[str, Any] | None:
         checkpoint: The checkpoint's folder.
 
     Returns:
-        The marker with its `files` and their sizes, and `digests` of those that are not large (older versions wrote
-        none); `None` if there is no marker that can be read.
+        The marker with its `files` and their sizes, and `digests` of those that are not large; `None` if no marker can
+        be read.
     """
     try:
         marker = read_json(checkpoint / MARKER_FILE)

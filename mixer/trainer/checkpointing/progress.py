@@ -26,9 +26,9 @@ class Progress:
         training_stops: Whether a callback has asked for the run's end.
         num_evaluations: Rows of the ledger on evaluations at this very step.
         recorder: What the next log entry will say of the streams; see `Recorder.state_dict`.
-        methods: What it will say of methods; older versions had none.
-        ledger_rows: Rows of each of the ledger's tables, on the rank that writes it; older versions did not say.
-        num_metrics: Rows of the ledger on metrics at this very step; older versions wrote none.
+        methods: What it will say of methods.
+        ledger_rows: Rows of each of the ledger's tables, on the rank that writes it.
+        num_metrics: Rows of the ledger on metrics at this very step.
     """
 
     seconds: float
@@ -43,9 +43,9 @@ class Progress:
     training_stops: bool
     num_evaluations: int
     recorder: dict[str, Any]
-    methods: dict[str, Any] = field(default_factory=dict)
+    methods: dict[str, Any]
+    num_metrics: int
     ledger_rows: dict[str, int] = field(default_factory=dict)
-    num_metrics: int = 0
 
     def running_loss(self, rank: int, world_size: int) -> float:
         """Gives a rank its sum of losses.
@@ -78,7 +78,7 @@ class Progress:
             ValueError: If a field is missing, unknown or of another kind.
         """
         own = {one.name for one in fields(cls)}
-        missing, unknown = own - state.keys() - {"methods", "ledger_rows", "num_metrics"}, state.keys() - own
+        missing, unknown = own - state.keys(), state.keys() - own
         if missing or unknown:
             raise ValueError(f"the saved progress lacks {sorted(missing)} and has {sorted(unknown)} too many")
         read = {name: _READERS[name](value, name) for name, value in state.items()}

@@ -73,7 +73,7 @@ class ResumingMixin(StoppingMixin):
             self._choice = self._choose(True if resume_from_checkpoint is True else str(resume_from_checkpoint))
             checkpoint = self._choice.checkpoint
             if checkpoint is not None:
-                self._agreement.together(lambda: check_trainer_state(Path(checkpoint)))
+                self._rank_sync.run_on_all(lambda: check_trainer_state(Path(checkpoint)))
             return super().train(checkpoint, *args, **kwargs)
 
     @contextlib.contextmanager
@@ -92,7 +92,7 @@ class ResumingMixin(StoppingMixin):
             return
         lock = FolderLock(Path(str(self._get_output_dir(trial))))
         try:
-            self._agreement.together(lambda: lock.acquire() if self.is_world_process_zero() else None)
+            self._rank_sync.run_on_all(lambda: lock.acquire() if self.is_world_process_zero() else None)
             self._is_held = True
             yield
         finally:
@@ -113,14 +113,14 @@ class ResumingMixin(StoppingMixin):
         """Refuses, on all ranks, ranks that are to do different things, and folders that cannot be gone on from."""
         if self.args.world_size == 1:
             return
-        check_same({"streams": list(self.mixing.names)}, self._agreement)  # in their order, by which ranks share them
+        check_same({"streams": list(self.mixing.names)}, self._rank_sync)  # in their order, by which ranks share them
         training = shared_options(self.args.to_dict())  # type: ignore[no-untyped-call]
         skipping = {"streams": sorted(self._skipping.stream_ids), "max_skipped_share": self._skipping.max_share}
         run = {"train()": does, "training": training, "mixture": self.mixing.state_dict(), "on_sample_error": skipping}
-        check_same(run, self._agreement)
+        check_same(run, self._rank_sync)
         if uses_folder:
             folder = Path(str(self.args.output_dir))
-            check_shared(folder, self.args.should_save, self._agreement, _UNSEEN, _CROWDED)
+            check_shared(folder, self.args.should_save, self._rank_sync, _UNSEEN, _CROWDED)
 
     def _choose(self, asked: str | bool | None) -> Choice:
         """Chooses a checkpoint; `None` is the newest, if there is one."""
@@ -132,8 +132,8 @@ class ResumingMixin(StoppingMixin):
                 return newest_complete(folder, among, self._allow_inexact)
             return choose(folder, asked, among, self._allow_inexact)
 
-        own = self._agreement.together(lambda: choose_own() if saves else None)
-        choice = agree(own, self._agreement.gather_bytes)
+        own = self._rank_sync.run_on_all(lambda: choose_own() if saves else None)
+        choice = agree(own, self._rank_sync.gather_bytes)
         if self.is_world_process_zero():
             warn_of_passed_over(choice)
         if saves or choice.checkpoint is None:
@@ -146,8 +146,8 @@ class ResumingMixin(StoppingMixin):
     def _usable_on_all_nodes(self, folder: Path) -> set[str]:
         """Names the checkpoints that every node can go on from, of those on its own disk."""
         saves, allow_inexact = self.args.should_save, self._allow_inexact
-        own = self._agreement.together(lambda: usable_names(folder, allow_inexact) if saves else None)
-        by_rank = [json.loads(text) for text in self._agreement.gather_bytes(json.dumps(own).encode())]
+        own = self._rank_sync.run_on_all(lambda: usable_names(folder, allow_inexact) if saves else None)
+        by_rank = [json.loads(text) for text in self._rank_sync.gather_bytes(json.dumps(own).encode())]
         by_node = {rank: set(names) for rank, names in enumerate(by_rank) if names is not None}
         common = set.intersection(*by_node.values())
         if not common and any(by_node.values()):

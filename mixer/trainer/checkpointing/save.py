@@ -23,7 +23,7 @@ from mixer.trainer.checkpointing.checkpoint import (
     rotate,
 )
 from mixer.trainer.checkpointing.progress import Progress
-from mixer.trainer.checkpointing.unsaved import not_saved
+from mixer.trainer.checkpointing.unsaved import write_error
 from mixer.trainer.step import StepMixin
 from mixer.utils.files import write_json
 
@@ -87,20 +87,20 @@ class SavingMixin(StepMixin):
         with self._putting_errors_off("its folder"):
             if self.args.should_save:
                 begin_writing(checkpoint)
-        self._end_if_not_saved(checkpoint)
+        self._end_if_unwritten(checkpoint)
         self.accelerator.wait_for_everyone()
         with self._putting_errors_off("it"), self._arguments_held(save_total_limit=None, push_to_hub=False):
             super()._save_checkpoint(model, trial)
         if self.args.save_on_each_node and self._mixing is not None:
             # A rank may come up on another node when the run goes on.
             names = (f"rng_state_{self.args.process_index}.pth", rows_file(self.args.process_index))
-            share_files(checkpoint, names, self.args.should_save, self._agreement)
-        self._end_if_not_saved(checkpoint)
+            share_files(checkpoint, names, self.args.should_save, self._rank_sync)
+        self._end_if_unwritten(checkpoint)
         self.accelerator.wait_for_everyone()
         with self._putting_errors_off("the list of its files"):
             if self.args.should_save:
                 complete(checkpoint)
-        self._end_if_not_saved(checkpoint)
+        self._end_if_unwritten(checkpoint)
         self._last_checkpoint = checkpoint
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
@@ -119,7 +119,7 @@ class SavingMixin(StepMixin):
         finally:
             self._num_parts -= 1
 
-    def _end_if_not_saved(self, checkpoint: Path) -> None:
+    def _end_if_unwritten(self, checkpoint: Path) -> None:
         unsaved, self._unsaved = self._unsaved, None
         try:
             self._together(lambda: self._raise_unsaved(unsaved, checkpoint))
@@ -132,13 +132,13 @@ class SavingMixin(StepMixin):
     def _raise_unsaved(self, unsaved: tuple[str, Exception] | None, checkpoint: Path) -> None:
         if unsaved is not None:
             what, error = unsaved
-            raise not_saved(f"{checkpoint}, {what},", error, checkpoint.parent) from error
+            raise write_error(f"{checkpoint}, {what},", error, checkpoint.parent) from error
 
     def _together(self, work: Callable[[], None]) -> None:
         if self._mixing is None:
             work()
         else:
-            self._agreement.together(work)
+            self._rank_sync.run_on_all(work)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Seals the ledger: the push goes on beside the run, and a file that grows meanwhile would come out torn."""

@@ -5,14 +5,10 @@ import shutil
 from pathlib import Path
 
 from mixer.trainer.checkpointing.choose import newest_complete
-from mixer.utils.writing import UnwrittenError
+from mixer.utils.writing import WriteError
 
 
-class NotSavedError(UnwrittenError):
-    """A file of the run could not be written; the run ends, and goes on from its newest checkpoint."""
-
-
-def not_saved(what: str, error: Exception, folder: Path) -> NotSavedError:
+def write_error(what: str, error: Exception, folder: Path) -> WriteError:
     """Says what became of a run that could not write a file.
 
     Args:
@@ -36,7 +32,9 @@ def not_saved(what: str, error: Exception, folder: Path) -> NotSavedError:
     )
     number = getattr(error, "errno", None) or errno.EIO
     failed = f"{what} could not be written ({_described(error)}; {free})"
-    return NotSavedError(number, f"{failed}. {safe} Make room, or see to what else it was, first")
+    explained = WriteError(number, f"{failed}. {safe} Make room, or see to what else it was, first")
+    explained.says_what_is_safe = True
+    return explained
 
 
 def _described(error: Exception) -> str:

@@ -83,7 +83,7 @@ class ComparingMixin(MeasuringMixin):
         with torch.no_grad():
             sums = [parameter.detach().double().sum().cpu() for parameter in reference.parameters()]
         own = torch.stack(sums).numpy().view(np.int64) if sums else np.zeros(0, dtype=np.int64)
-        if not np.array_equal(self._agreement.least(own), self._agreement.greatest(own)):
+        if not np.array_equal(self._rank_sync.least(own), self._rank_sync.greatest(own)):
             raise ValueError(
                 "reference_model: its weights are not the same on all ranks. With cpu_ram_efficient_loading (FSDP) "
                 "from_pretrained loads them on the first rank alone: set that to false, or load the reference model "
@@ -104,8 +104,8 @@ class ComparingMixin(MeasuringMixin):
         if self._after is not None:
             self._after.keep(micro)
         loss = super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
-        if self._excess is not None and self._tracker is not None:
-            items, self._tracker.item_losses = self._tracker.item_losses, None
+        if self._excess is not None and self._row_losses is not None:
+            items, self._row_losses.item_losses = self._row_losses.item_losses, None
             if own_items:
                 self._excess.add(micro, items, self._loss_sum_to_check(micro, plan, loss))
         return loss
@@ -113,7 +113,7 @@ class ComparingMixin(MeasuringMixin):
     def _loss_sum_to_check(self, micro: MicroBatch, plan: Plan, loss: Tensor) -> Tensor | None:
         """Gives what the item losses of a micro-batch sum up to by its loss, unless it is known to be their sum."""
         first = int(micro.stream_ids[0])
-        if self._convention_of(first).rows_known or not self._factor(
+        if self._normalization_of(first).rows_known or not self._factor(
             plan, first
         ):  # of a loss of weight 0 nothing is left
             return None
@@ -126,7 +126,7 @@ class ComparingMixin(MeasuringMixin):
     ) -> tuple[Tensor, Tensor]:
         result = super()._train_step(model, batch, num_items, is_synchronised)
         if self._excess is not None:
-            self._excess_sums = self._agreement.add_up(self._excess.sums)
+            self._excess_sums = self._rank_sync.add_up(self._excess.sums)
         return result
 
     # ---- What the policy sees of it ----
@@ -138,7 +138,7 @@ class ComparingMixin(MeasuringMixin):
         if self._excess_sums is not None:
             observed["excess_losses"] = _means(check_told_apart(self._excess_sums), items)
         if self._after is not None:
-            sums = self._agreement.add_up(self._after.measure(len(self.streams)))
+            sums = self._rank_sync.add_up(self._after.measure(len(self.streams)))
             # Where no step was taken there is nothing after it.
             is_skipped = self._is_skipped(batch)
             observed["losses_after"] = np.full(len(items), np.nan) if is_skipped else _means(sums, items)

@@ -85,7 +85,7 @@ class MeasuringMixin(RecoveryMixin):
             raise
         if self._rank_noise is not None:  # the gradient is averaged, and neither clipped nor thrown away yet
             measured = self._rank_noise.measure(sum(self._micro_items), self._loss_scale, self.args.device)
-            self._rank_sums = self._agreement.add_up(measured)
+            self._rank_sums = self._rank_sync.add_up(measured)
             self._num_samples = batch.plan.total
         return result
 
@@ -100,7 +100,7 @@ class MeasuringMixin(RecoveryMixin):
         if not self._present_loader.by_stream:
             return False
         own = any(len(self._items_per_row(micro)) != len(micro.stream_ids) for micro in batch.micro_batches)
-        return bool(self._agreement.most(int(own)))
+        return bool(self._rank_sync.most(int(own)))
 
     def _train_micro_batch(
         self, model: nn.Module, micro: MicroBatch, own_items: int, plan: Plan, num_items: Any, sums: Tensor

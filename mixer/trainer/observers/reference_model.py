@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mixer.distributed.shards import shards_of
 from mixer.loading.step import MicroBatch
-from mixer.models.losses import LossTracker
+from mixer.models.losses import RowLossReader
 from mixer.models.snapshot import Snapshot
 from mixer.trainer.side_runs import SideRuns
 
@@ -33,7 +33,7 @@ class ReferenceModel:
         runs: SideRuns,
         device: torch.device,
         autocast: Callable[[], Any],
-        new_tracker: Callable[[nn.Module], LossTracker],
+        new_tracker: Callable[[nn.Module], RowLossReader],
     ):
         if getattr(model, "hf_device_map", None) is None:
             model.to(device)
@@ -45,8 +45,8 @@ class ReferenceModel:
         self._uses_cache = getattr(self._config, "use_cache", None)
         self._set_cache(False)
         self._runs, self._device, self._autocast = runs, device, autocast
-        self._tracker = new_tracker(model)
-        self._tracker.attach()
+        self._row_losses = new_tracker(model)
+        self._row_losses.attach()
 
     def item_losses(self, micro: MicroBatch) -> Tensor | None:
         """Computes the loss of each item of a micro-batch.
@@ -55,10 +55,10 @@ class ReferenceModel:
             micro: The micro-batch.
 
         Returns:
-            `[num_rows, num_places]`: as `LossTracker.item_losses`; `None` if they cannot be told apart.
+            `[num_rows, num_places]`: as `RowLossReader.item_losses`; `None` if they cannot be told apart.
         """
         start = Snapshot(self._model, self._device)
-        self._tracker.listen(micro.inputs)
+        self._row_losses.listen(micro.inputs)
         try:
             with torch.no_grad(), self._autocast():
                 self._runs.forward(micro, self._model)
@@ -67,13 +67,13 @@ class ReferenceModel:
             raise
         finally:
             start.restore()
-            self._tracker.row_losses()
-        items, self._tracker.item_losses = self._tracker.item_losses, None
+            self._row_losses.row_losses()
+        items, self._row_losses.item_losses = self._row_losses.item_losses, None
         return items
 
     def detach(self) -> None:
         """Takes the hooks away and leaves the model as it was, but for the device."""
-        self._tracker.detach()
+        self._row_losses.detach()
         for module, mode in self._modes:
             module.training = mode
         self._set_cache(self._uses_cache)

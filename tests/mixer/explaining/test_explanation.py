@@ -192,11 +192,11 @@ def test_streams_that_come_and_go_and_shares_of_tokens(tmp_path: Path) -> None:
     early, late = explain(tmp_path, 3), explain(tmp_path, 12)
     assert early.is_replayed
     assert late.is_replayed
-    assert early.weights["there"].tolist() == [True, False, True]
-    assert late.weights["there"].tolist() == [True, True, False]
+    assert early.weights["active"].tolist() == [True, False, True]
+    assert late.weights["active"].tolist() == [True, True, False]
     assert any("Not there, their shares go to the others: c." in note for note in late.notes)
     assert not any("Moved further" in note for note in late.notes)
-    of_samples = late.weights["policy_weight"] / late.weights["tokens_per_sample"] * late.weights["there"]
+    of_samples = late.weights["policy_weight"] / late.weights["tokens_per_sample"] * late.weights["active"]
     np.testing.assert_allclose(of_samples / of_samples.sum(), late.weights["weight"])
 
 
@@ -216,7 +216,7 @@ def test_memories_beside_the_streams_of_an_inner_policy(tmp_path: Path) -> None:
         ("LossChange", ["a", "b"]),
         ("ReplayRatio", ["a", "b", "memory"]),
     ]
-    assert explain(tmp_path, 1).weights["there"].tolist() == [True, True, False]
+    assert explain(tmp_path, 1).weights["active"].tolist() == [True, True, False]
     _drawn(found)
 
 

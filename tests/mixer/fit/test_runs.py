@@ -12,7 +12,7 @@ from mixer.ledger.ledger import Ledger
 from tests.mixer.report.ledgers import write_run
 
 # Columns of which nothing is read here.
-NEWER = ("undelivered", "policy_weight", "loss_weight", "owed", "there", "skipped")
+NEWER = ("undelivered", "policy_weight", "loss_weight", "owed", "active", "skipped")
 MEASURED = ("loss", "gradient_norm", "update_norm")
 
 

@@ -36,7 +36,7 @@ def observe(
         losses=np.full(size, np.nan) if losses is None else np.array(losses, dtype=np.float64),
         evaluation_losses=None if evaluation is None else np.array(evaluation, dtype=np.float64),
         shares=None if shares is None else np.array(shares, dtype=np.float64),
-        there=None if shares is None else np.array(shares) > 0,  # who has a share stays
+        active=None if shares is None else np.array(shares) > 0,  # who has a share stays
         losses_after=None if after is None else np.array(after, dtype=np.float64),
     )
 

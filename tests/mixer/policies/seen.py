@@ -36,6 +36,6 @@ def seen(
         losses=np.array(losses, dtype=np.float64),
         evaluation_losses=None if evaluation_losses is None else np.array(evaluation_losses),
         shares=None if shares is None else np.array(shares),
-        there=None if shares is None else np.array(shares) > 0,
+        active=None if shares is None else np.array(shares) > 0,
         excess_losses=None if excess_losses is None else np.array(excess_losses),
     )

@@ -85,9 +85,9 @@ class TestBothActAlike:
 
 def test_by_hand() -> None:
     # own * factor = (0.1, 0.6) with a sum of 0.7; the third stream is not there and waits with its 0.3.
-    own, factors, there = np.array([0.5, 0.2, 0.3]), np.array([0.2, 3.0, 9.0]), np.array([True, True, False])
-    np.testing.assert_allclose(decide(factors, own, there, "sampling").weights, [0.1, 0.6, 0.3])
-    weighed = decide(factors, own, there, "loss")
+    own, factors, active = np.array([0.5, 0.2, 0.3]), np.array([0.2, 3.0, 9.0]), np.array([True, True, False])
+    np.testing.assert_allclose(decide(factors, own, active, "sampling").weights, [0.1, 0.6, 0.3])
+    weighed = decide(factors, own, active, "loss")
     np.testing.assert_allclose(weighed.weights, own)
     np.testing.assert_allclose(weighed.loss_weights, [0.2, 3.0, 1.0])  # over (0.1 + 0.6) / (0.5 + 0.2) = 1
 

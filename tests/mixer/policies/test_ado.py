@@ -157,9 +157,9 @@ class TestBoth:
         policy = ADO(form, num_warmup_steps=8, refit_steps=2, num_ignored_steps=0)
         policy.start(mixture_of([1.0]))
         for step in range(1, 20):
-            there = step % 3 > 0
-            losses = [1.0 + 1.0 / step] if there else [NOTHING]
-            decision = policy.update(seen(step, losses, shares=[float(there)], counts=[8 * there]))
+            active = step % 3 > 0
+            losses = [1.0 + 1.0 / step] if active else [NOTHING]
+            decision = policy.update(seen(step, losses, shares=[float(active)], counts=[8 * active]))
             assert decision.weights.tolist() == [1.0]
 
     def test_many_streams(self, form: str) -> None:

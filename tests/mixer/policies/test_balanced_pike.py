@@ -94,7 +94,7 @@ class TestLossWeights:
         policy = raw(uses_loss_weights=True)
         policy.start(mixture_of([0.4, 0.3, 0.3]))
         left = unmeasured_step([5, 5, 5], losses=[LOG_2, 0.0, 50.0])
-        decision = policy.update(replace(left, there=np.array([True, True, False])))
+        decision = policy.update(replace(left, active=np.array([True, True, False])))
         np.testing.assert_allclose(decision.loss_weights, [4 / 3, 2 / 3, 1.0])
 
     def test_they_are_left_alone_by_default(self) -> None:

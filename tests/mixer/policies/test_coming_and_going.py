@@ -50,7 +50,7 @@ class Course:
     seed: int
     num_steps: int = 30
 
-    def there(self) -> np.ndarray:
+    def active(self) -> np.ndarray:
         random = np.random.default_rng(self.seed)
         rows = [random.random(len(OWN)) < 0.7]
         for _ in range(self.num_steps):
@@ -62,7 +62,7 @@ class Course:
         return table
 
     def mixture(self) -> Mixture:
-        return Mixture(NAMES, SIZES, OWN.copy(), there=self.there()[0])
+        return Mixture(NAMES, SIZES, OWN.copy(), active=self.active()[0])
 
     def steps(
         self, policy: Policy, decision: Decision, first: int = 1, last: int | None = None
@@ -75,7 +75,7 @@ class Course:
 
     def observation(self, step: int, decision: Decision, unit: str = "samples") -> Observation:
         random = np.random.default_rng([self.seed, step])
-        was_there, there = self.there()[step - 1 : step + 1]
+        was_there, active = self.active()[step - 1 : step + 1]
         weights = decision.weights / decision.weights.sum()
         drawn = np.where(was_there, weights, 0.0)
         shares = drawn / drawn.sum() if drawn.any() else drawn
@@ -95,7 +95,7 @@ class Course:
             batch_size=BATCH_SIZE,
             excess_losses=np.maximum(losses - 1.0, 0.0),
             losses_after=losses - 0.1 * random.random(len(OWN)),
-            there=there,
+            active=active,
             tokens_per_sample=np.array([9.0, 3.0, 70.0, 1.0]) if unit == "tokens" else None,
         )
 
@@ -130,7 +130,7 @@ class TestComingAndGoing:
             assert decision.weights.min() >= 0.0
             assert decision.weights.sum() == pytest.approx(1.0)
             if name not in TOLD:
-                assert decision.weights[seen.is_there].sum() > 0.0
+                assert decision.weights[seen.is_active].sum() > 0.0
 
     @settings(max_examples=5)
     @given(seed=seeds, unit=st.sampled_from(["samples", "tokens"]))
@@ -152,7 +152,7 @@ class TestComingAndGoing:
         for seen, later in course.steps(policy, decision):
             assert np.isfinite(later.loss_weights).all()
             assert later.loss_weights.min() >= 0.0
-            counts = seen.is_there & (OWN > 0)
+            counts = seen.is_active & (OWN > 0)
             if name_in(name, FACTORS_BY_OWN):
                 assert np.average(later.loss_weights[counts], weights=OWN[counts]) == pytest.approx(1.0)
             elif name in FACTORS_ALIKE:
@@ -209,7 +209,7 @@ def test_a_single_stream_has_it_all_whatever_it_shows(name: str) -> None:
             shares=np.ones(1),
             excess_losses=loss,
             losses_after=0.9 * loss,
-            there=np.array([step != 9]),
+            active=np.array([step != 9]),
         )
         decisions.append(policy.update(seen))
     assert [decision.weights.tolist() for decision in decisions] == [[1.0]] * 13
@@ -234,6 +234,6 @@ def test_wrappers_leave_the_loss_its_scale_too(inner: str, wrap: str, seed: int)
     policy, course = WRAPPED[wrap](MAKERS[inner]()), Course(seed)
     decision = policy.start(course.mixture())
     for seen, later in course.steps(policy, decision):
-        there = seen.is_there & (later.weights > 0)
-        if later.loss_weights is not None and there.any():
-            assert np.average(later.loss_weights[there], weights=later.weights[there]) == pytest.approx(1.0)
+        active = seen.is_active & (later.weights > 0)
+        if later.loss_weights is not None and active.any():
+            assert np.average(later.loss_weights[active], weights=later.weights[active]) == pytest.approx(1.0)

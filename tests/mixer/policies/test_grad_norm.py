@@ -72,7 +72,7 @@ class TestAwkward:
     def test_the_factors_of_those_that_are_there_have_a_mean_of_1(self) -> None:
         policy = GradNorm(0.0, interval_steps=1, rate=1.0)
         decided(policy, update((4.0, 2.0, 1.0), (1.0, 1.0, 1.0)), weights=(0.4, 0.3, 0.3))  # y ∝ 1, 2, 4
-        left = replace(unmeasured_step([30, 30, 30], step=2), there=np.array([True, True, False]))
+        left = replace(unmeasured_step([30, 30, 30], step=2), active=np.array([True, True, False]))
         np.testing.assert_allclose(policy.update(left).loss_weights, [2 / 3, 4 / 3, 1.0])
 
     def test_losses_are_weighed_from_the_start(self) -> None:

@@ -151,7 +151,7 @@ class TestStreams:
         policy = believing()
         decided(policy, measured([1, 1, 1], [0, 0, 0], [20] * 3), weights=[1 / 3] * 3)
         gone = replace(measured([NAN, 1, 1], [NAN, 120, 0], [0, 30, 30]), shares=np.array([0, 0.5, 0.5]))
-        gone = replace(gone, there=np.array([False, True, True]))
+        gone = replace(gone, active=np.array([False, True, True]))
         for _ in range(60):
             weights = policy.update(gone).weights
         assert weights[0] == pytest.approx(1 / 3)

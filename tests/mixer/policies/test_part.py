@@ -19,16 +19,16 @@ WHOLE = replace(
     excess_losses=np.array([0.7, np.nan, 0.9]),
     losses_after=np.array([0.05, 0.15, 0.25]),
     update_norm=0.25,
-    there=np.array([True, True, False]),
+    active=np.array([True, True, False]),
     tokens_per_sample=np.array([10.0, 10.0, 10.0]),
 )
 
 
 class TestMixture:
     def test_has_its_streams_numbered_anew(self) -> None:
-        part = part_of_mixture(replace(MIXTURE, there=np.array([True, True, True, False])), [0, 2, 3])
-        assert part.there.tolist() == part.is_there.tolist() == [True, True, False]
-        assert part_of_mixture(MIXTURE, [0, 2, 3]).is_there.tolist() == [True, True, True]
+        part = part_of_mixture(replace(MIXTURE, active=np.array([True, True, True, False])), [0, 2, 3])
+        assert part.active.tolist() == part.is_active.tolist() == [True, True, False]
+        assert part_of_mixture(MIXTURE, [0, 2, 3]).is_active.tolist() == [True, True, True]
         assert part.names == ("a", "c", "d")
         assert part.num_samples.tolist() == [1, 3, 4]
         np.testing.assert_allclose(part.weights, [0.125, 0.375, 0.5])
@@ -54,7 +54,7 @@ class TestObservation:
         np.testing.assert_allclose(part.shares, [2 / 7, 5 / 7])
         assert part.gradients.squared_norm.tolist() == [3.0, 1.0]
         assert (part.step, part.progress, part.update_norm) == (7, 0.0, 0.25)
-        assert part.there.tolist() == [False, True]
+        assert part.active.tolist() == [False, True]
         assert part.batch_size == 7
 
     def test_all_streams_are_the_whole(self) -> None:
@@ -65,9 +65,9 @@ class TestObservation:
 
     def test_what_was_not_observed_stays_so(self) -> None:
         bare = replace(WHOLE, evaluation_losses=None, gradients=None, shares=None, batch_size=None)
-        bare = replace(bare, excess_losses=None, losses_after=None, there=None, tokens_per_sample=None)
+        bare = replace(bare, excess_losses=None, losses_after=None, active=None, tokens_per_sample=None)
         part = part_of_observation(bare, [0, 1])
-        assert part.excess_losses is part.losses_after is part.there is part.tokens_per_sample is None
+        assert part.excess_losses is part.losses_after is part.active is part.tokens_per_sample is None
         assert part.evaluation_losses is part.gradients is part.shares is part.batch_size is None
 
     @given(shares=st.lists(st.integers(0, 50), min_size=3, max_size=3).filter(any), batch_size=st.integers(1, 10**6))

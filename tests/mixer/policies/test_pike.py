@@ -380,10 +380,12 @@ class TestStreamsThatComeAndGo:
         policy = PiKE(interval_steps=1, decay=0.0)
         policy.start(mixture_of([1 / 3, 1 / 3, 1 / 3]))
         for step in range(100):
-            there = shares if step > 50 else np.full(3, 1 / 3)
+            active = shares if step > 50 else np.full(3, 1 / 3)
             counts = [20, 20, 20] if step <= 50 else [0, 30, 30]
             norms = [80, 1, 3] if step <= 50 else [np.nan, 1, 3]
-            weights = policy.update(replace(measured(norms, [1, 1, 1], counts), shares=there, there=there > 0)).weights
+            weights = policy.update(
+                replace(measured(norms, [1, 1, 1], counts), shares=active, active=active > 0)
+            ).weights
             if step == 50:
                 first = weights[1:] / weights[1:].sum()
         second = weights[1:] / weights[1:].sum()
@@ -408,7 +410,7 @@ class TestStreamsThatComeAndGo:
         policy = PiKE(interval_steps=1, mode="conceptual", min_samples=0, decay=0.0)
         policy.start(mixture_of([0.5, 0.3, 0.2]))
         policy.update(measured([9, 1, 1], [1, 9e9, 9e9], [30, 0, 0]))
-        left = replace(unmeasured_step([60, 0, 0], step=2), there=np.array([False, True, True]))
+        left = replace(unmeasured_step([60, 0, 0], step=2), active=np.array([False, True, True]))
         np.testing.assert_allclose(policy.update(left).weights, [0.5, 0.3, 0.2])
 
     @pytest.mark.parametrize("mode", ["practical", "conceptual"])
@@ -425,6 +427,6 @@ class TestStreamsThatComeAndGo:
         policy.start(mixture_of([0.5, 0.25, 0.25]))
         for _ in range(50):
             seen = measured([np.nan, 1, 3], [np.nan, 1, 1], [0, 30, 30])
-            policy.update(replace(seen, there=np.array([False, True, True])))
+            policy.update(replace(seen, active=np.array([False, True, True])))
         entered = unmeasured_step([0, 30, 30], step=51)  # it is there in the next step
         assert policy.update(entered).weights[0] == pytest.approx(0.5, rel=0.02)  # the others have their least

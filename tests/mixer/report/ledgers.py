@@ -50,7 +50,7 @@ def write_run(
         "policy_weight": np.full(len(place), 1 / num_streams),
         "loss_weight": np.ones(len(place)),
         "owed": np.zeros(len(place)),
-        "there": np.ones(len(place), dtype=bool),
+        "active": np.ones(len(place), dtype=bool),
         "skipped": zeros,
     }
     ledger._streams.append(columns)

@@ -42,7 +42,7 @@ def calm_run(streams: tuple[str, ...] = ("math", "code", "chat"), seed: int = 0)
                 "seen": count * step,
                 "coverage": np.minimum(1.0, count * step / 4_000),
                 "passes": count * step / 4_000,
-                "there": True,
+                "active": True,
             }
         )
         for name in streams

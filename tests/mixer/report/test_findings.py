@@ -103,7 +103,7 @@ class TestStarved:
         if why == "schedule":
             run.description["mixing"] = {"class_path": "Scheduled", "init_args": {}}
         else:
-            rows.loc[NUM_STEPS - 1, "there"] = False
+            rows.loc[NUM_STEPS - 1, "active"] = False
         assert findings_of([run]) == []
 
     def test_a_stream_that_lags_behind_the_mixture(self, run: Run) -> None:
@@ -114,7 +114,7 @@ class TestStarved:
     def test_a_stream_that_came_late_does_not(self, run: Run) -> None:
         rows = run.streams["code"]
         rows["passes"] = rows["coverage"] = rows["seen"] / 40_000
-        rows.loc[: NUM_STEPS - 60, "there"] = False
+        rows.loc[: NUM_STEPS - 60, "active"] = False
         assert findings_of([run]) == []
 
     def test_a_stream_of_weight_zero_is_meant_not_to_be_used(self, run: Run) -> None:
@@ -164,7 +164,7 @@ class TestLearning:
 
     def test_a_stream_that_left_is_said_to_have(self, run: Run) -> None:
         validation(run, "code", 5.0, 3.0, 2.5, 2.4, 2.5, 2.6, 2.8)
-        run.streams["code"] = run.streams["code"].iloc[:130].assign(there=np.arange(130) < 120, loss=3.0)
+        run.streams["code"] = run.streams["code"].iloc[:130].assign(active=np.arange(130) < 120, loss=3.0)
         assert "code after it left from 2.400 at step 120 to 2.800" in only(run).text
 
     def test_a_set_that_is_no_stream_can_get_worse(self, run: Run) -> None:
@@ -210,7 +210,7 @@ class TestLearning:
         if why == "early":
             run.clock["progress"] *= 0.1
         else:
-            run.streams["code"].loc[NUM_STEPS - 1, "there"] = False
+            run.streams["code"].loc[NUM_STEPS - 1, "active"] = False
         assert findings_of([run]) == []
 
 
@@ -280,8 +280,8 @@ class TestChanged:
 
     def test_what_stayed_and_who_came_and_went(self, run: Run) -> None:
         run.evaluations.clear()
-        run.streams["code"].loc[NUM_STEPS - 1, "there"] = False
-        run.streams["chat"].loc[0, "there"] = False
+        run.streams["code"].loc[NUM_STEPS - 1, "active"] = False
+        run.streams["chat"].loc[0, "active"] = False
         text = changed(run)
         assert text.startswith("the training loss went from 3.")
         assert "the weights ended where they began; the batch size is 32; chat joined the mixture; code left" in text

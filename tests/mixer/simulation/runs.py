@@ -20,7 +20,7 @@ from tests.helpers import VOCABULARY, Tokens, plain_options
 HERE = __name__
 # What simulated steps have of trained ones: all but losses, which no plan knows.
 PLANNED = ["step", "stream", "weight", "count", "tokens", "seen", "unique", "coverage", "epoch", "staleness"]
-PLANNED += ["undelivered", "policy_weight", "loss_weight", "owed", "there", "skipped"]
+PLANNED += ["undelivered", "policy_weight", "loss_weight", "owed", "active", "skipped"]
 CLOCK = ["step", "samples", "tokens", "epoch", "progress", "batch_size", "total", "learning_rate"]
 CLOCK += ["learning_rate_factor"]
 MODEL = ModelRecipe(

@@ -116,8 +116,8 @@ def test_trying_the_loss_out_leaves_no_trace_in_the_metrics(tmp_path: Path) -> N
     seen = []
 
     class Watching(MixingSFTTrainer):
-        def _learn_convention(self, *args: Any) -> Any:
-            found = super()._learn_convention(*args)
+        def _learn_normalization(self, *args: Any) -> Any:
+            found = super()._learn_normalization(*args)
             seen.append((dict(self._metrics["eval"]), dict(self._metrics["train"]), self._total_train_tokens))
             assert "gather_for_metrics" not in vars(self.accelerator)
             return found

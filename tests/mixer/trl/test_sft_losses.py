@@ -81,7 +81,7 @@ def _three() -> dict[str, Any]:
 @pytest.mark.parametrize("model_name", ["llama", "gpt2"])
 def test_formats_of_their_own(tmp_path: Path, model_name: str) -> None:
     trainer = _expect_losses_of(tmp_path, _three(), model_name=model_name)
-    assert trainer._conventions[0].rows_known
+    assert trainer._normalizations[0].rows_known
     assert not trainer._present_loader.by_stream
     prompts = trainer.streams[1].dataset["labels"]
     assert all(labels[0] == -100 for labels in prompts)  # completions alone, although the first stream has none

@@ -41,7 +41,7 @@ def write(ledger: Ledger, step: int, num_streams: int, steps: int = 200, broken:
         "policy_weight": parts / parts.sum(),
         "loss_weight": np.ones(num_streams),
         "owed": np.zeros(num_streams),
-        "there": np.ones(num_streams, dtype=bool),
+        "active": np.ones(num_streams, dtype=bool),
     }
     ledger.record_streams(step, names(num_streams), columns)
     total = int(parts.sum())

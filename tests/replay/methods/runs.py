@@ -9,7 +9,7 @@ from torch import nn
 
 from mixer import MixingTrainer
 from mixer.loading.step import StepBatch
-from mixer.trainer.method import Method, Run, Trained
+from mixer.trainer.method import ForwardResult, Method, RunContext
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import arguments, weights_of
 
@@ -66,7 +66,7 @@ class Spy(Method):
         self.rates: list[float] = []
         self.orders: list[list[int]] = []
 
-    def attach(self, run: Run) -> None:
+    def attach(self, run: RunContext) -> None:
         self.run = run
 
     def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
@@ -81,7 +81,7 @@ class Spy(Method):
             {name: {key: torch.stack([row[key] for _, row in own]) for key in own[0][1]} for name, own in rows.items()}
         )
 
-    def end_micro_batch(self, model: nn.Module, trained: Trained, is_last_first: bool) -> None:
+    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
         self.orders[-1].append(int(trained.micro.stream_ids[0]))
 
 

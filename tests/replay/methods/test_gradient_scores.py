@@ -45,10 +45,10 @@ def test_scores_are_the_largest_cosines(
             assert np.isnan(scores).all()
         else:
             entries = torch.stack([_gradient(model, buffer[slot]) for slot in slots.tolist()])
-            drawer = trainer.mixing.planner.drawers[0]
+            cursor = trainer.mixing.planner.cursors[0]
             for number, score in enumerate(scores.tolist()):
                 _, _, positions = next(offered.by_stream(np.array([number])))
-                own = _gradient(model, data[int(drawer.references(positions)[0])])
+                own = _gradient(model, data[int(cursor.references(positions)[0])])
                 cosines = entries @ own / entries.norm(dim=1) / own.norm()
                 assert score == pytest.approx(float(cosines.max()), abs=1e-5)
         found.append(scores)

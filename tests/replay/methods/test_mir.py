@@ -59,7 +59,7 @@ class _Check(Spy):
                 self.run.runs.learning_rate if self.rate is None else self.rate,
             )
             best = slots[np.argsort(before - _losses(model, rows), kind="stable")[:count]]
-            drawn = self.run.planner().drawers[1].slots(np.arange(start, start + count))
+            drawn = self.run.planner().cursors[1].slots(np.arange(start, start + count))
             assert drawn.tolist() == best.tolist()
             self.num_checked += len(slots) > count
         return False

@@ -49,4 +49,4 @@ def test_a_second_draw_is_another_draw_and_goes_on_where_it_was(tmp_path: Path) 
     position = draw.num_drawn
     again = make_trainer(tmp_path / "next", buffer=buffer, new=trainer.streams[0].dataset)
     assert again.streams[1].dataset is buffer
-    assert draw.new_drawer(99).draw(0) == position
+    assert draw.new_cursor(99).advance(0) == position

@@ -59,8 +59,8 @@ class TestPresence:
     def test_so_does_one_on_top_of_the_batch(self) -> None:
         policy = ReplayRatio(0.5, additional=True)
         weights = policy.start(MIXED).weights
-        some = policy.update(shown(5, weights=weights, shares=weights, there=[True, True, False, True, True]))
-        none = policy.update(shown(5, weights=weights, shares=weights, there=[False, True, False, True, True]))
+        some = policy.update(shown(5, weights=weights, shares=weights, active=[True, True, False, True, True]))
+        none = policy.update(shown(5, weights=weights, shares=weights, active=[False, True, False, True, True]))
         assert some.additional[[0, 2]].tolist() == [1.0, 0.5]
         assert none.additional[[0, 2]].tolist() == [0.5, 0.5]
 
@@ -68,7 +68,7 @@ class TestPresence:
         steps = [(0.0, {"task 0": 1, "task 1": 0}), (0.5, {"task 0": 1, "task 1": 3})]
         policy = ReplayRatio(0.4, Scheduled(steps, "step"))
         weights = policy.start(one_memory(2)).weights
-        later = policy.update(shown(3, weights=weights, shares=weights, there=[True] * 3, progress=0.5)).weights
+        later = policy.update(shown(3, weights=weights, shares=weights, active=[True] * 3, progress=0.5)).weights
         np.testing.assert_allclose(later, [0.15, 0.45, 0.4])
 
     def test_with_nothing_new_left_memories_go_on(self) -> None:

@@ -38,7 +38,7 @@ def shown(
     losses: Sequence[float] | None = None,
     progress: float = 0.0,
     update_norm: float = float("nan"),
-    there: Sequence[bool] | None = None,
+    active: Sequence[bool] | None = None,
     batch_size: int | None = None,
 ) -> Observation:
     """What a step shows, with plain numbers where none are given; who has a share stays."""
@@ -52,7 +52,7 @@ def shown(
         seen=step * counts if seen is None else np.array(seen),
         losses=np.full(num_streams, np.nan) if losses is None else np.array(losses, dtype=np.float64),
         shares=None if shares is None else np.array(shares, dtype=np.float64),
-        there=np.array(there) if there is not None else None if shares is None else np.array(shares) > 0,
+        active=np.array(active) if active is not None else None if shares is None else np.array(shares) > 0,
         batch_size=batch_size,
         update_norm=update_norm,
     )
@@ -92,7 +92,7 @@ def run_planned(
 ) -> np.ndarray:
     """Counts `[num_steps, num_streams]` of a run through the planner, in which memories are plain streams."""
     planner = Planner(streams, seed=0)
-    weights, rows = policy.start(replace(mixture, there=planner.there(0.0))).weights, []
+    weights, rows = policy.start(replace(mixture, active=planner.active(0.0))).weights, []
     for step in range(num_steps):
         shares, available = planner.shares(weights / weights.sum(), step / num_steps)
         counts, _ = planner.draw(shares, available, batch_size, step)
@@ -108,7 +108,7 @@ def run_planned(
             shares=shares,
             batch_size=batch_size,
             update_norm=1.0,
-            there=planner.there((step + 1) / num_steps),
+            active=planner.active((step + 1) / num_steps),
         )
         if not policy.is_static:
             weights = policy.update(observation).weights

@@ -59,7 +59,7 @@ def _presence(run: Run) -> list[str]:
         names = [
             name
             for name, rows in run.streams.items()
-            if bool(rows["there"].iloc[0]) is were and bool(rows["there"].iloc[-1]) is are
+            if bool(rows["active"].iloc[0]) is were and bool(rows["active"].iloc[-1]) is are
         ]
         if names:
             texts.append(f"{listed(shortened(names))} {word} the mixture")

@@ -60,7 +60,7 @@ def no_longer_learning(run: Run) -> Finding | None:
     told, risen = {}, _risen(run)
     for name in dict.fromkeys([*run.streams, *run.evaluations]) if _is_judged(run) else ():
         rows, evaluations = run.streams.get(name), run.evaluations.get(name)
-        if name in risen or (rows is not None and not rows["there"].iloc[-1]):
+        if name in risen or (rows is not None and not rows["active"].iloc[-1]):
             continue
         text = _validation_stalls(evaluations) if evaluations is not None else _training_stalls(run.streams[name])
         if text:
@@ -83,7 +83,7 @@ def _risen(run: Run) -> dict[str, tuple[str, bool]]:
         bar = losses[best] + max(_LEAST_RISE * abs(losses[best]), _NOISE_DEVIATIONS * _noise(losses))
         if losses[-1] > bar and int((losses[best + 1 :] > bar).sum()) >= _FEWEST_WORSE:
             stream = run.streams.get(name)
-            left = "" if stream is None or stream["there"].iloc[-1] else " after it left"
+            left = "" if stream is None or stream["active"].iloc[-1] else " after it left"
             text = f"{name}{left} from {losses[best]:.3f} at step {rows['step'].iloc[best]:,} to {losses[-1]:.3f}"
             found[name] = text, _training_fell(stream, int(rows["step"].iloc[best]))
     return found

@@ -16,7 +16,7 @@ def skipped(run: Run) -> Finding | None:
     counts: dict[str, tuple[int, int]] = {}
     for name, rows in run.streams.items():
         last = rows.iloc[-1]
-        if last.get("skipped", 0) > 0:  # older versions wrote none
+        if last["skipped"] > 0:
             counts[name] = int(last["skipped"]), int(last["seen"])
     told = {
         name: f"{number:,} of the {seen:,} samples drawn from {name} ({number / seen:.2%})"

@@ -26,8 +26,8 @@ def starved(run: Run) -> Finding | None:
     told = {}
     for name, rows in run.streams.items():
         if rows["weight"].any():
-            is_there = bool(rows["there"].iloc[-1])
-            text = _asked_in_vain(run, rows) or (is_there and (_weight_fell(run, rows) or _lags(run, name, rows)))
+            is_active = bool(rows["active"].iloc[-1])
+            text = _asked_in_vain(run, rows) or (is_active and (_weight_fell(run, rows) or _lags(run, name, rows)))
             if text:
                 told[name] = f"{name} {text}"
     return about_streams("starved", run.name, told, "Far too little of a stream was used")
@@ -55,7 +55,7 @@ def _lags(run: Run, name: str, rows: pd.DataFrame) -> str:
     passes, coverage = float(rows["passes"].iloc[-1]), float(rows["coverage"].iloc[-1])
     if name in run.buffers or not 0 < passes < 1:
         return ""
-    while_there = float(np.diff(rows["epoch"], prepend=0.0)[rows["there"]].sum())
+    while_there = float(np.diff(rows["epoch"], prepend=0.0)[rows["active"]].sum())
     expected = while_there * float(rows["seen"].iloc[-1]) / passes
     if passes < _LEAST_PART_OF_PASSES * while_there and expected > _FEWEST_SAMPLES:
         return f"was covered by {coverage:.1%}, while {while_there:.2f} epochs of data were used"

@@ -44,7 +44,7 @@ def compared_losses(runs: Sequence[Run], most_points: int) -> Plot:
     ]
     caption = (
         "By how much the loss of each stream's items exceeds that of the reference model on the same ones (never less "
-        "than 0), and by how much a step's step lowers the loss of its own samples, by epochs of data. Pale: every "
+        "than 0), and by how much a step lowers the loss of its own samples, by epochs of data. Pale: every "
         "step; line: the same, smoothed. " + " ".join(_in_words(run, figures) for run, figures in drawn.items())
     )
     return Plot("Losses compared", caption, panels, colours, columns=2)

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mixer.mixture.cursor import Drawer
-from mixer.mixture.iterable_drawer import IterableDrawer
+from mixer.mixture.cursor import Cursor
+from mixer.mixture.iterable_drawer import IterableCursor
 from mixer.mixture.permutation import Order, OrderBlock
 from mixer.mixture.plan import Plan
 from mixer.mixture.sharding import dealt_samples, rank_samples
@@ -33,7 +33,7 @@ class StreamShare(NamedTuple):
     indices: Int64Array
 
 
-class OrderedDrawer:
+class ShuffledCursor:
     """Draws a stream in its order, epoch after epoch; its whole state is one integer.
 
     Args:
@@ -53,22 +53,22 @@ class OrderedDrawer:
         """Number of samples left until `max_epochs`, or `None`."""
         return None if self._end is None else max(0, self._end - self._position)  # max_epochs may be less now
 
-    def draw(self, count: int) -> int:
-        """Reserves the next positions; see `Drawer.draw`."""
+    def advance(self, count: int) -> int:
+        """Reserves the next positions; see `Cursor.advance`."""
         start = self._position
         self._position += count
         return start
 
     def references(self, positions: range | Int64Array) -> Int64Array:
-        """Looks positions up; see `Drawer.references`."""
+        """Looks positions up; see `Cursor.references`."""
         return self._block.read(positions)
 
-    def ahead(self) -> "OrderedDrawer":
-        """Gives a copy to look ahead with; see `Drawer.ahead`."""
+    def ahead(self) -> "ShuffledCursor":
+        """Gives a copy to look ahead with; see `Cursor.ahead`."""
         return copy.copy(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the position, and what it belongs to; see `Drawer.state_dict`."""
+        """Gives the position, and what it belongs to; see `Cursor.state_dict`."""
         state = {"position": self._position, "length": self.length, "key": self.key, "shuffle": self.shuffle}
         return state if self._content is None else {**state, "content": self._content}
 
@@ -95,20 +95,20 @@ class OrderedDrawer:
                 self._position = int(state["position"]) * self.length // length
 
 
-class DrawerLookup:
+class CursorLookup:
     """Looks up what a rank has to fetch.
 
     Args:
-        drawers: The drawers of all streams, in order.
+        cursors: The cursors of all streams, in order.
     """
 
-    def __init__(self, drawers: Sequence[Drawer]):
-        self._drawers = drawers
-        ordered = [drawer for drawer in drawers if isinstance(drawer, OrderedDrawer)]
-        self._has_rows = any(isinstance(drawer, IterableDrawer) for drawer in drawers)
+    def __init__(self, cursors: Sequence[Cursor]):
+        self._cursors = cursors
+        ordered = [cursor for cursor in cursors if isinstance(cursor, ShuffledCursor)]
+        self._has_rows = any(isinstance(cursor, IterableCursor) for cursor in cursors)
         self._order: Order | None = None
         # Of each stream its number among those with an order; the others, buffers and rows, look up by themselves.
-        is_ordered = np.array([isinstance(drawer, OrderedDrawer) for drawer in drawers], dtype=bool)
+        is_ordered = np.array([isinstance(cursor, ShuffledCursor) for cursor in cursors], dtype=bool)
         self._numbers = np.where(is_ordered, np.cumsum(is_ordered) - 1, -1)
         if len(ordered) > _FEW_STREAMS:
             self._order = Order([d.length for d in ordered], [d.key for d in ordered], [d.shuffle for d in ordered])
@@ -128,7 +128,7 @@ class DrawerLookup:
         if world_size == 1 and self._order is None:
             spans = zip(plan.starts.tolist(), plan.counts.tolist(), strict=True)
             ranges = [(k, range(start, start + count)) for k, (start, count) in enumerate(spans) if count]
-            return [StreamShare(k, positions, self._drawers[k].references(positions)) for k, positions in ranges]
+            return [StreamShare(k, positions, self._cursors[k].references(positions)) for k, positions in ranges]
         if self._has_rows:  # a rank cannot give another one its rows
             stream_ids, positions = dealt_samples(plan, rank, world_size)
         else:
@@ -138,11 +138,11 @@ class DrawerLookup:
         present, starts = np.unique(stream_ids, return_index=True)
         parts = list(zip(present.tolist(), np.split(positions, starts[1:]), strict=True))
         if self._order is None:
-            return [StreamShare(k, own, self._drawers[k].references(own)) for k, own in parts]
+            return [StreamShare(k, own, self._cursors[k].references(own)) for k, own in parts]
         numbers, indices = self._numbers[stream_ids], np.empty(len(positions), dtype=np.int64)
         known = numbers >= 0
         indices[known] = self._order.map_positions(numbers[known], positions[known])
         return [
-            StreamShare(k, own, found if self._numbers[k] >= 0 else self._drawers[k].references(own))
+            StreamShare(k, own, found if self._numbers[k] >= 0 else self._cursors[k].references(own))
             for (k, own), found in zip(parts, np.split(indices, starts[1:]), strict=True)
         ]

@@ -26,7 +26,7 @@ class RemoteError(RuntimeError):
     """Another rank could not go on; its error is in the message."""
 
 
-class Agreement:
+class RankSync:
     """Brings the ranks together on every step.
 
     The collective before the forward goes through the CPU, beside the one that moves gradients, so that it never
@@ -158,7 +158,7 @@ class Agreement:
             values.copy_(message)
         return values
 
-    def together(self, work: Callable[[], Result]) -> Result:
+    def run_on_all(self, work: Callable[[], Result]) -> Result:
         """Does what may fail on one rank before ranks talk on, and ends all of them if it did; all have to call it.
 
         Args:

@@ -14,7 +14,7 @@ _KEPT = ("_metrics", "_total_train_tokens")
 
 
 @contextlib.contextmanager
-def metrics_aside(trainer: Trainer) -> Iterator[None]:
+def metrics_restored(trainer: Trainer) -> Iterator[None]:
     """Puts a trainer's metrics back afterwards, and has ranks not wait for each other in them.
 
     TRL's trainers add to their metrics in every `compute_loss`, and gather them from all ranks, of which some may have
