@@ -117,7 +117,7 @@ class GradientAggregation(Method):
         changes = 1 + sum(one != other for one, other in itertools.pairwise(ids))
         if self.one_stream_each and changes != len(set(ids)):
             raise ValueError(f"{self.name}: micro-batches must come stream after stream, got those of streams {ids}.")
-        self._step, self._last = batch.plan.step, ids[-1]
+        self._index, self._last = batch.plan.index, ids[-1]
         self._left = {stream_id: ids.count(stream_id) for stream_id in ids}
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._gradients = StreamGradients(trained, self._run.world_size) if self.one_stream_each else None
@@ -150,7 +150,7 @@ class GradientAggregation(Method):
 
     def _weigh(self, gramian: FloatArray, stream_ids: Sequence[int]) -> FloatArray:
         """Finds the weights, the same on all ranks though their devices may multiply differently."""
-        rank_sync, key = self._run.rank_sync, (_KEY, self._run.seed, self._step)
+        rank_sync, key = self._run.rank_sync, (_KEY, self._run.seed, self._index)
         weights = rank_sync.run_on_all(lambda: self._aggregator.weigh(gramian, stream_ids, key))
         return np.frombuffer(rank_sync.from_first(weights.tobytes()), dtype=np.float64)
 

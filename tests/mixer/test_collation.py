@@ -72,7 +72,7 @@ def test_what_fails_is_told_with_its_micro_batch(stream_id: int, note: str) -> N
 
     with pytest.raises(ValueError, match="no") as caught:
         _collation({}, fails).collate(_LOADED, slice(0, 1), 4, 2, stream_id)
-    assert "While micro-batch 2 of step 5 was collated." in caught.value.__notes__[0]
+    assert "While micro-batch 2 of step 4 was collated." in caught.value.__notes__[0]
     assert caught.value.__notes__[0].endswith(note)
 
 

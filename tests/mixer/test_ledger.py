@@ -2,15 +2,12 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from mixer.ledger.ledger import FORMAT_VERSION, Ledger
-from mixer.ledger.schemas import TIMINGS
-from mixer.ledger.table import Table
 from mixer.policies.gradient_statistics import GradientStatistics
 from tests.mixer.measurements import measured
 
@@ -260,23 +257,6 @@ class TestGradients:
     def test_only_the_writer_writes_them(self, tmp_path: Path) -> None:
         Ledger(tmp_path / "ledger").record_gradients(1, NAMES, measured(2))
         assert not (tmp_path / "ledger").exists()
-
-
-class TestOlderVersions:
-    @pytest.mark.parametrize("ending", ["flush", "seal"])
-    def test_timings_without_those_of_the_probe_are_read_and_gone_on_with(self, tmp_path: Path, ending: str) -> None:
-        without = pa.schema([field for field in TIMINGS if field.name != "probe_seconds"])
-        old = Table(tmp_path / "ledger" / "timings", without)
-        for step in (1, 2, 3):
-            old.append({name: [step] for name in without.names})
-        getattr(old, ending)()
-        assert Ledger(tmp_path / "ledger").timings()["probe_seconds"].tolist() == [0.0] * 3
-        resumed = started(tmp_path / "ledger", resume_step=2)
-        record(resumed, 3)
-        resumed.finish()
-        batches = Ledger(tmp_path / "ledger").timings()
-        assert batches["train_seconds"].tolist() == [1.0, 2.0, 1.5]
-        assert batches["probe_seconds"].tolist() == [0.0, 0.0, 0.25]
 
 
 class TestProcesses:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mixer.mixture.cursors import ShuffledCursor
 
+from mixer.mixture.cursors import ShuffledCursor
 from mixer.mixture.groups import Grouping
 from mixer.mixture.permutation import Order
 from mixer.mixture.plan import Plan

@@ -20,6 +20,8 @@ def _progress(**changes: object) -> Progress:
         "training_stops": False,
         "num_evaluations": 3,
         "recorder": {"counts": [1, 2]},
+        "methods": {},
+        "num_metrics": 0,
     }
     return Progress(**{**fields, **changes})  # type: ignore[arg-type]
 

@@ -147,32 +147,6 @@ class TestLists:
         np.testing.assert_equal(table.read()["row"].to_pylist(), [[1 / 3, np.nan], [2 / 3, np.nan], [7.0]])
 
 
-class TestNewColumn:
-    WIDER = pa.schema({**{field.name: field.type for field in SCHEMA}, "owed": pa.float64()})
-
-    @pytest.mark.parametrize("ending", ["flush", "seal"])
-    def test_a_table_written_before_a_column_was_added_is_read_and_gone_on_with(
-        self, tmp_path: Path, ending: str
-    ) -> None:
-        old = make_table(tmp_path)
-        append(old, 1, 2, 3)
-        getattr(old, ending)()
-        table = Table(tmp_path, self.WIDER, flush_interval_seconds=NEVER)
-        assert table.read().schema == self.WIDER
-        table.truncate(2)
-        table.append({"step": [3], "name": ["a"], "value": [0.5], "owed": [1.5]})
-        for _ in range(2):
-            assert table.read()["step"].to_pylist() == [1, 1, 2, 2, 3]
-            assert table.read()["owed"].to_pylist() == [None] * 4 + [1.5]
-            table.seal()
-
-    def test_a_column_of_a_newer_version_is_left_out(self, tmp_path: Path) -> None:
-        newer = Table(tmp_path, self.WIDER)
-        newer.append({"step": [1], "name": ["a"], "value": [0.5], "owed": [1.5]})
-        newer.flush()
-        assert make_table(tmp_path).read().to_pydict() == {"step": [1], "name": ["a"], "value": [0.5]}
-
-
 class TestOtherProcess:
     def test_the_tail_is_read_while_it_is_written(self, tmp_path: Path) -> None:
         table, reader = make_table(tmp_path), make_table(tmp_path)

@@ -337,17 +337,3 @@ def test_a_function_is_no_data_and_can_be_given(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.weights["policy_weight"], [4 / 6, 1 / 6, 1 / 6])
     assert explain(tmp_path, 4, mixer.Function(lean)).is_replayed
     _drawn(found)
-
-
-def test_a_ledger_of_an_older_version_is_explained_as_far_as_it_goes(tmp_path: Path, plain: Path) -> None:
-    shutil.copytree(plain, tmp_path / "run")
-    (tmp_path / "run" / "ledger" / "ledger.json").write_text('{"format": 1}')
-    for table, kept in (("streams", -5), ("clock", -3)):
-        for part in (tmp_path / "run" / "ledger" / table).glob("*.parquet"):
-            rows = pq.read_table(part)
-            write_part(part, rows.select(rows.column_names[:kept]))
-    found = explain(tmp_path / "run", 6)
-    assert "an older version wrote the ledger" in found.notes[0]
-    assert found.weights["weight"].tolist() == explain(plain, 6).weights["weight"].tolist()
-    assert found.weights["policy_weight"].isna().all()
-    _drawn(found)

@@ -43,6 +43,7 @@ def calm_run(streams: tuple[str, ...] = ("math", "code", "chat"), seed: int = 0)
                 "coverage": np.minimum(1.0, count * step / 4_000),
                 "passes": count * step / 4_000,
                 "active": True,
+                "skipped": 0,
             }
         )
         for name in streams
@@ -55,7 +56,7 @@ def calm_run(streams: tuple[str, ...] = ("math", "code", "chat"), seed: int = 0)
         ended="finished",
         description={"streams": [{"name": name, "kind": "data", "max_epochs": None} for name in streams]},
         clock=clock,
-        batches=pd.DataFrame({**place, **batches}),
+        timings=pd.DataFrame({**place, **batches}),
         streams=rows,
         evaluations={name: pd.DataFrame({**evaluated, "loss": 2 + 3 / np.sqrt(at + 1)}) for name in streams},
         metrics={},

@@ -55,7 +55,7 @@ class TestTables:
         kept = [
             "streams",
             "clock",
-            "steps",
+            "timings",
             "evaluations",
             "metrics",
             "comparisons",
@@ -79,7 +79,7 @@ class TestTables:
     def test_tables_without_rows_are_left_out(self, tmp_path: Path) -> None:
         ledger = write_run(tmp_path / "run")
         paths = write_tables({"run": ledger}, {}, tmp_path)
-        assert [path.stem for path in paths] == ["run-streams", "run-clock", "run-steps", "run-evaluations"]
+        assert [path.stem for path in paths] == ["run-streams", "run-clock", "run-timings", "run-evaluations"]
 
     def test_what_is_wrong_is_said(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()

@@ -47,10 +47,6 @@ class TestSkipped:
         told = f"{int(last['skipped'])} of the {int(last['seen']):,} samples drawn from code ({share})"
         assert found.text == f"Samples could not be loaded and were left out: {told}."
 
-    def test_a_run_of_an_older_version_has_none(self, run: Run) -> None:
-        run.streams["code"]["skipped"] = np.nan
-        assert findings_of([run]) == []
-
 
 class TestNotFinite:
     @pytest.mark.parametrize("loss", [np.nan, np.inf])
@@ -291,6 +287,6 @@ class TestChanged:
         altered = alter(run)
         clock = run.clock if altered is None else altered
         first = {name: rows.iloc[:1] for name, rows in run.streams.items()}
-        begun = replace(run, clock=clock.iloc[:1], streams=first, evaluations={}, batches=run.timings.iloc[:1])
+        begun = replace(run, clock=clock.iloc[:1], streams=first, evaluations={}, timings=run.timings.iloc[:1])
         assert changed(begun) == "the weights ended where they began; the batch size is 32."
         assert findings_of([begun]) == []
