@@ -13,8 +13,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, RandomSampler
 
 from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.loader import MixingLoader
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream

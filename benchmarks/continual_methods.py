@@ -19,8 +19,7 @@ from mixer.policies import Policy
 from mixer.trainer.method import Method as TakesPart
 from replay import AGEM, DER, DERPlusPlus, ReplayBuffer, ReplayRatio
 from replay.selection import Reservoir, Ring, Selection, selection_classes
-from tasks.score import Score
-from tasks.scoring import accuracy
+from tasks.score import Score, accuracy
 from tasks.sequences import joined
 from tasks.task import Task, TaskSequence
 

@@ -20,8 +20,7 @@ from benchmarks.process_state import ProcessState, as_rows, begin, growth, sampl
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder, StepResult
 from mixer.loading.step import StepCounts
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner

@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, Trainin
 from benchmarks.crash_run import Rows
 from benchmarks.process_state import ProcessState, as_rows, begin, growth, sample
 from mixer import LossChange, MixingTrainer, PiKE
-from mixer.trainer.checkpointing.checkpoint import STATE_FILE
+from mixer.trainer.checkpointing.files import STATE_FILE
 from replay import ReplayBuffer, ReplayRatio
 
 POLICIES = {"PiKE": lambda: PiKE(interval_steps=20), "LossChange": LossChange}

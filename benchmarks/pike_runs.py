@@ -18,7 +18,7 @@ from transformers.utils import logging
 from benchmarks.common import QUIET
 from benchmarks.domains import Data, Stopwatch, new_model, read_domains
 from mixer import BalancedPiKE, MixingTrainer, PiKE, Policy, Proportional, Uniform
-from mixer.gradients.gradient_rows import measurements_in
+from mixer.gradients.records import measurements_in
 from mixer.policies.gradient_statistics import alignment_of, conflict_of
 
 UNIFORM, PROPORTIONAL = "Uniform", "Proportional"

@@ -13,8 +13,7 @@ from transformers import default_data_collator
 from benchmarks.competitors import ROW_LENGTH, LazyRows, Sample
 from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.loader import MixingLoader, WorkerOptions
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner

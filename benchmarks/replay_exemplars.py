@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.replay_subjects import Setting
 from benchmarks.replay_turns import in_turns, show_rates
 from replay.selection import Herding, KCenter, Offers
-from replay.selection.exemplars import Exemplars
+from replay.selection.shared.exemplars import Exemplars
 
 _KINDS = {"Herding": Herding, "KCenter": KCenter}
 _SAMPLES, _FEATURES, _CLASSES, _PER_CLASS = 1_000, 32, 2, 10

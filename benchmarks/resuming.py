@@ -18,8 +18,7 @@ from benchmarks.common import rotated, spread
 from benchmarks.competitors import ROW_LENGTH, SHARES, Batch, LazyRows, new_mixing
 from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.loader import MixingLoader
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream

@@ -17,8 +17,7 @@ from mixer.distributed.collectives import RankSync
 from mixer.ledger.ledger import Ledger
 from mixer.loading.step import StepCounts, confirm
 from mixer.mixture.apportion import apportion
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.permutation import Order
 from mixer.mixture.plan import Plan

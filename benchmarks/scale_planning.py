@@ -9,8 +9,7 @@ import numpy as np
 
 from benchmarks.competitors import ROW_LENGTH, LazyRows
 from benchmarks.scaling import BATCH, RANKS, SAMPLES, STREAMS, Term, counted, swept
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.permutation import Order
 from mixer.mixture.plan import Plan

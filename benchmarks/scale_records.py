@@ -13,8 +13,8 @@ from benchmarks.competitors import ROW_LENGTH, LazyRows
 from benchmarks.report import Length, measure, write_ledger
 from benchmarks.scale_planning import NUM_STREAMS, a_plan
 from benchmarks.scaling import ENTRIES, STEPS, STREAMS, Term, counted, cpu_seconds, swept
+from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import view
-from mixer.analysis.watch.watched_run import WatchedRun
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder, StepResult
 from mixer.loading.step import StepCounts

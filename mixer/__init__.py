@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import mixer.schedules as schedules
 from mixer.ledger.ledger import Ledger
-from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Budget
 from mixer.mixture.permutation import Order
 from mixer.policies import (
     ADO,
@@ -59,9 +59,9 @@ if TYPE_CHECKING:
     from mixer.trainer.adaptive_batch_size import AdaptiveBatchSizeTrainer
     from mixer.trainer.gradient_aggregation import GradientAggregation
     from mixer.trainer.observers.gradient_options import Probing
-    from mixer.trainer.seq2seq import MixingSeq2SeqTrainer
     from mixer.trainer.sft import MixingSFTTrainer as MixingSFTTrainer
     from mixer.trainer.trainer import MixingMixin, MixingTrainer
+    from mixer.trainer.variants import MixingSeq2SeqTrainer
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -76,7 +76,7 @@ else:
             "mixer.models.multi_task": ["MultiTaskConfig", "MultiTaskModel"],
             "mixer.gradients.probe": ["GradientProbe"],
             "mixer.trainer.observers.gradient_options": ["Probing"],
-            "mixer.trainer.seq2seq": ["MixingSeq2SeqTrainer"],
+            "mixer.trainer.variants": ["MixingSeq2SeqTrainer"],
             "mixer.trainer.sft": ["MixingSFTTrainer"],
             "mixer.mixture.stream": ["Stream"],
             "mixer.trainer.trainer": ["MixingMixin", "MixingTrainer"],

@@ -12,7 +12,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
 from mixer.cli.command import Command, build_recipe
-from mixer.distributed.launching import build_together
+from mixer.distributed.launch import build_together
 from mixer.utils.console import add_json, console, only_json, print_json
 from mixer.utils.files import write_text
 from tasks.continual.continual import ContinualRun

@@ -1,19 +1,137 @@
-"""What a task is scored by in a continual run, and scoring that neither ends a run nor lets ranks differ."""
+"""The score of a task, and scoring that is shared out over the ranks."""
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from torch import Tensor
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import default_data_collator
 from transformers.utils import logging
 
 from mixer import MixingTrainer
 from mixer.distributed.collectives import RemoteError
-from tasks.scoring import accuracy, mean_loss
+from mixer.loading.reader import ColumnReader
+from mixer.loading.step import MicroBatch
+from mixer.models.side_state import evaluating
+from mixer.trainer.side_runs import SideRuns
 from tasks.task import Task, TaskSequence
+
+Inputs = Mapping[str, Any]
+Sums = tuple[float, int]  # of what is averaged, and how many there are
+
+
+def accuracy(
+    trainer: MixingTrainer, dataset: Any, classes: Sequence[int] | None = None, batch_size: int = 1_024
+) -> float:
+    """Computes the share of samples that a classifier gets right; all ranks have to call it.
+
+    Args:
+        trainer: Whose model and collator are taken; nothing of its state changes.
+        dataset: Samples with labels, map-style.
+        classes: The classes among which the model has to choose; `None` for all. Those that have no output yet cannot
+            be chosen.
+        batch_size: Samples of a forward.
+
+    Returns:
+        The accuracy, the same on every rank.
+
+    Raises:
+        ValueError: If the samples have no labels, or the model gives no logits of classes.
+        RemoteError: If another rank could not do its part.
+    """
+
+    def measure(model: nn.Module, inputs: Inputs) -> Sums:
+        prepared = trainer._prepare_inputs(dict(inputs))
+        return _num_right(model, prepared, trainer.label_names, classes), len(next(iter(inputs.values())))
+
+    return _mean_over(trainer, dataset, batch_size, measure)
+
+
+def mean_loss(trainer: MixingTrainer, dataset: Any, batch_size: int = 64) -> float:
+    """Computes the mean loss per item, a sample or a token that counts; all ranks have to call it.
+
+    Args:
+        trainer: Whose model, collator and loss are taken; nothing of its state changes.
+        dataset: Samples, map-style.
+        batch_size: Samples of a forward.
+
+    Returns:
+        The loss, the same on every rank.
+
+    Raises:
+        RemoteError: If another rank could not do its part.
+    """
+    runs = SideRuns(trainer)
+
+    def measure(model: nn.Module, inputs: Inputs) -> Sums:
+        micro = MicroBatch(inputs, np.zeros(0, dtype=np.int64), False)
+        num_items = int(runs.items(micro).sum())
+        return (float(runs.mean_loss(micro, model)) * num_items if num_items else 0.0), num_items
+
+    return _mean_over(trainer, dataset, batch_size, measure)
+
+
+def _mean_over(
+    trainer: MixingTrainer, dataset: Any, batch_size: int, measure: Callable[[nn.Module, Inputs], Sums]
+) -> float:
+    args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model_wrapped)
+    own = np.arange(args.process_index, len(dataset), args.world_size)
+    sums = torch.zeros(2, dtype=torch.float64)
+    error: Exception | None = None
+    try:
+        with evaluating(model), trainer.accelerator.autocast():
+            for inputs in _batches(trainer, dataset, own, batch_size):
+                sums += torch.tensor(measure(model, inputs), dtype=torch.float64)
+    except Exception as caught:  # the other ranks wait for this one's part
+        sums, error = torch.full_like(sums, float("nan")), caught
+    # The second number tells a rank that failed from a loss that is not a number.
+    total, count = trainer.accelerator.reduce(sums.to(args.device), "sum").tolist()
+    if error is not None:
+        raise error
+    if count != count:
+        raise RemoteError("another rank could not score its part of the samples")
+    return float(total / count) if count else float("nan")
+
+
+def _batches(trainer: MixingTrainer, dataset: Any, indices: Any, batch_size: int) -> Iterator[Inputs]:
+    """Gives inputs as the model is trained on them."""
+    reads_columns = isinstance(dataset, ColumnReader) and trainer.data_collator is default_data_collator
+    collate = trainer._get_collator_with_removed_columns(trainer.data_collator, description="evaluation")
+    read_several = getattr(dataset, "__getitems__", None)
+    for start in range(0, len(indices), batch_size):
+        part = indices[start : start + batch_size]
+        if reads_columns:
+            yield trainer._model_columns(dataset.read_columns(part))
+        else:
+            samples = read_several(part.tolist()) if read_several else [dataset[int(index)] for index in part]
+            yield collate(list(samples))
+
+
+def _num_right(
+    model: nn.Module, inputs: dict[str, Any], label_names: Sequence[str], classes: Sequence[int] | None
+) -> int:
+    labels = [inputs.pop(name, None) for name in label_names]
+    if not labels or not isinstance(labels[0], Tensor):
+        raise ValueError(f"accuracy: the samples have no {list(label_names)}; give a score of your own.")
+    outputs = model(**inputs)
+    logits = outputs["logits"] if isinstance(outputs, Mapping) else getattr(outputs, "logits", outputs)
+    if not isinstance(logits, Tensor) or logits.dim() != 2:
+        found = f"logits of shape {list(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(
+            f"accuracy: the model gives {found}, not logits [num_rows, num_classes]; give a score of your own."
+        )
+    known = range(logits.shape[1]) if classes is None else [label for label in classes if label < logits.shape[1]]
+    if not known:
+        return 0
+    allowed = torch.full_like(logits, float("-inf"))
+    allowed[:, list(known)] = 0.0
+    return int(((logits + allowed).argmax(dim=-1) == labels[0]).sum())
+
 
 logger = logging.get_logger(__name__)
 

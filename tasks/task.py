@@ -3,11 +3,28 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, get_args, overload
 
+from mixer.utils.files import folder_name
 from tasks.sources.labels import labels_in
 from tasks.sources.map_style import check_map_style
 from tasks.sources.repeatable import find_unrepeatable
+
+
+def folder_of_task(folder: Path, number: int, name: str) -> Path:
+    """Gives the folder that a task trains in.
+
+    Args:
+        folder: The run's folder.
+        number: The task's number, from 0.
+        name: Its name.
+
+    Returns:
+        The folder, one step down whatever the name.
+    """
+    return folder / f"{number + 1:02d}-{folder_name(name)}"
+
 
 Scenario = Literal["class", "domain", "task", "free"]
 

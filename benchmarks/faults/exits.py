@@ -29,7 +29,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from benchmarks.common import QUIET, show, write_json
 from mixer import MixingTrainer
-from mixer.distributed.in_flight import wait_until_let_go
+from mixer.distributed.collectives import wait_until_let_go
 
 with contextlib.suppress(ImportError):  # accelerate would, in every rank, where it is installed
     importlib.import_module("deepspeed")

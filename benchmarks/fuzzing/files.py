@@ -11,15 +11,14 @@ import numpy as np
 
 from benchmarks.fuzzing.mutations import AWFUL_NAMES, changed_bytes, changed_data, changed_json, changed_text
 from mixer.analysis.report.exporting import file_name
+from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import view
-from mixer.analysis.watch.watched_run import WatchedRun
 from mixer.ledger.folder import read_description
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorded_run import RecordedRun
 from mixer.ledger.summary import summarise
 from mixer.mixture.batch_size import BatchSize
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
 from mixer.mixture.rebuild import policy_from, schedule_from
@@ -29,11 +28,10 @@ from mixer.policies.registry import built_in_policies
 from mixer.recipe.given_fields import check_given
 from mixer.recipe.recipe import Recipe
 from mixer.schedules import Schedule, schedule_classes
-from mixer.trainer.checkpointing.checkpoint import MARKER_FILE, STATE_FILE, complete, find_problem
+from mixer.trainer.checkpointing.files import MARKER_FILE, STATE_FILE, complete, find_problem
 from mixer.trainer.checkpointing.progress import Progress
-from mixer.utils.files import read_json
-from mixer.utils.folder_names import folder_name
-from mixer.utils.printable import printable
+from mixer.utils.files import folder_name, read_json
+from mixer.utils.text import printable
 from replay import OnDisk, ReplayBuffer
 from replay.storage.codec import decode, encode
 from replay.storage.rows import Row

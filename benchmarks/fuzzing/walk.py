@@ -10,8 +10,7 @@ import numpy as np
 
 from mixer.mixture.apportion import apportion
 from mixer.mixture.batch_size import BatchSize
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner

@@ -13,8 +13,7 @@ from benchmarks.peers.continual_work import BATCH_SIZE, EVALUATION_BATCH_SIZE, P
 from mixer import MixingTrainer
 from replay import ReplayBuffer
 from tasks.continual.continual import ContinualRun
-from tasks.score import Score
-from tasks.scoring import accuracy
+from tasks.score import Score, accuracy
 from tasks.task import Task
 
 

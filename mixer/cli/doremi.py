@@ -9,10 +9,9 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
-from mixer.analysis.doremi.doremi import POLICY, FoundWeights, find_weights
-from mixer.analysis.doremi.doremi_steps import Step, finish, on_main
+from mixer.analysis.doremi.runs import POLICY, FoundWeights, Step, find_weights, finish, on_main
 from mixer.cli.command import Command, build_recipe
-from mixer.distributed.launching import build_together
+from mixer.distributed.launch import build_together
 from mixer.policies import Policy
 from mixer.recipe.model_recipe import Task
 from mixer.recipe.recipe import RECIPE_FIELDS, Recipe

@@ -16,11 +16,11 @@ from jsonargparse import ArgumentParser
 
 from mixer.cli.command import Command, HelpFormatter, plugged_in_commands
 from mixer.cli.completion import completion_script
-from mixer.distributed.ending import end_together, import_early
+from mixer.distributed.launch import end_together, import_early
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.policies import policy_classes
 from mixer.recipe.given_fields import check_given
-from mixer.utils.printable import printable
+from mixer.utils.text import printable
 
 INTERRUPTED = 130
 

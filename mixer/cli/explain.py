@@ -7,8 +7,8 @@ from mixer.analysis.explain.screen import as_json, screen
 from mixer.cli.command import Command
 from mixer.ledger.recorded_run import RecordedRun
 from mixer.policies import Policy, policy_classes
-from mixer.utils.choices import choose
 from mixer.utils.console import add_json, console, print_json
+from mixer.utils.registry import choose
 
 
 def explain() -> Command:

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from mixer.cli.command import Command
 from mixer.policies import Policy, Wrapper, policy_classes
-from mixer.policies.costs import cost_of
+from mixer.policies.registry import cost_of
 from mixer.schedules import Schedule, schedule_classes
 from mixer.utils.console import add_json, console, print_json
 

@@ -10,7 +10,7 @@ from jsonargparse import ArgumentParser, Namespace
 from mixer.analysis.inspect.examples import Decoding
 from mixer.analysis.inspect.preview import preview
 from mixer.cli.command import Command, build_recipe
-from mixer.distributed.launching import build_together
+from mixer.distributed.launch import build_together
 from mixer.ledger.summary import comparison, summarise
 from mixer.recipe.recipe import RECIPE_FIELDS, Recipe
 from mixer.trainer.trainer import MixingTrainer

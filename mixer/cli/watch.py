@@ -7,9 +7,8 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from rich.live import Live
 
-from mixer.analysis.watch.as_document import as_document
-from mixer.analysis.watch.view import view
-from mixer.analysis.watch.watched_run import WatchedRun
+from mixer.analysis.watch.gathered import WatchedRun
+from mixer.analysis.watch.view import as_document, view
 from mixer.cli.command import Command
 from mixer.ledger.folder import newest_run, open_ledger
 from mixer.ledger.ledger import Ledger

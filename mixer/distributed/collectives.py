@@ -1,7 +1,10 @@
-"""What the ranks tell each other about a step: one small collective before the forward, one after the backward."""
+"""Small collectives between ranks that end in an error on all ranks, never in a hang."""
 
+import atexit
+import sys
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -11,9 +14,45 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
-from mixer.distributed.in_flight import held_until_let_go
 from mixer.utils.arrays import Int64Array
-from mixer.utils.shortened import in_words
+from mixer.utils.text import in_words
+
+_MOST_SECONDS = 5.0  # a thread whose collective was given up waits on for other ranks, and lets go of nothing
+_POLL_SECONDS = 0.001
+
+
+def _references(tensors: Sequence[Tensor]) -> list[int]:
+    return [sys.getrefcount(tensor) for tensor in tensors]
+
+
+_sent: list[Tensor] = []
+[_ALONE] = _references([torch.empty(0)])  # of a tensor that nobody has but a list
+
+
+def held_until_let_go(*tensors: Tensor) -> None:
+    """Holds tensors on the CPU until no thread has them any more; to be called before each collective.
+
+    Args:
+        *tensors: Those that are given to the collective; the caller keeps neither them nor views of them.
+    """
+    _drop()
+    _sent.extend(tensor for tensor in tensors if tensor.device.type == "cpu")
+
+
+def _drop() -> None:
+    counts = _references(_sent)
+    _sent[:] = [tensor for tensor, count in zip(_sent, counts, strict=True) if count > _ALONE]
+
+
+@atexit.register
+def wait_until_let_go() -> None:
+    """Waits until threads have let go of all that was sent."""
+    end = time.monotonic() + _MOST_SECONDS
+    _drop()
+    while _sent and time.monotonic() < end:
+        time.sleep(_POLL_SECONDS)
+        _drop()
+
 
 Result = TypeVar("Result")
 

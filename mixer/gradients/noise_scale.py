@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from mixer.distributed.gradients import averaged_parameters
+from mixer.distributed.gradient_sync import averaged_parameters
 from mixer.policies.gradient_statistics import signal_and_noise
 from mixer.schedules.base import GradientNoise
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixer.distributed.gradients import Ranks, add_up
+from mixer.distributed.gradient_sync import Ranks, add_up
 from mixer.utils.arrays import FloatArray
 
 

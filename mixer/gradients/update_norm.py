@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mixer.distributed.shards import shards_of
+from mixer.distributed.gradient_sync import shards_of
 
 
 class UpdateNorm:

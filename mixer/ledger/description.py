@@ -7,7 +7,7 @@ from typing import Any
 from mixer.loading.build import MixtureOptions
 from mixer.mixture.controller import Mixing
 from mixer.mixture.stream import Stream
-from mixer.utils.as_data import as_data
+from mixer.utils.recorded_arguments import as_data
 
 # Fields of a stream that are plain data and say how it takes part in the mixture.
 _STREAM_FIELDS = ("weight", "max_epochs", "shuffle", "enters_at", "leaves_at", "groups", "head", "loss_weight")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.base import check_weights
+from mixer.policies.contract import check_weights
 
 # What a Trainer tells of an evaluation beside what `compute_metrics` gave.
 _OWN = frozenset(

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from mixer.ledger.ledger import FORMAT_VERSION, Ledger
-from mixer.utils.bounded import load_json
+from mixer.utils.validation import load_json
 
 
 def open_ledger(folder: str | Path) -> Ledger:

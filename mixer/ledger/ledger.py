@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from mixer.gradients.gradient_rows import cosines_of, rows_of
+from mixer.gradients.records import cosines_of, rows_of
 from mixer.ledger.schemas import (
     CLOCK,
     COMPARISONS,
@@ -25,8 +25,7 @@ from mixer.ledger.schemas import (
 from mixer.ledger.table import Table
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import FloatArray
-from mixer.utils.files import write_json
-from mixer.utils.writing import WriteError, writing
+from mixer.utils.files import WriteError, write_json, writing
 
 FORMAT_VERSION = 1
 

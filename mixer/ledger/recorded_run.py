@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mixer.gradients.gradient_rows import measurements_in
+from mixer.gradients.records import measurements_in
 from mixer.ledger.folder import open_ledger, read_note
-from mixer.policies.base import Mixture
+from mixer.policies.contract import Mixture
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import FloatArray, Int64Array
 

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsFloat
 
@@ -12,17 +12,135 @@ from numpy.typing import NDArray
 from torch.distributed.tensor import DTensor
 from transformers.utils import logging
 
-from mixer.gradients.gradient_entries import gradient_entries
+from mixer.gradients.records import gradient_entries
 from mixer.ledger.ledger import Ledger
-from mixer.ledger.stream_means import StreamMeans
 from mixer.loading.step import StepCounts
 from mixer.mixture.controller import Mixing
 from mixer.mixture.plan import Plan
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
-logger = logging.get_logger(__name__)
 
+class StreamMeans:
+    """Averages a figure of each stream over its items, where it is finite.
+
+    Args:
+        num_streams: Number of streams.
+
+    Example:
+        >>> losses = StreamMeans(2)
+        >>> _ = losses.add(np.array([1.0, np.nan]), np.array([3, 5]))
+        >>> _ = losses.add(np.array([2.0, np.nan]), np.array([1, 0]))
+        >>> losses.of(0), losses.of(1)
+        (1.25, None)
+    """
+
+    def __init__(self, num_streams: int):
+        self.items: Int64Array = np.zeros(num_streams, dtype=np.int64)
+        self.sums: FloatArray = np.zeros(num_streams)
+
+    def add(self, means: FloatArray, items: Int64Array) -> FloatArray:
+        """Takes a step in.
+
+        Args:
+            means: `[num_streams]`: the figure, a mean per item.
+            items: int64 `[num_streams]`: how many items.
+
+        Returns:
+            `[num_streams]`: its sums over the items; 0 where the mean is not finite.
+        """
+        finite = np.isfinite(means)
+        sums: FloatArray = np.where(finite, means, 0.0) * items
+        self.items += np.where(finite, items, 0)
+        self.sums += sums
+        return sums
+
+    def of(self, stream_id: int) -> float | None:
+        """Gives the mean of a stream.
+
+        Args:
+            stream_id: The stream.
+
+        Returns:
+            The mean, or `None` if there were no items of which it is known.
+        """
+        return float(self.sums[stream_id] / self.items[stream_id]) if self.items[stream_id] else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives what was added up, as plain data."""
+        return {"items": self.items.tolist(), "sums": self.sums.tolist()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up what was added up.
+
+        Args:
+            state: What `state_dict` gave.
+        """
+        self.items = np.array(state["items"], dtype=np.int64)
+        self.sums = np.array(state["sums"], dtype=np.float64)
+
+
+class ConflictLog:
+    """Adds up, since the last log entry, steps with a conflict and the weights of the streams' gradients."""
+
+    def __init__(self) -> None:
+        self._num_steps, self._num_conflicts = 0, 0
+        self._sums: dict[int, float] = {}
+        self._counts: dict[int, int] = {}
+
+    def note(self, gramian: FloatArray, stream_ids: Sequence[int], weights: FloatArray) -> None:
+        """Notes a step.
+
+        Args:
+            gramian: `[num_streams, num_streams]`: products of gradients.
+            stream_ids: `[num_present]`: streams whose gradient is not 0.
+            weights: `[num_present]`: what these were multiplied by.
+        """
+        self._num_steps += 1
+        self._num_conflicts += int((gramian < 0.0).any())
+        for stream_id, weight in zip(stream_ids, weights.tolist(), strict=True):
+            self._sums[stream_id] = self._sums.get(stream_id, 0.0) + weight
+            self._counts[stream_id] = self._counts.get(stream_id, 0) + 1
+
+    def entries(self, names: Sequence[str]) -> dict[str, float]:
+        """Gives the share of steps with a conflict and the streams' mean weights.
+
+        Args:
+            names: Names of the streams.
+
+        Returns:
+            The entries; none where there was no step.
+        """
+        if not self._num_steps:
+            return {}
+        entries = {"conflicts": self._num_conflicts / self._num_steps}
+        for stream_id in sorted(self._sums):
+            entries[f"conflict_weight/{names[stream_id]}"] = self._sums[stream_id] / self._counts[stream_id]
+        return entries
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives the sums as plain data."""
+        streams = [[stream_id, self._sums[stream_id], self._counts[stream_id]] for stream_id in sorted(self._sums)]
+        return {"steps": self._num_steps, "conflicts": self._num_conflicts, "streams": streams}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "ConflictLog":
+        """Goes on with saved sums.
+
+        Args:
+            state: What `state_dict` gave; empty where a run begins.
+
+        Returns:
+            The log.
+        """
+        log = cls()
+        log._num_steps, log._num_conflicts = state.get("steps", 0), state.get("conflicts", 0)
+        for stream_id, total, count in state.get("streams", []):
+            log._sums[stream_id], log._counts[stream_id] = total, count
+        return log
+
+
+logger = logging.get_logger(__name__)
 # Losses of so many steps may wait on a GPU before they are read back, where nothing needs them earlier.
 _MAX_WAITING = 64
 

@@ -19,7 +19,7 @@ from mixer.ledger.table_files import (
     write_part,
     write_rows,
 )
-from mixer.utils.writing import WriteError, writing
+from mixer.utils.files import WriteError, writing
 
 # Rows that may gather in memory: of many streams, or of steps without a model, seconds would bring millions.
 _ROWS_IN_MEMORY = 16_384

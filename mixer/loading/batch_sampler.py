@@ -7,9 +7,8 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from mixer.loading.batching import ids_of
-from mixer.loading.standalone import MixingLike, Standalone
-from mixer.loading.standalone_options import BatchSizeLike
-from mixer.mixture.budget import Budget
+from mixer.loading.standalone import BatchSizeLike, MixingLike, Standalone
+from mixer.mixture.clock import Budget
 from mixer.mixture.plan import Plan
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mixer.loading.collation import Loaded
+from mixer.loading.collate import Loaded
 from mixer.loading.lengths import Lengths, deal_by_length, most_dealt, sort_by_length, split_by_tokens
 from mixer.loading.memory import MicroBatchCap
 from mixer.loading.micro_batches import MicroBatchSlice, MostOnARank, deal_evenly, split_by_stream, split_mixed

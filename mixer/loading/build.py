@@ -8,13 +8,11 @@ from transformers import TrainingArguments
 
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.batch_size import BatchSize
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing, Planner
 from mixer.mixture.resolve import check_needs, check_schedule, resolve_batch_size, resolve_epoch_size
-from mixer.mixture.stream import Stream
-from mixer.mixture.streams import total_max_samples
+from mixer.mixture.stream import Stream, total_max_samples
 from mixer.policies import Fixed, Policy, Proportional, as_policy
 from mixer.schedules import Schedule
 from mixer.utils.random_state import seeded

@@ -7,14 +7,13 @@ import numpy as np
 from torch.utils.data import default_collate
 
 from mixer.loading.batching import MicroBatchOptions
-from mixer.loading.collation import Collator, StreamSpecifics
+from mixer.loading.collate import Collator, StreamSpecifics
 from mixer.loading.loader import MixingLoader, WorkerOptions
 from mixer.loading.preprocessing import preprocessed
-from mixer.loading.standalone import MixingLike, Standalone
-from mixer.loading.standalone_options import BatchSizeLike
+from mixer.loading.standalone import BatchSizeLike, MixingLike, Standalone
 from mixer.loading.step import MicroBatch, StepBatch
-from mixer.mixture.budget import Budget
-from mixer.mixture.streams import read_from
+from mixer.mixture.clock import Budget
+from mixer.mixture.stream import read_from
 from mixer.schedules.limits import check_whole
 
 _ALL = 2**62  # samples of a micro-batch that is the whole batch

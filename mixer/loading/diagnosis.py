@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mixer.loading.errors import name_rows
 from mixer.loading.step import MicroBatch
 from mixer.mixture.stream import Stream
-from mixer.models.losses import tokens_per_row
+from mixer.models.row_losses import tokens_per_row
 
 
 def unfit_rows(model: nn.Module, streams: Sequence[Stream], micro: MicroBatch) -> list[str]:

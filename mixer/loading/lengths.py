@@ -6,7 +6,7 @@ from typing import Any
 import datasets
 import numpy as np
 
-from mixer.loading.collation import Loaded
+from mixer.loading.collate import Loaded
 from mixer.loading.micro_batches import MicroBatchSlice
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.cursors import StreamShare

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mixer.loading.batching import MicroBatcher, MicroBatchOptions, ids_of, indices_of, positions_of, streams_in_turn
-from mixer.loading.collation import Collation, Collator, Loaded, Selection, StreamSpecifics
+from mixer.loading.collate import Collation, Collator, Loaded, Selection, StreamSpecifics
 from mixer.loading.errors import naming_rows
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.memory import MicroBatchCap
@@ -21,7 +21,7 @@ from mixer.mixture.bad_samples import BrokenSample, Skipping
 from mixer.mixture.controller import Mixing
 from mixer.mixture.cursors import StreamShare
 from mixer.mixture.plan import Plan
-from mixer.mixture.streams import combine
+from mixer.mixture.stream import combine
 from mixer.utils.arrays import BoolArray, Int64Array
 
 # So many samples are tried for a rank that has none of its own in a step.

@@ -8,7 +8,7 @@ import torch
 from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor
 
-from mixer.utils.bounded import refusing_damage, whole_number
+from mixer.utils.validation import refusing_damage, whole_number
 
 
 class MicroBatchMemoryError(torch.OutOfMemoryError):

@@ -9,12 +9,12 @@ import torch
 
 from mixer.distributed.collectives import RankSync
 from mixer.distributed.signals import NUM_SIGNALS
-from mixer.loading.collation import Loaded
+from mixer.loading.collate import Loaded
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.cursors import StreamShare
 from mixer.mixture.plan import Plan
 from mixer.utils.arrays import Int64Array
-from mixer.utils.shortened import shortened
+from mixer.utils.text import shortened
 
 _HALF = 2**24  # fingerprints travel in halves of 24 bits, whose squares still add up in 64 bits over 2^15 ranks
 _MOST_CHARACTERS = 1_000  # of each list in what a rank says of its plan

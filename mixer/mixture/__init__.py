@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from mixer.utils.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
-    from mixer.mixture.budget import Budget
+    from mixer.mixture.clock import Budget
     from mixer.mixture.controller import Mixing
     from mixer.mixture.groups import Grouping
     from mixer.mixture.permutation import Order
@@ -14,7 +14,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "mixer.mixture.budget": ["Budget"],
+            "mixer.mixture.clock": ["Budget"],
             "mixer.mixture.controller": ["Mixing"],
             "mixer.mixture.groups": ["Grouping"],
             "mixer.mixture.permutation": ["Order"],

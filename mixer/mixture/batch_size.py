@@ -9,8 +9,8 @@ import numpy as np
 from mixer.mixture.state import check_form, is_known
 from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
 from mixer.schedules.limits import check_whole
-from mixer.utils.bounded import MAX_SAMPLES_PER_STEP, finite_number, whole_number
-from mixer.utils.shortened import in_words
+from mixer.utils.text import in_words
+from mixer.utils.validation import MAX_SAMPLES_PER_STEP, finite_number, whole_number
 
 
 class BatchSize:

@@ -12,14 +12,14 @@ from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Clock
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
-from mixer.mixture.streams import describe
+from mixer.mixture.stream import describe
 from mixer.mixture.weights import MixtureWeights
-from mixer.policies.base import Observation, Policy, Weights
+from mixer.policies.contract import Observation, Policy, Weights
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.schedules import BatchObservation, Constant, GradientNoise, Schedule
 from mixer.utils.arrays import FloatArray, Int64Array
-from mixer.utils.bounded import MOST_COUNT, refusing_damage, whole_number
 from mixer.utils.files import newer_version
+from mixer.utils.validation import MOST_COUNT, refusing_damage, whole_number
 
 FORMAT_VERSION = 2
 

@@ -1,4 +1,4 @@
-"""What a stream draws next: the interface behind every stream, and a data set that draws for itself."""
+"""The interface of a cursor: what of a stream comes next."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable

@@ -8,13 +8,12 @@ import numpy as np
 
 from mixer.mixture.apportion import apportion
 from mixer.mixture.cursor import Cursor
-from mixer.mixture.cursors import CursorLookup, ShuffledCursor, StreamShare
+from mixer.mixture.cursors import CursorLookup, IterableCursor, ShuffledCursor, StreamShare
 from mixer.mixture.groups import Grouping, Groups
-from mixer.mixture.iterable_drawer import IterableCursor
 from mixer.mixture.plan import Plan
 from mixer.mixture.stream import Stream
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
-from mixer.utils.bounded import MOST_COUNT, finite_number, whole_number
+from mixer.utils.validation import MOST_COUNT, finite_number, whole_number
 
 Drawing = Literal["exact", "multinomial"]
 

@@ -7,8 +7,8 @@ from typing import Any
 from mixer.policies import Policy, policy_classes
 from mixer.policies.registry import built_in_policies
 from mixer.schedules import Schedule, schedule_classes
-from mixer.utils.as_data import FLOAT, NO_DATA
-from mixer.utils.bounded import refusing_damage
+from mixer.utils.recorded_arguments import FLOAT, NO_DATA
+from mixer.utils.validation import refusing_damage
 
 
 def policy_from(data: Any) -> Policy:

@@ -7,11 +7,10 @@ import numpy as np
 from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
-from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Budget
 from mixer.mixture.learning_rate import check_scheduler
-from mixer.mixture.stream import Stream
-from mixer.mixture.streams import is_dataset
-from mixer.policies.base import Mixture, Policy
+from mixer.mixture.stream import Stream, is_dataset
+from mixer.policies.contract import Mixture, Policy
 from mixer.schedules import Schedule
 
 logger = logging.get_logger(__name__)

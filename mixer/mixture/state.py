@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.base import Policy
+from mixer.policies.contract import Policy
 from mixer.schedules.base import Schedule
-from mixer.utils.shortened import shortened
+from mixer.utils.text import shortened
 
 _MOST_LEVELS, _LONGEST = 8, 80
 _OWN = ("mixer", "replay", "tasks")

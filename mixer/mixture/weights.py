@@ -8,17 +8,9 @@ from typing import Any
 import numpy as np
 
 from mixer.mixture.state import arrays_of, check_form, is_known
-from mixer.policies.base import (
-    Decision,
-    Mixture,
-    Observation,
-    Policy,
-    Weights,
-    check_weights,
-    weights_array,
-)
+from mixer.policies.contract import Decision, Mixture, Observation, Policy, Weights, check_weights, weights_array
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
-from mixer.utils.bounded import DAMAGE, finite_numbers
+from mixer.utils.validation import DAMAGE, finite_numbers
 
 
 class MixtureWeights:

@@ -1,5 +1,6 @@
-"""Whether labels are among the classes of the head that learns them."""
+"""What is known of labels: classes out of range, and whether a model shifts them."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,6 +8,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.compute as pc
 from torch import Tensor, nn
+from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
@@ -126,3 +128,25 @@ def _check(name: str, least: int | None, greatest: int | None, num_classes: int,
         f"Stream {name!r}: it has the label {wrong}, but {head} has the {num_classes} classes 0 to {num_classes - 1}. "
         "Number the labels from 0, or give the head as many classes (num_labels); labels of -100 are left out."
     )
+
+
+def shifts_labels(model: Any, told: bool) -> bool:
+    """Finds out whether a model shifts its labels by itself.
+
+    The Trainer goes by the name of the class (`...ForCausalLM`). Heads of other names, `GPT2LMHeadModel` among them,
+    are given the same loss function where their forward asks for one, and shift too.
+
+    Args:
+        model: The model, not wrapped for distributed training; one of peft is looked into.
+        told: What the Trainer takes it for.
+
+    Returns:
+        Whether a row of L labels has L - 1 terms.
+    """
+    inner = inner_model(model)
+    if told or getattr(getattr(inner, "config", None), "is_encoder_decoder", False):
+        return told
+    # A forward that computes its loss by itself has that loss function too, and makes no use of it.
+    forward = inspect.unwrap(type(inner).forward)
+    asks = "loss_function" in getattr(getattr(forward, "__code__", None), "co_names", ())
+    return asks and getattr(inner, "loss_function", None) is ForCausalLMLoss

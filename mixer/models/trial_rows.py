@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixer.models.losses import num_rows
+from mixer.models.row_losses import num_rows
 from mixer.utils.arrays import Int64Array
 
 _MOST_ROWS = 8

@@ -3,8 +3,8 @@
 from mixer.policies.ado import ADO
 from mixer.policies.aioli import Aioli
 from mixer.policies.balanced_pike import BalancedPiKE
-from mixer.policies.base import Decision, Mixture, Observation, Policy
 from mixer.policies.coba import CoBa
+from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.policies.doge import DoGE
 from mixer.policies.doremi import DoReMi
 from mixer.policies.dynamic_weight_average import DWA

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy, Terms, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms, Unit
 from mixer.policies.shared.least_share import at_least, resolve_least, share_out
 from mixer.policies.shared.loss_history import LossHistory
 from mixer.policies.shared.ranges import check_count, check_range

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
 from mixer.policies.shared.interactions import normalised
 from mixer.policies.shared.least_share import share_out
 from mixer.policies.shared.plain import from_plain, to_plain

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, Unit
 from mixer.policies.pike import PiKE
 from mixer.policies.shared.acts_on import with_mean_one
 from mixer.policies.shared.descent_bound import Bound

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
 from mixer.policies.shared.acts_on import ActsOn, check_acts_on, decide
 from mixer.policies.shared.least_share import at_least
 from mixer.policies.shared.plain import from_plain, to_plain

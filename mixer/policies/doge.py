@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Unit
+from mixer.policies.contract import Decision, Mixture, Unit
 from mixer.policies.shared.exponentiated import exponentiated_step
 from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients, scaled_to_one
 from mixer.policies.shared.ranges import check_range

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, Unit
 from mixer.policies.group_dro import GroupDRO
 from mixer.policies.shared.acts_on import ActsOn
 from mixer.policies.shared.named_losses import check_losses, losses_array

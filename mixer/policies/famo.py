@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
 from mixer.policies.shared.acts_on import ActsOn, check_acts_on, decide
 from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.softmax import softmax

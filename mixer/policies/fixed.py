@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from mixer.policies.base import Mixture, Unit, weights_array
+from mixer.policies.contract import Mixture, Unit, weights_array
 from mixer.policies.shared.static import StaticPolicy
 from mixer.utils.arrays import FloatArray
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.policies.shared.decisions import in_batch, with_weights
 from mixer.policies.shared.least_share import resolve_least
 from mixer.policies.shared.ranges import check_range

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit, Weights, weights_array
+from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit, Weights, weights_array
 from mixer.utils.arrays import FloatArray
-from mixer.utils.takes import check_takes
+from mixer.utils.validation import check_takes
 
 WeightFunction = Callable[[int, FloatArray], Weights]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, Unit
 from mixer.policies.shared.acts_on import ActsOn, check_acts_on, with_mean_one
 from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients
 from mixer.policies.shared.ranges import check_range

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, Unit
 from mixer.policies.shared.exponentiated import exponentiated_step
 from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients
 from mixer.policies.shared.ranges import check_range

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy, Terms, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms, Unit
 from mixer.policies.shared.acts_on import ActsOn, check_acts_on, decide
-from mixer.policies.shared.exponentiated_weights import ExponentiatedWeights
+from mixer.policies.shared.exponentiated import ExponentiatedWeights
 from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.policies.shared.decisions import mean_factor, with_mean_factor
 from mixer.policies.shared.ranges import check_count
 from mixer.policies.shared.wrapper import Wrapper

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy, Terms, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms, Unit
 from mixer.policies.shared.least_share import resolve_least
 from mixer.policies.shared.ranges import check_count, check_decay, check_range, check_temperature
 from mixer.policies.shared.softmax import softmax

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, Unit
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.policies.shared.evidence import Evidence
 from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy, Terms, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms, Unit
 from mixer.policies.shared.exponentiated import HUGE
 from mixer.policies.shared.least_share import share_out
 from mixer.policies.shared.ranges import check_count

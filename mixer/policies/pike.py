@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy, Terms, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms, Unit
 from mixer.policies.gradient_statistics import GradientStatistics, alignment_of, conflict_of
 from mixer.policies.shared.descent_bound import Bound, best_weights, bound_factors
 from mixer.policies.shared.least_share import share_out

@@ -1,6 +1,6 @@
 """Shares by data-set size."""
 
-from mixer.policies.base import Unit
+from mixer.policies.contract import Unit
 from mixer.policies.temperature import Temperature
 
 

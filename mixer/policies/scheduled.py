@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit, Weights, weights_array
+from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit, Weights, weights_array
 from mixer.utils.arrays import FloatArray
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
 from mixer.policies.shared.acts_on import decide
 from mixer.policies.shared.plain import from_plain, to_plain
 from mixer.policies.shared.ranges import check_count, check_range

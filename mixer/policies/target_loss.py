@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit
-from mixer.policies.shared.exponentiated_weights import ExponentiatedWeights
+from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
+from mixer.policies.shared.exponentiated import ExponentiatedWeights
 from mixer.policies.shared.named_losses import check_losses, losses_array
 from mixer.policies.shared.ranges import check_range
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.policies.shared.decisions import in_batch, mean_factor, with_mean_factor
 from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.wrapper import Wrapper

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from mixer.policies.base import Mixture, Unit, Weights, weights_array
+from mixer.policies.contract import Mixture, Unit, Weights, weights_array
 from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.static import StaticPolicy
 from mixer.utils.arrays import FloatArray

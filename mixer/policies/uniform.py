@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mixer.policies.base import Mixture
+from mixer.policies.contract import Mixture
 from mixer.policies.shared.static import StaticPolicy
 from mixer.utils.arrays import FloatArray
 

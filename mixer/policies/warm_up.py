@@ -1,6 +1,6 @@
 """Starting weights for a while, then a policy."""
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.policies.shared.ranges import check_count
 from mixer.policies.shared.wrapper import Wrapper
 

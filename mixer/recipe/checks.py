@@ -7,7 +7,7 @@ import datasets
 from transformers import IntervalStrategy, TrainingArguments
 from transformers.utils import logging
 
-from mixer.policies.base import weights_array
+from mixer.policies.contract import weights_array
 from mixer.recipe.data.splits import check_disjoint
 from mixer.recipe.stream_recipe import StreamRecipe
 

@@ -12,7 +12,7 @@ from mixer.models.heads import Head
 from mixer.models.inputs import heads_of, takes_task
 from mixer.models.multi_task import MultiTaskModel
 from mixer.recipe.pretrained import load_pretrained
-from mixer.utils.nearest import did_you_mean
+from mixer.utils.text import did_you_mean
 
 Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification", "token-classification", "encoder"]
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from transformers import AutoTokenizer, PreTrainedModel, TrainingArguments, set_seed
 
 from mixer.mixture.bad_samples import OnSampleError
-from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Budget
 from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing
-from mixer.policies.base import Policy
+from mixer.policies.contract import Policy
 from mixer.recipe.called_by_name import Factory, call_by_name
 from mixer.recipe.checks import check_evaluation, check_lengths, check_streams
 from mixer.recipe.class_names import note_class_names
@@ -26,7 +26,7 @@ from mixer.trainer.method import Method
 from mixer.trainer.observers.gradient_options import Probing
 from mixer.trainer.step import NonFinite
 from mixer.trainer.trainer import MixingTrainer
-from mixer.trainer.weightless import WeightlessTrainer
+from mixer.trainer.variants import WeightlessTrainer
 
 # Fields of a recipe that are made by name or by class, to be tried one at a time when one of them is wrong.
 RECIPE_FIELDS = ("mixing", "batch_size", "budget", "probe", "methods", "conflict", "groupings", "streams", "model")

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Union
 
-from mixer.utils.nearest import did_you_mean
+from mixer.utils.text import did_you_mean
 
 _CLASS, _ARGUMENTS = "class_path", "init_args"
 _OF_CLASSES = (_CLASS, _ARGUMENTS, "dict_kwargs")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mixer.policies.base import Unit
+from mixer.policies.contract import Unit
 
 
 def mixing_of(weights: Mapping[str, float], unit: Unit) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Unpack
 
 from mixer.schedules.base import AllBounds, BatchDecision, BatchObservation, LearningRateRule, Schedule
 from mixer.schedules.limits import LARGEST
-from mixer.schedules.position import Unit, check_points, needs_of, position
+from mixer.schedules.shared.position import Unit, check_points, needs_of, position
 
 
 class AdaBatch(Schedule):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from mixer.schedules.limits import Limits
-from mixer.utils.kept_arguments import KeepsArguments
+from mixer.utils.recorded_arguments import KeepsArguments
 
 LearningRateRule = Literal["none", "linear", "sqrt"]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Unpack
 
 from mixer.schedules.base import AllBounds, BatchDecision, BatchObservation, LearningRateRule, Schedule
-from mixer.schedules.position import Unit, check_points, needs_of, position
+from mixer.schedules.shared.position import Unit, check_points, needs_of, position
 
 
 class CriticalBatchWarmup(Schedule):

@@ -7,7 +7,7 @@ from typing import Unpack
 import numpy as np
 
 from mixer.schedules.base import AllBounds, BatchDecision, BatchObservation, LearningRateRule, Schedule
-from mixer.utils.takes import check_takes
+from mixer.utils.validation import check_takes
 
 SizeFunction = Callable[[int, int], int]
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any, Unpack
 
 from mixer.schedules.base import BatchDecision, BatchObservation, Bounds, LearningRateRule
-from mixer.schedules.multiplied import DecisionUnit, MultipliedSchedule
+from mixer.schedules.shared.multiplied import DecisionUnit, MultipliedSchedule
 
 
 class LossChange(MultipliedSchedule):

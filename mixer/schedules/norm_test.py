@@ -4,7 +4,7 @@ import math
 from typing import Unpack
 
 from mixer.schedules.base import AllBounds, BatchDecision, BatchObservation, LearningRateRule
-from mixer.schedules.measured import MeasuredSchedule
+from mixer.schedules.shared.measured import MeasuredSchedule
 
 
 class NormTest(MeasuredSchedule):

@@ -4,7 +4,7 @@ import math
 from typing import Unpack
 
 from mixer.schedules.base import AllBounds, BatchDecision, BatchObservation, LearningRateRule, Schedule
-from mixer.schedules.position import Unit, needs_of, position
+from mixer.schedules.shared.position import Unit, needs_of, position
 
 
 class Ramp(Schedule):

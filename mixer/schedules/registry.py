@@ -15,7 +15,7 @@ from mixer.schedules.norm_test import NormTest
 from mixer.schedules.ramp import Ramp
 from mixer.schedules.seesaw import Seesaw
 from mixer.schedules.smoothed_loss_change import SmoothedLossChange
-from mixer.utils.choices import choose, refuse_class
+from mixer.utils.registry import choose, refuse_class
 
 _SCHEDULES: tuple[type[Schedule], ...] = (
     Constant,

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, Unpack
 
-from mixer.schedules.average import Trend
 from mixer.schedules.base import BatchDecision, BatchObservation, Bounds, LearningRateRule
-from mixer.schedules.multiplied import DecisionUnit, MultipliedSchedule
+from mixer.schedules.shared.average import Trend
+from mixer.schedules.shared.multiplied import DecisionUnit, MultipliedSchedule
 
 
 class SmoothedLossChange(MultipliedSchedule):

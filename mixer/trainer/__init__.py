@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from mixer.trainer.gradient_aggregation import GradientAggregation
     from mixer.trainer.method import Method
     from mixer.trainer.observers.gradient_options import Probing
-    from mixer.trainer.seq2seq import MixingSeq2SeqTrainer
     from mixer.trainer.sft import MixingSFTTrainer as MixingSFTTrainer
     from mixer.trainer.trainer import MixingMixin, MixingTrainer
+    from mixer.trainer.variants import MixingSeq2SeqTrainer
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -20,7 +20,7 @@ else:
             "mixer.trainer.gradient_aggregation": ["GradientAggregation"],
             "mixer.trainer.method": ["Method"],
             "mixer.trainer.observers.gradient_options": ["Probing"],
-            "mixer.trainer.seq2seq": ["MixingSeq2SeqTrainer"],
+            "mixer.trainer.variants": ["MixingSeq2SeqTrainer"],
             "mixer.trainer.sft": ["MixingSFTTrainer"],
             "mixer.trainer.trainer": ["MixingMixin", "MixingTrainer"],
         },

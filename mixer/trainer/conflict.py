@@ -6,9 +6,9 @@ from typing import Any
 from transformers import Trainer
 
 from mixer.schedules import Schedule
+from mixer.trainer.checks import optimizer_name, steps_in_backward
 from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method, as_methods
-from mixer.trainer.one_pass import optimizer_name, steps_in_backward
 
 
 def with_conflict(methods: object, conflict: Any) -> tuple[Method, ...]:

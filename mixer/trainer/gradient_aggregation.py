@@ -9,11 +9,11 @@ from accelerate.state import GradientState
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from mixer.distributed.gradients import averaged_parameters, obstacle
+from mixer.distributed.gradient_sync import averaged_parameters, obstacle
 from mixer.gradients.conflict.aggregators import Aggregator
 from mixer.gradients.conflict.weightings import known_name
 from mixer.gradients.per_source import StreamGradients
-from mixer.ledger.conflict_log import ConflictLog
+from mixer.ledger.recorder import ConflictLog
 from mixer.loading.step import StepBatch
 from mixer.trainer.method import ForwardResult, Method, RunContext
 from mixer.utils.arrays import FloatArray

@@ -18,9 +18,8 @@ from mixer.loading.preprocessing import preprocessed
 from mixer.loading.step import StepBatch
 from mixer.loading.transport import Columns
 from mixer.mixture.controller import Mixing
-from mixer.mixture.stream import Stream
-from mixer.mixture.streams import read_from
-from mixer.trainer.checkpointing.checkpoint import CAP_ENTRY, read_state
+from mixer.mixture.stream import Stream, read_from
+from mixer.trainer.checkpointing.files import CAP_ENTRY, read_state
 from mixer.trainer.step import StepMixin
 
 # Workers are waited for a little less long than ranks are, so that the rank whose workers hang can say so.

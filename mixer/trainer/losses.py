@@ -12,17 +12,15 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer
 
-from mixer.loading.collation import batch_mapping
+from mixer.loading.collate import batch_mapping
 from mixer.loading.diagnosis import alone, unfit_rows
 from mixer.loading.errors import name_rows
 from mixer.loading.loader import MixingLoader
 from mixer.loading.step import MicroBatch, StepBatch, StepCounts
 from mixer.mixture.plan import Plan
 from mixer.mixture.stream import Stream
-from mixer.models.aside import model_restored
 from mixer.models.inputs import inner_model
-from mixer.models.label_shift import shifts_labels
-from mixer.models.liger import RowlessTracker, hides_rows
+from mixer.models.labels import shifts_labels
 from mixer.models.loss_normalization import (
     EXACT_SHARE,
     HALF_TOLERANCE,
@@ -35,7 +33,8 @@ from mixer.models.loss_normalization import (
     try_normalization,
     vote_on_kind,
 )
-from mixer.models.losses import RowLossReader, items_per_row, labels_can_shift, num_rows
+from mixer.models.row_losses import RowlessTracker, RowLossReader, hides_rows, items_per_row, labels_can_shift, num_rows
+from mixer.models.side_state import model_restored
 from mixer.models.trial_rows import rows_to_try
 from mixer.utils.arrays import FloatArray
 

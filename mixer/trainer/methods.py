@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.mixture.plan import Plan
-from mixer.trainer.checkpointing.checkpoint import METHODS_ENTRY
+from mixer.trainer.checkpointing.files import METHODS_ENTRY
 from mixer.trainer.checkpointing.save import SavingMixin
 from mixer.trainer.method import ForwardResult, Method, RunContext, as_methods
 from mixer.trainer.side_runs import SideRuns
-from mixer.utils.folder_names import folder_name
-from mixer.utils.writing import WriteError
+from mixer.utils.files import WriteError, folder_name
 
 _FOLDER = "methods"
 

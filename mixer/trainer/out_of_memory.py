@@ -18,17 +18,16 @@ from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from mixer.distributed.gradients import average_gradients, obstacle, settle
-from mixer.loading.collation import batch_mapping
+from mixer.distributed.gradient_sync import average_gradients, obstacle, settle
+from mixer.loading.collate import batch_mapping
 from mixer.loading.memory import MicroBatchMemoryError, Size, Window, explain, is_out_of_memory
 from mixer.loading.step import StepBatch, StepCounts
-from mixer.models.snapshot import Snapshot
+from mixer.models.side_state import Snapshot
+from mixer.trainer.checks import check_one_pass, optimizer_name, steps_in_backward
 from mixer.trainer.engines import engine_of
+from mixer.trainer.failures import OUT_OF_MEMORY, among_others, leave_note
 from mixer.trainer.losses import Trial
 from mixer.trainer.methods import MethodsMixin
-from mixer.trainer.notes import leave_note
-from mixer.trainer.one_pass import check_one_pass, optimizer_name, steps_in_backward
-from mixer.trainer.other_ranks import OUT_OF_MEMORY, among_others
 
 logger = logging.get_logger(__name__)
 

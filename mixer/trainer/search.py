@@ -11,7 +11,7 @@ from accelerate.utils import broadcast_object_list
 
 from mixer.ledger.ledger import Ledger
 from mixer.trainer.methods import MethodsMixin
-from mixer.utils.folder_names import folder_name
+from mixer.utils.files import folder_name
 
 _FOLDER = "search-start"
 

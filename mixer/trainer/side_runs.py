@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixer.distributed.gradients import average_gradients, settle
-from mixer.loading.collation import Loaded
+from mixer.distributed.gradient_sync import average_gradients, settle
+from mixer.loading.collate import Loaded
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.mixture.cursors import StreamShare
 from mixer.mixture.plan import Plan
-from mixer.models.aside import gradients_stashed, model_restored
-from mixer.models.metrics_restored import metrics_restored
+from mixer.models.side_state import gradients_stashed, model_restored
+from mixer.models.trl import metrics_restored
 from mixer.trainer.step import StepMixin
 from mixer.utils.arrays import Int64Array
 

@@ -15,7 +15,7 @@ from mixer.distributed.collectives import OtherRankError, RankSync
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import StepResult
 from mixer.loading.batching import STREAMS_IN_TURN
-from mixer.loading.collation import StreamSpecifics
+from mixer.loading.collate import StreamSpecifics
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.loader import MixingLoader
 from mixer.loading.step import MicroBatch, StepBatch, StepCounts, confirm
@@ -24,12 +24,12 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.learning_rate import LearningRate
 from mixer.mixture.plan import Plan
 from mixer.models.loss_normalization import LossNormalization, counts_other_items, decide, needs_kind
-from mixer.models.losses import tokens_per_row
+from mixer.models.row_losses import tokens_per_row
 from mixer.policies.gradient_statistics import GradientStatistics
-from mixer.trainer.checkpointing.unsaved import write_error
+from mixer.trainer.checkpointing.choose import write_error
 from mixer.trainer.losses import LossesMixin
 from mixer.utils.arrays import Int64Array
-from mixer.utils.writing import WriteError
+from mixer.utils.files import WriteError
 
 logger = logging.get_logger(__name__)
 

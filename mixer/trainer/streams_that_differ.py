@@ -10,13 +10,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer
 from transformers.utils import logging
 
-from mixer.loading.collation import StreamSpecifics
-from mixer.loading.likeness import can_share_batch
+from mixer.loading.collate import StreamSpecifics, can_share_batch
 from mixer.loading.step import StepBatch, StepCounts
 from mixer.mixture.stream import Stream
+from mixer.models.heads import tasks_of
 from mixer.models.inputs import TASK, check_columns, heads_of
 from mixer.models.labels import check_label_column, check_labels, find_lack_of_labels, needs_labels, num_classes_of
-from mixer.models.stream_heads import tasks_of
 from mixer.trainer.loader_options import LoadingMixin
 from mixer.utils.arrays import Int64Array
 from mixer.utils.random_state import seeded

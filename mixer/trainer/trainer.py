@@ -24,8 +24,7 @@ from mixer.ledger.trackers.reporting import Reporting
 from mixer.loading.build import MixtureOptions, assemble, check_mixture, resolve_budget, resolve_policy
 from mixer.mixture.bad_samples import OnSampleError
 from mixer.mixture.batch_size import BatchSize
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing, check_format
 from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing, Planner
@@ -38,31 +37,33 @@ from mixer.mixture.resolve import (
     check_samples,
     warn_of_forwards,
 )
-from mixer.mixture.stream import Stream
-from mixer.mixture.streams import as_streams, describe, skipping_of
+from mixer.mixture.stream import Stream, as_streams, describe, skipping_of
 from mixer.policies import Policy
 from mixer.schedules import Schedule, as_schedule
-from mixer.trainer.best_metric import check_best_metric
 from mixer.trainer.callback import MixingCallback
-from mixer.trainer.checkpointing.checkpoint import read_state
+from mixer.trainer.checkpointing.choose import write_error
+from mixer.trainer.checkpointing.files import read_state
 from mixer.trainer.checkpointing.progress import Progress
 from mixer.trainer.checkpointing.resume import ResumingMixin
-from mixer.trainer.checkpointing.unsaved import write_error
+from mixer.trainer.checks import (
+    check_arguments,
+    check_budget,
+    check_compute_loss,
+    check_create_optimizer,
+    check_order,
+    check_trainer_is_supported,
+)
 from mixer.trainer.conflict import check_conflict, with_conflict
-from mixer.trainer.engine_checks import EngineRequest, check_engine
-from mixer.trainer.evaluating import EvaluatingMixin
+from mixer.trainer.engines import EngineRequest, check_engine
+from mixer.trainer.evaluation import EvaluatingMixin, check_best_metric
+from mixer.trainer.failures import made_among_others
 from mixer.trainer.method import Method
-from mixer.trainer.mixable import check_compute_loss, check_create_optimizer, check_order, check_trainer_is_supported
-from mixer.trainer.observers.comparing import ComparingMixin, compared_in
 from mixer.trainer.observers.gradient_options import Probing
-from mixer.trainer.one_pass import check_budget
-from mixer.trainer.other_ranks import made_among_others
-from mixer.trainer.preparing import PreparingMixin
+from mixer.trainer.observers.reference import ComparingMixin, compared_in
 from mixer.trainer.search import SearchingMixin
 from mixer.trainer.step import NonFinite, StepMixin
-from mixer.trainer.training_checks import check_arguments
-from mixer.trainer.trl_steps import TRLStepsMixin
-from mixer.utils.shortened import shortened
+from mixer.trainer.trl import PreparingMixin, TRLStepsMixin
+from mixer.utils.text import shortened
 
 logger = logging.get_logger(__name__)
 

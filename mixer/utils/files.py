@@ -1,14 +1,17 @@
-"""Files that are there whole or not at all, and found out where they were damaged."""
+"""Files: written whole or not at all, checked by digests, named safely."""
 
 import contextlib
+import errno
+import hashlib
 import json
 import os
+import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mixer.utils.bounded import load_json
+from mixer.utils.validation import load_json
 
 _DIGEST_ENTRY = "crc32"
 
@@ -101,3 +104,118 @@ def sync_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+_MAX_BYTES = 64 * 2**20
+_BYTES_AT_A_TIME = 2**20
+
+
+def digests_of(folder: Path, names: Iterable[str]) -> dict[str, int]:
+    """Gives digests of files that have just been written, but for those that would take their time to read back.
+
+    Larger ones than 64 MiB (a large model's) are left out, and those that have a second name elsewhere: the rows of a
+    buffer on disk, which are linked into a checkpoint so that nothing has to be written.
+
+    Args:
+        folder: Where they are.
+        names: Their paths in it.
+
+    Returns:
+        CRC-32 by path.
+    """
+    found = {}
+    for name in names:
+        status = (folder / name).stat()
+        if status.st_size <= _MAX_BYTES and status.st_nlink == 1:
+            found[name] = _digest(folder / name)
+    return found
+
+
+def find_damaged(folder: Path, digests: Mapping[str, int]) -> str | None:
+    """Finds a file that is not what was written.
+
+    Args:
+        folder: Where the files are.
+        digests: What `digests_of` gave.
+
+    Returns:
+        The path of one that has changed, `None` if none has; of what is missing nothing is said.
+    """
+    there = ((name, digest) for name, digest in digests.items() if (folder / name).is_file())
+    return next((name for name, digest in there if _digest(folder / name) != digest), None)
+
+
+def _digest(path: Path) -> int:
+    digest = 0
+    with path.open("rb") as file:
+        while piece := file.read(_BYTES_AT_A_TIME):
+            digest = zlib.crc32(piece, digest)
+    return digest
+
+
+# Device names of Windows, whatever follows a dot.
+_RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
+_REFUSED = '<>:"/\\|?*%'
+_MOST_BYTES = 180
+
+
+def folder_name(name: str) -> str:
+    """Names a folder after something: one step down from where it stands, on every file system.
+
+    Args:
+        name: What it is named after.
+
+    Returns:
+        The name itself, where it can be a folder's; else with `%` and the bytes of what cannot stand in one, and cut
+        with a digest behind where it is too long. Two names never share a folder.
+
+    Example:
+        >>> folder_name("01-math"), folder_name(".."), folder_name("a/b")
+        ('01-math', '%2E%2E', 'a%2Fb')
+    """
+    edges = {len(name) - 1} if name.endswith((".", " ")) else set()
+    if not name.strip(".") or _RESERVED.fullmatch(name):
+        edges.add(0)
+    kept = "".join(
+        _escaped(character) if place in edges or character in _REFUSED or not character.isprintable() else character
+        for place, character in enumerate(name)
+    )
+    if len(kept.encode()) <= _MOST_BYTES:
+        return kept or "%"
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+    return f"{kept.encode()[:_MOST_BYTES].decode('utf-8', 'ignore')}%{digest}"
+
+
+def _escaped(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+class WriteError(OSError):
+    """A file of the run could not be written.
+
+    Attributes:
+        says_what_is_safe: Whether the message says what of the run is safe, and how it goes on.
+    """
+
+    says_what_is_safe = False
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Has errors of the system say that a file of the run could not be written.
+
+    Args:
+        path: The file that is written, or its folder.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        WriteError: In place of an error of the system; it names the path.
+    """
+    try:
+        yield
+    except WriteError:
+        raise
+    except OSError as error:
+        raise WriteError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from error

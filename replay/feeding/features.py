@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import Trainer, default_data_collator
 
-from mixer.distributed.shards import shards_of
-from mixer.models.aside import evaluating
+from mixer.distributed.gradient_sync import shards_of
+from mixer.models.side_state import evaluating
 from mixer.utils.arrays import Float32Array
 
 Collator = Callable[[list[Any]], Any]

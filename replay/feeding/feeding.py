@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from mixer.distributed.output_folder import check_shared
+from mixer.distributed.consistency import check_shared
 from mixer.loading.step import StepBatch
 from mixer.trainer.method import ForwardResult, Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array

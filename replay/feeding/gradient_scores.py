@@ -6,11 +6,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from mixer.mixture.cursors import StreamShare
 from torch import nn
 
 from mixer.gradients.probe import GradientProbe
 from mixer.loading.step import StepBatch
+from mixer.mixture.cursors import StreamShare
 from mixer.mixture.permutation import Order
 from mixer.trainer.method import RunContext
 from mixer.utils.arrays import FloatArray, Int64Array

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from mixer.mixture.cursors import StreamShare
 from numpy.typing import NDArray
 from torch import Tensor
 
 from mixer.loading.batching import ids_of, positions_of
 from mixer.loading.step import StepBatch
+from mixer.mixture.cursors import StreamShare
 from mixer.trainer.method import ForwardResult, RunContext
 from mixer.utils.arrays import Int64Array
 from replay.memory.exchange import gather_rows

@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.utils.arrays import Int64Array
-from mixer.utils.bounded import refusing_damage, whole_number
-from mixer.utils.digests import digests_of, find_damaged
+from mixer.utils.files import digests_of, find_damaged
+from mixer.utils.validation import refusing_damage, whole_number
 from replay.memory.entries import Entries
 from replay.memory.sources import Sources
 from replay.retrieval import Retrieval
 from replay.selection import Offers, Selection
 from replay.shared.arguments import as_whole_numbers
 from replay.storage import Row, Rows, Storage
-from replay.storage.addresses import split
 from replay.storage.saved_state import begin_writing, check_saved, read_state, write_state
+from replay.storage.source import split
 
 FORMAT_VERSION = 1
 _FIELDS = {"task": "tasks", "label": "labels", "loss": "losses", "gradient": "scores", "features": "features"}

@@ -6,8 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from mixer.loading.deterministic import reads_without_randomness
-from mixer.loading.reader import ColumnReader
+from mixer.loading.reader import ColumnReader, reads_without_randomness
 from mixer.utils.arrays import Int64Array
 from replay.memory.sources import Sources
 from replay.storage import Rows

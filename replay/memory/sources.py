@@ -9,9 +9,8 @@ import torch
 
 from mixer.loading.reader import ColumnReader
 from mixer.utils.arrays import Int64Array
-from mixer.utils.bounded import whole_number
-from replay.storage.addresses import MAX_SOURCES, addresses, split
-from replay.storage.source import Source
+from mixer.utils.validation import whole_number
+from replay.storage.source import MAX_SOURCES, Source, addresses, split
 
 __all__ = ["Sources", "addresses", "split"]
 

@@ -8,7 +8,7 @@ import torch
 from accelerate.state import GradientState
 from torch import Tensor, nn
 
-from mixer.distributed.gradients import add_up, obstacle
+from mixer.distributed.gradient_sync import add_up, obstacle
 from mixer.loading.step import StepBatch
 from mixer.mixture.plan import Plan
 from mixer.trainer.method import ForwardResult, Method, RunContext

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from mixer.policies import Decision, Mixture, Observation, Policy
-from mixer.policies.base import weights_array
+from mixer.policies.contract import weights_array
 from replay.policies.base import Replay, ReplayPolicy
 from replay.policies.ratios import Ratio, as_ratio
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.utils.arrays import Int64Array
-from mixer.utils.bounded import whole_number
+from mixer.utils.validation import whole_number
 from replay.retrieval.base import Retrieval
 
 _GONE = -1

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixer.distributed.gradients import obstacle
+from mixer.distributed.gradient_sync import obstacle
 from mixer.loading.step import StepBatch
 from mixer.mixture.permutation import Order
 from mixer.mixture.plan import Plan

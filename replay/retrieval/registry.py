@@ -2,7 +2,7 @@
 
 import copy
 
-from mixer.utils.choices import as_rule
+from mixer.utils.registry import as_rule
 from replay.retrieval.base import Retrieval
 from replay.retrieval.least_recent import LeastRecent
 from replay.retrieval.mir import MIR

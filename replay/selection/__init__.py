@@ -2,7 +2,6 @@
 
 from replay.selection.base import Offers, Selection
 from replay.selection.class_balanced import ClassBalanced
-from replay.selection.exemplars import Exemplars
 from replay.selection.gradient_diversity import GradientDiversity
 from replay.selection.herding import Herding
 from replay.selection.k_center import KCenter
@@ -11,6 +10,7 @@ from replay.selection.loss_aware import LossAware
 from replay.selection.registry import as_selection, selection_classes
 from replay.selection.reservoir import Reservoir
 from replay.selection.ring import Ring
+from replay.selection.shared.exemplars import Exemplars
 from replay.selection.surprise import Surprise
 
 __all__ = [

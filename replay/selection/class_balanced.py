@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
-from replay.selection.bags import Bags
 from replay.selection.base import Offers, Selection, known
-from replay.selection.group_sizes import GroupSizes
+from replay.selection.shared.bags import Bags
+from replay.selection.shared.group_sizes import GroupSizes
 from replay.shared.random_numbers import RandomNumbers, scaled
 
 

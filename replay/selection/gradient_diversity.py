@@ -8,7 +8,7 @@ import numpy as np
 from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import Int64Array
 from replay.selection.base import Offers, Selection, known
-from replay.selection.slot_trees import SumTree
+from replay.selection.shared.slot_trees import SumTree
 from replay.shared.random_numbers import RandomNumbers
 
 _UNKNOWN = 0.1  # what the authors' code gives to the first samples, for which there is nothing to compare with

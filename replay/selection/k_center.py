@@ -3,7 +3,7 @@
 import numpy as np
 
 from mixer.utils.arrays import FloatArray, Int64Array
-from replay.selection.exemplars import Exemplars
+from replay.selection.shared.exemplars import Exemplars
 
 
 class KCenter(Exemplars):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mixer.utils.arrays import FloatArray, Int64Array
-from replay.selection.slot_trees import MinimumTree
+from replay.selection.shared.slot_trees import MinimumTree
 
 
 class Largest:

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from mixer.utils.arrays import FloatArray, Int64Array
 from replay.selection.base import Offers, Selection, known
-from replay.selection.slot_trees import SumTree
+from replay.selection.shared.slot_trees import SumTree
 from replay.shared.random_numbers import RandomNumbers
 
 _LARGEST_LOSS = 50.0  # an entry with more is as good as never drawn, and the sum of the weights is still exact enough

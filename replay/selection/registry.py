@@ -2,7 +2,7 @@
 
 import copy
 
-from mixer.utils.choices import as_rule
+from mixer.utils.registry import as_rule
 from replay.selection.base import Selection
 from replay.selection.class_balanced import ClassBalanced
 from replay.selection.gradient_diversity import GradientDiversity

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
-from mixer.utils.bounded import whole_number
+from mixer.utils.validation import whole_number
 from replay.selection.base import Offers, Selection
 from replay.shared.random_numbers import RandomNumbers
 

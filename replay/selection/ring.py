@@ -8,8 +8,8 @@ import numpy as np
 from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import Int64Array
 from replay.selection.base import Offers, Selection, known
-from replay.selection.group_sizes import Group, GroupSizes
-from replay.selection.queues import Queues
+from replay.selection.shared.group_sizes import Group, GroupSizes
+from replay.selection.shared.queues import Queues
 
 
 class Ring(Selection):

@@ -8,8 +8,6 @@ import numpy as np
 from mixer.utils.arrays import Int64Array
 from replay.storage.codec import decode, encode
 from replay.storage.row_file import RowFile, write_rows
-from replay.storage.row_numbers import as_numbers, no_such_row
-from replay.storage.rows import Row, Rows
 
 _FILE = "rows.arrow"
 

@@ -12,10 +12,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from mixer.ledger.arrow_messages import next_batch
+from mixer.ledger.table_files import next_batch
 from mixer.utils.arrays import Int64Array
-from mixer.utils.bounded import check_plain
-from mixer.utils.writing import writing
+from mixer.utils.files import writing
+from mixer.utils.validation import check_plain
 
 TEMPORARY_SUFFIX = ".tmp"
 

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.utils.bounded import DAMAGE, check_plain, refusing_damage
 from mixer.utils.files import newer_version, read_json, write_json
+from mixer.utils.validation import DAMAGE, check_plain, refusing_damage
 
 Parts = Mapping[str, Mapping[str, Any]]
 

@@ -1,14 +1,92 @@
-"""A data set that references point into, and whether it is still the same."""
+"""Data sets that references point into: addresses of samples, and whether the data have changed."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from mixer.loading.reader import SampleError
+import numpy as np
+
+from mixer.loading.reader import SampleError, reads_without_randomness
 from mixer.utils.arrays import Int64Array
-from replay.storage.fingerprint import fingerprint
+from mixer.utils.random_state import seeded
+from replay.storage.codec import encode
 from replay.storage.labels import Labels
+from replay.storage.rows import Row
+
+_INDEX_BITS = 40
+_MAX_INDEX = 2**_INDEX_BITS
+MAX_SOURCES = 2**22
+
+
+def addresses(source_id: int, indices: Any) -> Int64Array:
+    """Makes addresses of samples.
+
+    Args:
+        source_id: Id of their source.
+        indices: Whole numbers `[count]`: which ones.
+
+    Returns:
+        int64 `[count]`: `source_id << 40 | index`.
+
+    Raises:
+        ValueError: If a number is too large or negative.
+    """
+    array = np.asarray(indices, dtype=np.int64)
+    if not 0 <= source_id < MAX_SOURCES:
+        raise ValueError(f"source_id has to be in [0, 2^22), not {source_id}: a buffer remembers so many sources.")
+    if array.size and not (array.min() >= 0 and array.max() < _MAX_INDEX):
+        worst = array.min() if array.min() < 0 else array.max()
+        raise ValueError(f"indices have to be in [0, 2^40), found {worst}. Count from the data set's beginning.")
+    return np.int64(source_id << _INDEX_BITS) | array
+
+
+def split(addresses: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Takes addresses apart.
+
+    Args:
+        addresses: int64 `[count]`.
+
+    Returns:
+        int64 `[count]` each: ids of the sources, and indices.
+    """
+    return addresses >> _INDEX_BITS, addresses & (_MAX_INDEX - 1)
+
+
+_NUM_SAMPLES = 8
+
+
+def fingerprint(dataset: Any) -> str:
+    """Makes a fingerprint of a data set's length, type and some evenly spread samples.
+
+    Where samples cannot be read or encoded, or differ from one reading to the next, the length has to do.
+
+    Args:
+        dataset: A map-style data set.
+
+    Returns:
+        A text that is the same wherever the data set is.
+    """
+    length = len(dataset)
+    content = _read(dataset, length)
+    is_stable = reads_without_randomness(dataset) or (content is not None and _read(dataset, length) == content)
+    if content is None or not is_stable:
+        return f"length {length}"
+    return hashlib.blake2b(f"{type(dataset).__qualname__} {length} {content}".encode(), digest_size=16).hexdigest()
+
+
+def _read(dataset: Any, length: int) -> list[str] | None:
+    indices = np.unique(np.linspace(0, length - 1, _NUM_SAMPLES).astype(np.int64)).tolist() if length else []
+    try:
+        with seeded(0):
+            samples = [dataset[index] for index in indices]
+    except Exception:  # whether a broken sample ends a run is said where it is trained on
+        return None
+    try:
+        return [hashlib.blake2b(encode(Row(sample)), digest_size=16).hexdigest() for sample in samples]
+    except TypeError:
+        return None
 
 
 @dataclass(frozen=True)

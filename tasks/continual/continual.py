@@ -12,12 +12,12 @@ from transformers import TrainingArguments, set_seed
 
 from mixer import MixingTrainer, Stream
 from mixer.distributed.collectives import RankSync
-from mixer.distributed.output_folder import check_shared
+from mixer.distributed.consistency import check_shared
 from mixer.policies import Policy
-from mixer.trainer.checkpointing.checkpoint import step_of
+from mixer.trainer.checkpointing.files import step_of
 from mixer.trainer.checkpointing.lock import FolderLock
 from replay import ReplayBuffer
-from replay.storage.fingerprint import fingerprint
+from replay.storage.source import fingerprint
 from tasks.continual.continual_checks import Optimizer, check_types, check_values
 from tasks.continual.ends import Ends
 from tasks.continual.kept_optimizer import KeptOptimizer

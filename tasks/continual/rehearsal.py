@@ -7,7 +7,7 @@ from pathlib import Path
 from mixer import MixingTrainer, Stream
 from mixer.policies import Policy
 from mixer.trainer.method import Method, as_methods
-from mixer.utils.folder_names import folder_name
+from mixer.utils.files import folder_name
 from replay import DER, ReplayBuffer, ReplayRatio, extract_features
 from tasks.task import Task
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-import tasks.metrics.cells as cells
+import tasks.metrics.missing as cells
 from mixer.utils.arrays import BoolArray, FloatArray
 from tasks.metrics.formulas import (
     average_accuracy,
@@ -126,7 +126,7 @@ def all_metrics(matrix: ScoreMatrix, after: int | None = None, beta: int | None 
         beta: Last number of batches in the area under the learning curves; `None` takes the matrix's own.
 
     Returns:
-        Metrics by name, as in `METRICS`; NaN where `tasks.metrics.explaining.explain` has a reason.
+        Metrics by name, as in `METRICS`; NaN where `tasks.metrics.missing.explain` has a reason.
 
     Raises:
         ValueError: If there is no such task or number of batches.

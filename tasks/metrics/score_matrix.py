@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from mixer.utils.arrays import FloatArray
-from mixer.utils.bounded import DAMAGE, load_json
 from mixer.utils.files import newer_version, write_json
+from mixer.utils.validation import DAMAGE, load_json
 
 FORMAT_VERSION = 1
 SCORES_FILE = "scores.json"

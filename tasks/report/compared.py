@@ -1,4 +1,4 @@
-"""Continual runs that are shown side by side."""
+"""Continual runs side by side."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

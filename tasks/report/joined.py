@@ -9,7 +9,7 @@ import pandas as pd
 
 from mixer.analysis.report.run import Run, read_run
 from mixer.ledger.ledger import Ledger
-from tasks.task_folders import folder_of_task
+from tasks.task import folder_of_task
 
 # What counts from the beginning of a run: that of the tasks before is added.
 _COUNTED = ("step", "samples", "tokens", "epoch")

@@ -6,8 +6,8 @@ from pathlib import Path
 from mixer.analysis.report.contents import points_per_line
 from mixer.analysis.report.kinds import Contents, ReportKind
 from mixer.analysis.report.run import Run
-from mixer.analysis.report.summary import differing_streams
-from mixer.utils.words import listed
+from mixer.analysis.report.tables import differing_streams
+from mixer.utils.text import listed
 from tasks.metrics.score_matrix import SCORES_FILE
 from tasks.report.axes import task_names
 from tasks.report.compared import read_matrices

@@ -6,7 +6,7 @@ import numpy as np
 
 from mixer.analysis.report.plot import Plot, colours_of
 from mixer.utils.arrays import FloatArray
-from mixer.utils.words import between, known
+from mixer.utils.text import between, known
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.report.axes import common_range, score_panel, task_names
 

@@ -4,13 +4,12 @@ from collections.abc import Callable, Sequence
 
 import plotly.graph_objects as go
 
-from mixer.analysis.report.ending import last_in_words
-from mixer.analysis.report.measurements import pale_and_smooth
+from mixer.analysis.report.clocked import last_in_words, pale_and_smooth
 from mixer.analysis.report.plot import Plot, colours_of, panel
 from mixer.analysis.report.plots import PLOTS
 from mixer.analysis.report.plots.losses import losses, smoothed, smoothed_to_last
 from mixer.analysis.report.run import Run, stream_names
-from mixer.utils.words import duration
+from mixer.utils.text import duration
 from tasks.report.axes import common_range
 from tasks.report.joined import task_ends
 

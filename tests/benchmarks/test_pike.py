@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.pike import main, summarise
 from benchmarks.pike_runs import PLACES, PROPORTIONAL, QUICK, UNIFORM, gradients_seen, policies, read_result
-from mixer.gradients.gradient_rows import rows_of
+from mixer.gradients.records import rows_of
 from tests.mixer.measurements import measured
 
 

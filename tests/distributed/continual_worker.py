@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from tasks.continual.continual import ContinualRun
-from tasks.score import Score
-from tasks.scoring import accuracy
+from tasks.score import Score, accuracy
 from tasks.sequences import by_class
 from tasks.sources import Arrays
 from tasks.task import Task

@@ -14,7 +14,7 @@ import torch
 from transformers import Trainer, TrainerCallback
 
 from mixer.distributed.signals import RunInterrupted, RunTerminated
-from mixer.trainer.checkpointing.checkpoint import step_of
+from mixer.trainer.checkpointing.files import step_of
 from tests.distributed.launch import end_with, message_of
 from tests.helpers import Tokens
 from tests.mixer.test_resume import KIND, build, end_of, go_on

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from mixer import MixingSFTTrainer
-from mixer.models.rank_metrics import gathering, rows_of_ranks
+from mixer.models.trl import gathering, rows_of_ranks
 from tests.distributed.launch import end_with
 from tests.helpers import GradientRecorder, weights_of
 from tests.mixer.trl.cases import preferences, sft_mixture

@@ -14,7 +14,7 @@ from mixer.analysis.report.plots import batch_size, learning_rate, losses
 from mixer.analysis.report.run import read_runs
 from mixer.cli.entry import main
 from mixer.policies import policy_classes
-from mixer.policies.costs import STEP_WITH_VARIANCES
+from mixer.policies.registry import STEP_WITH_VARIANCES
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from mixer import DoReMi, Floor, Ledger, Mixture, Observation
-from mixer.analysis.doremi.doremi import averaged_weights
+from mixer.analysis.doremi.runs import averaged_weights
 from mixer.cli.entry import main
 from tests.distributed.warm import run_warm
 from tests.end_to_end.doremi import fails, trained

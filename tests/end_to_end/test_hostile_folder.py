@@ -23,14 +23,14 @@ from mixer.analysis.fit.recipes import check_recipes
 from mixer.analysis.fit.run import read_run
 from mixer.analysis.report import write_report
 from mixer.analysis.report.tables import write_tables
+from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import view
-from mixer.analysis.watch.watched_run import WatchedRun
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.summary import comparison_table, summarise
-from mixer.ledger.trackers.run_text import markdown_table
+from mixer.ledger.trackers.description import markdown_table
 from mixer.mixture.rebuild import policy_from
 from mixer.utils.console import console
-from tasks.task_folders import folder_of_task
+from tasks.task import folder_of_task
 from tests.fixtures.runs import NUM_STEPS, SAVED_STEP, make_trainer
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "0.1.0"

@@ -12,8 +12,7 @@ from mixer import Decision, Mixture, Observation, Policy, Stream, Uniform
 from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.loader import MixingLoader, WorkerOptions
 from mixer.loading.step import StepBatch
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
 

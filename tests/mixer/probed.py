@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import GPT2LMHeadModel, LlamaForCausalLM
 
 from mixer import GradientStatistics, MixingTrainer, Probing
-from mixer.gradients.gradient_rows import rows_of
-from mixer.models.losses import items_per_row
+from mixer.gradients.records import rows_of
+from mixer.models.row_losses import items_per_row
 from tests.helpers import MODEL_DATA, arguments, build_model, three_streams
 
 NAMES = ("a", "b", "c")

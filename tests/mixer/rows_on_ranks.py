@@ -15,8 +15,7 @@ from mixer.loading.iterable.feed import Feed
 from mixer.loading.iterable.source import RowSource
 from mixer.loading.loader import MixingLoader
 from mixer.loading.step import StepBatch
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
 from mixer.utils.files import read_json, write_json

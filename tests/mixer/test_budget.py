@@ -1,6 +1,6 @@
 import pytest
 
-from mixer.mixture.budget import Budget
+from mixer.mixture.clock import Budget
 
 
 def test_a_budget_in_nothing_is_refused() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.trainer.checkpointing.checkpoint import (
+from mixer.trainer.checkpointing.files import (
     MARKER_FILE,
     STATE_FILE,
     abandon,
@@ -16,8 +16,7 @@ from mixer.trainer.checkpointing.checkpoint import (
     find_problem,
     read_state,
 )
-from mixer.utils.digests import digests_of
-from mixer.utils.files import read_json, write_json
+from mixer.utils.files import digests_of, read_json, write_json
 
 
 class TestWrite:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 
 
 def data_clock(batch_size: int = 4, epoch_size: int = 10, drop_unit: int = 0, **options: object) -> Clock:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mixer.loading.collation import Collation, Loaded, StreamSpecifics, batch_mapping
+from mixer.loading.collate import Collation, Loaded, StreamSpecifics, batch_mapping
 from mixer.models.inputs import TASK
 
 

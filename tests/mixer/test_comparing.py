@@ -26,8 +26,8 @@ from mixer import (
     Probing,
     Uniform,
 )
-from mixer.trainer.checkpointing.checkpoint import STATE_FILE
-from mixer.trainer.observers.excess_loss import excess_of
+from mixer.trainer.checkpointing.files import STATE_FILE
+from mixer.trainer.observers.reference import excess_of
 from tests.helpers import MODEL_DATA, build_model, three_streams, weights_of
 from tests.mixer.comparing import (
     Leaning,

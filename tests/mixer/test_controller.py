@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import FORMAT_VERSION, Mixing
 from mixer.mixture.groups import Grouping
 from mixer.mixture.plan import Plan

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from mixer.mixture.batch_size import BatchSize
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import FORMAT_VERSION, Mixing
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream

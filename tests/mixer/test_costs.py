@@ -4,7 +4,7 @@ import pytest
 
 from mixer.mixture.resolve import OBSERVABLE, OBSERVABLE_BY_SCHEDULE
 from mixer.policies import BalancedPiKE, DoReMi, GroupDRO, LossChange, PiKE, Policy, Uniform, policy_classes
-from mixer.policies.costs import STEP_WITH_GRADIENTS, STEP_WITH_VARIANCES, cost_of
+from mixer.policies.registry import STEP_WITH_GRADIENTS, STEP_WITH_VARIANCES, cost_of
 from mixer.schedules import NoiseScale, Seesaw, schedule_classes
 
 

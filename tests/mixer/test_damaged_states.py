@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from mixer.mixture.batch_size import BatchSize
-from mixer.mixture.iterable_drawer import IterableCursor
+from mixer.mixture.cursors import IterableCursor
 from mixer.mixture.stream import Stream
 from mixer.policies import Floor, GroupDRO
-from mixer.policies.base import Policy
+from mixer.policies.contract import Policy
 from mixer.schedules import Constant
 from mixer.trainer.checkpointing.progress import Progress
-from mixer.utils.bounded import MOST_COUNT
+from mixer.utils.validation import MOST_COUNT
 from tests.mixer.test_controller import make_mixing, one_step
 
 HUGE = 10**400

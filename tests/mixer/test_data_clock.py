@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 
 SIZES = st.lists(st.integers(1, 13), min_size=1, max_size=30)
 BUDGETS = st.builds(

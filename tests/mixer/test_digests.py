@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mixer.utils.digests import digests_of, find_damaged
+from mixer.utils.files import digests_of, find_damaged
 
 
 def test_a_changed_file_is_found_and_a_missing_one_is_not_spoken_of(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_a_changed_file_is_found_and_a_missing_one_is_not_spoken_of(tmp_path: Pa
 def test_a_file_of_several_pieces_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(bytes(range(100)))
     whole = digests_of(tmp_path, ["a"])
-    monkeypatch.setattr("mixer.utils.digests._BYTES_AT_A_TIME", 7)
+    monkeypatch.setattr("mixer.utils.files._BYTES_AT_A_TIME", 7)
     assert digests_of(tmp_path, ["a"]) == whole
 
 

@@ -12,8 +12,7 @@ from transformers import default_data_collator
 from mixer import Fixed, Hold, LossChange, Policy, Scheduled, Stream, Temperature, Uniform
 from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.loader import MixingLoader
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
 

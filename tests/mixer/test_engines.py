@@ -9,12 +9,11 @@ from accelerate.utils import DistributedType
 from torch import nn
 
 from mixer import Proportional, Stream, schedules
-from mixer.distributed.shards import shards_of
-from mixer.trainer.engine_checks import EngineRequest, check_engine
-from mixer.trainer.engines import engine_of
+from mixer.distributed.gradient_sync import shards_of
+from mixer.trainer.engines import EngineRequest, check_engine, engine_of
 from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method
-from mixer.trainer.observers.reference_model import check_reference
+from mixer.trainer.observers.reference import check_reference
 from replay.feeding.features import extract_features
 from replay.methods import AGEM
 from replay.policies import Spaced

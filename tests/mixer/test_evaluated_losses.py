@@ -12,8 +12,8 @@ from transformers import EvalPrediction
 
 from mixer import MixingTrainer
 from mixer.analysis.report.contents import read_report
-from mixer.analysis.watch.as_document import as_document
-from mixer.analysis.watch.watched_run import WatchedRun
+from mixer.analysis.watch.gathered import WatchedRun
+from mixer.analysis.watch.view import as_document
 from mixer.cli.entry import main
 from mixer.ledger.evaluated_losses import check_eval_weights, mean_loss, metrics_by_set, recorded_weights, worst_loss
 from mixer.ledger.summary import comparison, summarise

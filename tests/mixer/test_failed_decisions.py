@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mixer import MixingTrainer
-from mixer.trainer.checkpointing.checkpoint import list_checkpoints
+from mixer.trainer.checkpointing.files import list_checkpoints
 from tests.mixer.test_resume import assert_same, build, end_of
 
 

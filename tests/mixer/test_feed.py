@@ -11,7 +11,7 @@ from mixer import Fixed, Stream
 from mixer.distributed.collectives import OtherRankError
 from mixer.loading.iterable.source import RowSource
 from mixer.loading.reader import SampleError
-from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.utils.files import write_json
 from tests.mixer.rows_on_ranks import Meeting, Places, Rows, make_loader, outcomes_of, rows_of, run_ranks, shards
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from mixer.gradients.gradient_entries import gradient_entries
+from mixer.gradients.records import gradient_entries
 from mixer.policies.gradient_statistics import GradientStatistics
 from tests.mixer.measurements import measured
 

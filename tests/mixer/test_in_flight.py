@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mixer.distributed import in_flight
-from mixer.distributed.in_flight import held_until_let_go, wait_until_let_go
+from mixer.distributed import collectives as in_flight
+from mixer.distributed.collectives import held_until_let_go, wait_until_let_go
 
 
 @pytest.fixture(autouse=True)

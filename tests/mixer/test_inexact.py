@@ -9,8 +9,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from mixer import LossChange, MixingTrainer, PiKE, Stream, Uniform
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
 from tests.helpers import Tokens, arguments, build_model, weights_of

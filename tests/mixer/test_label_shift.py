@@ -9,7 +9,7 @@ from torch import nn
 from transformers import BertConfig, BertLMHeadModel, T5Config, T5ForConditionalGeneration, Trainer
 
 from mixer import MixingTrainer
-from mixer.models.label_shift import shifts_labels
+from mixer.models.labels import shifts_labels
 from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, arguments, build_model
 
 _SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}

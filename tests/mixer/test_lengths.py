@@ -7,20 +7,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from mixer.mixture.cursors import StreamShare
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from mixer import LossChange, MixingTrainer, Stream, Uniform
 from mixer.loading.batching import MicroBatchOptions
-from mixer.loading.collation import Loaded
+from mixer.loading.collate import Loaded
 from mixer.loading.lengths import Lengths, deal_by_length, sort_by_length, split_by_tokens
 from mixer.loading.loader import MixingLoader
 from mixer.loading.memory import MicroBatchCap
 from mixer.loading.reader import SampleError
 from mixer.loading.step import StepBatch
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
+from mixer.mixture.cursors import StreamShare
 from mixer.mixture.planner import Planner
 from tests.helpers import GradientRecorder, arguments, build_model
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import default_data_collator
 
 from mixer import MixingTrainer
-from mixer.loading.likeness import can_share_batch
+from mixer.loading.collate import can_share_batch
 from tests.helpers import Tokens, arguments, build_model
 
 

@@ -11,8 +11,7 @@ from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.loader import MixingLoader
 from mixer.loading.reader import SampleError
 from mixer.loading.step import MicroBatch, StepBatch
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from transformers import default_data_collator
 
-from mixer.models.losses import RowLossReader, items_per_row, num_rows, tokens_per_row
+from mixer.models.row_losses import RowLossReader, items_per_row, num_rows, tokens_per_row
 from tests.helpers import MODEL_DATA, Tokens, build_model
 
 SHIFTS = {"llama": True, "gpt2": True}

@@ -14,7 +14,7 @@ from transformers import TrainerCallback, default_data_collator
 
 from mixer import LossChange, MixingTrainer, Stream
 from mixer.loading.batching import MicroBatcher, MicroBatchOptions, ids_of, positions_of, streams_in_turn
-from mixer.loading.collation import Loaded
+from mixer.loading.collate import Loaded
 from mixer.mixture.planner import Planner
 from mixer.trainer.trainer import MOST_STREAMS_IN_HISTORY
 from tests.helpers import Tokens, arguments, build_model

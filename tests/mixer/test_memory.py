@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from mixer.distributed.gradients import buckets
+from mixer.distributed.gradient_sync import buckets
 from mixer.loading.memory import MicroBatchCap, MicroBatchMemoryError, Size, Window, explain, is_out_of_memory
-from mixer.models.snapshot import Snapshot
+from mixer.models.side_state import Snapshot
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore
 
-from mixer.trainer import notes
-from mixer.trainer.notes import Listener, leave_note, read_note, remove_note, who_is_gone
+from mixer.trainer import failures as notes
+from mixer.trainer.failures import Listener, leave_note, read_note, remove_note, who_is_gone
 
 
 class Ranks:

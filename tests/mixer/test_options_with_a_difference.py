@@ -16,7 +16,7 @@ from transformers.debug_utils import DebugUnderflowOverflow
 from docs.site.options_page import option_names
 from mixer import MixingTrainer, Probing, Stream
 from mixer.distributed.collectives import RankSync
-from mixer.trainer.checkpointing.checkpoint import find_problem
+from mixer.trainer.checkpointing.files import find_problem
 from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
 
 

@@ -1,8 +1,8 @@
 import pytest
 
 from mixer.distributed.collectives import RemoteError
-from mixer.trainer import other_ranks
-from mixer.trainer.other_ranks import explained
+from mixer.trainer import failures as other_ranks
+from mixer.trainer.failures import explained
 
 
 class TestExplained:

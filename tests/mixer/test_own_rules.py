@@ -8,7 +8,7 @@ import pytest
 
 from mixer import MixingTrainer
 from mixer.policies import Floor
-from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from tests.helpers import Tokens, arguments, build_model, weights_of
 
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from mixer.mixture.cursors import ShuffledCursor
-from mixer.mixture.iterable_drawer import IterableCursor
+from mixer.mixture.cursors import IterableCursor, ShuffledCursor
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
 from tests.mixer.plans import make_plan

@@ -2,8 +2,7 @@
 
 import pytest
 
-from mixer.utils.printable import printable
-from mixer.utils.shortened import in_words, shortened
+from mixer.utils.text import in_words, printable, shortened
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\nb", "a\rb", "\u202eabc", "\x00", "\ud800", "\x9b31m", "a\u2028b"])

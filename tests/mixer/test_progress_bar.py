@@ -14,7 +14,7 @@ from transformers import ProgressCallback
 
 from mixer import MixingTrainer
 from mixer.ledger.progress.bar import MixtureProgress
-from mixer.ledger.progress.progress_line import coverage_text
+from mixer.ledger.progress.line import coverage_text
 from tests.helpers import Tokens, arguments, build_model, three_streams
 from tests.mixer.progress_worker import train
 from tests.terminal import Terminal

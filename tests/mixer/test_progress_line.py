@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixer.ledger.progress.progress_line import coverage_text
+from mixer.ledger.progress.line import coverage_text
 
 UNKNOWN = float("nan")
 

@@ -14,7 +14,7 @@ from huggingface_hub import HfApi, ModelCard
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from mixer import Ledger, MixingTrainer
-from mixer.trainer.checkpointing.checkpoint import STATE_FILE, find_problem
+from mixer.trainer.checkpointing.files import STATE_FILE, find_problem
 from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
 from tests.hub import Hub, running_hub
 

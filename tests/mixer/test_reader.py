@@ -9,11 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mixer.mixture.cursors import StreamShare
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-from mixer.loading.deterministic import collates_without_randomness, reads_without_randomness
-from mixer.loading.reader import SampleError, StreamReader
+from mixer.loading.reader import SampleError, StreamReader, collates_without_randomness, reads_without_randomness
+from mixer.mixture.cursors import StreamShare
 from mixer.utils.random_state import RandomState, seeded
 
 # ruff: noqa: NPY002  # the global generators are what this is about

@@ -9,7 +9,7 @@ from transformers import TrainingArguments
 
 from mixer import Fixed, LossChange, Stream, Temperature
 from mixer.mixture.resolve import check_own_weights
-from mixer.mixture.streams import describe
+from mixer.mixture.stream import describe
 from mixer.recipe.called_by_name import Factory
 from mixer.recipe.checks import check_evaluation, check_streams
 from mixer.recipe.data import DataSource

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mixer import Decision, Fixed, Floor, LossChange, MixingTrainer, Observation, Stream, Uniform
-from mixer.gradients.gradient_entries import gradient_entries
+from mixer.gradients.records import gradient_entries
 from mixer.ledger.folder import read_description
 from mixer.ledger.recorder import Recorder
 from mixer.mixture.controller import Mixing

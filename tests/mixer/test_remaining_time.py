@@ -2,8 +2,8 @@
 
 import pytest
 
-from mixer.ledger.progress.remaining_time import RemainingTime
-from mixer.utils.clock_text import clock_text, duration_text, short_number
+from mixer.ledger.progress.line import RemainingTime
+from mixer.utils.text import clock_text, duration_text, short_number
 
 
 def test_a_constant_rate_is_told_from_the_second_step_on() -> None:

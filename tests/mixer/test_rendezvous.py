@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from mixer.distributed.rendezvous import Meeting, meet
+from mixer.distributed.launch import Meeting, meet
 
 
 def _on_ranks(does: Callable[[Meeting, int], Any], world_size: int = 3, timeout_seconds: float = 20) -> list[str]:

@@ -23,10 +23,11 @@ from transformers import (
     default_data_collator,
 )
 
-import mixer.trainer.checkpointing.checkpoint
+import mixer.trainer.checkpointing.files
 import mixer.trainer.checkpointing.save
 from mixer import LossChange, MixingTrainer, schedules
-from mixer.trainer.checkpointing.checkpoint import (
+from mixer.trainer.checkpointing.choose import newest_complete
+from mixer.trainer.checkpointing.files import (
     MARKER_FILE,
     STATE_FILE,
     complete,
@@ -35,7 +36,6 @@ from mixer.trainer.checkpointing.checkpoint import (
     put_back,
     rotate,
 )
-from mixer.trainer.checkpointing.choose import newest_complete
 from tests.helpers import Tokens, _bert_config, arguments, three_streams, weights_of
 
 ROOT = Path(__file__).parents[2]
@@ -193,8 +193,8 @@ def watched(monkeypatch: pytest.MonkeyPatch, kill_at: int = -1) -> Instants:
     watch(
         mixer.trainer.checkpointing.save, "write_json", lambda path, *_, **__: None
     )  # written whole or not at all: tested by itself
-    watch(mixer.trainer.checkpointing.checkpoint, "write_json", lambda path, *_, **__: None)
-    watch(mixer.trainer.checkpointing.checkpoint, "_remove", lambda _: None)
+    watch(mixer.trainer.checkpointing.files, "write_json", lambda path, *_, **__: None)
+    watch(mixer.trainer.checkpointing.files, "_remove", lambda _: None)
     watch(shutil, "rmtree", lambda *_, **__: None)
     return instants
 
@@ -450,11 +450,11 @@ def test_the_best_and_the_newest_stay(tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_is_written_again_is_kept_until_it_is_whole(tmp_path: Path) -> None:
     checkpoint = _write(tmp_path, 2)
-    mixer.trainer.checkpointing.checkpoint.begin_writing(checkpoint)
+    mixer.trainer.checkpointing.files.begin_writing(checkpoint)
     (checkpoint / STATE_FILE).write_text("{to")
     assert newest_complete(tmp_path).checkpoint == str(checkpoint)  # put back
     assert (checkpoint / STATE_FILE).read_text() == "{}"
-    mixer.trainer.checkpointing.checkpoint.begin_writing(checkpoint)
+    mixer.trainer.checkpointing.files.begin_writing(checkpoint)
     (checkpoint / STATE_FILE).write_text('{"new": 1}')
     complete(checkpoint)
     put_back(tmp_path)

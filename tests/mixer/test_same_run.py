@@ -2,7 +2,7 @@
 
 import pytest
 
-from mixer.distributed.same_run import check_same, difference, shared_options, written
+from mixer.distributed.consistency import check_same, difference, shared_options, written
 
 
 class ManyRanks:

@@ -7,7 +7,7 @@ import pytest
 
 from mixer.mixture.state import arrays_of, check_form, is_known
 from mixer.policies import Floor, Function, GroupDRO, LossChange
-from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.policies.contract import Decision, Mixture, Observation, Policy
 
 
 class Own(Policy):

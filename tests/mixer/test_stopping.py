@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 
 from mixer.distributed.signals import RunInterrupted, RunTerminated, StopSignals
 from mixer.ledger.folder import read_note
-from mixer.trainer.checkpointing.checkpoint import find_problem, list_checkpoints
+from mixer.trainer.checkpointing.files import find_problem, list_checkpoints
 from tests.mixer.test_resume import assert_same, build, end_of, go_on
 
 

@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 import torch.utils.data
 
-from mixer.mixture.stream import Stream
-from mixer.mixture.streams import as_streams, describe
+from mixer.mixture.stream import Stream, as_streams, describe
 
 
 class Numbers(torch.utils.data.Dataset):

@@ -12,7 +12,7 @@ from mixer.cli.entry import main
 from mixer.recipe.given_fields import check_given
 from mixer.recipe.recipe import Recipe
 from mixer.recipe.unknown_fields import check_fields
-from mixer.utils.nearest import did_you_mean
+from mixer.utils.text import did_you_mean
 
 RECIPE: dict[str, Any] = {
     "model": {"config": {"model_type": "llama"}, "heads": {"a": {"num_labels": 2}}},

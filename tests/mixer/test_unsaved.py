@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel, Trainer, TrainerState
 
-import mixer.trainer.checkpointing.checkpoint
+import mixer.trainer.checkpointing.files
 import mixer.trainer.checkpointing.save
 from mixer.ledger.folder import read_note
 from mixer.ledger.table import Table
-from mixer.trainer.checkpointing.checkpoint import find_problem, list_checkpoints
-from mixer.trainer.checkpointing.unsaved import WriteError
+from mixer.trainer.checkpointing.choose import WriteError
+from mixer.trainer.checkpointing.files import find_problem, list_checkpoints
 from tests.mixer.test_resume import assert_same, build, end_of, go_on
 
 
@@ -44,7 +44,7 @@ WRITERS: dict[str, tuple[Any, str, str]] = {
     "optimizer": (Trainer, "_save_optimizer_and_scheduler", "its optimizer"),
     "mixture": (mixer.trainer.checkpointing.save, "write_json", "the state of its mixture"),
     "trainer": (TrainerState, "save_to_json", "it,"),
-    "marker": (mixer.trainer.checkpointing.checkpoint, "write_json", "the list of its files"),
+    "marker": (mixer.trainer.checkpointing.files, "write_json", "the list of its files"),
 }
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from mixer.mixture.cursors import StreamShare
 from torch.utils.data import dataloader
 
 from mixer import Fixed, Policy, Uniform
 from mixer.loading.reader import SampleError, StreamReader
 from mixer.loading.workers import Job, Workers
 from mixer.mixture.bad_samples import BrokenSample
+from mixer.mixture.cursors import StreamShare
 from mixer.utils.random_state import RandomState
 from tests.mixer.loading import (
     InProcess,

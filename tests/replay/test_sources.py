@@ -254,7 +254,7 @@ def test_samples_that_cannot_be_encoded_or_change_are_recognised_by_length():
 _FINGERPRINTS = """
 import datasets, torch
 from torch.utils.data import TensorDataset
-from replay.storage.fingerprint import fingerprint
+from replay.storage.source import fingerprint
 table = datasets.Dataset.from_dict({"a": list(range(99)), "b": ["x"] * 99})
 found = [fingerprint(table), fingerprint(TensorDataset(torch.arange(30.0).reshape(10, 3)))]
 """

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mixer.trainer.checkpointing.unsaved import WriteError
+from mixer.trainer.checkpointing.choose import WriteError
 from replay.feeding.feeding import BufferFeeding
 from tests.mixer.test_resume import assert_same
 from tests.replay.test_resuming import build, end

@@ -25,8 +25,7 @@ from tasks.continual.pace import read_pace
 from tasks.metrics.metrics import all_metrics, learning_curve_area
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.mlp import MLPConfig, MLPForImageClassification
-from tasks.score import Score
-from tasks.scoring import accuracy
+from tasks.score import Score, accuracy
 from tasks.sequences import by_class, permuted
 from tasks.sources import Arrays
 from tasks.task import Task, TaskSequence

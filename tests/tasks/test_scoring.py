@@ -10,7 +10,7 @@ import torch
 from transformers import default_data_collator
 
 from mixer import MixingTrainer
-from tasks.scoring import accuracy, mean_loss
+from tasks.score import accuracy, mean_loss
 from tests.helpers import Tokens, arguments, build_model
 from tests.tasks.test_continual import data, new_model
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from mixer.analysis.explain.replay import replay_schedule
 from mixer.ledger.recorded_run import RecordedRun
 from mixer.mixture.rebuild import schedule_from
-from mixer.policies.base import Terms
+from mixer.policies.contract import Terms
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mixer.policies import Policy, Wrapper
-from mixer.policies.base import Decision, Mixture, Observation, Terms
+from mixer.policies.contract import Decision, Mixture, Observation, Terms
 
 
 @dataclass(frozen=True)

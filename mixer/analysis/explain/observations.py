@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from mixer.ledger.recorded_run import RecordedRun
-from mixer.policies.base import Observation
+from mixer.policies.contract import Observation
 from mixer.schedules import BatchObservation, GradientNoise
 from mixer.utils.arrays import FloatArray
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from mixer.analysis.fit.run import LossKind, Run
-from mixer.policies.base import Unit
+from mixer.policies.contract import Unit
 
 _TOLERANCE = 0.05
 _WAY_OUT = "Leave these runs out, or allow it with --allow-different-budgets."

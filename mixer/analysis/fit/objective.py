@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mixer.policies.base import check_weights
+from mixer.policies.contract import check_weights
 from mixer.utils.arrays import BoolArray, FloatArray
 
 AVERAGE, WORST = "average", "worst"

@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 
 from mixer.recipe.written_recipe import filled_in, is_ignored, is_of_training
-from mixer.utils.bounded import read_bytes
 from mixer.utils.nested import Field, flat
+from mixer.utils.validation import read_bytes
 from mixer.utils.yaml_files import MOST_CHARACTERS, load_yaml
 
 _FILE = "recipe.yaml"

@@ -8,7 +8,7 @@ import pandas as pd
 
 from mixer.analysis.fit.asked import asked_shares
 from mixer.ledger.ledger import Ledger
-from mixer.policies.base import Unit
+from mixer.policies.contract import Unit
 
 LossKind = Literal["evaluation", "train"]
 

@@ -12,7 +12,7 @@ from mixer.analysis.fit.comparable import check_budgets, check_evaluated, common
 from mixer.analysis.fit.recipes import check_recipes
 from mixer.analysis.fit.replicates import Groups, group_runs
 from mixer.analysis.fit.run import LossKind, Run, read_run
-from mixer.policies.base import Unit
+from mixer.policies.contract import Unit
 from mixer.utils.arrays import FloatArray
 
 

@@ -11,7 +11,7 @@ from mixer.analysis.inspect.reading import SampleReading
 from mixer.analysis.inspect.tokens import class_of, labels_by_token, labels_of, tokens_of
 from mixer.recipe.data.formats.tokens import IGNORED
 from mixer.utils.arrays import BoolArray, Int64Array
-from mixer.utils.shortened import shortened
+from mixer.utils.text import shortened
 
 NUM_EXAMPLES = 3
 _MOST_CHARACTERS = 400

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from mixer.loading.step import MicroBatch
-from mixer.models.losses import tokens_per_row
+from mixer.models.row_losses import tokens_per_row
 from mixer.trainer.trainer import MixingTrainer
-from mixer.utils.shortened import shortened
+from mixer.utils.text import shortened
 
 
 @dataclass(frozen=True)

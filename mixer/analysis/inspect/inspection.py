@@ -16,9 +16,9 @@ from mixer.analysis.inspect.passes import planned_passes
 from mixer.analysis.inspect.reading import readable
 from mixer.analysis.inspect.truncation import Truncation, truncation_of
 from mixer.mixture.stream import Stream
+from mixer.models.heads import tasks_of
 from mixer.models.labels import num_classes_of
 from mixer.models.multi_task import MultiTaskModel
-from mixer.models.stream_heads import tasks_of
 from mixer.recipe.data.formats.base import Format
 from mixer.recipe.recipe import BuiltRecipe, Recipe
 from mixer.recipe.stream_recipe import BuiltStream

@@ -13,7 +13,7 @@ from mixer.analysis.inspect.measuring import measure
 from mixer.analysis.inspect.printable import text_of
 from mixer.analysis.inspect.reading import readable
 from mixer.mixture.stream import Stream
-from mixer.utils.printable import printable
+from mixer.utils.text import printable
 
 _LOOKED_AT = 1000
 

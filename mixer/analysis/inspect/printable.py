@@ -3,7 +3,7 @@
 from rich.text import Text
 
 from mixer.analysis.inspect.examples import Example
-from mixer.utils.printable import printable
+from mixer.utils.text import printable
 
 _LEARNED = "bold green"
 

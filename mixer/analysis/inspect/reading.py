@@ -10,7 +10,7 @@ import numpy as np
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.stream import Stream, is_iterable
 from mixer.utils.random_state import seeded
-from mixer.utils.shortened import shortened
+from mixer.utils.text import shortened
 
 SAMPLES_AT_ONCE = 1000
 _MOST_KEPT = 5

@@ -7,7 +7,7 @@ from mixer.analysis.inspect.distribution import Distribution
 from mixer.analysis.inspect.inspection import InspectedStream, Inspection
 from mixer.analysis.inspect.measures import Measures
 from mixer.analysis.inspect.printable import text_of
-from mixer.utils.printable import printable
+from mixer.utils.text import printable
 
 _BAR = 30  # columns of the longest bar of a histogram
 _MOST_CLASSES = 12

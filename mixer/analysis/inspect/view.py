@@ -12,7 +12,7 @@ from mixer.analysis.inspect.finding import Finding, count
 from mixer.analysis.inspect.first_batch import Batch, BatchRow, mean_padding
 from mixer.analysis.inspect.inspection import Inspection
 from mixer.analysis.inspect.stream_view import stream_view
-from mixer.utils.printable import printable
+from mixer.utils.text import printable
 
 _MOST_MICRO_BATCHES = 8
 _MOST_ROWS = 12

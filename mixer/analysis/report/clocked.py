@@ -1,11 +1,18 @@
-"""Rows of a ledger's tables, laid over the data clock."""
+"""Rows of a ledger on the data clock, thinned out to what a page can draw."""
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from mixer.analysis.report.plot import line
+from mixer.utils.arrays import Int64Array
+from mixer.utils.text import between, first_of
 
 
 def on_clock(rows: pd.DataFrame, clock: pd.DataFrame) -> pd.DataFrame:
@@ -56,3 +63,228 @@ def _places(steps: NDArray[Any], of: NDArray[Any]) -> tuple[NDArray[Any], NDArra
     is_known = places < len(of)
     is_known[is_known] = of[places[is_known]] == steps[is_known]
     return places, is_known
+
+
+def buckets(epochs: NDArray[Any], most: int) -> Int64Array:
+    """Groups steps by stretches of the data clock, all of the same length.
+
+    Args:
+        epochs: `[num_steps]`: where each stands, ascending.
+        most: Greatest number of groups.
+
+    Returns:
+        `[num_steps]`: number of the group, from 0; one step a group where there are few enough.
+    """
+    if len(epochs) <= most:
+        return np.arange(len(epochs))
+    first, last = float(epochs[0]), float(epochs[-1])
+    if first == last:
+        return np.zeros(len(epochs), dtype=np.int64)
+    return np.minimum(((epochs - first) / (last - first) * most).astype(np.int64), most - 1)
+
+
+def averaged(rows: pd.DataFrame, columns: list[str], most: int) -> pd.DataFrame:
+    """Averages columns over stretches of the data clock.
+
+    Args:
+        rows: One row a step, in order, with `epoch` and `samples`.
+        columns: Names of the columns.
+        most: Greatest number of stretches.
+
+    Returns:
+        One row a stretch: epoch and samples at its end, and the means.
+    """
+    groups = rows.groupby(buckets(rows["epoch"].to_numpy(), most))
+    return groups[["epoch", "samples"]].last().assign(**{name: groups[name].mean() for name in columns})
+
+
+def thin(rows: pd.DataFrame, column: str, most: int) -> pd.DataFrame:
+    """Leaves rows out of a long line, never its first, its last, its highest or its lowest.
+
+    Of every stretch of the data clock the rows with the least and the greatest value stay, so that a spike of one
+    step is still seen.
+
+    Args:
+        rows: One row a step, in order, with `epoch`.
+        column: The values that are drawn; rows without one are left out.
+        most: Greatest number of rows, at least 4.
+
+    Returns:
+        The rows that stay, in order.
+    """
+    values = rows[column].to_numpy(dtype=np.float64)
+    known = np.flatnonzero(~np.isnan(values))
+    if len(known) > most:
+        bucket = buckets(rows["epoch"].to_numpy()[known], (most - 2) // 2)
+        known = known[np.unique(np.concatenate([*_extremes(values[known], bucket), [0, len(known) - 1]]))]
+    return rows if len(known) == len(rows) else rows.iloc[known]
+
+
+def _extremes(values: NDArray[Any], bucket: Int64Array) -> list[Int64Array]:
+    """Finds where the first of the least and of the greatest values of each bucket are; buckets ascend."""
+    starts = np.append(0, np.flatnonzero(np.diff(bucket)) + 1)
+    group = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(values)))
+    found = []
+    for extreme in (np.minimum, np.maximum):
+        places = np.flatnonzero(values == extreme.reduceat(values, starts)[group])
+        found.append(places[np.unique(group[places], return_index=True)[1]])
+    return found
+
+
+def not_finite_since(rows: pd.DataFrame) -> int | None:
+    """Says since when losses are infinite or no number.
+
+    Args:
+        rows: Steps of a stream, of which those without items have no loss, or evaluations.
+
+    Returns:
+        Step of the first loss after the last finite one; `None` if the last loss is finite, or there is none.
+    """
+    there = rows[rows["items"] > 0] if "items" in rows else rows
+    finite = np.isfinite(there["loss"].to_numpy(dtype=np.float64))
+    if not len(finite) or finite[-1]:
+        return None
+    return int(there["step"].iloc[int(finite.nonzero()[0].max(initial=-1)) + 1])
+
+
+def last_in_words(rows_by_name: Mapping[str, pd.DataFrame], values: Mapping[str, pd.Series], unit: str) -> str:
+    """Says how courses of losses end.
+
+    Args:
+        rows_by_name: Of each its steps or evaluations; see `not_finite_since`.
+        values: Of each its course, smoothed or not, whose last number is told.
+        unit: What a row is, as in "step 120".
+
+    Returns:
+        The words, as in "between 1.200 (a) and 1.400 (b), not finite since step 120 (c)"; empty where there is no
+        loss.
+    """
+    since = {name: not_finite_since(rows) for name, rows in rows_by_name.items()}
+    last = {
+        name: float(course.dropna().iloc[-1])
+        for name, course in values.items()
+        if since[name] is None and course.notna().any()
+    }
+    bad = [f"not finite since {unit} {step:,} ({name})" for name, step in since.items() if step is not None]
+    return ", ".join([*([between(last, "{:.3f}".format)] if last else []), *first_of(bad)])
+
+
+# A smoothed line forgets over this part of the measurements.
+_SMOOTHED_PART = 0.1
+# Over more of them each power of ten has a tick, and no others are needed.
+_MANY_DECADES = 3.0
+# Of fewer measurements each has a mark: of a single one there is no line to be seen.
+_FEW = 10
+
+
+def smoothed(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Averages columns over the last measurements, newer ones counting more.
+
+    Args:
+        rows: One row a measurement, in order.
+        columns: Names of the columns; what is NaN does not count.
+
+    Returns:
+        The rows with the averages in place of the columns.
+    """
+    span = max(1.0, _SMOOTHED_PART * len(rows))
+    return rows.assign(**{name: rows[name].ewm(span=span).mean() for name in columns})
+
+
+def pale_and_smooth(
+    raw: pd.DataFrame, smooth: pd.DataFrame, column: str, key: str, colour: str, most_points: int
+) -> list[go.Scatter]:
+    """Draws each measurement, pale, and what they are on average.
+
+    Args:
+        raw: One row a measurement, in order, with `epoch`, `samples` and the column.
+        smooth: The same, smoothed.
+        column: What is drawn.
+        key: Name in the plot's key.
+        colour: Its colour.
+        most_points: Greatest number of points a line.
+
+    Returns:
+        Two lines.
+    """
+    raw, smooth = (thin(rows, column, most_points) for rows in (raw, smooth))
+    mode = "lines+markers" if len(smooth) < _FEW else "lines"
+    return [
+        line(raw, column, key, colour, f"{key}, this step", opacity=0.3, line={"width": 1}),
+        line(smooth, column, key, colour, mode=mode),
+    ]
+
+
+def lines_by_stream(
+    figures: Mapping[str, tuple[pd.DataFrame, pd.DataFrame]], column: str, colours: Mapping[str, str], most_points: int
+) -> list[go.Scatter]:
+    """Draws the measurements of each stream; see `pale_and_smooth`.
+
+    Args:
+        figures: By stream, its rows and the same, smoothed.
+        column: What is drawn.
+        colours: Colours by stream.
+        most_points: Greatest number of points a line.
+
+    Returns:
+        Two lines a stream.
+    """
+    return [
+        one
+        for name, (raw, smooth) in figures.items()
+        for one in pale_and_smooth(raw, smooth, column, name, colours[name], most_points)
+    ]
+
+
+def log_axis(values: pd.Series) -> dict[str, Any]:
+    """Chooses a logarithmic axis.
+
+    Args:
+        values: What is drawn, positive or NaN.
+
+    Returns:
+        Properties of the axis.
+    """
+    least, greatest = (float(np.log10(values.agg(how))) for how in ("min", "max"))
+    if np.isnan(least):
+        return {"type": "log"}
+    margin = max(0.05 * (greatest - least), 0.1)
+    axis = {"type": "log", "range": [least - margin, greatest + margin]}
+    if greatest - least >= _MANY_DECADES:
+        return axis
+    # Left to itself, Plotly leaves out the power of ten of what stands between two of them.
+    powers = range(math.floor(least - margin), math.ceil(greatest + margin))
+    ticks = [step * 10.0**power for power in powers for step in (1, 2, 5)]
+    return {**axis, "tickvals": ticks, "ticktext": [f"{tick:.3g}" for tick in ticks]}
+
+
+def axis_with_zero(values: Sequence[pd.Series]) -> dict[str, Any]:
+    """Chooses an axis that has 0 on it, the same for all panels that are compared.
+
+    Args:
+        values: What is drawn; what is NaN does not count.
+
+    Returns:
+        Properties of the axis.
+    """
+    least, greatest = min([0.0, *(one.min() for one in values)]), max([0.0, *(one.max() for one in values)])
+    margin = 0.05 * (greatest - least or 1.0)
+    return {"range": [least - margin, greatest + margin], "zeroline": True, "zerolinecolor": "rgba(128,128,128,0.8)"}
+
+
+def held(rows: pd.DataFrame, column: str, most: int) -> pd.DataFrame:
+    """Lays out what a buffer held.
+
+    Args:
+        rows: One row per log entry and what is told apart: step, epoch, samples, entries, and the column.
+        column: What is told apart, such as `"source"`.
+        most: Greatest number of log entries: the last of every stretch of the data clock stays.
+
+    Returns:
+        One row a log entry (the index: step, epoch, samples), a column for each that is told apart, in the order in
+        which they came: how many entries there were.
+    """
+    table = rows.pivot(index=["step", "epoch", "samples"], columns=column, values="entries").fillna(0)
+    bucket = buckets(table.index.get_level_values("epoch").to_numpy(dtype=np.float64), most)
+    last = np.append(np.flatnonzero(np.diff(bucket)), len(bucket) - 1)
+    return table.iloc[last][list(dict.fromkeys(rows[column]))]

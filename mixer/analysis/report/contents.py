@@ -14,8 +14,7 @@ from mixer.analysis.report.plot import Plot
 from mixer.analysis.report.plots import PLOTS
 from mixer.analysis.report.plots.metrics import MOST_METRICS
 from mixer.analysis.report.run import Run, read_runs
-from mixer.analysis.report.stream_table import stream_figures
-from mixer.analysis.report.summary import differing_streams, summary_rows
+from mixer.analysis.report.tables import differing_streams, stream_figures, summary_rows
 
 # A point takes about 21 bytes of the page, so that all of them stay below 3 MB however many lines there are.
 _POINTS_PER_PAGE = 120_000

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mixer.analysis.report.plot import Plot
 from mixer.utils.entry_points import load_plug_ins, made_by
-from mixer.utils.words import listed
+from mixer.utils.text import listed
 
 PLUG_IN_GROUP = "adaptive_mixer.reports"
 

@@ -13,7 +13,7 @@ from plotly.offline import get_plotlyjs
 from mixer.analysis.report.contents import Report, read_report
 from mixer.analysis.report.findings import Finding
 from mixer.analysis.report.plot import Plot
-from mixer.analysis.report.stream_table import stream_cells
+from mixer.analysis.report.tables import stream_cells
 
 _MOST_ROWS_OPEN = 12  # a longer table is folded
 

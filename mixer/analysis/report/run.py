@@ -12,7 +12,7 @@ from mixer.analysis.report.gradient_tables import Cosines, read_gradients
 from mixer.ledger.evaluated_losses import recorded_weights
 from mixer.ledger.folder import open_ledger, read_description, read_note
 from mixer.ledger.ledger import Ledger
-from mixer.utils.shortened import shortened
+from mixer.utils.text import shortened
 
 # What is not read takes neither time nor memory.
 _CLOCK = [

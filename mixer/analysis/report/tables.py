@@ -1,20 +1,207 @@
-"""The tables of runs as files for other programs."""
+"""Tables of a report: main figures, streams, and files for other programs."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from mixer.analysis.report.clocked import not_finite_since
 from mixer.analysis.report.exporting import file_name, made_folder
+from mixer.analysis.report.plots.losses import smoothed
+from mixer.analysis.report.run import Run, stream_names
+from mixer.ledger.evaluated_losses import mean_loss, worst_loss
 from mixer.ledger.ledger import Ledger
+from mixer.utils.text import duration, first_of, listed, rule_in_words
 
+_WRITTEN: dict[str, Callable[[float], str]] = {
+    "samples": "{:,.0f}".format,
+    "share": "{:.1%}".format,
+    "first_weight": "{:.3f}".format,
+    "last_weight": "{:.3f}".format,
+    "coverage": "{:.0%}".format,
+    "passes": "{:.2f}".format,
+    "cap": "{:g}".format,
+    "training_loss": "{:.3f}".format,
+    "training_not_finite_since": "step {:,.0f}".format,
+    "first_validation_loss": "{:.3f}".format,
+    "last_validation_loss": "{:.3f}".format,
+    "validation_not_finite_since": "step {:,.0f}".format,
+}
+# Whole numbers, also where some are not known.
+_COUNTS = ("samples", "training_not_finite_since", "validation_not_finite_since")
+
+
+def stream_figures(run: Run) -> pd.DataFrame:
+    """Gives the main figures of each stream.
+
+    Args:
+        run: The run.
+
+    Returns:
+        One row a stream or other evaluation set: stream, samples, share (of all samples), first_weight, last_weight,
+        coverage, passes, cap, training_loss (smoothed, the last), training_not_finite_since (the step since which it is
+        not finite), first_validation_loss, last_validation_loss, validation_not_finite_since, and for each metric of
+        evaluations first_validation_METRIC and last_validation_METRIC; NaN where there is none.
+    """
+    total = sum(int(rows["count"].sum()) for rows in run.streams.values()) or 1
+    names = dict.fromkeys([*run.streams, *run.evaluations, *run.metrics])
+    metrics = {name: _of_metrics(run, name) for name in names}
+    rows = [
+        {"stream": name, **_of_stream(run, name, total), **_of_evaluations(run, name), **metrics[name]}
+        for name in names
+    ]
+    measured = dict.fromkeys(column for own in metrics.values() for column in own)
+    return pd.DataFrame(rows, columns=["stream", *_WRITTEN, *measured]).astype(dict.fromkeys(_COUNTS, "Int64"))
+
+
+def stream_cells(run: Run) -> tuple[list[str], list[list[str]]]:
+    """Writes these figures for people.
+
+    Args:
+        run: The run.
+
+    Returns:
+        The heads of the columns that have any figure, and the cells, one row a stream.
+    """
+    figures = stream_figures(run)
+    columns = [column for column in figures.columns[1:] if figures[column].notna().any()]
+    written = {column: _WRITTEN.get(column, "{:.3f}".format) for column in columns}
+    cells = [
+        [str(row["stream"]), *("" if pd.isna(row[column]) else written[column](row[column]) for column in columns)]
+        for row in figures.to_dict("records")
+    ]
+    return ["stream", *(column.replace("_", " ") for column in columns)], cells
+
+
+def _of_stream(run: Run, name: str, total: int) -> dict[str, float | None]:
+    if name not in run.streams:
+        return {}
+    rows = run.streams[name]
+    samples, since = int(rows["count"].sum()), not_finite_since(rows)
+    return {
+        "samples": samples,
+        "share": samples / total,
+        "first_weight": rows["weight"].iloc[0],
+        "last_weight": rows["weight"].iloc[-1],
+        "coverage": rows["coverage"].iloc[-1],
+        "passes": rows["passes"].iloc[-1],
+        "cap": run.caps.get(name, np.nan),
+        "training_loss": smoothed(rows).iloc[-1] if since is None else np.nan,
+        "training_not_finite_since": since,
+    }
+
+
+def _of_evaluations(run: Run, name: str) -> dict[str, float | None]:
+    if name not in run.evaluations:
+        return {}
+    rows = run.evaluations[name]
+    return {
+        "first_validation_loss": rows["loss"].iloc[0],
+        "last_validation_loss": rows["loss"].iloc[-1],
+        "validation_not_finite_since": not_finite_since(rows),
+    }
+
+
+def _of_metrics(run: Run, name: str) -> dict[str, float]:
+    if name not in run.metrics:
+        return {}
+    rows = run.metrics[name]
+    first, last = (
+        rows.drop_duplicates("metric", keep=kept).set_index("metric")["value"].to_dict() for kept in ("first", "last")
+    )
+    return {
+        f"{place}_validation_{metric}": values[metric]
+        for metric in first
+        for place, values in (("first", first), ("last", last))
+    }
+
+
+def summary_rows(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
+    """Gives the table's rows.
+
+    Args:
+        runs: The runs.
+
+    Returns:
+        Each row's name and a cell for each run.
+    """
+    rows = _ROWS if any(run.timings["probe_seconds"].any() for run in runs) else _ROWS_WITHOUT_MEASURING
+    return [(name, [cell(run) for run in runs]) for name, cell in rows.items()]
+
+
+def differing_streams(runs: Sequence[Run]) -> str:
+    """Says which streams only some of the runs have.
+
+    Args:
+        runs: The runs.
+
+    Returns:
+        A sentence; empty if all runs have the same streams.
+    """
+    names_by_runs: dict[tuple[str, ...], list[str]] = {}
+    for name in stream_names(runs):
+        having = tuple(run.name for run in runs if name in run.streams)
+        if len(having) < len(runs):
+            names_by_runs.setdefault(having, []).append(name)
+    parts = [f"{listed(first_of(names))} only in {listed(having)}" for having, names in names_by_runs.items()]
+    return f"Not every run has every stream: {'; '.join(parts)}." if parts else ""
+
+
+def _batch_size(run: Run) -> str:
+    sizes = run.clock["batch_size"]
+    if sizes.min() == sizes.max():
+        return f"{sizes.iloc[0]:,}"
+    ends = (sizes.iloc[0], sizes.iloc[-1])
+    beyond = [f"{word} {size:,}" for word, size in (("min", sizes.min()), ("max", sizes.max())) if size not in ends]
+    return f"{ends[0]:,} → {ends[1]:,}" + (f" ({', '.join(beyond)})" if beyond else "")
+
+
+def _learning_rate(run: Run) -> str:
+    rates = run.clock["learning_rate"].dropna()
+    return "not known" if rates.empty else f"{rates.max():.3g} → {rates.iloc[-1]:.3g}"
+
+
+def _validation(reduce: Callable[[Run, dict[str, float]], float]) -> Callable[[Run], str]:
+    def cell(run: Run) -> str:
+        last = {name: float(rows["loss"].iloc[-1]) for name, rows in run.evaluations.items()}
+        return f"{reduce(run, last):.3f}" if last else "no evaluation"
+
+    return cell
+
+
+def _seconds(column: str) -> Callable[[Run], str]:
+    return lambda run: duration(float(run.timings[column].sum()))
+
+
+def _rule(field: str) -> Callable[[Run], str]:
+    return lambda run: rule_in_words(run.description[field]) if field in run.description else "not known"
+
+
+_MEASURING = "Time in measuring gradients"
+_ROWS: dict[str, Callable[[Run], str]] = {
+    "Policy": _rule("mixing"),
+    "Done of the budget": lambda run: f"{run.clock['progress'].iloc[-1]:.0%}",
+    "Ended": lambda run: run.ended,
+    "Steps": lambda run: f"{run.clock['step'].iloc[-1]:,}",
+    "Samples": lambda run: f"{run.clock['samples'].iloc[-1]:,}",
+    "Tokens": lambda run: f"{run.clock['tokens'].iloc[-1]:,}",
+    "Epochs": lambda run: f"{run.clock['epoch'].iloc[-1]:.2f}",
+    "Batch size, first → last": _batch_size,
+    "Learning rate, peak → last": _learning_rate,
+    "Validation loss, last, average": _validation(lambda run, losses: mean_loss(losses, run.eval_weights)),
+    "Validation loss, last, worst": _validation(lambda run, losses: worst_loss(losses)),
+    "Time in loading": _seconds("load_seconds"),
+    "Time in training": _seconds("train_seconds"),
+    _MEASURING: _seconds("probe_seconds"),
+}
+_ROWS_WITHOUT_MEASURING = {name: cell for name, cell in _ROWS.items() if name != _MEASURING}
 TABLE_FORMATS = ("csv", "parquet")
-
 # What spreadsheets take for the beginning of a formula.
 _FORMULA = r"^[=+\-@\t\r]"
 

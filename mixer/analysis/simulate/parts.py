@@ -12,12 +12,11 @@ from mixer.loading.build import MixtureOptions, assemble, check_mixture, resolve
 from mixer.mixture.controller import Mixing
 from mixer.mixture.plan import Plan
 from mixer.mixture.resolve import check_own_weights, check_samples
-from mixer.mixture.stream import Stream
-from mixer.mixture.streams import as_streams, describe
+from mixer.mixture.stream import Stream, as_streams, describe
 from mixer.recipe.checks import check_evaluation, check_streams
 from mixer.recipe.recipe import Recipe
 from mixer.schedules import as_schedule
-from mixer.trainer.one_pass import check_budget
+from mixer.trainer.checks import check_budget
 from mixer.utils.random_state import seeded
 
 

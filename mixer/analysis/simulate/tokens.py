@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
-from mixer.mixture.stream import Stream
-from mixer.mixture.streams import read_from
+from mixer.mixture.stream import Stream, read_from
 from mixer.utils.arrays import Int64Array
 from mixer.utils.random_state import seeded
 

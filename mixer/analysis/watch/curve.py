@@ -5,6 +5,8 @@ import numpy as np
 from mixer.utils.arrays import FloatArray
 
 _MOST_POINTS = 512
+
+
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 

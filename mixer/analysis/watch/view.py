@@ -1,15 +1,178 @@
-"""The terminal view of a run: as many lines and columns as there is room for."""
+"""The terminal view of a run."""
 
+import itertools
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from mixer.analysis.watch.curve import sparkline
-from mixer.analysis.watch.stream_table import CURVE_WIDTH, bar_text, loss_text, number_text, stream_table
-from mixer.analysis.watch.watched_run import WatchedRun
-from mixer.ledger.evaluated_losses import mean_loss
-from mixer.utils.clock_text import clock_text, duration_text, short_number
+from mixer.analysis.watch.gathered import Gathered, GatheredStream, WatchedRun
+from mixer.ledger.evaluated_losses import mean_loss, worst_loss
+from mixer.utils.text import clock_text, duration_text, short_number
+
+CURVE_WIDTH = 12
+_BAR_WIDTH = 8
+# Columns in the order in which they get room: title, its width.
+_COLUMNS = (
+    ("weight", _BAR_WIDTH + 6),
+    ("loss", 7),
+    ("coverage", 8),
+    ("share", 6),
+    ("evaluated", 9),
+    ("curve", CURVE_WIDTH),
+    ("passes", 7),
+    ("samples", 7),
+)
+_NAME_WIDTH, _LEAST_NAME_WIDTH = 24, 10
+
+
+def stream_table(gathered: Gathered, columns: int, rows: int) -> RenderableType:
+    """Draws a table of the streams.
+
+    Args:
+        gathered: What the run has recorded.
+        columns: Width that there is.
+        rows: Height that there is, at least 2, the table's head in it.
+
+    Returns:
+        One line a stream; where they are too many, those of the greatest weight and a line that counts the others.
+    """
+    streams, shares = gathered.streams, gathered.shares()
+    shown = _shown(streams, rows)
+    name_width = max(_LEAST_NAME_WIDTH, min(_NAME_WIDTH, max(map(len, streams), default=0)))
+    titles = _fitting(columns - name_width)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("stream", width=name_width, no_wrap=True, overflow="ellipsis")
+    for title in titles:
+        table.add_column(title, justify="left" if title in ("weight", "curve") else "right", no_wrap=True)
+    for name in shown:
+        cells = _cells(streams[name], shares[name], gathered.evaluations.get(name))
+        style = None if streams[name].last["active"] in (None, True) else "dim"
+        table.add_row(Text(name), *(cells[title] for title in titles), style=style)
+    if len(shown) == len(streams):
+        return table
+    weight = 1.0 - sum(streams[name].last["weight"] for name in shown)
+    text = f"… and {len(streams) - len(shown)} more of {len(streams)} streams, weight {weight:.3f} together"
+    return Group(table, Text(text, style="dim", no_wrap=True, overflow="ellipsis"))
+
+
+def _shown(streams: Mapping[str, GatheredStream], rows: int) -> list[str]:
+    """Names the streams that there is room for, in their order."""
+    if len(streams) <= rows - 1:
+        return list(streams)
+    heaviest = set(sorted(streams, key=lambda name: -streams[name].last["weight"])[: rows - 2])
+    return [name for name in streams if name in heaviest]
+
+
+def _fitting(columns: int) -> list[str]:
+    """Names the columns that there is room for."""
+    ends = itertools.accumulate(width + 2 for _, width in _COLUMNS)
+    return [title for (title, _), end in zip(_COLUMNS, ends, strict=True) if end <= columns]
+
+
+def _cells(stream: GatheredStream, share: float, evaluated: float | None) -> dict[str, str | Text]:
+    last = stream.last
+    return {
+        "weight": f"{bar_text(last['weight'], _BAR_WIDTH)} {last['weight']:.3f}",
+        "loss": loss_text(stream.recent_loss, stream.is_finite),
+        "coverage": number_text(last["coverage"], ".0%"),
+        "share": f"{share:.0%}",
+        "curve": sparkline(stream.losses.points, CURVE_WIDTH),
+        "evaluated": loss_text(evaluated, None if evaluated is None else math.isfinite(evaluated)),
+        "passes": number_text(last["epoch"], ".2f"),
+        "samples": short_number(last["seen"]),
+    }
+
+
+def number_text(value: float | None, form: str = ".3f") -> str:
+    """Writes a number that may not be known.
+
+    Args:
+        value: The number; NaN and `None` are not known.
+        form: How it is written.
+
+    Returns:
+        The text, `-` where it is not known.
+    """
+    return "-" if value is None or math.isnan(value) else format(value, form)
+
+
+def loss_text(value: float | None, is_finite: bool | None) -> Text:
+    """Writes a loss or a norm, in red if it is no number.
+
+    Args:
+        value: The number.
+        is_finite: Whether it is finite; `None` if it is not known.
+
+    Returns:
+        The text, `-` where it is not known.
+    """
+    return Text(f"{value:.3f}", "bold red") if is_finite is False else Text(number_text(value))
+
+
+def bar_text(share: float, width: int) -> str:
+    """Draws a share of 1 as a bar, with eighths of a character.
+
+    Args:
+        share: The share.
+        width: Its width.
+
+    Returns:
+        The bar.
+    """
+    eighths = round(min(1.0, max(0.0, share)) * width * 8)
+    whole, rest = divmod(eighths, 8)
+    return ("█" * whole + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(width, "░")
+
+
+def as_document(run: WatchedRun) -> dict[str, Any]:
+    """Writes what the terminal view shows.
+
+    Args:
+        run: The run, read.
+
+    Returns:
+        run, state, reason (what stopped it, else `None`), progress, seconds_left, clock (its newest row),
+        loading_share, evaluated_at, eval_loss and eval_worst_loss (over all sets), and streams: one a stream, with
+        what its newest row says, loss (mean over the last 50 steps), share (of their samples) and evaluation. Beside
+        each loss and the gradient's norm `..._is_finite` tells one that is no number (false) from one that is not known
+        (`None`).
+    """
+    gathered = run.gathered
+    shares = gathered.shares()
+    return {
+        "run": run.folder,
+        "state": run.state,
+        "reason": run.reason,
+        "progress": run.progress,
+        "seconds_left": run.seconds_left(),
+        "clock": {
+            **gathered.clock,
+            **{f"{name}_is_finite": is_finite for name, is_finite in gathered.is_finite.items()},
+        },
+        "loading_share": gathered.loading_share,
+        "evaluated_at": gathered.evaluated_at,
+        "eval_loss": mean_loss(gathered.evaluations, run.eval_weights),
+        "eval_worst_loss": worst_loss(gathered.evaluations),
+        "streams": [
+            {
+                **{key: value for key, value in stream.last.items() if key not in ("step", "count", "loss")},
+                "loss": stream.recent_loss,
+                "loss_is_finite": stream.is_finite,
+                "share": shares[name],
+                "evaluation": gathered.evaluations.get(name),
+                "evaluation_is_finite": math.isfinite(gathered.evaluations[name])
+                if name in gathered.evaluations
+                else None,
+            }
+            for name, stream in gathered.streams.items()
+        ],
+    }
+
 
 _SILENCE_SECONDS = 30.0
 _STATE_STYLES = {"running": "green", "finished": "bold green", "stopped": "bold red"}

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from mixer.distributed.gradients import add_up
+from mixer.distributed.gradient_sync import add_up
 from mixer.gradients.probe.rows import Rows
 from mixer.gradients.probe.sketch import Projection
 from mixer.gradients.probe.sums import ExactSums, HeldSums, SketchSums, Sums, Target

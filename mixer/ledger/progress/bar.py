@@ -9,7 +9,7 @@ from tqdm.auto import tqdm  # type: ignore[import-untyped]
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import has_length
 
-from mixer.ledger.progress.progress_line import ProgressLine, coverage_text
+from mixer.ledger.progress.line import ProgressLine, coverage_text
 from mixer.mixture.controller import Mixing
 
 

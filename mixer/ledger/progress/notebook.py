@@ -5,9 +5,9 @@ from typing import Any
 
 from transformers.utils.notebook import NotebookProgressCallback, NotebookTrainingTracker
 
-from mixer.ledger.progress.progress_line import ProgressLine
+from mixer.ledger.progress.line import ProgressLine
 from mixer.mixture.controller import Mixing
-from mixer.utils.clock_text import duration_text
+from mixer.utils.text import duration_text
 
 
 class NotebookMixtureProgress(NotebookProgressCallback):

@@ -17,13 +17,9 @@ from transformers.integrations.integration_utils import (
 from transformers.utils import logging
 
 from mixer.ledger.summary import summarise
-from mixer.ledger.trackers.mlflow import MLflow
-from mixer.ledger.trackers.naming import evaluation_losses, grouped
-from mixer.ledger.trackers.run_text import RunText, markdown_table
-from mixer.ledger.trackers.tensorboard import TensorBoard
+from mixer.ledger.trackers.adapters import MLflow, TensorBoard, Trackio, WeightsAndBiases
+from mixer.ledger.trackers.description import RunText, evaluation_losses, grouped, markdown_table
 from mixer.ledger.trackers.tracker import Tracker
-from mixer.ledger.trackers.trackio import Trackio
-from mixer.ledger.trackers.wandb import WeightsAndBiases
 from mixer.mixture.controller import Mixing
 
 PAGE_GROUP = "adaptive_mixer.pages"  # what draws stands above training: it is found by name

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mixer.ledger.trackers.run_text import RunText
+from mixer.ledger.trackers.description import RunText
 
 
 class Tracker(ABC):

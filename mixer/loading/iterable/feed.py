@@ -14,8 +14,8 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.cursors import StreamShare
 from mixer.mixture.plan import Plan
 from mixer.utils.arrays import Int64Array
-from mixer.utils.bounded import refusing_damage
 from mixer.utils.files import read_json, write_json
+from mixer.utils.validation import refusing_damage
 
 _FAILED = -1
 _ROWS_FILE = re.compile(r"rows-\d{1,9}\.json")

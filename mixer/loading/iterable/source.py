@@ -11,7 +11,7 @@ from transformers.utils import logging
 from mixer.loading.iterable.shards import Chunk, LanePoint, LaneReader, has_shuffle_buffer, is_stateful
 from mixer.loading.iterable.workers import LaneWorkers
 from mixer.loading.reader import SampleError
-from mixer.loading.worker_watch import WorkerTimeoutError, likely_cause
+from mixer.loading.workers import WorkerTimeoutError, likely_cause
 from mixer.mixture.bad_samples import first_whole
 from mixer.utils.random_state import RandomState
 

@@ -14,8 +14,7 @@ from torch.utils.data._utils import worker as torch_worker
 from mixer.distributed.signals import begin_worker
 from mixer.loading.iterable.shards import Chunk, LanePoint, LaneReader
 from mixer.loading.transport import Packed, pack
-from mixer.loading.worker_watch import Patience
-from mixer.loading.workers import keep_errors_out_of_training
+from mixer.loading.workers import Patience, keep_errors_out_of_training
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from mixer.policies.base import Decision
+from mixer.policies.contract import Decision
 from mixer.policies.shared.least_share import share_out
 from mixer.utils.arrays import BoolArray, FloatArray
 

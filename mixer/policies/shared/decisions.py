@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mixer.policies.base import Decision
+from mixer.policies.contract import Decision
 from mixer.utils.arrays import BoolArray, FloatArray
 
 

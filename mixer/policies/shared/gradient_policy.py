@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.policies.shared.least_share import share_out
 from mixer.policies.shared.ranges import check_count

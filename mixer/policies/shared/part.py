@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mixer.policies.base import Mixture, Observation
+from mixer.policies.contract import Mixture, Observation
 from mixer.utils.arrays import FloatArray
 
 _ROUNDING = 1e-9

@@ -8,7 +8,7 @@ import numpy as np
 from mixer.policies.shared.interactions import interactions_of, probe_mixture
 from mixer.policies.shared.plain import from_plain
 from mixer.utils.arrays import BoolArray, FloatArray
-from mixer.utils.bounded import whole_number
+from mixer.utils.validation import whole_number
 
 
 class ProbeRound:

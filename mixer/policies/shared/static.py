@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.utils.arrays import FloatArray
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from mixer.policies.base import weights_array
+from mixer.policies.contract import weights_array
 from mixer.utils.arrays import FloatArray
 
 Targets = Sequence[str] | Mapping[str, float] | None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mixer.policies.base import Decision, Mixture, Observation, Policy
+from mixer.policies.contract import Decision, Mixture, Observation, Policy
 
 
 class Wrapper(Policy):

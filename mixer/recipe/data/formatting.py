@@ -12,7 +12,7 @@ from transformers.utils import logging
 from mixer.recipe.data.fingerprint import fingerprint_of
 from mixer.recipe.data.formats.base import Format, Row, Sample
 from mixer.recipe.data.formats.tokens import IGNORED
-from mixer.utils.shortened import shortened
+from mixer.utils.text import shortened
 
 ROWS_AT_ONCE = 1000
 # What formats, templates and tokenizers raise of a row that is not as they expect.

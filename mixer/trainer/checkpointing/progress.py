@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from mixer.utils.bounded import finite_number, whole_number
+from mixer.utils.validation import finite_number, whole_number
 
 
 @dataclass(frozen=True)

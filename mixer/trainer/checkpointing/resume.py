@@ -10,9 +10,7 @@ from typing import Any
 
 from transformers.utils import logging
 
-from mixer.distributed.output_folder import check_shared
-from mixer.distributed.same_run import check_same, shared_options
-from mixer.trainer.checkpointing.checkpoint import annotate, supersede
+from mixer.distributed.consistency import check_same, check_shared, shared_options
 from mixer.trainer.checkpointing.choose import (
     Choice,
     agree,
@@ -22,11 +20,12 @@ from mixer.trainer.checkpointing.choose import (
     usable_names,
     warn_of_passed_over,
 )
+from mixer.trainer.checkpointing.files import annotate, supersede
 from mixer.trainer.checkpointing.lock import FolderLock
 from mixer.trainer.checkpointing.progress import Progress
 from mixer.trainer.checkpointing.trainer_files import check_trainer_state, naming_unreadable
-from mixer.trainer.stopping import StoppingMixin
-from mixer.utils.bounded import refusing_damage
+from mixer.trainer.loop import StoppingMixin
+from mixer.utils.validation import refusing_damage
 
 logger = logging.get_logger(__name__)
 

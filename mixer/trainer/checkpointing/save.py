@@ -10,10 +10,11 @@ from typing import Any
 from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 
-from mixer.distributed.output_folder import share_files
+from mixer.distributed.consistency import share_files
 from mixer.ledger.recorder import Recorder
 from mixer.loading.iterable.feed import rows_file
-from mixer.trainer.checkpointing.checkpoint import (
+from mixer.trainer.checkpointing.choose import write_error
+from mixer.trainer.checkpointing.files import (
     CAP_ENTRY,
     METHODS_ENTRY,
     STATE_FILE,
@@ -23,7 +24,6 @@ from mixer.trainer.checkpointing.checkpoint import (
     rotate,
 )
 from mixer.trainer.checkpointing.progress import Progress
-from mixer.trainer.checkpointing.unsaved import write_error
 from mixer.trainer.step import StepMixin
 from mixer.utils.files import write_json
 

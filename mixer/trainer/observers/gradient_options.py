@@ -7,8 +7,7 @@ from transformers import TrainingArguments
 from transformers.utils import logging
 
 from mixer.mixture.batch_size import BatchSize
-from mixer.mixture.stream import Stream
-from mixer.mixture.streams import describe
+from mixer.mixture.stream import Stream, describe
 from mixer.policies import Policy
 from mixer.schedules import Schedule
 

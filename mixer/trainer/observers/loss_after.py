@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mixer.loading.step import MicroBatch
-from mixer.models.snapshot import Snapshot
+from mixer.models.side_state import Snapshot
 from mixer.trainer.side_runs import SideRuns
 
 

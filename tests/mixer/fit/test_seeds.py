@@ -12,13 +12,12 @@ from mixer.analysis.fit.runs import RecordedRuns, read_recorded_runs
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder, StepResult
 from mixer.loading.step import StepCounts
-from mixer.mixture.budget import Budget
-from mixer.mixture.clock import Clock
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Drawing, Planner
 from mixer.mixture.stream import Stream
 from mixer.policies import Fixed, Policy, Scheduled
-from mixer.policies.base import Unit
+from mixer.policies.contract import Unit
 
 SHARES, SEEDS = (0.3, 0.5, 0.7), range(3)
 OF_THREE_SEEDS = [0, 0, 0, 1, 1, 1, 2, 2, 2]

@@ -3,8 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.policies.shared.exponentiated import exponentiated_step
-from mixer.policies.shared.exponentiated_weights import ExponentiatedWeights
+from mixer.policies.shared.exponentiated import ExponentiatedWeights, exponentiated_step
 
 NAN = float("nan")
 values_of_three = st.lists(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from mixer.policies import DoGE, Mixture, ObjectiveDescent, Policy, RegularizedBalance, Uniform
-from mixer.policies.base import Observation
+from mixer.policies.contract import Observation
 from mixer.policies.gradient_statistics import GradientStatistics
 from tests.mixer.policies.gradients import measured, mixture_of
 

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mixer.analysis.report.ending import last_in_words, not_finite_since
+from mixer.analysis.report.clocked import last_in_words, not_finite_since
 from mixer.analysis.report.plots import losses
 from mixer.analysis.report.run import Run
-from mixer.analysis.report.stream_table import stream_cells, stream_figures
+from mixer.analysis.report.tables import stream_cells, stream_figures
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.summary import comparison_table, summarise
 from mixer.utils.console import print_json

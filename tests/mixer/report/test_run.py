@@ -6,7 +6,7 @@ import pytest
 
 from mixer.analysis.report import write_report
 from mixer.analysis.report.run import read_runs, stream_names
-from mixer.analysis.report.summary import differing_streams, summary_rows
+from mixer.analysis.report.tables import differing_streams, summary_rows
 from mixer.ledger.ledger import Ledger
 from tests.mixer.report.ledgers import write_run
 

@@ -3,7 +3,7 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.analysis.report.thinning import buckets, thin
+from mixer.analysis.report.clocked import buckets, thin
 
 
 def rows_of(values: np.ndarray) -> pd.DataFrame:

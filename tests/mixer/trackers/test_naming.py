@@ -3,9 +3,7 @@
 import pytest
 import yaml
 
-from mixer.ledger.trackers.naming import Names, evaluation_losses, grouped
-from mixer.ledger.trackers.redacting import redacted
-from mixer.ledger.trackers.run_text import RunText, markdown_table
+from mixer.ledger.trackers.description import Names, RunText, evaluation_losses, grouped, markdown_table, redacted
 
 
 def test_entries_without_a_group_get_one() -> None:

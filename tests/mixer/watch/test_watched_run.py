@@ -10,10 +10,8 @@ import pyarrow as pa
 import pytest
 
 from mixer.analysis.watch.curve import Curve, sparkline
-from mixer.analysis.watch.follower import Follower
-from mixer.analysis.watch.gathered import Gathered
+from mixer.analysis.watch.gathered import Follower, Gathered, WatchedRun
 from mixer.analysis.watch.view import view
-from mixer.analysis.watch.watched_run import WatchedRun
 from mixer.ledger.table import Table
 from tests.mixer.watch.writing import begin, write
 
@@ -64,7 +62,7 @@ def test_what_came_before_is_not_read_again(tmp_path: Path, monkeypatch: pytest.
     ledger.finish()
     run = WatchedRun(tmp_path)
     run.read()
-    monkeypatch.setattr("mixer.analysis.watch.follower.read_part", lambda *args: pytest.fail("it read a part again"))
+    monkeypatch.setattr("mixer.analysis.watch.gathered.read_part", lambda *args: pytest.fail("it read a part again"))
     write(ledger, 301, 3, 400)
     ledger.flush()
     run.read()

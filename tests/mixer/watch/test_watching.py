@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import view
-from mixer.analysis.watch.watched_run import WatchedRun
 from mixer.cli.entry import main
 from tests.mixer.watch.writing import begin, write
 from tests.terminal import Terminal

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replay.selection import Offers, Surprise
-from replay.selection.slot_trees import MinimumTree, SumTree
+from replay.selection.shared.slot_trees import MinimumTree, SumTree
 from tests.replay.selection.offering import Slots
 
 NAN, INF = float("nan"), float("inf")

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from replay.storage import DiskRows, Row, disk_rows, segment_files
+from replay.storage import DiskRows, Row, disk_rows
+from replay.storage import segments as segment_files
 from replay.storage.row_file import RowFile
 from tests.replay.storage.test_rows import mark_of, row, same
 

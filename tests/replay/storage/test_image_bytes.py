@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from replay.storage.image_bytes import decode_image, encode_image
+from replay.storage.codec import decode_image, encode_image
 
 
 def png(mode: str, size: tuple[int, int], form: str = "PNG") -> memoryview:

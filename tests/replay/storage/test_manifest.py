@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replay.storage.manifest import read_manifest
+from replay.storage.disk_rows import read_manifest
 from tests.replay.storage.test_disk_rows import filled
 
 

@@ -10,8 +10,7 @@ import torch
 from PIL import Image
 
 from replay.storage import Row
-from replay.storage.codec import decode, encode
-from replay.storage.node_reader import NodeReader
+from replay.storage.codec import NodeReader, decode, encode
 
 
 def encoded(sample: Any, buffers: bytes = b"") -> bytes:

@@ -17,7 +17,7 @@ from mixer import MixingTrainer
 from mixer.policies import Proportional
 from replay import DERPlusPlus, ReplayBuffer, ReplayRatio
 from tasks.heads import Masked
-from tasks.scoring import accuracy
+from tasks.score import accuracy
 from tasks.task import TaskSequence
 from tests.helpers import arguments
 from tests.tasks.heads.models import CLASSIFIERS, LAYERS, Plain, classifier, inputs_of, tasks_of

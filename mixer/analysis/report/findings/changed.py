@@ -2,7 +2,7 @@
 
 from mixer.analysis.report.run import Run
 from mixer.ledger.evaluated_losses import mean_loss
-from mixer.utils.words import listed, shortened
+from mixer.utils.text import first_of, listed
 
 # Weights are said to have stayed where none moved by more.
 _LEAST_MOVE = 0.005
@@ -62,5 +62,5 @@ def _presence(run: Run) -> list[str]:
             if bool(rows["active"].iloc[0]) is were and bool(rows["active"].iloc[-1]) is are
         ]
         if names:
-            texts.append(f"{listed(shortened(names))} {word} the mixture")
+            texts.append(f"{listed(first_of(names))} {word} the mixture")
     return texts

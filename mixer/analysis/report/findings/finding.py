@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mixer.utils.words import shortened
+from mixer.utils.text import first_of
 
 
 @dataclass(frozen=True)
@@ -37,4 +37,4 @@ def about_streams(kind: str, run: str, told: Mapping[str, str], beginning: str) 
     """
     if not told:
         return None
-    return Finding(kind, run, tuple(told), f"{beginning}: {'; '.join(shortened(list(told.values())))}.")
+    return Finding(kind, run, tuple(told), f"{beginning}: {'; '.join(first_of(list(told.values())))}.")

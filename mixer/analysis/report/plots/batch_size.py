@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from mixer.analysis.report.clocked import thin
 from mixer.analysis.report.plot import Plot, colours_of, line, panel
 from mixer.analysis.report.run import Run
-from mixer.analysis.report.thinning import thin
 
 
 def batch_size(runs: Sequence[Run], most_points: int) -> Plot:

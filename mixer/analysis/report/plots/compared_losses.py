@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from mixer.analysis.report.measurements import axis_with_zero, lines_by_stream
+from mixer.analysis.report.clocked import axis_with_zero, lines_by_stream
 from mixer.analysis.report.plot import Plot, colours_of, panel
 from mixer.analysis.report.plots.losses import smoothed
 from mixer.analysis.report.run import Run, stream_names
-from mixer.utils.words import between
+from mixer.utils.text import between
 
 _TITLES = {"excess_loss": "above the reference", "fall": "fall by the step"}
 _Figures = dict[str, dict[str, tuple[pd.DataFrame, pd.DataFrame]]]  # by column and stream, raw and smoothed

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
+from mixer.analysis.report.clocked import thin
 from mixer.analysis.report.plot import Plot, colours_of, line, panel
 from mixer.analysis.report.run import Run, stream_names
-from mixer.analysis.report.thinning import thin
-from mixer.utils.words import between, known, listed
+from mixer.utils.text import between, known, listed
 
 # A cap that is further off than this, in multiples of the most passes, would press all lines flat: it is left to words.
 _FARTHEST_CAP = 2.0

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from mixer.analysis.report.gradient_tables import Cosines
 from mixer.analysis.report.plot import GRID, Panel, Plot, label, panel
 from mixer.analysis.report.run import Run
-from mixer.utils.words import between
+from mixer.utils.text import between
 
 # More rows of a heat map are not readable; of more pairs the least and the greatest are what matters.
 _MOST_PAIRS, _MOST_STREAMS = 24, 40

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
-from mixer.analysis.report.ending import last_in_words
+from mixer.analysis.report.clocked import last_in_words, thin
 from mixer.analysis.report.plot import Plot, colours_of, line, panel
 from mixer.analysis.report.run import Run, stream_names
-from mixer.analysis.report.thinning import thin
 
 # The smoothed line forgets over this part of a stream's steps: enough to see a trend through the noise.
 _SMOOTHED_PART = 0.05

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
-from mixer.analysis.report.held import held
+from mixer.analysis.report.clocked import held
 from mixer.analysis.report.plot import Plot, colours_of, line, panel
 from mixer.analysis.report.run import Run, stream_names
-from mixer.utils.words import between
+from mixer.utils.text import between
 
 
 def memory(runs: Sequence[Run], most_points: int) -> Plot:

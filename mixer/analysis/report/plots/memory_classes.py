@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from mixer.analysis.report.held import held
+from mixer.analysis.report.clocked import held
 from mixer.analysis.report.plot import Panel, Plot, panel
 from mixer.analysis.report.run import Run
-from mixer.utils.words import between
+from mixer.utils.text import between
 
 _UNKNOWN = -1
 _COLOURS = "Cividis"  # the same to those who do not tell red from green; its lightness alone shows the order

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from mixer.analysis.report.clocked import thin
 from mixer.analysis.report.plot import Plot, colours_of, line, panel
 from mixer.analysis.report.run import Run, stream_names
-from mixer.analysis.report.thinning import thin
-from mixer.utils.words import between
+from mixer.utils.text import between
 
 # More panels are not looked at; all metrics are in the tables.
 MOST_METRICS = 12

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from mixer.analysis.report.clocked import buckets
 from mixer.analysis.report.plot import Panel, Plot, colours_of, line, panel
 from mixer.analysis.report.run import Run, stream_names
-from mixer.analysis.report.thinning import buckets
-from mixer.utils.words import between
+from mixer.utils.text import between
 
 # Of more stretches than can be told apart, shares that go up and down by one sample are a fringe.
 _MOST_STRETCHES = 150

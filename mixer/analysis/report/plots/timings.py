@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from mixer.analysis.report.clocked import averaged
 from mixer.analysis.report.plot import Panel, Plot, line, panel
 from mixer.analysis.report.run import Run
-from mixer.analysis.report.thinning import averaged
 
 _PARTS = {"train_seconds": "training", "load_seconds": "loading", "probe_seconds": "measuring gradients"}
 _COLOURS = {"training": "#3b82c4", "loading": "#e07b39", "measuring gradients": "#8a6fd1"}

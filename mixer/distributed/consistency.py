@@ -1,0 +1,167 @@
+"""Checks that all ranks do the same run and share its output folder."""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mixer.distributed.collectives import RankSync
+from mixer.utils.nested import flat
+from mixer.utils.text import shortened
+
+
+def check_shared(folder: Path, writes: bool, rank_sync: RankSync, unseen: str, crowded: str = "") -> None:
+    """Makes sure that every rank sees the files of just one that writes; all ranks have to call it.
+
+    Args:
+        folder: Where files are written, on this rank.
+        writes: Whether this rank writes them.
+        rank_sync: Brings the ranks together.
+        unseen: What to do if a rank sees the files of none.
+        crowded: What to do if several, each the first of a node, write into the same folder.
+
+    Raises:
+        ValueError: On all ranks, if it is not so.
+        RemoteError: If another rank cannot write there; that one raises its own error.
+    """
+    if rank_sync.world_size == 1:
+        return
+    mark = folder / f".rank-{secrets.token_hex(8)}"  # a name that no cache of a network file system has looked up
+    try:
+        rank_sync.run_on_all(lambda: _put(mark) if writes else None)
+        names = rank_sync.gather_bytes(mark.name.encode() if writes else b"")
+        seen = [rank for rank, name in enumerate(names) if name and (folder / name.decode()).exists()]
+        by_rank = [json.loads(found) for found in rank_sync.gather_bytes(json.dumps(seen).encode())]
+    finally:
+        if writes:
+            mark.unlink(missing_ok=True)
+    blind = [rank for rank, found in enumerate(by_rank) if not found]
+    if blind:
+        raise ValueError(f"{folder}: {_ranks(blind)} not see what rank 0 writes there, on a disk of its own. {unseen}")
+    together = max(by_rank, key=len)
+    if len(together) > 1:
+        raise ValueError(f"{folder}: ranks {together}, each the first of a node, would write the same files. {crowded}")
+
+
+def share_files(folder: Path, names: Sequence[str], writes: bool, rank_sync: RankSync) -> None:
+    """Gives every node the files that ranks have written one each; all ranks have to call it.
+
+    Args:
+        folder: Where they were written, on this rank.
+        names: Those that this rank may have written.
+        writes: Whether this rank writes those of the others.
+        rank_sync: Brings the ranks together.
+    """
+    found: dict[Path, bytes] = {}
+    for name in names:
+        own = folder / name
+        contents = rank_sync.gather_bytes(own.read_bytes() if own.is_file() else b"")
+        places = rank_sync.gather_bytes(name.encode())
+        found |= {folder / place.decode(): content for place, content in zip(places, contents, strict=True)}
+        found.pop(own)
+    for path, content in found.items() if writes else ():
+        if content:
+            path.write_bytes(content)
+
+
+def _put(mark: Path) -> None:
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]} does" if len(ranks) == 1 else f"ranks {list(ranks)} do"
+
+
+# Training arguments that say where files lie, what is told and by whom, and how samples are loaded: nodes may differ.
+_OWN_OF_NODES = (
+    *("output_dir", "logging_dir", "local_rank", "disable_tqdm", "report_to", "run_name", "project", "trackio_"),
+    *("push_to_hub", "hub_", "log_level", "log_on_each_node", "resume_from_checkpoint", "skip_memory_metrics", "debug"),
+    *("dataloader_pin_memory", "dataloader_prefetch_factor", "dataloader_persistent_workers", "ddp_timeout"),
+)
+_MOST_CHARACTERS = 2_000  # of what a rank says of its differences
+_SECRET = ("token", "key", "secret", "password")
+
+
+def shared_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves out the training arguments that nodes may have of their own.
+
+    Args:
+        options: Training arguments by name.
+
+    Returns:
+        The others.
+    """
+    return {name: value for name, value in options.items() if not name.startswith(_OWN_OF_NODES)}
+
+
+def written(run: Mapping[str, Any]) -> str:
+    """Writes down what a rank is to do, in the same way on every rank.
+
+    Args:
+        run: Nested mappings; what is no plain data counts by its type.
+
+    Returns:
+        JSON.
+    """
+    return json.dumps(run, sort_keys=True, default=lambda value: type(value).__name__)
+
+
+def difference(own: str, first: str) -> str:
+    """Says in what a rank's run differs from that of the first rank.
+
+    Args:
+        own: What `written` gave on this rank.
+        first: What it gave on the first.
+
+    Returns:
+        Names with both values; empty if there is no difference.
+    """
+    if own == first:
+        return ""
+    mine, theirs = flat(json.loads(own)), flat(json.loads(first))
+    names = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
+    return ", ".join(
+        f"{'.'.join(name)} is another"
+        if name[-1].endswith(_SECRET)
+        else f"{'.'.join(name)} is {shortened(repr(mine.get(name)))} instead of {shortened(repr(theirs.get(name)))}"
+        for name in names
+    )
+
+
+def refusal(differences: str) -> str:
+    """Says that ranks cannot train together.
+
+    Args:
+        differences: What differs, by rank.
+
+    Returns:
+        The message.
+    """
+    return (
+        f"The ranks are to do different runs; other than on rank 0: {differences}. Start all ranks, on every node, "
+        "with the same recipe, options, code and data."
+    )
+
+
+def check_same(run: Mapping[str, Any], rank_sync: RankSync) -> None:
+    """Refuses ranks that are to do different runs; all ranks have to call it.
+
+    Args:
+        run: What this rank is to do, as nested mappings.
+        rank_sync: Brings the ranks together.
+
+    Raises:
+        ValueError: On all ranks, if one of them is to do something else; what differs is named.
+    """
+    own = written(run).encode()
+    # With thousands of streams and ranks the texts themselves would be gigabytes on each rank.
+    if len(set(rank_sync.gather_bytes(hashlib.blake2b(own, digest_size=16).digest()))) == 1:
+        return
+    what = shortened(difference(own.decode(), rank_sync.from_first(own).decode()), _MOST_CHARACTERS)
+    others = {rank: text.decode() for rank, text in enumerate(rank_sync.gather_bytes(what.encode()))}
+    different = "; ".join(f"on rank {rank} {what}" for rank, what in others.items() if what)
+    if different:
+        raise ValueError(refusal(different))

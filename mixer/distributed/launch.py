@@ -1,0 +1,242 @@
+"""How the ranks of a command find each other, begin and end together."""
+
+import contextlib
+import gc
+import importlib
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+import yaml
+from jsonargparse import ArgumentParser, Namespace
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from mixer.distributed.consistency import difference, refusal, shared_options, written
+
+_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_LEAST_SECONDS, _SECONDS_TO_BE_TOLD = 1.0, 10.0
+Result = TypeVar("Result")
+
+
+class Meeting:
+    """All ranks of a launch, which can tell each other something although no process group is there yet.
+
+    Args:
+        store: Where they do.
+        rank: This one.
+        world_size: Number of ranks.
+        timeout_seconds: How long they wait for each other.
+    """
+
+    def __init__(self, store: Store, rank: int, world_size: int, timeout_seconds: float):
+        self._store, self._rank, self.world_size = store, rank, world_size
+        self._timeout_seconds = timeout_seconds
+
+    def check_same(self, run: Mapping[str, Any]) -> None:
+        """Refuses ranks that are to do different runs; all ranks have to call it.
+
+        Args:
+            run: What this rank is to do, as nested mappings.
+
+        Raises:
+            ValueError: On all ranks, if one of them is to do something else; what differs is named.
+        """
+        if self.world_size == 1:
+            return
+        own = written(run)
+        if self._rank == 0:
+            self._store.set("run", own)
+        different = self._tell("run", difference(own, self._get("run")))
+        if different:
+            raise ValueError(refusal(different))
+
+    def run_on_all(self, build: Callable[[], Result]) -> Result:
+        """Does what may fail on one rank, and ends all of them if it did; all ranks have to call it.
+
+        Args:
+            build: This rank's part.
+
+        Returns:
+            What it gave.
+
+        Raises:
+            ValueError: With the other ranks' errors; a rank with an error raises that.
+        """
+        if self.world_size == 1:
+            return build()
+        try:
+            built = build()
+        except Exception as error:
+            self._leave(f"{type(error).__name__}: {error}")
+            raise
+        failed = self._tell("build", "")
+        if failed:
+            raise ValueError(f"another rank could not begin: {failed}")
+        return built
+
+    def _tell(self, topic: str, own: str) -> str:
+        """Gives all ranks what each of them has to say, by rank; empty if none has anything."""
+        self._store.set(f"{topic}/{self._rank}", own)
+        if self._rank > 0:
+            told = self._get(f"{topic}/all")
+            self._store.set(f"{topic}/{self._rank}/told", "")
+            return told
+        end = time.monotonic() + self._timeout_seconds
+        said = {rank: self._hear(topic, rank, end) for rank in range(self.world_size)}
+        told = "; ".join(f"on rank {rank} {text}" for rank, text in said.items() if text)
+        self._announce(topic, told)
+        return told
+
+    def _announce(self, topic: str, told: str) -> None:
+        """Tells all ranks, and stays until they know if it is the end: the store may end with this process."""
+        self._store.set(f"{topic}/all", told)
+        if told:
+            keys = [f"{topic}/{rank}/told" for rank in range(1, self.world_size)]
+            with contextlib.suppress(dist.DistError):
+                self._store.wait(keys, timedelta(seconds=_SECONDS_TO_BE_TOLD))
+
+    def _leave(self, error: str) -> None:
+        """Tells the others, who may be in the midst of something and are not waited for, why this rank ends."""
+        self._store.set(f"build/{self._rank}", error)
+        self._store.set(f"build/{self._rank}/told", "")
+        if self._rank == 0:
+            self._announce("build", f"on rank 0 {error}")
+
+    def _hear(self, topic: str, rank: int, end: float) -> str:
+        key = f"{topic}/{rank}"
+        try:
+            self._store.wait([key], timedelta(seconds=max(end - time.monotonic(), _LEAST_SECONDS)))
+        except dist.DistStoreError:
+            return f"nothing was heard within {self._timeout_seconds:g} seconds"
+        return str(self._store.get(key).decode())
+
+    def _get(self, key: str) -> str:
+        # Twice as long as the first rank waits, so that what it has to say of the others arrives.
+        self._store.wait([key], timedelta(seconds=2 * self._timeout_seconds + _LEAST_SECONDS))
+        return str(self._store.get(key).decode())
+
+
+def meet(timeout_seconds: float) -> Meeting:
+    """Waits for all ranks of a launch, by torchrun, `accelerate launch` or variables set by hand.
+
+    Args:
+        timeout_seconds: How long to wait.
+
+    Returns:
+        The meeting; of one rank, if nothing says that there are more, or they have met already.
+
+    Raises:
+        ValueError: If the variables that say where the ranks meet are not all there, or ranks could not be restarted.
+        TimeoutError: If not all ranks came; it says how long was waited, for how many, and where.
+    """
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    _check_environment(world_size)
+    if world_size == 1 or dist.is_initialized():
+        return Meeting(dist.HashStore(), 0, 1, timeout_seconds)  # type: ignore[attr-defined]
+    try:
+        found = rendezvous("env://", timeout=timedelta(seconds=timeout_seconds))
+        store, rank, world_size = next(found)
+    except (dist.DistError, RuntimeError) as error:
+        raise TimeoutError(_not_met(world_size, timeout_seconds, error)) from None
+    return Meeting(PrefixStore("mixer", store), rank, world_size, timeout_seconds)
+
+
+def _check_environment(world_size: int) -> None:
+    missing = [name for name in _VARIABLES if name not in os.environ]
+    if world_size > 1 and missing:
+        raise ValueError(
+            f"WORLD_SIZE={world_size}, but {', '.join(missing)} missing from the environment: ranks could not find "
+            "each other. Export RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in each process, or launch "
+            "by torchrun, which does."
+        )
+    restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+    if world_size > 1 and restarts > 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        raise ValueError(
+            f"torchrun may restart the ranks (--max_restarts {restarts}), and would do so with the store of those that "
+            "ended: new ranks could try to connect to their addresses. Export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 "
+            "before torchrun, on every node, and give it --rdzv_backend c10d or --standalone; or --max_restarts 0."
+        )
+    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
+    if tasks > 1 and "WORLD_SIZE" not in os.environ:
+        raise ValueError(
+            f"srun started {tasks} tasks, and each would train on its own. In each task export RANK=$SLURM_PROCID "
+            "WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID, and MASTER_ADDR and MASTER_PORT of the first node; or "
+            "have srun start one torchrun a node (--ntasks-per-node=1)."
+        )
+
+
+def _not_met(world_size: int, timeout_seconds: float, error: Exception) -> str:
+    place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    return (
+        f"rank {os.environ['RANK']} waited {timeout_seconds:g} seconds for {world_size} ranks at {place}, and not all "
+        f"came ({str(error).splitlines()[0]}). Check that all were started, with the same WORLD_SIZE, MASTER_ADDR and "
+        "MASTER_PORT, and that every node can reach that address and port. training.ddp_timeout is how many seconds "
+        "they wait."
+    )
+
+
+_WORDS = (None, "auto", "must", "never")
+
+
+def build_together(
+    parser: ArgumentParser, config: Namespace, resume: str | None, build: Callable[[], Result]
+) -> Result:
+    """Builds on all ranks of a launch, or ends all with what was wrong on one of them.
+
+    Args:
+        parser: The parser of the command.
+        config: What it read, `training` among it.
+        resume: From where the run goes on, as it was told; nodes may have a checkpoint in folders of their own.
+        build: Builds what this rank trains by.
+
+    Returns:
+        What was built.
+
+    Raises:
+        ValueError: If the ranks were told different things, or one of them could not build.
+        TimeoutError: If not all ranks came.
+    """
+    meeting = meet(config.training.ddp_timeout)
+    if meeting.world_size > 1:
+        run = yaml.safe_load(parser.dump(config, skip_validation=True))
+        run["training"], run["--resume"] = shared_options(run["training"]), resume if resume in _WORDS else "PATH"
+        meeting.check_same({name: value for name, value in run.items() if name != "recipe"})
+    return meeting.run_on_all(build)
+
+
+def import_early() -> None:
+    """Imports DeepSpeed, where it is installed, before there is a group of ranks; to be called first of all.
+
+    accelerate imports it once a model is prepared, whatever the engine. The group that is there by then becomes the
+    default of an argument in DeepSpeed, which never lets go of it: `end_together` would end it in vain.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from accelerate.utils import is_deepspeed_available
+
+        if is_deepspeed_available():
+            importlib.import_module("deepspeed")
+
+
+def end_together() -> None:
+    """Ends the group of the ranks once all are done; to be called on all, when nothing of the run is needed any more.
+
+    A rank that ends while another still writes can take it down, so they wait for each other. And whoever still holds
+    the group, as trainers do, which only a collection of cycles takes away, keeps its threads alive: one that is at
+    work while the interpreter ends aborts the process ("terminate called without an active exception").
+    """
+    if "torch" not in sys.modules:  # a command that only reads
+        return
+    import torch.distributed
+    from accelerate import PartialState
+
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    state = PartialState()
+    state.wait_for_everyone()
+    state.destroy_process_group()
+    gc.collect()

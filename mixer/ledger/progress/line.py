@@ -1,0 +1,143 @@
+"""The line beside a progress bar: data clock, time left, coverage."""
+
+import math
+import time
+from collections.abc import Callable
+from math import isnan
+
+from mixer.mixture.controller import Mixing
+from mixer.utils.text import clock_text, duration_text
+
+_LEAST_MEMORY_SECONDS = 30.0
+_SHARE_REMEMBERED = 0.1
+
+
+class RemainingTime:
+    """Estimates the time to a run's end; steps have no part in it, so that their size may change.
+
+    The speed is progress per second of training of late: of about the last tenth of the time, at least 30 seconds.
+    Pauses for evaluations and checkpoints are kept apart: they are expected to come as often as they did. Only what it
+    was told counts: of a resumed run nothing before that.
+
+    Example:
+        >>> remaining = RemainingTime()
+        >>> for second in range(5):
+        ...     remaining.advance(progress=0.01 * second, now=float(second))
+        >>> round(remaining.seconds)
+        96
+    """
+
+    def __init__(self) -> None:
+        self._start: float | None = None
+        self._progress = self._now = 0.0
+        self._trained = 0.0  # seconds in all
+        self._done = self._took = 0.0  # of late: progress, and seconds of training
+        self._paused, self._paused_at = 0.0, 0.0
+
+    def advance(self, progress: float, now: float) -> None:
+        """Notes how far training has come.
+
+        Args:
+            progress: Share of the run's budget that is done.
+            now: Seconds, by any clock that only goes forward.
+        """
+        if self._start is None:
+            self._start = progress
+        else:
+            seconds = max(0.0, now - self._now)
+            self._trained += seconds
+            kept = math.exp(-seconds / max(_LEAST_MEMORY_SECONDS, _SHARE_REMEMBERED * self._trained))
+            self._done = self._done * kept + progress - self._progress
+            self._took = self._took * kept + seconds
+        self._progress, self._now = progress, now
+
+    def pause(self, now: float) -> None:
+        """Notes that what has passed since the last call was no training.
+
+        Args:
+            now: Seconds, by the same clock.
+        """
+        if self._start is not None:
+            self._paused += max(0.0, now - self._now)
+            self._now, self._paused_at = now, self._progress
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds to the end; `None` while the speed is not known."""
+        left = 1.0 - self._progress
+        if left <= 0.0:
+            return 0.0
+        if self._start is None or self._done <= 0.0 or self._took <= 0.0:
+            return None
+        between = self._paused_at - self._start
+        pauses = self._paused / between if between > 0.0 else 0.0
+        return left * (self._took / self._done + pauses)
+
+
+_MAX_NAMES = 4
+
+
+class ProgressLine:
+    """What a bar says beside its share, and how long the run still takes.
+
+    Args:
+        mixing: Gives the controller of the present run.
+    """
+
+    def __init__(self, mixing: Callable[[], Mixing]):
+        self._mixing = mixing
+        self._remaining = RemainingTime()
+
+    def begin(self) -> None:
+        """Begins a run, or its continuation."""
+        self._remaining = RemainingTime()
+
+    def advance(self) -> None:
+        """Takes in a step."""
+        self._remaining.advance(self.share, time.monotonic())
+
+    def pause(self) -> None:
+        """Takes in that an evaluation or a checkpoint is done."""
+        self._remaining.pause(time.monotonic())
+
+    @property
+    def share(self) -> float:
+        """Share of the run that is done."""
+        return self._mixing().clock.progress
+
+    def text(self, elapsed: str) -> str:
+        """Writes the line.
+
+        Args:
+            elapsed: How long the run has taken.
+
+        Returns:
+            The clock, the times, the batch size and the coverage.
+        """
+        mixing = self._mixing()
+        clock = mixing.clock
+        done = {"epochs": clock.epoch, "samples": clock.num_samples, "tokens": clock.num_tokens, "steps": clock.step}
+        budget = {name: value for name, value in vars(clock.budget).items() if value is not None}
+        times = f"{elapsed}<{duration_text(self._remaining.seconds)}"
+        return f"{clock_text(done, budget)} [{times}] batch {clock.batch_size:,}, {coverage_text(mixing)}"
+
+
+def coverage_text(mixing: Mixing) -> str:
+    """Writes the streams' coverage on part of a line.
+
+    Args:
+        mixing: The controller.
+
+    Returns:
+        Each stream's coverage in per cent (its rows, where nobody knows how many it has), or the least and the most of
+        many streams.
+    """
+    if len(mixing.names) <= _MAX_NAMES:
+        seen = zip(mixing.coverage.items(), mixing.seen.tolist(), strict=True)
+        parts = (f"{name} {count:,} rows" if isnan(share) else f"{name} {share:.0%}" for (name, share), count in seen)
+        return "coverage " + " ".join(parts)
+    coverage = {name: share for name, share in mixing.coverage.items() if not isnan(share)}
+    if not coverage:
+        return f"{int(mixing.seen.sum()):,} rows"
+    least, most = min(coverage, key=lambda n: coverage[n]), max(coverage, key=lambda n: coverage[n])
+    return f"coverage {least} {coverage[least]:.0%} … {most} {coverage[most]:.0%}"

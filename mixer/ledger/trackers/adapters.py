@@ -1,0 +1,142 @@
+"""MLflow, TensorBoard, Trackio and Weights & Biases."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mixer.ledger.trackers.description import Names, RunText
+from mixer.ledger.trackers.tracker import Tracker
+
+# A store of files keeps the Trainer's `loss` in a file of that name, which can be no folder of others.
+_RENAMED = {"loss": "stream_loss", "eval_loss": "stream_eval_loss"}
+
+
+class MLflow(Tracker):
+    """Metrics by group, parameters, and recipe, streams and page as artifacts."""
+
+    def __init__(self, callback: Any):
+        super().__init__(callback)
+        self._mlflow: Any = importlib.import_module("mlflow")
+        self._names = Names(r"[^-\w. ]", longest=240)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is an active run."""
+        return self._mlflow.active_run() is not None
+
+    def begin(self, run: RunText) -> None:
+        """Logs parameters, those of a run that goes on only where it has none, and two files."""
+        known = self._mlflow.get_run(self._mlflow.active_run().info.run_id).data.params
+        longest = self._mlflow.utils.validation.MAX_PARAM_VAL_LENGTH
+        new = {name: value[:longest] for name, value in run.parameters.items() if name not in known}
+        self._mlflow.log_params(new)
+        self._mlflow.log_text(run.recipe_text, f"mixture/recipe.{'json' if run.recipe is None else 'yaml'}")
+        self._mlflow.log_text(run.stream_table, "mixture/streams.md")
+
+    def log(self, entries: Mapping[str, float], step: int) -> None:
+        """Logs metrics."""
+        named = {self._names.of(_renamed(name)): float(value) for name, value in entries.items()}
+        self._mlflow.log_metrics(named, step=step)
+
+    def end(self, summary: Callable[[], str], page: Callable[[], Path | None]) -> None:
+        """Logs the page as an artifact."""
+        path = page()
+        if path is not None:
+            self._mlflow.log_artifact(str(path), "mixture")
+
+
+def _renamed(name: str) -> str:
+    group, _, rest = name.partition("/")
+    return f"{_RENAMED.get(group, group)}/{rest}"
+
+
+_IN_ONE_CHART = ("loss", "eval_loss", "weight", "coverage", "count", "gradient_norm")
+
+
+class TensorBoard(Tracker):
+    """Scalars by group, a chart for each group with all streams in it, and texts."""
+
+    def __init__(self, callback: Any):
+        super().__init__(callback)
+        self._names = Names(r"[^-/\w.]", longest=250)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its file is open."""
+        return self._callback.tb_writer is not None
+
+    def begin(self, run: RunText) -> None:
+        """Writes recipe and streams as texts, and which curves belong into one chart (the tab Custom Scalars)."""
+        writer = self._callback.tb_writer
+        language = "json" if run.recipe is None else "yaml"
+        writer.add_text("mixture/recipe", f"```{language}\n{run.recipe_text}\n```")
+        writer.add_text("mixture/streams", run.stream_table)
+        writer.add_custom_scalars({"streams": {group: ["Multiline", [f"^{group}/"]] for group in _IN_ONE_CHART}})
+
+    def log(self, entries: Mapping[str, float], step: int) -> None:
+        """Writes scalars."""
+        for name, value in entries.items():
+            self._callback.tb_writer.add_scalar(self._names.of(name), value, step)
+
+    def end(self, summary: Callable[[], str], page: Callable[[], Path | None]) -> None:
+        """Writes the summary as a text."""
+        self._callback.tb_writer.add_text("mixture/summary", summary())
+
+
+class Trackio(Tracker):
+    """Panels by group, the config, the page as an artifact."""
+
+    def __init__(self, callback: Any):
+        super().__init__(callback)
+        self._trackio: Any = importlib.import_module("trackio")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a run."""
+        return self._trackio.context_vars.current_run.get() is not None
+
+    def begin(self, run: RunText) -> None:
+        """Steps the config, which goes out with the first values."""
+        self._trackio.config.update(run.config)
+
+    def log(self, entries: Mapping[str, float], step: int) -> None:
+        """Logs values in a row of their own, with the axis that the Trainer's rows have."""
+        self._trackio.log({**entries, "train/global_step": step})
+
+    def end(self, summary: Callable[[], str], page: Callable[[], Path | None]) -> None:
+        """Logs the page as an artifact of type `report`."""
+        path = page()
+        if path is not None:
+            self._trackio.log_artifact(str(path), name="mixture-report", type="report")
+
+
+class WeightsAndBiases(Tracker):
+    """Panels by group, the clock as axes to choose from, the config as a tree, the page as an artifact."""
+
+    def __init__(self, callback: Any):
+        super().__init__(callback)
+        self._wandb: Any = importlib.import_module("wandb")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a run."""
+        return self._wandb.run is not None
+
+    def begin(self, run: RunText) -> None:
+        """Steps the config, and declares the data clock, over which panels can be drawn."""
+        self._wandb.run.config.update(run.config, allow_val_change=True)
+        for name in ("epoch", "samples", "tokens"):
+            self._wandb.run.define_metric(f"clock/{name}")
+
+    def log(self, entries: Mapping[str, float], step: int) -> None:
+        """Puts values into the row that the Trainer's own entry completes: there they share their axes."""
+        self._wandb.run.log(dict(entries), commit=False)
+
+    def end(self, summary: Callable[[], str], page: Callable[[], Path | None]) -> None:
+        """Logs the page as an artifact of type `report`."""
+        path = page()
+        if path is not None:
+            artifact = self._wandb.Artifact(f"mixture-report-{self._wandb.run.id}", type="report")
+            artifact.add_file(str(path))
+            self._wandb.run.log_artifact(artifact)

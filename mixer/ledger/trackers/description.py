@@ -1,0 +1,199 @@
+"""Names and settings of a run in the form that trackers show, without secrets."""
+
+import html
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from mixer.utils.yaml_files import load_yaml
+
+_CLOCK = ("batch_size", "learning_rate_factor", "train_coverage")
+_OF_A_SET = re.compile(r"eval_(.+)_loss")
+
+
+def grouped(entries: Mapping[str, float]) -> dict[str, float]:
+    """Gives entries that are of no group one.
+
+    Args:
+        entries: What a log entry says of the streams and the mixture.
+
+    Returns:
+        The same values, by names such as `loss/math`, `clock/batch_size` and `mixture/conflicts`.
+
+    Example:
+        >>> grouped({"loss/math": 2.0, "batch_size": 64})
+        {'loss/math': 2.0, 'clock/batch_size': 64}
+    """
+    return {_grouped_name(name): value for name, value in entries.items()}
+
+
+def evaluation_losses(logs: Mapping[str, float], sets: Collection[str]) -> dict[str, float]:
+    """Picks the losses of evaluation sets out of a log entry of the Trainer's.
+
+    Args:
+        logs: The entry.
+        sets: Names of evaluation sets.
+
+    Returns:
+        `eval_loss/NAME`, for those that there are.
+    """
+    found = {name: _OF_A_SET.fullmatch(name) for name in logs}
+    return {f"eval_loss/{match[1]}": logs[name] for name, match in found.items() if match and match[1] in sets}
+
+
+class Names:
+    """Names that a tracker takes, one for each that it is given: no two become the same.
+
+    Args:
+        refused: What characters it does not take.
+        longest: Greatest length of a name.
+    """
+
+    def __init__(self, refused: str, longest: int):
+        self._refused, self._longest = re.compile(refused), longest
+        self._taken: dict[str, str] = {}
+
+    def of(self, name: str) -> str:
+        """Gives the name that stands for another.
+
+        Args:
+            name: The other one, with its group.
+
+        Returns:
+            The same one where the tracker takes it; else `_` in place of what it refuses, and a number behind it
+            where two would be the same.
+        """
+        if name not in self._taken:
+            self._taken[name] = self._free(name)
+        return self._taken[name]
+
+    def _free(self, name: str) -> str:
+        parts = [self._refused.sub("_", part) for part in name.split("/")]
+        plain = "/".join("_" * len(part) if not part.strip(".") else part for part in parts)[: self._longest]
+        free, number, taken = plain, 1, set(self._taken.values())
+        while free in taken:
+            number += 1
+            free = f"{plain[: self._longest - len(str(number)) - 1]}_{number}"
+        return free
+
+
+def _grouped_name(name: str) -> str:
+    if "/" in name:
+        return name
+    return f"clock/{name}" if name in _CLOCK else f"mixture/{name}"
+
+
+HIDDEN = "***"
+_SECRET = re.compile(
+    r"(^|_)((api|access|private|auth)?(token|key|secret)|password|passwd|passphrase|pwd|credential|authorization)s?$"
+)
+# Names of tokens of a vocabulary and of columns, which end as secrets do.
+_HARMLESS = re.compile(r"^((pad|eos|bos|unk|sep|cls|mask|image|audio)_token|(order|sort|label|image|text)_keys?)$")
+_IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+
+
+def redacted(value: Any, name: str = "") -> Any:
+    """Hides values that are secret by their name, at any depth, and user names and passwords in addresses.
+
+    Args:
+        value: Plain data: mappings, lists, texts and numbers.
+        name: What the value is called.
+
+    Returns:
+        The same with `***` in place of what is hidden; `None`, booleans, and numbers called tokens are no secrets.
+
+    Example:
+        >>> redacted({"hub_token": "abc", "max_tokens": 512, "pad_token": "<pad>", "url": "https://me:abc@host/x"})
+        {'hub_token': '***', 'max_tokens': 512, 'pad_token': '<pad>', 'url': 'https://***@host/x'}
+    """
+    if _is_secret(value, name):
+        return HIDDEN
+    if isinstance(value, Mapping):
+        return {key: redacted(part, str(key)) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [redacted(part) for part in value]
+    return _IN_ADDRESS.sub(HIDDEN, value) if isinstance(value, str) else value
+
+
+def _is_secret(value: Any, name: str) -> bool:
+    if value is None or isinstance(value, bool):
+        return False
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.strip()).replace("-", "_").lower()
+    is_count = isinstance(value, int | float) and words.endswith("tokens")
+    return bool(_SECRET.search(words)) and not _HARMLESS.match(words) and not is_count
+
+
+# What Markdown reads as code, ends of cells, and links and pictures.
+_MARKDOWN = re.compile(r"[\\`|]|\](?=[(\[:])")
+
+
+@dataclass(frozen=True)
+class RunText:
+    """A run, for trackers.
+
+    Args:
+        description: What `describe_run` gave.
+        recipe: The text of its recipe, if it has one.
+    """
+
+    description: Mapping[str, Any]
+    recipe: str | None
+
+    @property
+    def recipe_text(self) -> str:
+        """The recipe without secrets, or the description where there is none."""
+        if self.recipe is None:
+            return json.dumps({name: value for name, value in self._told.items() if name != "streams"}, indent=2)
+        return yaml.safe_dump(redacted(load_yaml(self.recipe)), sort_keys=False, allow_unicode=True)
+
+    @property
+    def _told(self) -> dict[str, Any]:
+        told: dict[str, Any] = redacted(self.description)
+        return told
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The description with streams by name, which trackers show as a tree, and the recipe."""
+        streams = {
+            row["name"]: {key: value for key, value in row.items() if key != "name"} for row in self._told["streams"]
+        }
+        return {"mixture": {**self._told, "streams": streams}, "recipe": self.recipe_text}
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """Its settings as texts, one a name, without the streams."""
+        return {
+            f"mixture/{name}": value if isinstance(value, str) else json.dumps(value)
+            for name, value in self._told.items()
+            if name != "streams"
+        }
+
+    @property
+    def stream_table(self) -> str:
+        """The streams as a table in Markdown."""
+        return markdown_table(self._told["streams"])
+
+
+def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Writes a table in Markdown.
+
+    Args:
+        rows: At least one, all with the same keys.
+
+    Returns:
+        The table.
+    """
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    if value is None or value != value:
+        return ""
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    plain = "".join(character if character.isprintable() else " " for character in text)
+    return _MARKDOWN.sub(r"\\\g<0>", html.escape(plain, quote=False))

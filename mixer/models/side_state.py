@@ -1,0 +1,149 @@
+"""Restores what a model was before a side run: mode, gradients, buffers and attributes."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import TrainingArguments
+from transformers.utils import logging
+
+from mixer.utils.random_state import RandomState
+
+logger = logging.get_logger(__name__)
+# Statistics, counters and codebooks are copied up to this size in all, smallest first: quantised weights, which no
+# forward changes, are buffers too.
+_MOST_BYTES = 2**28
+# Libraries that keep track of their own forwards: DDP, for one, sets itself up in the first.
+_KEEP_THEIR_OWN = ("torch.", "deepspeed.", "accelerate.")
+_OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
+
+
+class Snapshot:
+    """Notes the random generators, the device's too, and the state that a model's forward may move on.
+
+    That state is the buffers (statistics of batch normalisation, counters, codebooks), also where a forward binds
+    another tensor to the name, and the attributes of the model's own modules.
+
+    Args:
+        model: The model as it is trained; `None` for the generators alone.
+        device: Where it is.
+    """
+
+    def __init__(self, model: nn.Module | None, device: torch.device):
+        self._generators = RandomState.capture()
+        self._device: Any = None if device.type == "cpu" else torch.get_device_module(device)
+        self._device_generator = None if self._device is None else self._device.get_rng_state()
+        self._model = None if model is None else _ModelState(model)
+
+    def restore(self) -> None:
+        """Goes back to what was noted."""
+        self._generators.restore()
+        if self._device is not None:
+            self._device.set_rng_state(self._device_generator)
+        if self._model is not None:
+            self._model.restore()
+
+
+class _ModelState:
+    """The buffers and attributes of a model's modules."""
+
+    def __init__(self, model: nn.Module):
+        modules = list(model.modules())
+        self._bound = [(module, dict(module._buffers)) for module in modules]
+        own = [module for module in modules if not type(module).__module__.startswith(_KEEP_THEIR_OWN)]
+        self._attributes = [(module, _attributes(module)) for module in own]
+        tensors = {id(buffer): (name, buffer) for name, buffer in model.named_buffers()}
+        for _, attributes in self._attributes:
+            found = {name: value for name, value in attributes.items() if isinstance(value, Tensor)}
+            tensors |= {id(value): (name, value) for name, value in found.items()}
+        self._copies: list[tuple[Tensor, Tensor]] = []
+        self._watched: list[tuple[str, Tensor, int]] = []
+        num_bytes = 0
+        for name, tensor in sorted(tensors.values(), key=lambda named: named[1].nbytes):
+            num_bytes += tensor.nbytes
+            if num_bytes <= _MOST_BYTES:
+                self._copies.append((tensor, tensor.detach().clone()))
+            else:
+                self._watched.append((name, tensor, tensor._version))
+
+    def restore(self) -> None:
+        """Goes back to what was noted."""
+        for module, buffers in self._bound:
+            module._buffers.clear()
+            module._buffers.update(buffers)
+        for module, attributes in self._attributes:
+            for name in _attributes(module).keys() - attributes.keys():
+                del module.__dict__[name]
+            module.__dict__.update(attributes)
+        for tensor, value in self._copies:
+            tensor.data.copy_(value)  # leaves autograd's count of changes: a graph that holds it finds what it knew
+        changed = [name for name, tensor, version in self._watched if tensor._version != version]
+        if changed:
+            logger.warning("A trial forward changed the buffers %s, which are too large to be put back.", changed)
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
+
+
+@contextlib.contextmanager
+def gradients_stashed(parameters: Sequence[nn.Parameter]) -> Iterator[Sequence[nn.Parameter]]:
+    """Puts gradients aside, and back afterwards.
+
+    Args:
+        parameters: Whose.
+
+    Yields:
+        The same parameters, without gradients.
+    """
+    kept = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    try:
+        yield parameters
+    finally:
+        for parameter, gradient in zip(parameters, kept, strict=True):
+            parameter.grad = gradient
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Runs a model as in evaluation, without gradients; modes go back one by one, as parts may have modes of their own.
+
+    Args:
+        model: The model.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextlib.contextmanager
+def model_restored(
+    model: Any, args: TrainingArguments, training: bool, inner: nn.Module | None = None
+) -> Iterator[None]:
+    """Puts mode, random state, running statistics and the Trainer's own settings back afterwards.
+
+    Args:
+        model: The model as it is trained.
+        args: The Trainer's arguments; meanwhile losses count the items that they are told.
+        training: The mode meanwhile.
+        inner: The model without what wraps it for several ranks, whose state is put back; `None` for that of `model`.
+    """
+    was_training = model.training
+    averages, args.average_tokens_across_devices = args.average_tokens_across_devices, True
+    start = Snapshot(model if inner is None else inner, args.device)
+    try:
+        model.train(training)
+        yield
+    finally:
+        start.restore()
+        model.train(was_training)
+        args.average_tokens_across_devices = averages

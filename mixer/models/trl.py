@@ -1,0 +1,91 @@
+"""Metrics of TRL's trainers, on several ranks and around side runs."""
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+from transformers import Trainer
+
+GATHERING = ("gather", "gather_for_metrics")
+
+
+@contextlib.contextmanager
+def gathering(trainer: Trainer, gather: Callable[..., Any]) -> Iterator[None]:
+    """Has a trainer's accelerator gather in another way.
+
+    Args:
+        trainer: The trainer.
+        gather: Takes what is gathered and gives what all ranks have of it.
+    """
+    attributes = vars(trainer.accelerator)
+    own = {name: attributes[name] for name in GATHERING if name in attributes}
+    attributes.update(dict.fromkeys(GATHERING, gather))
+    try:
+        yield
+    finally:
+        for name in GATHERING:
+            del attributes[name]
+        attributes.update(own)
+
+
+def rows_of_ranks(accelerator: Any, counts: bool) -> Callable[..., Any]:
+    """Gives a way to gather rows of which ranks have unequal numbers.
+
+    The ranks' own micro-batches differ in size, and one that has no samples runs a sample of another's to keep in step.
+
+    Args:
+        accelerator: The accelerator.
+        counts: Whether this rank has samples of its own in the micro-batch.
+
+    Returns:
+        A function that takes this rank's rows, or a number, and gives those of all ranks that have samples.
+    """
+    return partial(_gather, type(accelerator).gather.__get__(accelerator), counts)
+
+
+def _gather(gather: Callable[..., Any], counts: bool, values: Any, *args: Any, **kwargs: Any) -> Any:
+    if not isinstance(values, Tensor):
+        return gather(values)
+    rows = values.reshape(1) if values.dim() == 0 else values
+    own = torch.tensor([len(rows) if counts else 0], device=rows.device)
+    sizes: list[int] = gather(own).tolist()
+    most = max(sizes)
+    if not most:  # nobody has any
+        return rows
+    padded = F.pad(rows[:most], (0, 0) * (rows.dim() - 1) + (0, max(most - len(rows), 0)))
+    parts = gather(padded).split(most)
+    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+
+_KEPT = ("_metrics", "_total_train_tokens")
+
+
+@contextlib.contextmanager
+def metrics_restored(trainer: Trainer) -> Iterator[None]:
+    """Puts a trainer's metrics back afterwards, and has ranks not wait for each other in them.
+
+    TRL's trainers add to their metrics in every `compute_loss`, and gather them from all ranks, of which some may have
+    nothing to compute aside.
+
+    Args:
+        trainer: The trainer; one without such metrics is left alone.
+    """
+    if not isinstance(getattr(trainer, "_metrics", None), dict):
+        yield
+        return
+    kept = {name: copy.deepcopy(getattr(trainer, name)) for name in _KEPT if hasattr(trainer, name)}
+    try:
+        with gathering(trainer, _of_this_rank):
+            yield
+    finally:
+        for name, value in kept.items():
+            setattr(trainer, name, value)
+
+
+def _of_this_rank(values: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return values

@@ -1,0 +1,312 @@
+"""Checkpoints on disk: the marker of a complete one, its weights, and which ones are kept."""
+
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mixer.utils.files import digests_of, find_damaged, newer_version, read_json, sync_to_disk, write_json
+from mixer.utils.validation import DAMAGE, load_json
+
+_WHOLE = ("model.safetensors", "pytorch_model.bin")
+_INDICES = tuple(f"{name}.index.json" for name in _WHOLE)
+# What `save_pretrained` writes of a model.
+_OF_MODEL = re.compile(r"(generation_)?config\.json|(pytorch_)?model(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?")
+
+
+def is_of_model(name: str) -> bool:
+    """Says whether a file is one of those that `save_pretrained` writes anew.
+
+    Args:
+        name: Its path in the checkpoint.
+
+    Returns:
+        Whether it is.
+    """
+    return _OF_MODEL.fullmatch(name) is not None
+
+
+def find_saved_again(checkpoint: Path, written: Iterable[str]) -> str | None:
+    """Finds whole weights that stand in place of those that the run wrote, as another number of files.
+
+    Args:
+        checkpoint: The checkpoint's folder.
+        written: The paths of the files that the run wrote.
+
+    Returns:
+        The name of the file, or of the index of its parts; `None` if the run's own weights are there, or no whole ones.
+    """
+    heads = [name for name in written if name in (*_WHOLE, *_INDICES)]
+    if not heads or any((checkpoint / name).is_file() for name in heads):
+        return None
+    there = [name for name in (*_WHOLE, *_INDICES) if (checkpoint / name).is_file()]
+    return next((name for name in there if name in _WHOLE or _has_parts(checkpoint / name)), None)
+
+
+def _has_parts(index: Path) -> bool:
+    try:
+        parts = set(load_json(index)["weight_map"].values())
+    except (OSError, ValueError, *DAMAGE):
+        return False
+    return bool(parts) and all(is_of_model(str(part)) and (index.parent / str(part)).is_file() for part in parts)
+
+
+STATE_FILE = "mixing.json"
+MARKER_FILE = "complete.json"
+CAP_ENTRY = "micro_batch_cap"
+METHODS_ENTRY = "methods"
+FORMAT_VERSION = 1
+_NAME = re.compile(r"checkpoint-(\d+)")
+_ASIDE = "previous-"
+_SENTINEL = "checkpoint-is-incomplete.txt"
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    """Reads the controller's state from a checkpoint.
+
+    Args:
+        checkpoint: The checkpoint's folder.
+
+    Returns:
+        The state.
+
+    Raises:
+        FileNotFoundError: If the checkpoint has none.
+        ValueError: If the file is torn.
+    """
+    path = checkpoint / STATE_FILE
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{checkpoint} has no {STATE_FILE}: it was saved with save_only_model=True or by another trainer. Start "
+            "from its weights instead (load them into the model and call train() without resume_from_checkpoint)."
+        )
+    return read_json(path)
+
+
+def begin_writing(checkpoint: Path) -> None:
+    """Makes ready for writing a checkpoint: what stands there from before must not be taken for the new one.
+
+    A complete checkpoint of the same step is put aside until the new one is complete. The folder is there afterwards:
+    of the best checkpoint the Trainer's ranks look for it, each by itself, before all of them have written.
+
+    Args:
+        checkpoint: The checkpoint's folder; it need not exist.
+    """
+    if (checkpoint / MARKER_FILE).is_file():
+        aside = _aside(checkpoint)
+        _remove(aside)
+        checkpoint.rename(aside)
+        sync_to_disk(checkpoint.parent)
+    checkpoint.mkdir(parents=True, exist_ok=True)
+
+
+def complete(checkpoint: Path) -> None:
+    """Declares a checkpoint complete, once all ranks have written their files: nothing of it can be lost any more.
+
+    Args:
+        checkpoint: The checkpoint's folder.
+    """
+    files = {}
+    for path in sorted(checkpoint.rglob("*")):
+        if path.is_file() and path.suffix != ".tmp" and path.name not in (MARKER_FILE, _SENTINEL):
+            sync_to_disk(path)
+            files[path.relative_to(checkpoint).as_posix()] = path.stat().st_size
+    for folder in {(checkpoint / name).parent for name in files} | {checkpoint, checkpoint.parent}:
+        sync_to_disk(folder)
+    content = {"format": FORMAT_VERSION, "files": files, "digests": digests_of(checkpoint, files)}
+    write_json(checkpoint / MARKER_FILE, content, sealed=True)
+    _remove(_aside(checkpoint))
+
+
+def abandon(checkpoint: Path) -> None:
+    """Removes what was written of a checkpoint that cannot be completed; a complete one of the same step comes back.
+
+    Args:
+        checkpoint: The checkpoint's folder.
+    """
+    _remove(checkpoint)
+    if (_aside(checkpoint) / MARKER_FILE).is_file():
+        _aside(checkpoint).rename(checkpoint)
+
+
+def annotate(checkpoint: Path, **notes: bool) -> None:
+    """Notes on the marker what became of a checkpoint later.
+
+    Args:
+        checkpoint: The checkpoint's folder; one that is not complete is left alone.
+        **notes: `superseded`: whether a run has begun since at an earlier step. `ended`: whether the run that wrote
+            it came to its end.
+    """
+    marker = read_marker(checkpoint)
+    if marker is not None and {**marker, **notes} != marker:
+        write_json(checkpoint / MARKER_FILE, {**marker, **notes}, sealed=True)
+
+
+def read_marker(checkpoint: Path) -> dict[str, Any] | None:
+    """Reads a checkpoint's marker.
+
+    Args:
+        checkpoint: The checkpoint's folder.
+
+    Returns:
+        The marker with its `files` and their sizes, and `digests` of those that are not large; `None` if no marker can
+        be read.
+    """
+    try:
+        marker = read_json(checkpoint / MARKER_FILE)
+    except ValueError:
+        return None
+    are_mappings = isinstance(marker.get("files"), dict) and isinstance(marker.get("digests", {}), dict)
+    return marker if are_mappings else None
+
+
+def find_problem(checkpoint: Path, allow_inexact: bool = False) -> str | None:
+    """Says why a run cannot go on from a checkpoint.
+
+    Args:
+        checkpoint: The checkpoint's folder.
+        allow_inexact: Whether weights that were saved again since, in other files, are good enough.
+
+    Returns:
+        What is wrong, with the name of the file; `None` if nothing is.
+    """
+    if not checkpoint.is_dir():
+        return "there is no such folder"
+    marker = read_marker(checkpoint)
+    if marker is None:
+        state = "is torn" if (checkpoint / MARKER_FILE).is_file() else "is missing"
+        return f"{MARKER_FILE} {state}, so it was not written to its end, or by another trainer"
+    version = marker.get("format")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        return newer_version(MARKER_FILE, version, FORMAT_VERSION)
+    problem = _find_damage(checkpoint, marker, allow_inexact)
+    if problem is not None:
+        return problem
+    if STATE_FILE not in marker["files"]:
+        return f"it has no {STATE_FILE}, because it was saved with save_only_model=True"
+    try:
+        read_state(checkpoint)
+    except ValueError:
+        return f"{STATE_FILE} is torn"
+    return None
+
+
+def _find_damage(checkpoint: Path, marker: Mapping[str, Any], allow_inexact: bool) -> str | None:
+    """Says which of the files that a marker lists is not what was written."""
+    files, digests = marker["files"], marker.get("digests", {})
+    for name in (*files, *digests):
+        if ".." in Path(name).parts or Path(name).is_absolute():
+            return f"{MARKER_FILE} is damaged: it lists {name!r}, which is not in the checkpoint"
+    again = find_saved_again(checkpoint, files)
+    if again is not None and not allow_inexact:
+        return f"its weights were saved again, as {again}; allow_inexact=True goes on with those"
+    if again is not None:
+        files, digests = ({name: one for name, one in of.items() if not is_of_model(name)} for of in (files, digests))
+    for name, size in files.items():
+        path = checkpoint / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size:
+            return f"{name} is torn: it has {path.stat().st_size} bytes instead of {size}"
+    damaged = find_damaged(checkpoint, digests)
+    if damaged is not None:
+        return f"{damaged} is damaged: its content is not what was written"
+    return None
+
+
+def list_checkpoints(output_dir: Path) -> list[Path]:
+    """Lists the checkpoints of a run.
+
+    Args:
+        output_dir: The run's output folder.
+
+    Returns:
+        The folders, of the latest step first.
+    """
+    folders = output_dir.iterdir() if output_dir.is_dir() else ()
+    found = [path for path in folders if _NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(found, key=step_of, reverse=True)
+
+
+def step_of(checkpoint: Path) -> int:
+    """Gives the step at which a checkpoint was saved.
+
+    Args:
+        checkpoint: The checkpoint's folder.
+
+    Returns:
+        The number in its name; -1 if the name has another form.
+    """
+    match = _NAME.fullmatch(checkpoint.name)
+    return int(match[1]) if match else -1
+
+
+def put_back(output_dir: Path) -> None:
+    """Puts back what was put aside for a checkpoint that was never completed.
+
+    Args:
+        output_dir: The run's output folder.
+    """
+    for aside in output_dir.glob(f"{_ASIDE}checkpoint-*"):
+        checkpoint = aside.with_name(aside.name.removeprefix(_ASIDE))
+        if (checkpoint / MARKER_FILE).is_file():
+            _remove(aside)
+        else:
+            _remove(checkpoint)
+            aside.rename(checkpoint)
+
+
+def supersede(output_dir: Path, begins_from: Path | None) -> None:
+    """Notes that a run begins: later checkpoints in its folder are of an earlier run and not to be gone on from.
+
+    Cut short, it leaves the latest of them, from which that earlier run goes on.
+
+    Args:
+        output_dir: The run's output folder.
+        begins_from: The checkpoint from which the run goes on, or `None` for a run from the start.
+    """
+    put_back(output_dir)
+    is_inside = begins_from is not None and begins_from.resolve().parent == output_dir.resolve()
+    last_step = step_of(begins_from) if begins_from is not None and is_inside else -1
+    for checkpoint in reversed(list_checkpoints(output_dir)):
+        if step_of(checkpoint) > last_step:
+            annotate(checkpoint, superseded=True)
+        elif step_of(checkpoint) == last_step:
+            annotate(checkpoint, superseded=False)
+
+
+def rotate(newest: Path, limit: int | None, best: str | None) -> None:
+    """Removes checkpoints above a limit: first those that are not complete or of an earlier run, then the oldest.
+
+    Args:
+        newest: The one that was just completed; it stays, and so does the best one.
+        limit: How many may stay; `None` or 0 for all.
+        best: The checkpoint with the best metric, or `None`.
+    """
+    if limit is None or limit <= 0:
+        return
+    protected = {newest.resolve()} | ({Path(best).resolve()} if best is not None else set())
+    checkpoints = list_checkpoints(newest.parent)
+
+    def worth(checkpoint: Path) -> tuple[bool, int]:
+        marker = read_marker(checkpoint)
+        return marker is not None and not marker.get("superseded", False), step_of(checkpoint)
+
+    excess = len(checkpoints) - max(limit, len(protected))
+    removable = [path for path in sorted(checkpoints, key=worth) if path.resolve() not in protected]
+    for path in removable[: max(excess, 0)]:
+        _remove(path)
+
+
+def _aside(checkpoint: Path) -> Path:
+    return checkpoint.with_name(_ASIDE + checkpoint.name)
+
+
+def _remove(checkpoint: Path) -> None:
+    """Removes a checkpoint, its marker first: what is left when this is cut short is not taken for complete."""
+    if checkpoint.is_symlink():  # what it points to may be anything
+        checkpoint.unlink()
+        return
+    (checkpoint / MARKER_FILE).unlink(missing_ok=True)
+    shutil.rmtree(checkpoint, ignore_errors=True)

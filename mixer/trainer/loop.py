@@ -1,0 +1,252 @@
+"""The Trainer's loop on the data clock: length, epochs, learning rate, and how a run is stopped."""
+
+import contextlib
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from transformers import TrainerCallback, TrainingArguments
+from transformers.trainer_utils import SaveStrategy
+
+from mixer.distributed.signals import StopSignals, ending, which
+from mixer.loading.step import StepBatch, StepCounts
+from mixer.mixture.learning_rate import LearningRate, check_scheduler
+from mixer.trainer.checkpointing.files import step_of
+from mixer.trainer.checkpointing.save import SavingMixin
+
+_NO_BOUND = 2**31 - 1  # epochs, or steps of one, that the loop may run: the clock ends them
+
+
+class PacingMixin(SavingMixin):
+    """A Trainer whose loop follows the clock of the mixture."""
+
+    _ended_at: int | None = None  # the step after which the clock last ended an epoch
+    _stops_epoch: bool = False
+
+    def set_initial_training_values(self, args: TrainingArguments, dataloader: Any) -> tuple[Any, ...]:
+        """Gives the run's length by the mixture's clock; see `Trainer.set_initial_training_values`."""
+        clock = self.mixing.clock
+        max_steps, steps = clock.planned_steps, clock.steps_per_epoch
+        if clock.budget.epochs is None:
+            num_samples: float = max_steps * clock.batch_size
+        else:
+            num_samples = clock.epoch_size * clock.budget.epochs
+        num_examples, total = self.num_examples(dataloader), self.get_total_train_batch_size(args)
+        return self._num_epochs_bound, steps, num_examples, num_samples, total, steps, max_steps
+
+    @property
+    def _num_epochs_bound(self) -> int:
+        clock = self.mixing.clock
+        return _NO_BOUND if clock.budget.epochs is None else clock.planned_epochs
+
+    def get_total_train_batch_size(self, args: TrainingArguments) -> int:
+        """Gives the samples of a step over all ranks; see `Trainer.get_total_train_batch_size`."""
+        return super().get_total_train_batch_size(args) if self._mixing is None else self.mixing.clock.batch_size
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        """Puts the learning-rate schedule on the clock; see `Trainer._prepare_for_training`."""
+        prepared = super()._prepare_for_training(*args, **kwargs)  # type: ignore[no-untyped-call]
+        if self._mixing is not None:
+            # An engine with a step of its own (DeepSpeed) wraps the schedule, or makes it.
+            scheduler: Any = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
+            if not self.mixing.clock.counts_steps:
+                check_scheduler(scheduler)
+            self._learning_rate = LearningRate(scheduler)
+        return prepared
+
+    def _init_training_state(
+        self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        with self._loop_arguments():
+            return super()._init_training_state(
+                max_steps, num_update_steps_per_epoch, self.mixing.clock.planned_epochs, *args, **kwargs
+            )
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["num_update_steps_per_epoch"] = _NO_BOUND
+        with self._loop_arguments():
+            super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
+        self._close_epoch()
+
+    def _close_epoch(self) -> None:
+        """Ends the clock's epoch where a callback ended the loop's, and the run after the planned ones."""
+        clock = self.mixing.clock
+        if self.control.should_epoch_stop and clock.step_in_epoch:
+            clock.end_epoch()
+        if clock.counts_steps and clock.num_epochs_done >= clock.planned_epochs:
+            self.control.should_training_stop = True  # the Trainer's loop would have no epoch left, either
+
+    def _loop_arguments(self) -> contextlib.AbstractContextManager[None]:
+        """Shows the loop one element a step, and a loader that stands where it has to: nothing to skip."""
+        return self._arguments_held(gradient_accumulation_steps=1, ignore_data_skip=True)
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Tensor | int | None]:
+        """Loads the next step and sets its learning rate; see `Trainer.get_batch_samples`."""
+        batch, num_items = super().get_batch_samples(*args, **kwargs)
+        if self._mixing is not None:
+            if batch:
+                self._set_learning_rate()
+            else:  # nothing is left of the epoch: its rest was dropped, or the streams are exhausted
+                self._show_place()
+                self._show_length()
+                self._stop_epoch()
+        return batch, num_items
+
+    def _set_learning_rate(self) -> None:
+        """Puts the learning rate where the clock stands; one that counts steps leaves it to the Trainer."""
+        mixing, learning_rate = self.mixing, self._learning_rate
+        if learning_rate is not None and not mixing.clock.counts_steps:
+            learning_rate.place(mixing.clock.schedule_position, mixing.learning_rate_factor)
+
+    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
+        self._gradient_norm = super()._get_grad_norm(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return self._gradient_norm
+
+    def _show_place(self) -> None:
+        """Tells the Trainer where in the data the run is, which it takes for a count of steps."""
+        self.state.epoch = self.mixing.clock.epoch
+
+    def _show_length(self) -> None:
+        """Tells the Trainer how many steps the run has, as far as is known; its callbacks and bars go by that."""
+        clock = self.mixing.clock
+        if not clock.counts_steps:
+            self.state.max_steps = clock.max_steps
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        step = self.state.global_step
+        if self.mixing.clock.at_epoch_end and step != self._ended_at:
+            self._ended_at = step
+            self._stop_epoch()
+
+    def _stop_epoch(self) -> None:
+        """Ends the loop's present epoch; nobody else sees the sign, which is taken back before they could."""
+        self._stops_epoch = not self.control.should_epoch_stop
+        self.control.should_epoch_stop = True
+
+    def _take_stop_back(self) -> None:
+        if self._stops_epoch:
+            self._stops_epoch = self.control.should_epoch_stop = False
+
+    def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> Any:
+        clock = self.mixing.clock
+        if not clock.counts_steps and clock.step:  # the Trainer takes the share of max_steps that was done
+            num_train_samples = clock.num_samples * self.state.max_steps / clock.step
+        return super()._finalize_training(trial, num_train_samples, start_time)  # type: ignore[no-untyped-call]
+
+
+_FLAGS = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
+# Callbacks of these packages go by what is the same on all ranks.
+_KNOWN = ("transformers", "trl", "mixer", "replay", "tasks")
+
+
+class StoppingMixin(PacingMixin):
+    """A Trainer whose ranks stop, save and evaluate together, and which a signal ends after the step in progress.
+
+    What signals a rank has had travels in the collective before each forward. What callbacks ask for is compared after
+    each step where there are some that may ask for it on one rank alone: the user's own.
+    """
+
+    _handles_signals: bool = True
+    _signals: StopSignals = StopSignals()
+    _came: signal.Signals | None = None  # what a rank had received when the present step was confirmed
+    _stopped_by: signal.Signals | None = None  # what ended the run before it was done
+    _compares_control: bool = False
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Trains until it is done or a signal has come; see `Trainer.train`.
+
+        Raises:
+            RunTerminated: After a SIGTERM or SIGUSR1, once the run is saved; a `SystemExit`.
+            RunInterrupted: After a SIGINT, likewise; a `KeyboardInterrupt`.
+        """
+        self._came, self._stopped_by, self._signals = None, None, StopSignals()
+        if self._mixing is None or not self._handles_signals:
+            return super().train(*args, **kwargs)
+        with self._signals:
+            result = super().train(*args, **kwargs)
+        # One that came after the last step finds nothing left to stop, but ends what comes after the run.
+        number = self._stopped_by or which(self._rank_sync.greatest(np.array(self._signals.flags)))
+        if number is not None:
+            raise ending(self._how_it_ended(number), number)
+        return result
+
+    def _how_it_ended(self, number: signal.Signals) -> str:
+        step, checkpoint = self.state.global_step, self._last_checkpoint
+        if self._stopped_by is None:
+            return f"{number.name} came when the run had ended by itself, after step {step}."
+        if not self._holds_step(checkpoint):
+            return f"{number.name} ended the run after step {step}. Nothing was saved: save_strategy is 'no'."
+        return (
+            f"{number.name} ended the run after step {step}; {checkpoint} holds it. It goes on with --resume auto, "
+            "or train(resume_from_checkpoint=True)."
+        )
+
+    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
+        if self._mixing is not None:
+            are_known = all(map(_is_known, self.callback_handler.callbacks))
+            self._compares_control = bool(self._rank_sync.most(int(not are_known)))
+        return super()._inner_training_loop(*args, **kwargs)
+
+    def _contents(self, batch: StepBatch) -> StepCounts:
+        return replace(super()._contents(batch), signals=self._signals.flags)
+
+    def _load_and_confirm(self, load: Callable[[], StepBatch | None]) -> StepBatch | None:
+        batch = super()._load_and_confirm(load)
+        self._came = which(self._step_counts.signals)
+        return batch
+
+    def _maybe_log_save_evaluate(
+        self, tr_loss: Any, grad_norm: Any, model: Any, trial: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        # The loop comes here after every step, and once more at an epoch's end: where a signal has ended the run,
+        # that is left to the run that goes on.
+        if self._stopped_by is not None:
+            return
+        self._agree_on_control()
+        if self._came is not None and not self.control.should_training_stop:
+            self._stopped_by, self.control.should_save = self._came, self._saves
+        calls_back = self.control.should_log or self.control.should_evaluate or self.control.should_save
+        super()._maybe_log_save_evaluate(tr_loss, grad_norm, model, trial, *args, **kwargs)
+        if calls_back:
+            self._agree_on_control()
+        if self._stopped_by is not None:
+            if self._saves and not self._holds_step(self._last_checkpoint):  # an evaluation has said not to
+                self._save_checkpoint(model, trial)
+            # Only now: a checkpoint that said so would have the run that goes on from it end at once.
+            self.control.should_training_stop = True
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        metrics = super()._evaluate(*args, **kwargs)
+        self._agree_on_control()
+        return metrics
+
+    def _agree_on_control(self) -> None:
+        """Has all ranks do what one of them is asked to."""
+        if not self._compares_control:
+            return
+        own = np.array([getattr(self.control, name) for name in _FLAGS], dtype=np.int64)
+        for name, flag in zip(_FLAGS, self._rank_sync.greatest(own).tolist(), strict=True):
+            setattr(self.control, name, bool(flag))
+
+    @property
+    def _saves(self) -> bool:
+        return bool(self.args.save_strategy != SaveStrategy.NO)
+
+    def _holds_step(self, checkpoint: Path | None) -> bool:
+        return checkpoint is not None and step_of(checkpoint) == self.state.global_step
+
+    def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
+        if self._stopped_by is None:
+            return super()._finalize_training(*args, **kwargs)
+        # The Trainer would load the best model, and of checkpoints leave no other one.
+        with self._arguments_held(load_best_model_at_end=False, save_total_limit=None):
+            return super()._finalize_training(*args, **kwargs)
+
+
+def _is_known(callback: TrainerCallback) -> bool:
+    return type(callback).__module__.partition(".")[0] in _KNOWN

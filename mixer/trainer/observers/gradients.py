@@ -1,0 +1,326 @@
+"""Measures gradients by stream when the policy or the schedule needs them."""
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers.utils import logging
+
+from mixer.gradients.noise_scale import RankNoise, noise_of_ranks
+from mixer.gradients.probe import GradientProbe
+from mixer.gradients.update_norm import UpdateNorm
+from mixer.ledger.recorder import StepResult
+from mixer.loading.build import MixtureOptions
+from mixer.loading.step import MicroBatch, StepBatch
+from mixer.mixture.batch_size import BatchSize
+from mixer.mixture.plan import Plan
+from mixer.policies import Policy
+from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.schedules import GradientNoise
+from mixer.trainer.observers.gradient_options import Probing, check_exact, exact_refusal, resolve_probing
+from mixer.trainer.out_of_memory import RecoveryMixin
+from mixer.utils.arrays import Int64Array
+
+logger = logging.get_logger(__name__)
+
+
+class RunProbe:
+    """Measures the gradients in those steps of a run after which somebody wants to know them.
+
+    Args:
+        options: How.
+        intervals: Steps whose number is a multiple of one of them are measured.
+        variance: Whether the samples' variance is measured.
+        names: Names of the streams.
+        world_size: Number of ranks.
+        seed: Seed of the projections.
+    """
+
+    def __init__(
+        self,
+        options: Probing,
+        intervals: tuple[int, ...],
+        variance: bool,
+        names: Sequence[str],
+        world_size: int,
+        seed: int,
+    ):
+        self.options, self.intervals, self.variance = options, intervals, variance
+        self._names, self._world_size, self.seed = tuple(names), world_size, seed
+        self._told: set[str] = set()  # parameters that a warning has named
+        self._probes: dict[tuple[str, bool], GradientProbe] = {}
+        self._present: GradientProbe | None = None
+        self._homogeneous = options.homogeneous  # whether the present micro-batches are of one stream each
+        self._seconds_before, self._draw = 0.0, 0
+        self._has_warned = False
+
+    def is_due(self, step: int) -> bool:
+        """Whether a step is measured.
+
+        Args:
+            step: Its number, from 1.
+
+        Returns:
+            Whether somebody wants to know after it.
+        """
+        return any(step % interval == 0 for interval in self.intervals)
+
+    def check(self, model: nn.Module) -> None:
+        """Finds out at construction whether a model can be read at all.
+
+        Args:
+            model: The model.
+
+        Raises:
+            ValueError: If it cannot, or not in this way; the reason is named.
+        """
+        homogeneous = self.options.homogeneous
+        self._make(model, self._mode(2 if homogeneous else 1), homogeneous)
+
+    def begin(self, step: int, model: nn.Module, num_micro_batches: int, is_packed: bool) -> None:
+        """Begins a measurement, anew if the last one came to nothing.
+
+        Args:
+            step: Number of the step, from 1.
+            model: The model as it is trained.
+            num_micro_batches: Micro-batches of the step on each rank.
+            is_packed: Whether rows are not samples on some rank; micro-batches are of one stream each then.
+
+        Raises:
+            ValueError: If they cannot be measured in that way.
+        """
+        self.cancel()
+        self._homogeneous = homogeneous = self.options.homogeneous or is_packed
+        mode = self._mode(2 if homogeneous else num_micro_batches)
+        if self.options.needs_one_micro_batch and (homogeneous or num_micro_batches > 1):
+            raise exact_refusal(
+                "samples are packed into rows, so that micro-batches are of one stream each"
+                if homogeneous
+                else f"this step has {num_micro_batches} micro-batches"
+            )
+        if (mode, homogeneous) not in self._probes:
+            self._probes[mode, homogeneous] = self._make(model, mode, homogeneous)
+        self._present = self._probes[mode, homogeneous]
+        self._seconds_before, self._draw = self._present.seconds, step - 1
+
+    def _mode(self, num_micro_batches: int) -> Literal["exact", "sketch"]:
+        if self.options.mode != "auto":
+            return self.options.mode
+        is_one = self._world_size == num_micro_batches == 1
+        return "exact" if is_one or self.options.exact_accumulate else "sketch"
+
+    def _make(self, model: nn.Module, mode: Literal["exact", "sketch"], homogeneous: bool) -> GradientProbe:
+        return GradientProbe(
+            model,
+            len(self._names),
+            mode,
+            variance=self.variance,
+            layers=self.options.layers,
+            homogeneous=homogeneous,
+            exact_accumulate=self.options.exact_accumulate,
+            sketch_size=self.options.sketch_size,
+            seed=self.seed,
+            world_size=self._world_size,
+            told=self._told,
+        )
+
+    def start(self, stream_ids: Int64Array, items_per_row: Tensor, counts: bool) -> None:
+        """Reads the next micro-batch, if the step is measured.
+
+        Args:
+            stream_ids: int64 `[num_samples]`: the stream of each sample.
+            items_per_row: int64 `[num_rows]`: terms of the loss.
+            counts: Whether it counts for anything: else it has no items.
+        """
+        if self._present is None:
+            return
+        items = items_per_row.cpu().numpy() * int(counts)
+        if len(items) != len(stream_ids):  # packed rows of one stream: only how many items they have matters
+            items = np.diff(np.linspace(0, items.sum(), len(stream_ids) + 1).astype(np.int64))
+        self._present.start(stream_ids, items, draw=self._draw)
+
+    def finish(self, loss_scale: float, loss_weights: np.ndarray | None) -> tuple[GradientStatistics | None, float]:
+        """Ends a measurement; to be called on all ranks.
+
+        Args:
+            loss_scale: What the losses were multiplied by.
+            loss_weights: `[num_streams]`: factors on the streams' losses, or `None`.
+
+        Returns:
+            The statistics and the seconds they took, or `None` and 0 if the step was not measured.
+        """
+        probe, self._present = self._present, None
+        if probe is None:
+            return None, 0.0
+        statistics = probe.finish(loss_scale, loss_weights)
+        self._check_variance(statistics)
+        return statistics, probe.seconds - self._seconds_before
+
+    def forget_model(self) -> None:
+        """Makes ready for another run, whose model may be another one, or wrapped."""
+        self.cancel()
+        self._probes.clear()
+        self._has_warned = False
+
+    def cancel(self) -> None:
+        """Forgets a measurement that came to nothing."""
+        probe, self._present = self._present, None
+        if probe is not None:
+            probe.cancel()
+
+    def _check_variance(self, statistics: GradientStatistics) -> None:
+        """Says once a run of which streams there is no variance; what is not finite is no question of numbers."""
+        is_known = ~np.isfinite(np.diagonal(statistics.gram)) | np.isfinite(statistics.variance)
+        missing = [self._names[place] for place in np.flatnonzero(~is_known)]
+        if not self.variance or not missing or self._has_warned:
+            return
+        self._has_warned = True
+        logger.warning(
+            "No variance of the gradient is known of streams %s: %s.",
+            ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else ""),
+            "where micro-batches are of one stream each, a stream needs two micro-batches of it in a step; lower "
+            "per_device_train_batch_size"
+            if self._homogeneous
+            else "a stream needs two samples of it in a step; raise the batch size, or the stream's share",
+        )
+
+
+class MeasuringMixin(RecoveryMixin):
+    """A Trainer that measures its gradients: with a probe once in a while, and their noise by what ranks differ."""
+
+    _policy: Policy
+    _mixture: MixtureOptions
+    _max_tokens: int | None
+    _run_probe: RunProbe | None = None
+    _rank_noise: RankNoise | None = None
+    _rank_sums: Tensor | None = None  # of the last step, float64 `[4]`; see `RankNoise.measure`
+    _update_norm: UpdateNorm | None = None
+    _num_samples: int = 0  # of that step, on all ranks
+
+    def _new_probe(self, options: Probing | None, size: BatchSize) -> RunProbe | None:
+        world_size = self.args.world_size
+        resolved = resolve_probing(options, self._policy, size.schedule, world_size)
+        if resolved is None:
+            return None
+        check_exact(resolved[0], self.args, size, self._max_tokens, self._policy, self.streams)
+        if resolved[0].needs_one_micro_batch and self._wants_one_stream_each and len(self.streams) > 1:
+            raise exact_refusal("streams that differ have micro-batches of their own")
+        names = [stream.name for stream in self.streams]
+        probe = RunProbe(*resolved, names, world_size, self.args.seed)
+        assert self.model is not None, "the Trainer has made its model"  # noqa: S101
+        probe.check(self.model)
+        self._wants_one_stream_each |= probe.options.homogeneous
+        return probe
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Trains, and lets go of what measured it; see `Trainer.train`."""
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            self._rank_noise = self._rank_sums = self._update_norm = None
+            if self._run_probe is not None:
+                self._run_probe.forget_model()
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        prepared = super()._prepare_for_training(*args, **kwargs)
+        if self._run_probe is not None:
+            self._run_probe.forget_model()
+        if self._mixing is not None and self.args.world_size > 1 and "gradient_noise" in self._mixing.schedule.needs:
+            self._rank_noise = RankNoise(self.model_wrapped)
+        if self._mixing is not None and "update_norm" in self._policy.needs:
+            self._update_norm = UpdateNorm(self.model_wrapped)
+        return prepared
+
+    def _train_step(
+        self, model: nn.Module, batch: StepBatch, num_items: Any, is_synchronised: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        probe = self._run_probe
+        try:
+            result = super()._train_step(model, batch, num_items, is_synchronised)
+            if probe is not None:
+                scale = float(self._loss_scale) if probe.is_due(batch.plan.step) else 1.0  # read from the device
+                told = scale * self._num_items / self._num_divided_by
+                found = probe.finish(told, self._loss_factors(batch.plan))
+                self._gradient_statistics, self._probe_seconds = found
+        except BaseException:
+            if probe is not None:
+                probe.cancel()
+            raise
+        if self._rank_noise is not None:  # the gradient is averaged, and neither clipped nor thrown away yet
+            measured = self._rank_noise.measure(sum(self._micro_items), self._loss_scale, self.args.device)
+            self._rank_sums = self._rank_sync.add_up(measured)
+            self._num_samples = batch.plan.total
+        return result
+
+    def _begin_step(self, model: nn.Module, batch: StepBatch) -> None:
+        probe = self._run_probe
+        if probe is not None and probe.is_due(batch.plan.step):
+            probe.begin(batch.plan.step, model, len(batch.micro_batches), self._is_packed(batch))
+        super()._begin_step(model, batch)
+
+    def _is_packed(self, batch: StepBatch) -> bool:
+        """Whether rows are not samples on any rank: then micro-batches are of one stream each."""
+        if not self._present_loader.by_stream:
+            return False
+        own = any(len(self._items_per_row(micro)) != len(micro.stream_ids) for micro in batch.micro_batches)
+        return bool(self._rank_sync.most(int(own)))
+
+    def _train_micro_batch(
+        self, model: nn.Module, micro: MicroBatch, own_items: int, plan: Plan, num_items: Any, sums: Tensor
+    ) -> Tensor:
+        probe = self._run_probe
+        if probe is not None and probe.is_due(plan.step):
+            probe.start(micro.stream_ids, self._items_per_row(micro), counts=own_items > 0)
+        return super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
+
+    def _halve(self, *args: Any) -> None:
+        if self._run_probe is not None:
+            self._run_probe.cancel()  # what it holds is in the way
+        super()._halve(*args)
+
+    @contextlib.contextmanager
+    def _synchronised(self, model: nn.Module, is_synchronised: bool) -> Iterator[None]:
+        noise = self._rank_noise
+        listening = contextlib.nullcontext() if noise is None or not is_synchronised else noise.listening()
+        with listening, super()._synchronised(model, is_synchronised):
+            yield
+
+    def _average_gradients(self, model: nn.Module) -> None:
+        if self._rank_noise is not None:
+            self._rank_noise.take_local()
+        super()._average_gradients(model)
+
+    @property
+    def _loss_scale(self) -> Tensor | float:
+        """What losses are multiplied by, on the device: nobody waits for it."""
+        scaler = self.accelerator.scaler
+        return 1.0 if scaler is None else scaler.scale(torch.ones((), device=self.args.device))
+
+    def _gradient_noise(self) -> GradientNoise | None:
+        """Gives what the ranks showed of the last gradient's noise, on all the same; waits for a GPU."""
+        if self._rank_sums is None:
+            return None
+        noise = noise_of_ranks(self._rank_sums.tolist(), self.args.world_size, self._num_samples)
+        return noise if math.isfinite(noise.squared_norm) and math.isfinite(noise.variance) else None
+
+    def _observed_by_policy(self, batch: StepResult) -> dict[str, Any]:
+        """Measures what the policy needs of the optimizer step; waits for a GPU."""
+        return {} if self._update_norm is None else {"update_norm": float(self._update_norm.measure())}
+
+    def _observed_by_schedule(self, batch: StepResult) -> dict[str, Any]:
+        """Measures only what the batch-size schedule needs: reading from a GPU waits for it."""
+        needs = self._mixture.schedule.needs
+        observed: dict[str, Any] = {}
+        if "loss" in needs:
+            observed["loss"] = float(batch.loss_sums[-1])
+        if "gradient_norm" in needs and self._gradient_norm is not None:
+            observed["gradient_norm"] = float(self._gradient_norm)
+        if "learning_rate" in needs and self._learning_rate is not None:
+            observed["learning_rate"] = self._learning_rate.at
+        if "gradient_noise" in needs:
+            observed["noise"] = self._gradient_noise()
+        return observed

@@ -1,0 +1,380 @@
+"""A reference model, and by how much losses exceed its own."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers.utils import logging
+
+from mixer.distributed.gradient_sync import shards_of
+from mixer.ledger.recorder import StepResult
+from mixer.loading.step import MicroBatch, StepBatch
+from mixer.mixture.plan import Plan
+from mixer.models.loss_normalization import LARGEST_OTHER_SHARE
+from mixer.models.row_losses import RowLossReader
+from mixer.models.side_state import Snapshot
+from mixer.trainer.observers.gradients import MeasuringMixin
+from mixer.trainer.observers.loss_after import LossesAfter
+from mixer.trainer.side_runs import SideRuns
+from mixer.utils.arrays import FloatArray, Int64Array
+
+
+class ReferenceModel:
+    """Runs a reference model on micro-batches: in evaluation mode, without gradients, leaving random states alone.
+
+    The model is moved to the device of the run, unless it was spread over devices when it was loaded, and set to
+    evaluation. It is never trained, and no checkpoint holds it.
+
+    Args:
+        model: The reference model.
+        runs: The runs beside the training.
+        device: Where it is run.
+        autocast: Gives the context in which the trained model computes, for mixed precision.
+        new_tracker: Makes a tracker of a model that reads losses just as that of the training does.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        runs: SideRuns,
+        device: torch.device,
+        autocast: Callable[[], Any],
+        new_tracker: Callable[[nn.Module], RowLossReader],
+    ):
+        if getattr(model, "hf_device_map", None) is None:
+            model.to(device)
+        self._modes = [(module, module.training) for module in model.modules()]
+        self._model = model.eval()
+        # As the Trainer does with its model: keys and values of attention take memory here, and where there is a place
+        # for them transformers lets packed samples attend to each other.
+        self._config: Any = getattr(model, "config", None)
+        self._uses_cache = getattr(self._config, "use_cache", None)
+        self._set_cache(False)
+        self._runs, self._device, self._autocast = runs, device, autocast
+        self._row_losses = new_tracker(model)
+        self._row_losses.attach()
+
+    def item_losses(self, micro: MicroBatch) -> Tensor | None:
+        """Computes the loss of each item of a micro-batch.
+
+        Args:
+            micro: The micro-batch.
+
+        Returns:
+            `[num_rows, num_places]`: as `RowLossReader.item_losses`; `None` if they cannot be told apart.
+        """
+        start = Snapshot(self._model, self._device)
+        self._row_losses.listen(micro.inputs)
+        try:
+            with torch.no_grad(), self._autocast():
+                self._runs.forward(micro, self._model)
+        except Exception as error:
+            error.add_note("While the reference model ran on a micro-batch: it must take the same inputs as the model.")
+            raise
+        finally:
+            start.restore()
+            self._row_losses.row_losses()
+        items, self._row_losses.item_losses = self._row_losses.item_losses, None
+        return items
+
+    def detach(self) -> None:
+        """Takes the hooks away and leaves the model as it was, but for the device."""
+        self._row_losses.detach()
+        for module, mode in self._modes:
+            module.training = mode
+        self._set_cache(self._uses_cache)
+
+    def _set_cache(self, uses_cache: bool | None) -> None:
+        if self._uses_cache is not None:
+            self._config.use_cache = uses_cache
+
+
+def check_reference(reference: object, model: nn.Module | None) -> None:
+    """Refuses what is no reference for a model.
+
+    Args:
+        reference: What was given as one.
+        model: The model that is trained.
+
+    Raises:
+        TypeError: If it is no model.
+        ValueError: If it shares trainable parameters with the model, or its weights are in shards.
+    """
+    if not isinstance(reference, nn.Module):
+        raise TypeError(
+            f"reference_model must be a model (an nn.Module), got a {type(reference).__name__}: load it first, with "
+            "AutoModelForCausalLM.from_pretrained(...) or whatever class it is of."
+        )
+    sharded = shards_of(reference)
+    if sharded is not None:
+        raise ValueError(
+            f"reference_model: {sharded} has its weights in shards, so that it cannot be run by itself. Load it before "
+            "TrainingArguments are made, or use stage 2, FSDP2 or DDP."
+        )
+    if model is None:
+        return
+    trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+    if any(id(parameter) in trained for parameter in reference.parameters()):
+        raise ValueError(
+            "reference_model shares parameters with the model that is trained, so that it would be trained too: give a "
+            "copy.deepcopy of it."
+        )
+
+
+_OWN, _REFERENCE = -2, -1  # places after the streams': micro-batches whose items are not known
+
+
+class ExcessLoss:
+    """Adds up `max(ℓ(x) − ℓ_ref(x), 0)` over the items `x` of a step, stream by stream.
+
+    An item is a term of the loss: a token, or a row where a row has one label. Clipped is each item's difference, as in
+    DoReMi (arXiv 2305.10429, Algorithm 1), and not their mean: these are not the same where a model loses less than the
+    reference on some items and more on others.
+
+    Args:
+        num_streams: Number of streams.
+        reference: The reference model.
+        device: Where the sums are kept.
+        dtype: In what.
+    """
+
+    def __init__(self, num_streams: int, reference: ReferenceModel, device: torch.device, dtype: torch.dtype):
+        self.reference = reference
+        self._start = torch.zeros(num_streams + 2, dtype=dtype, device=device)
+        self.sums = self._start.clone()
+
+    def begin(self) -> None:
+        """Begins a step, or begins it anew."""
+        self.sums = self._start.clone()
+
+    def add(self, micro: MicroBatch, items: Tensor | None, loss_sum: Tensor | None) -> None:
+        """Takes a micro-batch in that was trained.
+
+        Args:
+            micro: The micro-batch.
+            items: `[num_rows, num_places]`: the loss of each of its items, 0 where labels are ignored; `None` if they
+                are not known.
+            loss_sum: A scalar: what they have to sum up to for these to be the terms of the loss; `None` if that is
+                known already.
+        """
+        ids = torch.from_numpy(micro.stream_ids).to(self.sums.device)
+        is_one_stream = bool((micro.stream_ids == micro.stream_ids[0]).all())
+        if items is None or not (is_one_stream or len(items) == len(ids)):
+            self.sums[_OWN] += 1
+            return
+        items = items.to(self.sums)
+        if loss_sum is not None:
+            self.sums[_OWN] += _is_other(items.sum(), loss_sum.to(self.sums))
+        reference = self.reference.item_losses(micro)
+        if reference is None or reference.shape != items.shape:
+            self.sums[_REFERENCE] += 1
+            return
+        excess = excess_of(items, reference.to(self.sums)).sum(dim=1)
+        if is_one_stream:
+            self.sums[ids[0]] += excess.sum()
+        else:
+            self.sums.index_add_(0, ids, excess)
+
+
+def excess_of(items: Tensor, reference: Tensor) -> Tensor:
+    """Gives by how much losses exceed those of a reference.
+
+    Args:
+        items: Losses, of any shape.
+        reference: Those of the reference, of the same shape.
+
+    Returns:
+        `max(items − reference, 0)`; NaN where either is not finite.
+
+    Example:
+        >>> excess_of(torch.tensor([3.0, 1.0, 2.0]), torch.tensor([1.0, 4.0, float("inf")])).tolist()
+        [2.0, 0.0, nan]
+    """
+    excess = (items - reference).clamp(min=0.0)
+    # An infinite loss of the reference is no merit of the model.
+    return torch.where(items.isfinite() & reference.isfinite(), excess, torch.nan)
+
+
+def check_told_apart(sums: Tensor) -> Tensor:
+    """Refuses sums over items that could not be told apart; on all ranks alike, once the sums are over all of them.
+
+    Args:
+        sums: `[num_streams + 2]`: what `ExcessLoss.sums` are over all ranks.
+
+    Returns:
+        `[num_streams]`: the streams' sums.
+
+    Raises:
+        ValueError: If some items were not known.
+    """
+    own, reference = sums[_OWN:].tolist()
+    if own > 0:
+        raise ValueError(
+            "The policy needs the loss of each item (token or row) for the excess over the reference model, but this "
+            "model's loss is not the sum of terms that can be told apart. Use a model whose forward computes a cross "
+            "entropy over its labels, or gives logits for them; or give the policy recorded losses of the reference "
+            "(reference_losses), for which the losses of streams are enough."
+        )
+    if reference > 0:
+        raise ValueError(
+            "reference_model does not show its loss on the same items (tokens or rows) as the model that is trained. "
+            "Use one with the same head and tokenizer, such as a model that was trained with the same recipe; or give "
+            "the policy its recorded losses (reference_losses)."
+        )
+    return sums[:_OWN]
+
+
+def _is_other(found: Tensor, wanted: Tensor) -> Tensor:
+    both_finite = found.isfinite() & wanted.isfinite()
+    return both_finite & ((found - wanted).abs() > LARGEST_OTHER_SHARE * wanted.abs())
+
+
+logger = logging.get_logger(__name__)
+# What the policy sees of it, by column of the ledger's table `comparisons`.
+_SEEN_AS = {"excess_loss": "excess_losses", "loss_after": "losses_after"}
+
+
+class ComparingMixin(MeasuringMixin):
+    """A Trainer that compares losses where the policy needs it."""
+
+    _reference_model: nn.Module | None = None
+    _excess: ExcessLoss | None = None
+    _excess_sums: Tensor | None = None  # of the last step, over all ranks
+    _after: LossesAfter | None = None
+
+    def _take_reference(self, reference: nn.Module | None) -> None:
+        """Checks a reference model against what the policy needs."""
+        is_needed = "excess_loss" in self._policy.needs
+        if reference is not None:
+            check_reference(reference, self.model)
+        if is_needed and reference is None:
+            raise ValueError(
+                f"Policy {self._policy.name} needs the losses of a reference model on the samples that are trained: "
+                "give reference_model=..., a model of the same kind (`mixer doremi` trains one), or give the policy "
+                "losses that were recorded of one (reference_losses)."
+            )
+        if reference is not None and not is_needed:
+            logger.warning(
+                "reference_model is given, but mixing=%s does not need one ('excess_loss'), so it is not run.",
+                self._policy.name,
+            )
+        self._reference_model = reference if is_needed else None
+        self._keeps_items = is_needed
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Trains, and lets go of what losses were compared with; see `Trainer.train`."""
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            if self._excess is not None:
+                self._excess.reference.detach()
+            self._excess = self._excess_sums = self._after = None
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        prepared = super()._prepare_for_training(*args, **kwargs)
+        if self._mixing is None:
+            return prepared
+        device, runs = self.args.device, SideRuns(self)
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        if self._reference_model is not None:
+            self._check_ranks_have_reference(self._reference_model)
+            autocast = self.accelerator.autocast
+            reference = ReferenceModel(self._reference_model, runs, device, autocast, self._new_tracker)
+            self._excess = ExcessLoss(len(self.streams), reference, device, dtype)
+        if "loss_after" in self._policy.needs:
+            self._after = LossesAfter(runs, device, dtype)
+        return prepared
+
+    def _check_ranks_have_reference(self, reference: nn.Module) -> None:
+        """Refuses a reference that was not loaded on all ranks: engines that spare memory load on the first alone."""
+        if self.args.world_size == 1:
+            return
+        with torch.no_grad():
+            sums = [parameter.detach().double().sum().cpu() for parameter in reference.parameters()]
+        own = torch.stack(sums).numpy().view(np.int64) if sums else np.zeros(0, dtype=np.int64)
+        if not np.array_equal(self._rank_sync.least(own), self._rank_sync.greatest(own)):
+            raise ValueError(
+                "reference_model: its weights are not the same on all ranks. With cpu_ram_efficient_loading (FSDP) "
+                "from_pretrained loads them on the first rank alone: set that to false, or load the reference model "
+                "before TrainingArguments are made."
+            )
+
+    # ---- A step ----
+
+    def _begin_step(self, model: nn.Module, batch: StepBatch) -> None:
+        super()._begin_step(model, batch)
+        for comparison in (self._excess, self._after):
+            if comparison is not None:
+                comparison.begin()
+
+    def _train_micro_batch(
+        self, model: nn.Module, micro: MicroBatch, own_items: int, plan: Plan, num_items: Any, sums: Tensor
+    ) -> Tensor:
+        if self._after is not None:
+            self._after.keep(micro)
+        loss = super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
+        if self._excess is not None and self._row_losses is not None:
+            items, self._row_losses.item_losses = self._row_losses.item_losses, None
+            if own_items:
+                self._excess.add(micro, items, self._loss_sum_to_check(micro, plan, loss))
+        return loss
+
+    def _loss_sum_to_check(self, micro: MicroBatch, plan: Plan, loss: Tensor) -> Tensor | None:
+        """Gives what the item losses of a micro-batch sum up to by its loss, unless it is known to be their sum."""
+        first = int(micro.stream_ids[0])
+        if self._normalization_of(first).rows_known or not self._factor(
+            plan, first
+        ):  # of a loss of weight 0 nothing is left
+            return None
+        counting = self._item_factor(plan, first)
+        loss_sum: Tensor = loss * (self._num_divided_by / (counting * self.args.world_size))
+        return loss_sum
+
+    def _train_step(
+        self, model: nn.Module, batch: StepBatch, num_items: Any, is_synchronised: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        result = super()._train_step(model, batch, num_items, is_synchronised)
+        if self._excess is not None:
+            self._excess_sums = self._rank_sync.add_up(self._excess.sums)
+        return result
+
+    # ---- What the policy sees of it ----
+
+    def _observed_by_policy(self, batch: StepResult) -> dict[str, Any]:
+        """Measures what the policy needs; waits for a GPU."""
+        observed = super()._observed_by_policy(batch)
+        items = batch.contents.items
+        if self._excess_sums is not None:
+            observed["excess_losses"] = _means(check_told_apart(self._excess_sums), items)
+        if self._after is not None:
+            sums = self._rank_sync.add_up(self._after.measure(len(self.streams)))
+            # Where no step was taken there is nothing after it.
+            is_skipped = self._is_skipped(batch)
+            observed["losses_after"] = np.full(len(items), np.nan) if is_skipped else _means(sums, items)
+        return observed
+
+    def _is_skipped(self, batch: StepResult) -> bool:
+        is_skipped = bool(self.accelerator.optimizer_step_was_skipped)
+        return is_skipped or (self._nonfinite == "skip" and len(batch.bad_streams()) > 0)
+
+
+def compared_in(observed: Mapping[str, Any]) -> dict[str, FloatArray]:
+    """Gives what losses were compared with, for the ledger and the log.
+
+    Args:
+        observed: What the policy is going to see.
+
+    Returns:
+        What there is of it, by column of the ledger's table `comparisons`; copies, which no policy changes.
+    """
+    return {column: observed[name].copy() for column, name in _SEEN_AS.items() if name in observed}
+
+
+def _means(sums: Tensor, items: Int64Array) -> FloatArray:
+    """Means per item; NaN where there are none, or they are not finite."""
+    values = sums.cpu().numpy().astype(np.float64)
+    means: FloatArray = np.divide(values, items, out=np.full(len(values), np.nan), where=items > 0)
+    means[~np.isfinite(means)] = np.nan
+    return means

@@ -1,0 +1,100 @@
+"""Rules that record the arguments they were made with, and rules as plain data."""
+
+import copy
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+
+
+class KeepsArguments:
+    """Keeps the arguments of its constructor, as they were given."""
+
+    _given_arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Makes the object and keeps what it is made with; a copy keeps those of what it copies."""
+        made = super().__new__(cls)
+        given = tuple(map(_copied, args)), {name: _copied(value) for name, value in kwargs.items()}
+        object.__setattr__(made, "_given_arguments", given)  # frozen dataclasses, too
+        return made
+
+    @property
+    def given_arguments(self) -> dict[str, Any]:
+        """What the constructor was given, by name.
+
+        Raises:
+            TypeError: If that is not known, as the object was made by `__new__` alone.
+        """
+        args, kwargs = self._given_arguments
+        signature = inspect.signature(type(self))
+        given = dict(signature.bind(*args, **kwargs).arguments)
+        for parameter in signature.parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                given |= given.pop(parameter.name, {})
+        return given
+
+
+def _copied(value: Any) -> Any:
+    """Copies what may be changed afterwards."""
+    return copy.copy(value) if isinstance(value, list | dict | np.ndarray) else value
+
+
+# Stands in the place of what is no plain data, such as a function; a rule with one in it cannot be made again.
+NO_DATA = "no_data"
+# Stands before a number that JSON has not: infinite, or none.
+FLOAT = "float"
+# Longer lists and larger arrays are data, not settings.
+_MOST_ITEMS = 10_000
+_MOST_LEVELS = 20
+
+
+def as_data(value: Any) -> Any:
+    """Writes a rule, or a value that it was given, as data that JSON can hold.
+
+    Args:
+        value: Plain data, or a rule.
+
+    Returns:
+        Plain data: of a rule `{"class_path": ..., "init_args": {...}}`, as recipes have it; of an infinite number
+        `{"float": "inf"}`; of anything else, and of more than 10,000 numbers, `{"no_data": text}`.
+
+    Example:
+        >>> from mixer import Floor, Temperature
+        >>> as_data(Floor(Temperature(2.0), minimum=0.1))["init_args"]["minimum"]
+        0.1
+    """
+    return _as_data(value, 0)
+
+
+def _as_data(value: Any, level: int) -> Any:
+    if isinstance(value, float):  # those of numpy, too
+        return float(value) if math.isfinite(value) else {FLOAT: str(float(value))}
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, KeepsArguments):
+        return {"class_path": _path_of(type(value)), **_arguments_of(value, level)}
+    if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "biuf" and value.size <= _MOST_ITEMS:
+        return _as_data(value.tolist(), level)
+    if isinstance(value, Mapping | list | tuple) and len(value) <= _MOST_ITEMS and level < _MOST_LEVELS:
+        if isinstance(value, Mapping):
+            return {str(name): _as_data(part, level + 1) for name, part in value.items()}
+        return [_as_data(part, level + 1) for part in value]
+    return {NO_DATA: getattr(value, "__qualname__", type(value).__qualname__)}
+
+
+def _arguments_of(rule: KeepsArguments, level: int) -> dict[str, Any]:
+    if level >= _MOST_LEVELS:
+        return {NO_DATA: "more levels of rules"}
+    try:
+        return {"init_args": _as_data(rule.given_arguments, level + 1)}
+    except TypeError:  # made in a way of its own
+        return {NO_DATA: f"the arguments of {type(rule).__qualname__}"}
+
+
+def _path_of(rule: type) -> str:
+    """Names a class as recipes do: built-in ones by their name alone."""
+    is_own = rule.__module__.split(".")[0] in ("mixer", "replay")
+    return rule.__name__ if is_own else f"{rule.__module__}.{rule.__qualname__}"

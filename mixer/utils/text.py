@@ -1,0 +1,232 @@
+"""Numbers, durations and names as text."""
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+
+def shortened(text: str, most_characters: int = 200) -> str:
+    """Cuts a text off that is too long to be shown.
+
+    Args:
+        text: The text.
+        most_characters: The most of its characters.
+
+    Returns:
+        It, or its beginning with an ellipsis.
+
+    Example:
+        >>> shortened("mixtures", 3)
+        'mix…'
+    """
+    return text if len(text) <= most_characters else f"{text[:most_characters]}…"
+
+
+def in_words(error: BaseException) -> str:
+    """Gives an error's kind, its message and what was noted on it.
+
+    Args:
+        error: The error.
+
+    Returns:
+        One text.
+    """
+    notes: list[str] = getattr(error, "__notes__", [])
+    text = f"{type(error).__name__}: {error}"
+    return " ".join([text if not notes else f"{text.rstrip('.')}.", *notes])
+
+
+_SUFFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
+
+
+def clock_text(done: Mapping[str, float], budget: Mapping[str, float]) -> str:
+    """Writes what is done of a budget.
+
+    Args:
+        done: Epochs, samples, tokens and steps that are done.
+        budget: How many of some of these there are to do.
+
+    Returns:
+        The one that is furthest, such as `1.24M/10M tokens`; the samples, where there is no budget.
+
+    Example:
+        >>> clock_text({"epochs": 0.5, "tokens": 1_240_000}, {"epochs": 3, "tokens": 10_000_000})
+        '0.50/3 epochs'
+    """
+    if not budget:
+        return f"{short_number(done['samples'])} samples"
+    unit = max(budget, key=lambda name: done[name] / budget[name])
+    now = f"{done[unit]:.2f}" if unit == "epochs" else short_number(done[unit])
+    return f"{now}/{short_number(budget[unit])} {unit}"
+
+
+def duration_text(seconds: float | None) -> str:
+    """Writes a duration.
+
+    Args:
+        seconds: Its seconds, or `None` where they are not known; endless ones are not either.
+
+    Returns:
+        `MM:SS`, `H:MM:SS` or `?`.
+    """
+    return str(tqdm.format_interval(seconds)) if seconds is not None and math.isfinite(seconds) else "?"
+
+
+def short_number(number: float) -> str:
+    """Writes a number with at most four digits where it is large.
+
+    Args:
+        number: The number, of 0 or more.
+
+    Returns:
+        Such as `950`, `9,500`, `95k`, `1.24M`.
+    """
+    for size, suffix in _SUFFIXES:
+        if number >= size:
+            unit = 1e3 if suffix == "k" else size
+            return f"{number / unit:.3g}{suffix}" if number / unit < 1e3 else f"{number / unit:.0f}{suffix}"
+    return f"{number:,.0f}" if number == int(number) else f"{number:,.2f}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Names the known name that is nearest to one that is not known.
+
+    Args:
+        name: What was given.
+        known: What there is.
+
+    Returns:
+        A sentence with a space before it, to be put behind an error; empty if none is near.
+
+    Example:
+        >>> did_you_mean("lerning_rate", ["learning_rate", "seed"])
+        " Did you mean 'learning_rate'?"
+    """
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def printable(text: str) -> str:
+    r"""Writes characters that print nothing as Python does: line ends, escapes, marks that turn the direction.
+
+    Args:
+        text: The text.
+
+    Returns:
+        A text of one line.
+
+    Example:
+        >>> print(printable("a\n\x1b[31mb"))
+        a\n\x1b[31mb
+    """
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Joins parts to a list.
+
+    Args:
+        parts: At least one.
+
+    Returns:
+        The list.
+
+    Example:
+        >>> listed(["a", "b", "c"])
+        'a, b and c'
+    """
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def first_of(parts: Sequence[str], most: int = 3) -> list[str]:
+    """Counts the parts of a long list in place of telling them all.
+
+    Args:
+        parts: The parts.
+        most: How many of them are told; one more is not left out for a count that is as long.
+
+    Returns:
+        The parts, or the first of them and how many more there are.
+
+    Example:
+        >>> first_of(["a", "b", "c", "d"]), first_of(["a", "b", "c", "d", "e"])
+        (['a', 'b', 'c', 'd'], ['a', 'b', 'c', '2 more'])
+    """
+    return list(parts) if len(parts) <= most + 1 else [*parts[:most], f"{len(parts) - most:,} more"]
+
+
+def between(values: Mapping[str, float], write: Callable[[float], str]) -> str:
+    """Names the least and the greatest of some values.
+
+    Args:
+        values: By name, at least one, none of them NaN.
+        write: Gives a value's text.
+
+    Returns:
+        The words.
+
+    Example:
+        >>> between({"math": 0.25, "code": 0.75}, "{:.0%}".format)
+        'between 25% (math) and 75% (code)'
+    """
+    least, greatest = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
+    if write(values[least]) == write(values[greatest]):
+        return f"{write(values[least])} ({'each' if len(values) > 1 else least})"
+    return f"between {write(values[least])} ({least}) and {write(values[greatest])} ({greatest})"
+
+
+def known(values: Mapping[str, float]) -> dict[str, float]:
+    """Leaves out values that are not known.
+
+    Args:
+        values: By name, NaN where there is none.
+
+    Returns:
+        The others.
+    """
+    return {name: value for name, value in values.items() if not np.isnan(value)}
+
+
+def rule_in_words(rule: Any) -> str:
+    """Names a policy or schedule, and those within it.
+
+    Args:
+        rule: What `as_data` wrote.
+
+    Returns:
+        The names.
+
+    Example:
+        >>> rule_in_words({"class_path": "Floor", "init_args": {"policy": {"class_path": "PiKE"}, "minimum": 0.1}})
+        'Floor(PiKE)'
+    """
+    if not isinstance(rule, Mapping) or "class_path" not in rule:
+        return "a function" if isinstance(rule, Mapping) else str(rule)
+    parts = rule.get("init_args", {}).values()
+    rules = [part for value in parts for part in (value if isinstance(value, list) else [value])]
+    inner = [rule_in_words(part) for part in rules if isinstance(part, Mapping) and "class_path" in part]
+    return f"{rule['class_path']}({', '.join(inner)})" if inner else str(rule["class_path"])
+
+
+def duration(seconds: float) -> str:
+    """Writes a time in the units that suit it.
+
+    Args:
+        seconds: The time.
+
+    Returns:
+        The words.
+
+    Example:
+        >>> duration(4.21), duration(754.0), duration(7560.0)
+        ('4.2 s', '12 min 34 s', '2 h 6 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"

@@ -1,0 +1,147 @@
+"""What selections of the best examples of each class share: who has how many slots, and who makes room."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mixer.policies.shared.ranges import check_count
+from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.validation import whole_number
+from replay.selection.base import Offers, Selection, known
+
+
+class Exemplars(Selection):
+    """Keeps of every class the samples that stand for it best, chosen among all of a task at the task's end.
+
+    Rebuffi et al. 2017, "iCaRL: Incremental Classifier and Representation Learning", arXiv:1611.07725, algorithms 4 and
+    5: exemplars of a class are ranked, and where room is needed the last in rank go. A class that comes again in a
+    later task counts as another one, since the features of what is kept of it are those of an older model.
+
+    A class takes no more slots than it has samples; what it leaves is shared by the others.
+
+    Args:
+        per_class: Slots of each class. With `None` the whole capacity is shared as evenly as can be by the classes that
+            came so far; where it does not go up evenly the older ones have one more.
+
+    Raises:
+        ValueError: If it is below 1; while training, if the capacity is too small for the classes, or features are not
+            finite.
+    """
+
+    needs = frozenset({"label", "features"})
+    is_by_task = True
+    options = ("per_class",)
+
+    def __init__(self, per_class: int | None = None):
+        if per_class is not None:
+            check_count("per_class", per_class, 1, "None shares the capacity by the classes")
+        self.per_class = per_class
+
+    @abstractmethod
+    def rank(self, features: FloatArray, count: int) -> Int64Array:
+        """Chooses among the samples of one class.
+
+        Args:
+            features: float64 `[num_samples, num_features]`.
+            count: How many to choose, 1 to `num_samples`.
+
+        Returns:
+            int64 `[count]`: different samples, those to be kept longest first.
+        """
+
+    def start(self, capacity: int, key: int) -> None:
+        """Begins with an empty buffer; see `Selection.start`."""
+        super().start(capacity, key)
+        self._check_room(1)
+        self._num_classes = 0
+        self._classes, self._ranks = np.zeros((2, 0), dtype=np.int64)  # of each taken slot
+
+    @property
+    def size(self) -> int:
+        """Number of slots that are taken."""
+        return len(self._ranks)
+
+    def choose(self, offers: Offers) -> Int64Array:
+        """Ranks the samples of each class and lets older classes make room; see `Selection.choose`."""
+        labels, features = known(offers.labels, "labels"), known(offers.features, "features").astype(np.float64)
+        if not np.isfinite(features).all():
+            raise ValueError("Offers.features must be finite, got NaN or infinite values; look at the model's outputs.")
+        _, firsts, classes, counts = np.unique(labels, return_index=True, return_inverse=True, return_counts=True)
+        order = np.argsort(firsts)  # classes count as older, the earlier they came
+        self._check_room(self._num_classes + len(order))
+        quotas = self._quotas(counts[order])
+        kept = np.full((2, offers.count), -1, dtype=np.int64)  # class and rank of each sample
+        for number, own in enumerate(order.tolist(), start=self._num_classes):
+            members = np.flatnonzero(classes == own)
+            chosen = members[self.rank(features[members], int(quotas[number]))] if quotas[number] else members[:0]
+            kept[:, chosen] = np.full(len(chosen), number), np.arange(len(chosen))
+        self._num_classes += len(order)
+        return self._place(kept, quotas)
+
+    def _check_room(self, num_classes: int) -> None:
+        if self.per_class is not None and num_classes * self.per_class > self._capacity:
+            raise ValueError(
+                f"capacity must be {num_classes * self.per_class} or more for {num_classes} classes with per_class "
+                f"{self.per_class}, got {self._capacity}; per_class=None shares the capacity by the classes there are."
+            )
+
+    def _quotas(self, counts: Int64Array) -> Int64Array:
+        # Slots of each class, old ones and new: what they have or could have, cut where that is too much.
+        most = np.concatenate([np.bincount(self._classes, minlength=self._num_classes), counts])
+        return even_shares(most, self._capacity) if self.per_class is None else most.clip(max=self.per_class)
+
+    def _place(self, kept: Int64Array, quotas: Int64Array) -> Int64Array:
+        vacated = np.flatnonzero(self._ranks >= quotas[self._classes])
+        samples = np.flatnonzero(kept[0] >= 0)
+        num_new = len(samples) - len(vacated)
+        slots = np.full(kept.shape[1], -1, dtype=np.int64)
+        slots[samples] = np.concatenate([vacated, np.arange(self.size, self.size + num_new)])
+        table = np.pad([self._classes, self._ranks], ((0, 0), (0, num_new)))
+        table[:, slots[samples]] = kept[:, samples]
+        self._classes, self._ranks = table
+        return slots
+
+    def remove(self, slot: int) -> None:
+        """Forgets an entry; those behind it in rank move up; see `Selection.remove`."""
+        self._ranks[(self._classes == self._classes[slot]) & (self._ranks > self._ranks[slot])] -= 1
+        for table in (self._classes, self._ranks):
+            table[slot] = table[-1]
+        self._classes, self._ranks = self._classes[:-1], self._ranks[:-1]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives class and rank of every entry; see `Selection.state_dict`."""
+        return {
+            "capacity": self._capacity,
+            "per_class": self.per_class,
+            "num_classes": self._num_classes,
+            "classes": self._classes.copy(),
+            "ranks": self._ranks.copy(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up class and rank of every entry; see `Selection.load_state_dict`."""
+        super().load_state_dict(state)
+        self._num_classes = whole_number(state["num_classes"], "the number of classes")
+        self._classes = np.array(state["classes"], dtype=np.int64)
+        self._ranks = np.array(state["ranks"], dtype=np.int64)
+
+
+def even_shares(most: Int64Array, capacity: int) -> Int64Array:
+    """Shares slots as evenly as can be among classes that have use for so many at most.
+
+    Args:
+        most: int64 `[num_classes]`: most slots of each.
+        capacity: Number of slots.
+
+    Returns:
+        int64 `[num_classes]`: slots of each; where it does not go up evenly the first have one more.
+    """
+    level, above = 0, capacity + 1
+    while above - level > 1:  # the highest level to which all can be filled
+        middle = (level + above) // 2
+        level, above = (middle, above) if most.clip(max=middle).sum() <= capacity else (level, middle)
+    shares = most.clip(max=level)
+    shares[np.flatnonzero(most > level)[: capacity - int(shares.sum())]] += 1
+    return shares
