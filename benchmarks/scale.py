@@ -51,7 +51,7 @@ def show_terms(name: str, terms: Sequence[Term], as_markdown: bool) -> None:
     present(f"{name.capitalize()}, and what it is at {targets}", _COLUMNS, rows, as_markdown)
 
 
-_COLUMNS = ["part", "sizes", "cost", "exponent", "active"]
+_COLUMNS = ["part", "sizes", "cost", "exponent", "there"]
 
 
 def _size(size: float) -> str:

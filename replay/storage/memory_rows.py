@@ -8,6 +8,7 @@ import numpy as np
 from mixer.utils.arrays import Int64Array
 from replay.storage.codec import decode, encode
 from replay.storage.row_file import RowFile, write_rows
+from replay.storage.rows import Row, Rows, as_numbers, no_such_row
 
 _FILE = "rows.arrow"
 

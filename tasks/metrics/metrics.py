@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-import tasks.metrics.missing as cells
+import tasks.metrics.cells as cells
 from mixer.utils.arrays import BoolArray, FloatArray
 from tasks.metrics.formulas import (
     average_accuracy,

@@ -201,6 +201,7 @@ class TestProgress:
         training_stops=False,
         recorder={},
         methods={},
+        num_metrics=0,
     ).state_dict()
 
     @pytest.mark.parametrize(

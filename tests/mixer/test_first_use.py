@@ -175,7 +175,7 @@ class TestCollators:
         assert not any("remove_unused_columns" in note for note in caught.value.__notes__)
 
 
-@pytest.mark.parametrize("active", [False, True])
+@pytest.mark.parametrize("there", [False, True])
 def test_what_is_no_checkpoint_is_told_in_the_trainers_words(tmp_path: Path, there: bool) -> None:
     path = tmp_path / "run" / "checkpoint-3"
     if there:
