@@ -62,7 +62,7 @@ def insert_turn(subject: Subject, number: int, sweeps: bool = False) -> float:
         Microseconds a sample.
     """
     subject.restore(number)
-    batches = subject.timings(WARM + BLOCK)
+    batches = subject.batches(WARM + BLOCK)
     for batch in batches[:WARM]:
         batch.offer_to(subject.buffer)
     total = 0.0
@@ -94,7 +94,7 @@ def fill_turn(subject: Subject, setting: Setting, num_samples: int) -> float:
         if room < STEP_SIZE:
             subject.empty()
             continue
-        batches = subject.timings(min(room, left + STEP_SIZE - 1) // STEP_SIZE)
+        batches = subject.batches(min(room, left + STEP_SIZE - 1) // STEP_SIZE)
         gc.disable()
         started = time.perf_counter()
         for batch in batches:

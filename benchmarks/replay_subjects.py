@@ -138,7 +138,7 @@ class Subject:
         for task in range(self._setting.num_tasks):
             for start in range(bounds[task], bounds[task + 1], chunk):
                 count = min(chunk, bounds[task + 1] - start)
-                self.update(count, np.full(count, task)).offer_to(self.buffer)
+                self.batch(count, np.full(count, task)).offer_to(self.buffer)
 
     def settle(self) -> None:
         """Fills the buffer to where the middle of a block has `OFFERED` samples a slot, and keeps that state."""
@@ -159,7 +159,7 @@ class Subject:
             self.buffer.selection.load_state_dict(self._state)
             self.first = self._settled_at
 
-    def updates(self, count: int) -> list[StepBatch]:
+    def batches(self, count: int) -> list[StepBatch]:
         """Makes the next steps: of the newest task; for a selection that goes by class alone, of all of them.
 
         Args:
@@ -171,9 +171,9 @@ class Subject:
         mixes = self.buffer.selection.needs == {"label"}
         least = 0 if mixes else self._setting.num_tasks - 1
         tasks = self._random.integers(least, self._setting.num_tasks, size=(count, STEP_SIZE))
-        return [self.update(STEP_SIZE, own) for own in tasks]
+        return [self.batch(STEP_SIZE, own) for own in tasks]
 
-    def update(self, count: int, tasks: Int64Array) -> StepBatch:
+    def batch(self, count: int, tasks: Int64Array) -> StepBatch:
         """Makes a step.
 
         Args:

@@ -113,7 +113,7 @@ def test_a_lowered_max_epochs_ends_a_stream_and_no_plan_hangs() -> None:
     from mixer.mixture.planner import Planner
 
     before = Planner([Stream("a", range(10), max_epochs=3), Stream("b", range(10))], 0)
-    before.cursors[0].draw(25)
+    before.cursors[0].advance(25)
     state = before.state_dict()
     after = Planner([Stream("a", range(10), max_epochs=2), Stream("b", range(10))], 0)
     after.load_state_dict(state)

@@ -154,7 +154,7 @@ class TestFile:
         path = tmp_path / SCORES_FILE
         record_task(ScoreMatrix(NAMES, path=path), 0)
         path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-        with pytest.raises(ValueError, match=r"scores\.json holds no score matrix .*format 2.* reads up to 1: step"):
+        with pytest.raises(ValueError, match=r"scores\.json holds no score matrix .*format 2.* reads up to 1: upgrade"):
             ScoreMatrix.from_file(path)
 
     @pytest.mark.parametrize("content", [None, "", "[]", '{"format": 1}', '{"format": 1, "tas'])
