@@ -97,18 +97,12 @@ def inspect_recipe(recipe: Recipe, num_samples: int, seed: int) -> Inspection:
     """
     built = recipe.build_parts(has_weights=False)
     trainer, task = built.trainer, recipe.model.task
-    model: Any = trainer.model
-    config = (model.encoder if isinstance(model, MultiTaskModel) else model).config.get_text_config()
-    vocabulary, positions = (getattr(config, name, None) for name in ("vocab_size", "max_position_embeddings"))
-    end = getattr(trainer.processing_class, "eos_token_id", None) if task == "causal-lm" else None
     started = time.perf_counter()
     streams, parts = [], []
-    for stream, head in zip(trainer.streams, tasks_of(model, trainer.streams), strict=True):
-        limits = Limits(task, vocabulary, num_classes_of(model, head), end, positions)
+    for stream, limits in zip(trainer.streams, _limits(trainer, task), strict=True):
         one = built.streams[stream.name]
         streams.append(_inspected(trainer, one, limits, num_samples, seed))
         parts += _parts(one, streams[-1], num_samples, seed)
-    measured = [part for one in streams for part in (one.training, one.validation) if part is not None]
     return Inspection(
         task=task,
         weight_unit=trainer.mixing.policy.unit,
@@ -117,8 +111,18 @@ def inspect_recipe(recipe: Recipe, num_samples: int, seed: int) -> Inspection:
         overlaps=find_overlaps(parts),
         seconds=time.perf_counter() - started,
         batch=first_batch(trainer),
-        samples_read=sum(part.num_read for part in measured),
+        samples_read=sum(part.num_read for one in streams for part in (one.training, one.validation) if part),
     )
+
+
+def _limits(trainer: MixingTrainer, task: str) -> list[Limits]:
+    """Returns the inputs and labels that the model can take, by stream."""
+    model: Any = trainer.model
+    config = (model.encoder if isinstance(model, MultiTaskModel) else model).config.get_text_config()
+    vocabulary, positions = (getattr(config, name, None) for name in ("vocab_size", "max_position_embeddings"))
+    end = getattr(trainer.processing_class, "eos_token_id", None) if task == "causal-lm" else None
+    heads = tasks_of(model, trainer.streams)
+    return [Limits(task, vocabulary, num_classes_of(model, head), end, positions) for head in heads]
 
 
 def _inspected(

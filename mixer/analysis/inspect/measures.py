@@ -93,14 +93,7 @@ class Measures:
 
 
 def measure(dataset: Any, most: int, seed: int, limits: Limits) -> Measures:
-    """Measures samples of a data set.
-
-    Args:
-        dataset: The data set.
-        most: Maximum number of samples.
-        seed: Seed of the draw.
-        limits: The inputs and labels that the model can take.
-    """
+    """Measures samples of a data set: all, or `most` that are drawn by the seed."""
     reading, samples = SampleReading(dataset, most, seed, ("input_ids", *LABEL_COLUMNS)), _Samples(limits)
     for index, sample in reading:
         samples.add(index, sample)

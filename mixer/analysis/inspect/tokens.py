@@ -114,14 +114,7 @@ class Truncation:
 
 
 def truncation_of(built: BuiltStream, tokenizer: Any, task: str, most_rows: int, seed: int) -> Truncation | None:
-    """Formats rows of a stream again without a limit, and counts those that are longer than it.
-
-    Args:
-        built: The stream.
-        tokenizer: The tokenizer.
-        task: The model's task.
-        most_rows: Maximum number of rows.
-        seed: Seed of the draw of rows.
+    """Formats some rows of a stream again without a limit, and counts those that are longer than it.
 
     Returns:
         The truncated rows; `None` if there is no format, or it packs or has no limit.
