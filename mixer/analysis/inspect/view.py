@@ -16,6 +16,7 @@ from mixer.analysis.inspect.first_batch import Batch
 from mixer.analysis.inspect.inspection import InspectedStream, Inspection
 from mixer.analysis.inspect.measures import Lengths, Limits, Measures, measure
 from mixer.analysis.inspect.reading import readable
+from mixer.analysis.inspect.tokens import Truncation
 from mixer.mixture.stream import Stream
 from mixer.utils.text import printable
 
@@ -120,46 +121,35 @@ def _facts(one: InspectedStream) -> dict[str, str]:
         "weight": weight,
         measures.unit: "" if measures.lengths is None else _lengths(measures.lengths),
         "learned": "" if measures.share_learned is None else f"{measures.share_learned:.1%} of the tokens",
-        "truncated": _truncated(one),
+        "truncated": "" if one.truncation is None else _truncated(one.truncation),
         "classes": "" if one.limits.num_classes is None else _classes(one),
     }
 
 
 def _read(measures: Measures) -> str:
     if measures.is_whole:
-        text = f"{measures.size:,}, all read"
-    else:
-        size = "unknown" if measures.size is None else f"{measures.size:,}"
-        text = f"{size}, {'the first ' if measures.size is None else ''}{measures.num_read:,} read"
-    return text if not measures.broken.number else f"{text}; {measures.broken.number:,} cannot be read"
+        return f"{measures.size:,}, all read"
+    if measures.size is None:
+        return f"unknown, the first {measures.num_read:,} read"
+    return f"{measures.size:,}, {measures.num_read:,} read"
 
 
 def _format(one: InspectedStream) -> str:
-    if one.format is None:
-        return "none"
-    length = one.format["arguments"].get("max_length")
     rows = "" if one.num_rows is None else f", from {one.num_rows:,} rows"
-    return f"{one.format['name']}{'' if length is None else f', max_length {length:,}'}{rows}"
+    return "none" if one.format is None else f"{one.format['name']}{rows}"
 
 
 def _lengths(lengths: Lengths) -> str:
-    least, *quantiles, most = lengths.quantiles.items()
+    (_, least), *quantiles, (_, most) = lengths.quantiles.items()
+    if least == most:
+        return f"{most:,} each"
     shares = ", ".join(f"{share:.0%} up to {value:,}" for share, value in quantiles)
-    return (
-        f"{most[1]:,} each"
-        if least[1] == most[1]
-        else f"{least[1]:,} to {most[1]:,}, mean {lengths.mean:,.1f}; {shares}"
-    )
+    return f"{least:,} to {most:,}, mean {lengths.mean:,.1f}; {shares}"
 
 
-def _truncated(one: InspectedStream) -> str:
-    cut, positions, parts = one.truncation, one.limits.positions, []
-    if cut is not None:
-        rows = f"{cut.num_cut:,} of {cut.num_rows:,} rows at {cut.max_length:,} tokens"
-        parts.append(f"{rows} ({cut.share_cut:.1%}; {cut.share_lost:.1%} of the tokens)")
-    if positions is not None and one.training.unit == "tokens":
-        parts.append(f"{one.training.beyond_positions:,} samples exceed the model's {positions:,} positions")
-    return "; ".join(parts)
+def _truncated(cut: Truncation) -> str:
+    rows = f"{cut.num_cut:,} of {cut.num_rows:,} rows at {cut.max_length:,} tokens"
+    return f"{rows} ({cut.share_cut:.1%}; {cut.share_lost:.1%} of the tokens)"
 
 
 def _classes(one: InspectedStream) -> str:
