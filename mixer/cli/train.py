@@ -7,8 +7,8 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
-from mixer.analysis.inspect.examples import Decoding
-from mixer.analysis.inspect.preview import preview
+from mixer.analysis.inspect.examples import Decoder
+from mixer.analysis.inspect.view import preview
 from mixer.cli.command import Command, build_recipe
 from mixer.distributed.launch import build_together
 from mixer.ledger.summary import comparison, summarise
@@ -90,8 +90,8 @@ def _show_result(folder: Path, is_json: bool) -> None:
 def _show(trainer: MixingTrainer, task: str) -> None:
     if trainer.is_world_process_zero():
         evaluation = trainer.eval_dataset if isinstance(trainer.eval_dataset, Mapping) else {}
-        decoding = Decoding(trainer.processing_class, task)
-        console().print(preview(trainer.streams, evaluation, trainer.mixing.weights, decoding))
+        decoder = Decoder(trainer.processing_class, task)
+        console().print(preview(trainer.streams, evaluation, trainer.mixing.weights, decoder))
 
 
 def _checkpoint(trainer: MixingTrainer, resume: str | None) -> str | bool | None:

@@ -1,4 +1,4 @@
-"""`mixer watch RUN`: a live view of a run in the terminal."""
+"""`mixer watch RUN`: a live view of a run on the terminal."""
 
 import sys
 import time
@@ -18,23 +18,22 @@ _ROWS_WITHOUT_TERMINAL = 200
 
 
 def watch() -> Command:
-    """Gives the command that shows a run while it goes.
-
-    Returns:
-        The command.
-    """
+    """Returns the command `mixer watch`."""
     parser = ArgumentParser(
-        description="Shows a run in the terminal until it ends, or until Ctrl-C (status 130). Where the output is no "
-        "terminal, it shows one view and ends."
+        description="Shows a run on the terminal until it ends, or until Ctrl-C (status 130). If the output is not a "
+        "terminal, the run is shown once."
     )
-    parser.add_argument("run", type=str, help="Output folder of a run; of a continual run the newest task is shown.")
+    parser.add_argument("run", type=str, help="Output folder of a run; for a continual run, the newest task is shown.")
     parser.add_argument(
-        "--interval_seconds", type=float, default=2.0, help="Time between two looks. Default: 2; runs write as often."
+        "--interval_seconds",
+        type=float,
+        default=2.0,
+        help="Seconds between updates of the view. Default: 2, as often as runs write.",
     )
-    parser.add_argument("--once", action="store_true", help="Show one view and end.")
-    parser.add_argument("--wait", action="store_true", help="Wait for a run that has not begun.")
+    parser.add_argument("--once", action="store_true", help="Show the run once and exit.")
+    parser.add_argument("--wait", action="store_true", help="Wait for a run that has not started.")
     add_json(parser)
-    return Command(parser, _watch, "show a run while it goes", example="mixer watch runs/demo/adaptive")
+    return Command(parser, _watch, "show a run while it trains", example="mixer watch runs/demo/adaptive")
 
 
 def _watch(config: Namespace) -> None:
@@ -49,8 +48,8 @@ def _watch(config: Namespace) -> None:
     run.read()
     if sys.stdout.isatty() and not (config.json or config.once):
         _follow(run, config.interval_seconds)
-    elif not run.gathered.clock:  # tables are written one after the other
-        raise ValueError(f"The ledger of {folder} has no whole step yet: try again in some seconds, or with --wait.")
+    elif not run.gathered.clock:  # the tables are written one after the other
+        raise ValueError(f"The ledger of {folder} has no complete step yet: try again in a few seconds, or use --wait.")
     elif config.json:
         print_json(as_document(run))
     else:
@@ -65,7 +64,7 @@ def _follow(run: WatchedRun, interval_seconds: float) -> None:
     shown = console()
     with Live(console=shown, auto_refresh=False, screen=True) as live:
         while run.state == "running":
-            if run.gathered.clock:  # empty for a moment where a run is begun anew
+            if run.gathered.clock:  # empty for a moment when a run restarts
                 live.update(view(run, shown.width, shown.height), refresh=True)
             time.sleep(interval_seconds)
             run.read()

@@ -109,11 +109,11 @@ def test_another_recipe_is_refused_in_the_same_folder(
 ) -> None:
     main(["doremi", str(recipe)])
     message = fails(capsys, str(recipe), "--training.max_steps", "5", "--batch_size", "10")
-    assert "run/reference was trained by another recipe, which differs in batch_size, training.max_steps" in message
+    assert "run/reference was trained with another recipe, which differs in batch_size, training.max_steps" in message
     assert "another training.output_dir" in message
     # The policy is the proxy's alone, and the main run's learning rate would be that of all.
     message = fails(capsys, str(recipe), "--mixing.init_args.step_size", "2")
-    assert "run/proxy was trained by another recipe, which differs in mixing.init_args.step_size." in message
+    assert "run/proxy was trained with another recipe, which differs in mixing.init_args.step_size." in message
     assert trained == ["reference", "proxy"]
 
 
@@ -203,16 +203,16 @@ def test_weights_are_those_of_the_policy_that_others_are_wrapped_around() -> Non
     [
         (
             ["--mixing", "LossChange"],
-            "mixing: LossChange does not average its weights over the run. It is the proxy's policy: give --mixing "
+            "mixing: LossChange does not average its weights over the run, as the proxy's policy must. Use --mixing "
             "DoReMi, or another",
         ),
         (["--mixing", '{"python": 1, "cpp": 1}'], "mixing: Fixed does not average its weights"),
         (
             ["--mixing.init_args.reference_losses", '{"python": 1, "cpp": 2}'],
-            "mixing: DoReMi, as it is given, needs no reference",
+            "mixing: DoReMi with these arguments needs no reference",
         ),
         (["--reference_model", "x"], "doremi trains the reference itself"),
-        (["--training.resume_from_checkpoint", "x"], "doremi finds out by itself where to go on"),
+        (["--training.resume_from_checkpoint", "x"], "mixer doremi resumes by itself"),
         (["--reference_mixing", "LosChange"], "LossChange"),
         (
             ["--reference_mixing", '{"class_path": "Temperature", "init_args": {"temperature": -1}}'],

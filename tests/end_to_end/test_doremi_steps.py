@@ -71,7 +71,7 @@ def test_a_recipe_of_a_finished_step_that_cannot_be_read_is_told_with_a_way_out(
     file.write_text(text[: int(share * len(text))].rstrip("\n"))
     message = fails(capsys, str(finished / "recipe.yaml"))
     assert f"{file} cannot be read (it " in message
-    assert "delete that file to go on" in message
+    assert "delete that file to continue" in message
     file.unlink()
     main(["doremi", str(finished / "recipe.yaml")])
     assert trained == []
@@ -109,7 +109,7 @@ def test_a_step_that_left_nothing_starts_over_and_says_so(
             ]
         )
     assert trained == ["proxy"]
-    assert f"{proxy} was begun before, but has no whole checkpoint: it starts over." in caplog.text
+    assert f"{proxy} was started before, but has no complete checkpoint: it starts over." in caplog.text
     assert yaml.safe_load((proxy / "recipe.yaml").read_text())["mixing"]["init_args"]["step_size"] == 2
 
 
@@ -142,9 +142,10 @@ def test_a_step_without_checkpoints_is_told_of_at_its_start(
     with caplog.at_level(logging.WARNING, "mixer"):
         main(["doremi", str(finished / "recipe.yaml"), *arguments])
     assert (
-        f"proxy is trained without checkpoints to go on from ({reason}): cut off, it would start over." in caplog.text
+        f"proxy trains without checkpoints to resume from ({reason}): if interrupted, it would start over."
+        in caplog.text
     )
-    assert "begun before" not in caplog.text
+    assert "started before" not in caplog.text
 
 
 def test_a_step_that_could_not_be_built_can_be_begun_by_a_mended_recipe(

@@ -1,1 +1,1 @@
-"""DoReMi: mixture weights from two small runs."""
+"""DoReMi: mixture weights from a reference run and a proxy run."""

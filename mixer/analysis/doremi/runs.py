@@ -1,4 +1,4 @@
-"""The runs that DoReMi consists of: reference model, proxy, and the weights."""
+"""The runs of DoReMi: a reference model and a proxy, which gives the weights."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +20,8 @@ from mixer.utils.files import read_json, write_json, write_text
 
 FINISHED_FILE = "finished.json"
 RECIPE_FILE = "recipe.yaml"
-_RESULTS = (FINISHED_FILE, "checkpoint-*", "training_args.bin")  # the last one stands beside a model
-_OF_THE_COMMAND = ("reference_model",)  # the step before, wherever that stands
+_RESULTS = (FINISHED_FILE, "checkpoint-*", "training_args.bin")  # the last one is saved with the final model
+_SET_BY_THE_COMMAND = ("reference_model",)  # the folder of the reference, which may have moved
 _MOST_NAMED = 4
 logger = logging.get_logger(__name__)
 _Result = TypeVar("_Result")
@@ -29,87 +29,85 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Step:
-    """One of the runs.
+    """A run: the reference, the proxy, or the main run.
 
     Args:
-        recipe: What is trained, into the folder `training.output_dir`.
-        written: The same as YAML, as `mixer train` takes it.
-        given_as: What the user calls fields of the recipe that were given by another name.
+        recipe: The recipe; it trains into `training.output_dir`.
+        yaml: The recipe as YAML, for `mixer train`.
+        given_as: The command's names for fields of the recipe, where they differ.
     """
 
     recipe: Recipe
-    written: str
+    yaml: str
     given_as: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
-        """Where it is trained."""
+        """The run's output folder."""
         return Path(str(self.recipe.training.output_dir))
 
 
-def finish(step: Step, gather: Callable[[MixingTrainer], dict[str, Any]] = lambda trainer: {}) -> dict[str, Any]:
-    """Trains a step to its end, from its newest checkpoint if it has one, and only if it is not at its end.
+def finish(step: Step, gather: Callable[[MixingTrainer], dict[str, Any]] | None = None) -> dict[str, Any]:
+    """Trains a run to its end, from its newest checkpoint if there is one; does nothing if it is finished.
 
     Args:
-        step: The step.
-        gather: What is noted of it in the end, as plain data.
+        step: The run.
+        gather: Returns the results of the trained run as plain data.
 
     Returns:
-        What was noted.
+        These results; those on disk, if the run had finished before.
 
     Raises:
-        ValueError: If it was begun by another recipe.
+        ValueError: If the run was started with another recipe.
     """
     training, file = step.recipe.training, step.folder / FINISHED_FILE
-    noted = on_main(training, lambda: _begin(step))
-    if noted is not None:
-        return noted
+    results = on_main(training, lambda: _begin(step))
+    if results is not None:
+        return results
     trainer = step.recipe.build(model_field=step.given_as.get("model", "model"))
     trainer.train(resume_from_checkpoint=trainer.newest_checkpoint())
     trainer.save_model()
-    noted = gather(trainer)
-    trainer.accelerator.wait_for_everyone()  # the model is whole before the step is at its end
-    on_main(training, lambda: write_json(file, noted, sealed=True))
+    results = {} if gather is None else gather(trainer)
+    trainer.accelerator.wait_for_everyone()  # the model is saved before the run counts as finished
+    on_main(training, lambda: write_json(file, results, sealed=True))
     trainer.accelerator.free_memory()
-    return noted
+    return results
 
 
 def on_main(training: TrainingArguments, work: Callable[[], _Result]) -> _Result:
-    """Lets the main process look at or write files, and tells the other ranks; all ranks have to call it.
+    """Runs work on the main process and returns its result on all ranks; all ranks must call it.
 
     Args:
         training: The training arguments.
-        work: What the main process does.
-
-    Returns:
-        What it gave, on all ranks.
+        work: Reads or writes files.
 
     Raises:
-        ValueError: On all ranks, if it failed.
+        ValueError: On all ranks, if the work failed.
     """
-    found: list[Any] = [None, None]
+    outcome: list[Any] = [None, None]  # result, error
     if training.process_index == 0:
         try:
-            found[0] = work()
+            outcome[0] = work()
         except (OSError, ValueError) as error:
-            found[1] = str(error)
+            outcome[1] = str(error)
     if training.world_size > 1:
-        dist.broadcast_object_list(found, src=0, device=training.device)
-    if found[1] is not None:
-        raise ValueError(found[1])
-    result: _Result = found[0]
+        dist.broadcast_object_list(outcome, src=0, device=training.device)
+    if outcome[1] is not None:
+        raise ValueError(outcome[1])
+    result: _Result = outcome[0]
     return result
 
 
 def _begin(step: Step) -> dict[str, Any] | None:
-    """Gives what was noted of a step that is at its end; notes by which recipe it is trained, otherwise."""
+    """Returns the results of a finished run; otherwise writes its recipe beside it and returns `None`."""
     recipe, finished = step.folder / RECIPE_FILE, step.folder / FINISHED_FILE
     had_begun = recipe.exists()
+    # A folder without results may be reused with another recipe.
     if had_begun and any(path for results in _RESULTS for path in step.folder.glob(results)):
-        _check_same(step, recipe)  # where it left nothing, there is nothing that another recipe could spoil
+        _check_same(step, recipe)
     if finished.exists():
         return _read_finished(finished)
-    write_text(recipe, step.written)
+    write_text(recipe, step.yaml)
     _warn_of_starting_over(step, had_begun)
     return None
 
@@ -119,16 +117,15 @@ def _check_same(step: Step, recipe: Path) -> None:
         before = read_recipe(recipe)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"training.output_dir: {recipe} cannot be read ({error}), so that it is not known what {step.folder} was "
-            "trained by. If it was this same recipe, delete that file to go on; or give another training.output_dir "
-            "to begin anew."
+            f"training.output_dir: {recipe} cannot be read ({error}), so the recipe of {step.folder} is unknown. If it "
+            "was the same recipe, delete that file to continue; otherwise set another training.output_dir."
         ) from None
-    different = [name for name in differences(before, step.written) if name not in _OF_THE_COMMAND]
+    different = [name for name in differences(before, step.yaml) if name not in _SET_BY_THE_COMMAND]
     if different:
         named = ", ".join(different[:_MOST_NAMED]) + (", ..." if len(different) > _MOST_NAMED else "")
         raise ValueError(
-            f"training.output_dir: {step.folder} was trained by another recipe, which differs in {named}. Give the "
-            "recipe that it was trained by, or another training.output_dir to begin anew."
+            f"training.output_dir: {step.folder} was trained with another recipe, which differs in {named}. Use that "
+            "recipe, or set another training.output_dir to start a new run."
         )
 
 
@@ -137,30 +134,30 @@ def _read_finished(path: Path) -> dict[str, Any]:
         return read_json(path)
     except ValueError:
         raise ValueError(
-            f"training.output_dir: {path} cannot be read, so that it is not known what came of that step. Delete that "
-            "file to go on from the step's newest checkpoint; it starts over where there is none."
+            f"training.output_dir: {path} cannot be read, so the results of that run are unknown. Delete that file to "
+            "resume from its newest checkpoint; without one it starts over."
         ) from None
 
 
 def _warn_of_starting_over(step: Step, had_begun: bool) -> None:
     training = step.recipe.training
     if had_begun and newest_complete(step.folder).checkpoint is None:
-        logger.warning("%s was begun before, but has no whole checkpoint: it starts over.", step.folder)
+        logger.warning("%s was started before, but has no complete checkpoint: it starts over.", step.folder)
     reason = "save_strategy is 'no'" if training.save_strategy == SaveStrategy.NO else "save_only_model is set"
     if training.save_strategy == SaveStrategy.NO or training.save_only_model:
         logger.warning(
-            "%s is trained without checkpoints to go on from (training.%s): cut off, it would start over.",
+            "%s trains without checkpoints to resume from (training.%s): if interrupted, it would start over.",
             step.folder,
             reason,
         )
 
 
-POLICY = DoReMi.__name__  # the proxy's, unless the recipe has another one
+POLICY = DoReMi.__name__  # the default policy of the proxy
 
 
 @dataclass(frozen=True)
-class FoundWeights:
-    """What came of reference and proxy.
+class ProxyWeights:
+    """The weights that the proxy had on average.
 
     Args:
         weights: Weights by stream; they sum to 1.
@@ -171,47 +168,41 @@ class FoundWeights:
     unit: Unit
 
 
-def find_weights(make: Callable[[str, Mapping[str, Any]], Step]) -> FoundWeights:
-    """Trains the reference and the proxy, as far as they are not trained yet; all ranks have to call it.
+def find_weights(make: Callable[[str, Mapping[str, Any]], Step]) -> ProxyWeights:
+    """Trains the reference and the proxy, unless they are finished; all ranks must call it.
 
     Args:
-        make: Makes a step by its name, `"reference"` or `"proxy"`, with some fields of its recipe given.
-
-    Returns:
-        The averaged weights of the proxy.
+        make: Makes the run `"reference"` or `"proxy"`, with changes of fields of its recipe.
 
     Raises:
-        ValueError: If the proxy's policy does not average weights by a reference model, or a step was begun by another
-            recipe.
+        ValueError: If the proxy's policy does not average weights, or needs no reference model, or a run was started
+            with another recipe.
     """
     reference = make("reference", {})
     proxy = make("proxy", {"reference_model": str(reference.folder)})
     _check_policy(POLICY if proxy.recipe.mixing is None else proxy.recipe.mixing)
     finish(reference)
-    found = finish(proxy, _found)
-    return FoundWeights(found["weights"], found["unit"])
+    results = finish(proxy, _weights)
+    return ProxyWeights(results["weights"], results["unit"])
 
 
 def averaged_weights(policy: Policy, names: Sequence[str]) -> dict[str, float]:
-    """Gives what a policy that searches for weights came to.
+    """Returns the weights that a policy had on average, by stream; they sum to 1.
 
     Args:
         policy: A policy with a property `averaged_weights` (by name, or in the order of the streams), such as `DoReMi`,
-            or one that is wrapped around it.
+            or a wrapper of one.
         names: Names of the streams.
 
-    Returns:
-        Weights by stream; they sum to 1.
-
     Raises:
-        ValueError: If they are no weights of these streams.
+        ValueError: If the weights do not fit these streams.
     """
     inner: Any = _unwrapped(policy)
     weights = weights_array(inner.averaged_weights, names, f"{inner.name}.averaged_weights")
     return dict(zip(names, (weights / weights.sum()).tolist(), strict=True))
 
 
-def _found(trainer: MixingTrainer) -> dict[str, Any]:
+def _weights(trainer: MixingTrainer) -> dict[str, Any]:
     policy = trainer.mixing.policy
     return {"weights": averaged_weights(policy, trainer.mixing.names), "unit": policy.unit}
 
@@ -226,11 +217,11 @@ def _check_policy(mixing: Any) -> None:
     policy = as_policy(mixing)
     if not hasattr(type(_unwrapped(policy)), "averaged_weights"):
         raise ValueError(
-            f"mixing: {policy.name} does not average its weights over the run. It is the proxy's policy: give --mixing "
-            f"{POLICY}, or another policy with averaged_weights."
+            f"mixing: {policy.name} does not average its weights over the run, as the proxy's policy must. Use "
+            f"--mixing {POLICY}, or another policy with averaged_weights."
         )
     if "excess_loss" not in policy.needs:
         raise ValueError(
-            f"mixing: {policy.name}, as it is given, needs no reference model (it may have recorded losses of one). "
-            "Leave out what replaces the model; or train by this recipe alone, with mixer train."
+            f"mixing: {policy.name} with these arguments needs no reference model (reference_losses replaces it). "
+            "Remove that argument, or train this recipe alone with mixer train."
         )

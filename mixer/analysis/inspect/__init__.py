@@ -1,1 +1,1 @@
-"""A look at the data of a recipe before it is trained: what a run would be given, and what of it will hurt."""
+"""`mixer inspect`: a recipe's data as training will see them, and the problems in them."""

@@ -1,26 +1,28 @@
-"""Samples that come more than once: in a stream, in several, or in training and in validation."""
+"""Duplicates: in a stream, across streams, and between training and evaluation."""
 
-from collections.abc import Sequence
+import hashlib
+import marshal
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import Any
 
-import numpy as np
+import pandas as pd
 
-from mixer.utils.arrays import Int64Array, UInt64Array
+from mixer.utils.arrays import UInt64Array
 
-_AT_ONCE = 65_536
+_PLAIN = {bool, int, float, str, bytes, type(None)}
 
 
 @dataclass(frozen=True)
 class Part:
-    """Samples of a stream by which they are known again.
+    """The samples of a stream for training or for evaluation.
 
     Args:
         stream: The stream's name.
-        is_validation: Whether they are those that it is evaluated on.
-        kind: What the digests are of: `samples`, or the `rows` that a format packs. Only like is compared with like.
+        is_validation: Whether they are for evaluation.
+        kind: `samples`, or the `rows` that a format packs. Only parts of one kind are compared.
         digests: uint64 `[num_samples]`: a digest of each.
-        is_whole: Whether all samples are among them.
+        is_whole: Whether all samples were read.
     """
 
     stream: str
@@ -32,16 +34,17 @@ class Part:
 
 @dataclass(frozen=True)
 class Overlap:
-    """How many samples of a part come in another one, or more than once in itself.
+    """The duplicates of a part in training data.
 
     Args:
-        stream: The part whose samples are counted, as `is_validation` says.
-        is_validation: Whether they are validation samples.
-        other: The stream whose training samples are compared; the same name for the part itself.
-        kind: What is compared: `samples` or `rows`.
-        num_samples: How many of them are there too; of a part itself: how many repeat an earlier one.
-        num_looked_at: Out of how many.
-        is_whole: Whether both parts were looked at as a whole; else there may be more.
+        stream: The stream of the part.
+        is_validation: Whether the part is for evaluation.
+        other: The stream that is trained on.
+        kind: `samples` or `rows`.
+        num_samples: Number of samples of the part that the other stream has too; within one part, of repetitions.
+        num_read: Number of samples of the part that were read.
+        share: `num_samples` by `num_read`.
+        is_whole: Whether both were read whole; otherwise there may be more duplicates.
     """
 
     stream: str
@@ -49,13 +52,9 @@ class Overlap:
     other: str
     kind: str
     num_samples: int
-    num_looked_at: int
+    num_read: int
+    share: float
     is_whole: bool
-
-    @property
-    def share(self) -> float:
-        """The share of the samples that were looked at."""
-        return self.num_samples / self.num_looked_at
 
     @property
     def is_within(self) -> bool:
@@ -64,64 +63,57 @@ class Overlap:
 
 
 def find_overlaps(parts: Sequence[Part]) -> list[Overlap]:
-    """Compares every part with itself and with every part that is trained on.
+    """Compares each part with itself and with each part that is trained on.
 
     Args:
         parts: The parts.
 
     Returns:
-        What overlaps: each training part in itself and in others, each validation part in those that are trained on.
+        The overlaps, without empty ones.
     """
-    kept = [part for part in parts if len(part.digests)]
-    counts = _samples_in(kept)
+    parts = [one for one in parts if len(one.digests)]
+    frames = [pd.DataFrame({"kind": one.kind, "digest": one.digests, "part": i}) for i, one in enumerate(parts)]
+    if not frames:
+        return []
+    times = pd.concat(frames).groupby(["kind", "digest", "part"]).size().rename("times").reset_index()
+    times = times[times.groupby(["kind", "digest"])["times"].transform("sum") > 1]
+    pairs = times.merge(times, on=["kind", "digest"])
+    pairs["times_x"] -= pairs["part_x"] == pairs["part_y"]  # of equal samples of one part all but one are repetitions
+    counts = pairs.groupby(["part_x", "part_y"])["times_x"].sum()
     overlaps = []
-    for row, part in enumerate(kept):
-        for column, other in enumerate(kept):
-            if other.is_validation or not counts[row, column]:
-                continue
-            overlaps.append(
-                Overlap(
-                    part.stream,
-                    part.is_validation,
-                    other.stream,
-                    part.kind,
-                    int(counts[row, column]),
-                    len(part.digests),
-                    part.is_whole and other.is_whole,
-                )
-            )
+    for row, column, number in counts[counts > 0].reset_index().itertuples(index=False):
+        one, other, num_samples = parts[row], parts[column], int(number)
+        if not other.is_validation:
+            sizes = num_samples, len(one.digests), num_samples / len(one.digests)
+            is_whole = one.is_whole and other.is_whole
+            overlaps.append(Overlap(one.stream, one.is_validation, other.stream, one.kind, *sizes, is_whole))
     return overlaps
 
 
-def _samples_in(parts: Sequence[Part]) -> Int64Array:
-    """Gives `[num_parts, num_parts]`: how many samples of the first are in the second; on the diagonal, repetitions."""
-    counted = np.zeros((len(parts), len(parts)), np.int64)
-    for kind in {part.kind for part in parts}:
-        places = [place for place, part in enumerate(parts) if part.kind == kind]
-        contents, owners = _gathered([parts[place].digests for place in places])
-        for start, stop in _pieces(contents):
-            numbers = np.unique(contents[start:stop], return_inverse=True)[1]
-            times = np.zeros((numbers.max() + 1, len(places)), np.int64)
-            np.add.at(times, (numbers, owners[start:stop]), 1)
-            inside = times.T @ (times > 0)
-            np.fill_diagonal(inside, (times - (times > 0)).sum(axis=0))
-            counted[np.ix_(places, places)] += inside
-    return counted
+def digest(content: Any) -> int:
+    """Returns a hash of content, the same for a list, an array and a tensor of the same numbers.
+
+    Args:
+        content: Plain data, arrays and tensors; another object counts by its `tobytes()`, else by its `repr`.
+
+    Returns:
+        An unsigned 64-bit integer. Two of a million different samples have the same one with probability 3e-8.
+
+    Example:
+        >>> digest({"input_ids": [1, 2]}) == digest({"input_ids": (1, 2)})
+        True
+    """
+    raw = marshal.dumps(_plain(content), 2)  # version 2 writes no references: equal content, equal bytes
+    return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little")
 
 
-def _gathered(digests: Sequence[UInt64Array]) -> tuple[UInt64Array, Int64Array]:
-    """Gives the digests that come more than once, sorted, and the part that each is of."""
-    contents = np.concatenate(digests)
-    owners = np.repeat(np.arange(len(digests)), [len(part) for part in digests])
-    order = np.argsort(contents, kind="stable")
-    contents, owners = contents[order], owners[order]
-    is_next_same = contents[1:] == contents[:-1]
-    comes_again = np.concatenate([is_next_same, [False]]) | np.concatenate([[False], is_next_same])
-    return contents[comes_again], owners[comes_again]
-
-
-def _pieces(contents: UInt64Array) -> list[tuple[int, int]]:
-    """Cuts sorted digests into pieces of bounded length, none of which parts equal ones."""
-    starts = np.flatnonzero(np.concatenate([[True], contents[1:] != contents[:-1]])) if len(contents) else np.zeros(0)
-    edges = [0, *(int(starts[place]) for place in range(_AT_ONCE, len(starts), _AT_ONCE)), len(contents)]
-    return [(start, stop) for start, stop in pairwise(edges) if start < stop]
+def _plain(content: Any) -> Any:
+    if isinstance(content, Mapping):
+        return {str(name): _plain(content[name]) for name in sorted(content, key=str)}
+    if hasattr(content, "tolist"):
+        content = content.tolist()
+    if isinstance(content, list | tuple):
+        return list(content) if set(map(type, content)) <= _PLAIN else [_plain(value) for value in content]
+    if type(content) in _PLAIN:
+        return content
+    return content.tobytes() if hasattr(content, "tobytes") else repr(content)

@@ -1,7 +1,7 @@
-"""Samples as people read them, what is learned marked."""
+"""Example samples as text, with the learned part between ⟦ and ⟧."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -13,130 +13,67 @@ from mixer.recipe.data.formats.tokens import IGNORED
 from mixer.utils.arrays import BoolArray, Int64Array
 from mixer.utils.text import shortened
 
-NUM_EXAMPLES = 3
-_MOST_CHARACTERS = 400
+NUM_EXAMPLES = 2
+_MOST_CHARACTERS, _LEAST_OF_A_PIECE = 400, 20
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A part of a sample.
+class Decoder:
+    """Writes samples as text.
 
     Args:
-        text: Its text.
-        is_learned: Whether the model learns to say it.
-    """
-
-    text: str
-    is_learned: bool
-
-
-@dataclass(frozen=True)
-class Example:
-    """A sample to be read.
-
-    Args:
-        index: Its index; of a data set that can only be iterated, its place.
-        pieces: What the model reads, in pieces that are learned or not; of a sample without tokens, its `repr`.
-        label: What is learned beside that: what a model with an encoder writes, or a class; `None` for nothing.
-    """
-
-    index: int
-    pieces: list[Piece] = field(default_factory=list)
-    label: str | None = None
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """How samples are made readable.
-
-    Args:
-        tokenizer: What decodes; `None` shows the numbers of tokens.
+        tokenizer: The tokenizer; `None` shows tokens as numbers.
         task: The model's task.
-        class_names: What the classes are called; empty where they have no names.
+        class_names: Names of the classes; empty without names.
     """
 
     tokenizer: Any
     task: str
     class_names: Sequence[str] = ()
 
+    def examples_of(self, dataset: Any, seed: int) -> dict[int, str]:
+        """Draws and decodes samples, by index; of an iterable data set the first rows."""
+        return {index: self.decode(sample) for index, sample in SampleReading(dataset, NUM_EXAMPLES, seed)}
 
-def examples_of(dataset: Any, decoding: Decoding, seed: int, num_examples: int = NUM_EXAMPLES) -> list[Example]:
-    """Draws some samples and decodes them.
+    def decode(self, sample: Any) -> str:
+        """Decodes a sample; long texts are shortened.
 
-    Args:
-        dataset: The data set.
-        decoding: How.
-        seed: Seed of the draw; of a data set that can only be iterated they are the first.
-        num_examples: How many.
+        Args:
+            sample: The sample.
 
-    Returns:
-        The examples; fewer where there are no more that can be read.
-    """
-    reading = SampleReading(dataset, num_examples, seed)
-    return [example_of(index, sample, decoding) for index, sample in reading]
+        Returns:
+            The input with its learned parts between ⟦ and ⟧. A label that is not part of the input, such as a class or
+            a target sequence, follows an arrow. A sample without tokens is shown by its `repr`.
+        """
+        tokens, labels = tokens_of(sample), labels_of(sample)
+        if tokens is None:
+            return shortened(repr(sample), _MOST_CHARACTERS)
+        if labels is None and self.task == "causal-lm":  # its collator copies the tokens to the labels
+            labels = tokens
+        by_token = labels_by_token(labels, tokens, self.task)
+        if by_token is not None and len(by_token) == len(tokens):
+            is_learned = by_token != IGNORED
+            if (by_token[is_learned] == tokens[is_learned]).all():
+                return self._marked(tokens, is_learned)
+        text = self._marked(tokens, np.zeros(len(tokens), bool))
+        return text if labels is None else f"{text} → ⟦{self._label(labels, by_token)}⟧"
 
+    def _marked(self, tokens: Int64Array, is_learned: BoolArray) -> str:
+        pairs = zip(tokens.tolist(), is_learned.tolist(), strict=True)
+        pieces = [(learned, [token for token, _ in group]) for learned, group in groupby(pairs, lambda pair: pair[1])]
+        most = max(_LEAST_OF_A_PIECE, _MOST_CHARACTERS // max(1, len(pieces)))
+        texts = [(learned, shortened(self._text(piece), most)) for learned, piece in pieces]
+        return "".join(f"⟦{text}⟧" if learned else text for learned, text in texts)
 
-def example_of(index: int, sample: Any, decoding: Decoding) -> Example:
-    """Decodes a sample.
+    def _text(self, tokens: list[int]) -> str:
+        return " ".join(map(str, tokens)) if self.tokenizer is None else str(self.tokenizer.decode(tokens))
 
-    Args:
-        index: Its index.
-        sample: The sample.
-        decoding: How.
-
-    Returns:
-        The example, its texts cut off where they are long.
-    """
-    tokens = tokens_of(sample)
-    if tokens is None:
-        return Example(index, [Piece(shortened(repr(sample), _MOST_CHARACTERS), False)])
-    labels = labels_of(sample)
-    if labels is None and decoding.task == "causal-lm":  # as its collator does
-        labels = tokens
-    by_token = labels_by_token(labels, tokens, decoding.task)
-    if by_token is not None and len(by_token) == len(tokens):
-        is_learned = by_token != IGNORED
-        if (by_token[is_learned] == tokens[is_learned]).all():
-            return Example(index, _shortened(_pieces(tokens, is_learned, decoding.tokenizer)))
-    whole = _pieces(tokens, np.zeros(len(tokens), bool), decoding.tokenizer)
-    return Example(index, _shortened(whole), _label(labels, by_token, decoding))
-
-
-def _pieces(tokens: Int64Array, is_learned: BoolArray, tokenizer: Any) -> list[Piece]:
-    pieces = []
-    for learned, group in groupby(zip(tokens.tolist(), is_learned.tolist(), strict=True), key=lambda pair: pair[1]):
-        pieces.append(Piece(_decoded([token for token, _ in group], tokenizer), learned))
-    return pieces
-
-
-def _decoded(tokens: list[int], tokenizer: Any) -> str:
-    if tokenizer is None:
-        return " ".join(map(str, tokens))
-    return str(tokenizer.decode(tokens))
-
-
-def _shortened(pieces: list[Piece]) -> list[Piece]:
-    """Cuts pieces off that together are too long; what is learned has as much room as what stands before it."""
-    most = _MOST_CHARACTERS // max(1, min(len(pieces), 2))
-    kept: list[Piece] = []
-    room = _MOST_CHARACTERS
-    for piece in pieces:
-        if room <= 0:
-            return [*kept, Piece("…", False)]
-        text = shortened(piece.text, min(most, room))
-        kept.append(Piece(text, piece.is_learned))
-        room -= len(text)
-    return kept
-
-
-def _label(labels: Any, by_token: Int64Array | None, decoding: Decoding) -> str | None:
-    if labels is None:
-        return None
-    if by_token is not None and decoding.task in ("seq2seq-lm", "causal-lm", "masked-lm"):
-        text = _decoded(by_token[by_token != IGNORED].tolist(), decoding.tokenizer)
-    else:
-        text = str(labels.tolist() if hasattr(labels, "tolist") else labels)
-    number, names = class_of(labels), decoding.class_names
-    if number is not None and 0 <= number < len(names):
-        text = f"{text}: {names[number]}"
-    return shortened(text, _MOST_CHARACTERS)
+    def _label(self, labels: Any, by_token: Int64Array | None) -> str:
+        if by_token is not None and self.task in ("seq2seq-lm", "causal-lm", "masked-lm"):
+            text = self._text(by_token[by_token != IGNORED].tolist())
+        else:
+            text = str(labels.tolist() if hasattr(labels, "tolist") else labels)
+        number = class_of(labels)
+        if number is not None and 0 <= number < len(self.class_names):
+            text = f"{text}: {self.class_names[number]}"
+        return shortened(text, _MOST_CHARACTERS)

@@ -1,120 +1,82 @@
-"""The first step of a run as it is planned, loaded and collated in training."""
+"""The first step of a run: planned, loaded and collated as in training."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from mixer.loading.step import MicroBatch
 from mixer.models.row_losses import tokens_per_row
 from mixer.trainer.trainer import MixingTrainer
-from mixer.utils.text import shortened
-
-
-@dataclass(frozen=True)
-class BatchRow:
-    """A sample of a micro-batch.
-
-    Args:
-        stream: The stream that it is of.
-        num_tokens: Its tokens, padding left out; 0 for inputs that are no tokens.
-        padding: The share of its row that is padding.
-    """
-
-    stream: str
-    num_tokens: int
-    padding: float
+from mixer.utils.text import in_words, shortened
 
 
 @dataclass(frozen=True)
 class CollatedMicroBatch:
-    """A micro-batch.
+    """A collated micro-batch.
 
     Args:
-        shapes: The shapes of its tensors by name.
-        rows: Its rows, in order.
+        shapes: Shapes of its tensors, by name.
+        streams: The stream of each row.
+        padding: Share of each row that is padding; empty for inputs other than tokens.
     """
 
     shapes: dict[str, list[int]]
-    rows: list[BatchRow]
+    streams: list[str]
+    padding: list[float]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A step.
+    """The batch of a step.
 
     Args:
-        counts: Its samples by stream.
+        counts: Number of samples by stream.
         micro_batches: The micro-batches, in order.
-        error: Why it cannot be made; empty where it can.
+        padding: Share of all token positions that is padding; `None` for inputs other than tokens.
+        error: The error that forming the batch raised; empty without one.
     """
 
     counts: dict[str, int]
     micro_batches: list[CollatedMicroBatch]
+    padding: float | None = None
     error: str = ""
-
-    @property
-    def padding(self) -> float | None:
-        """The share of all places for tokens that is padding; `None` where inputs are no tokens."""
-        rows = [row for micro in self.micro_batches for row in micro.rows if row.num_tokens]
-        places = sum(row.num_tokens / (1.0 - row.padding) for row in rows)
-        return 1.0 - sum(row.num_tokens for row in rows) / places if rows else None
 
 
 def first_batch(trainer: MixingTrainer) -> Batch:
-    """Plans, loads and collates the first step of a run, with what the run does it with.
+    """Plans, loads and collates the first step.
 
     Args:
-        trainer: The trainer. Its streams are moved on by this step.
-
-    Returns:
-        The step; with an error where a sample cannot be loaded, or a micro-batch not be made.
+        trainer: The trainer. Its streams advance by this step.
     """
     loader = trainer.get_train_dataloader()
     names = trainer.mixing.names
     try:
         batch = loader.next_batch()
-    except Exception as error:  # whatever it is, training would end by it
-        notes = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
-        return Batch({}, [], shortened(f"{type(error).__name__}: {error}{notes}", 600))
+    except Exception as error:  # any error here would end training
+        return Batch({}, [], error=shortened(in_words(error), 600))
     finally:
         loader.stop()
     if batch is None:
-        return Batch({}, [], "the streams have nothing to give")
+        return Batch({}, [], error="the streams have no samples")
     counts = dict(zip(names, batch.plan.counts.tolist(), strict=True))
-    return Batch(counts, [_collated(micro, names) for micro in batch.micro_batches if not micro.is_padding])
+    micro_batches = [_collated(micro, names) for micro in batch.micro_batches if not micro.is_padding]
+    widths = [_width(micro.shapes) for micro in micro_batches for _ in micro.padding]
+    shares = [share for micro in micro_batches for share in micro.padding]
+    padding = float(np.average(shares, weights=widths)) if shares else None
+    return Batch(counts, micro_batches, padding)
 
 
 def _collated(micro: MicroBatch, names: tuple[str, ...]) -> CollatedMicroBatch:
     inputs = micro.inputs if isinstance(micro.inputs, Mapping) else {}
     shapes = {name: list(value.shape) for name, value in inputs.items() if hasattr(value, "shape")}
-    tokens = tokens_per_row(inputs).tolist()
-    width = _width(inputs)
     streams = [names[stream_id] for stream_id in micro.stream_ids.tolist()]
-    if len(tokens) != len(streams):  # packed end to end: no row is of one sample
-        tokens = [0] * len(streams)
-    rows = [
-        BatchRow(stream, count, 1.0 - count / width if count and width else 0.0)
-        for stream, count in zip(streams, tokens, strict=True)
-    ]
-    return CollatedMicroBatch(shapes, rows)
+    tokens, width = tokens_per_row(inputs).numpy(), _width(shapes)
+    is_padded = width > 0 and tokens.any() and len(tokens) == len(streams)  # else packed into one row, or no tokens
+    return CollatedMicroBatch(shapes, streams, (1.0 - tokens / width).tolist() if is_padded else [])
 
 
-def _width(inputs: Mapping[str, Any]) -> int:
-    """Gives how many tokens a row has room for."""
-    first = next((inputs[name] for name in ("attention_mask", "input_ids") if name in inputs), None)
-    return math.prod(first.shape[1:]) if first is not None else 0
-
-
-def mean_padding(rows: Sequence[BatchRow]) -> float:
-    """Gives the mean share of padding.
-
-    Args:
-        rows: At least one row.
-
-    Returns:
-        The mean.
-    """
-    return float(np.mean([row.padding for row in rows]))
+def _width(shapes: Mapping[str, list[int]]) -> int:
+    """Returns the number of token positions of a row."""
+    return math.prod((shapes.get("attention_mask") or shapes.get("input_ids") or [0, 0])[1:])

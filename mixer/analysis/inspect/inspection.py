@@ -1,41 +1,25 @@
-"""A recipe's data, looked at as a run would be given them."""
+"""Inspects a recipe's data as training will see them."""
 
-import math
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from mixer.analysis.inspect.distribution import Distribution, distribution_of
-from mixer.analysis.inspect.duplicates import Overlap, Part, find_overlaps
-from mixer.analysis.inspect.examples import Decoding, Example, examples_of
+import numpy as np
+
+from mixer.analysis.inspect.duplicates import Overlap, Part, digest, find_overlaps
+from mixer.analysis.inspect.examples import Decoder
 from mixer.analysis.inspect.first_batch import Batch, first_batch
-from mixer.analysis.inspect.measures import Limits, Measures
-from mixer.analysis.inspect.measuring import measure
-from mixer.analysis.inspect.parts import parts_of
-from mixer.analysis.inspect.passes import planned_passes
-from mixer.analysis.inspect.reading import readable
-from mixer.analysis.inspect.truncation import Truncation, truncation_of
-from mixer.mixture.stream import Stream
+from mixer.analysis.inspect.measures import Limits, Measures, measure
+from mixer.analysis.inspect.reading import SampleReading, readable
+from mixer.analysis.inspect.tokens import Truncation, truncation_of
 from mixer.models.heads import tasks_of
 from mixer.models.labels import num_classes_of
 from mixer.models.multi_task import MultiTaskModel
 from mixer.recipe.data.formats.base import Format
-from mixer.recipe.recipe import BuiltRecipe, Recipe
+from mixer.recipe.recipe import Recipe
 from mixer.recipe.stream_recipe import BuiltStream
 from mixer.trainer.trainer import MixingTrainer
-
-
-@dataclass(frozen=True)
-class Look:
-    """How closely data are looked at.
-
-    Args:
-        num_samples: The most samples of a stream, and the most validation samples.
-        seed: Seed of which those are.
-    """
-
-    num_samples: int
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -43,134 +27,141 @@ class InspectedStream:
     """A stream.
 
     Args:
-        stream: The stream.
-        format: What makes its samples of rows, or `None`.
-        num_rows: Of how many rows they were made; `None` without a format, or where that is not known.
-        weight: The weight that the run begins with, as a share of samples or of tokens.
-        passes: How often the run passes over it if the weights stay so; `None` where nobody can tell.
-        measures: What was measured of the samples that are trained on.
-        evaluation: Likewise of those for evaluation; `None` where there are none.
-        lengths: How their lengths are distributed.
-        truncation: What its format cuts off; `None` where it cuts nothing off.
-        beyond_positions: How many samples that were looked at are longer than the model's positions.
-        examples: Some samples to be read.
-        class_names: What its classes are called; empty where they have no names.
-        num_classes: How many there are; `None` where its labels are none.
+        name: The stream's name.
+        is_memory: Whether it is a replay buffer, which is empty before the run.
+        weight: Its initial weight.
+        format: Name and arguments of the format that makes samples of rows; `None` without one.
+        packs: Whether the format packs several rows into a sample.
+        num_rows: Number of rows before formatting; `None` without a format, or if unknown.
+        truncation: The rows that the format truncates; `None` if it truncates none.
+        limits: The inputs and labels that the model, with the stream's head, can take.
+        class_names: Names of the classes; empty without names.
+        training: Measures of the samples for training.
+        validation: Measures of the samples for evaluation; `None` without any.
+        examples: Some samples as text, by index.
     """
 
-    stream: Stream
-    format: Format | None
-    num_rows: int | None
+    name: str
+    is_memory: bool
     weight: float
-    passes: float | None
-    measures: Measures
-    evaluation: Measures | None
-    lengths: Distribution | None
+    format: dict[str, Any] | None
+    packs: bool
+    num_rows: int | None
     truncation: Truncation | None
-    beyond_positions: int
-    examples: list[Example]
+    limits: Limits
     class_names: list[str]
-    num_classes: int | None
+    training: Measures
+    validation: Measures | None
+    examples: dict[int, str]
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """All that there is to say of a recipe's data.
+    """A recipe's data.
 
     Args:
-        trainer: The trainer that would be given them, whose model has no weights.
         task: The model's task.
+        weight_unit: Whether weights are shares of samples or of tokens.
+        evaluates: Whether the run evaluates.
         streams: The streams, in order.
         batch: The first step.
-        overlaps: Samples that come more than once.
-        look: How closely the data were looked at.
-        seconds: How long the samples were looked at.
-        vocabulary: Number of tokens that the model knows; `None` where that is not known.
-        positions: The most tokens that it has positions for; `None` where there is no such number.
+        overlaps: The duplicates.
+        samples_read: Number of samples that were read.
+        seconds: Duration of reading and comparing them.
     """
 
-    trainer: MixingTrainer
     task: str
+    weight_unit: str
+    evaluates: bool
     streams: list[InspectedStream]
     batch: Batch
     overlaps: list[Overlap]
-    look: Look
+    samples_read: int
     seconds: float
-    vocabulary: int | None
-    positions: int | None
 
-    @property
-    def num_read(self) -> int:
-        """How many samples were looked at."""
-        parts = [part for one in self.streams for part in (one.measures, one.evaluation) if part is not None]
-        return sum(part.num_read for part in parts)
-
-    @property
-    def samples_per_second(self) -> float:
-        """How many samples were looked at in a second."""
-        return self.num_read / self.seconds if self.seconds else math.inf
+    def as_data(self) -> dict[str, Any]:
+        """Returns the inspection as plain data, without the digests."""
+        return asdict(self, dict_factory=lambda items: {name: value for name, value in items if name != "digests"})
 
 
-def inspect_recipe(recipe: Recipe, look: Look) -> Inspection:
-    """Loads and formats a recipe's data as in training, makes its first step, and looks at the samples.
+def inspect_recipe(recipe: Recipe, num_samples: int, seed: int) -> Inspection:
+    """Loads and formats a recipe's data as in training, forms the first step and reads samples.
 
     Args:
-        recipe: The recipe. No weights of a model are made or loaded.
-        look: How closely.
-
-    Returns:
-        What was found.
+        recipe: The recipe. The weights of its model are neither created nor loaded.
+        num_samples: Maximum number of samples of a stream, and of its data for evaluation.
+        seed: Seed of their draw.
 
     Raises:
-        ValueError: If the recipe cannot be trained; the field is named.
+        ValueError: If the recipe cannot be trained; the message names the field.
     """
     built = recipe.build_parts(has_weights=False)
     trainer, task = built.trainer, recipe.model.task
     started = time.perf_counter()
-    model: Any = trainer.model
-    vocabulary, positions = _model_limits(model)
-    heads = tasks_of(model, trainer.streams)
-    end = getattr(trainer.processing_class, "eos_token_id", None) if task == "causal-lm" else None
-    parts: list[Part] = []
-    streams = []
-    passes = planned_passes(trainer)
-    for stream, head in zip(trainer.streams, heads, strict=True):
-        limits = Limits(task, vocabulary, num_classes_of(model, head), end, positions)
+    streams, parts = [], []
+    for stream, limits in zip(trainer.streams, _limits(trainer, task), strict=True):
         one = built.streams[stream.name]
-        streams.append(_inspected(built, one, limits, look, passes.get(stream.name)))
-        parts += parts_of(one, streams[-1].measures, streams[-1].evaluation, look.num_samples, look.seed)
-    overlaps = find_overlaps(parts)
-    seconds = time.perf_counter() - started
-    return Inspection(trainer, task, streams, first_batch(trainer), overlaps, look, seconds, vocabulary, positions)
+        streams.append(_inspected(trainer, one, limits, num_samples, seed))
+        parts += _parts(one, streams[-1], num_samples, seed)
+    return Inspection(
+        task=task,
+        weight_unit=trainer.mixing.policy.unit,
+        evaluates=trainer.args.eval_strategy != "no",
+        streams=streams,
+        overlaps=find_overlaps(parts),
+        seconds=time.perf_counter() - started,
+        batch=first_batch(trainer),
+        samples_read=sum(part.num_read for one in streams for part in (one.training, one.validation) if part),
+    )
 
 
-def _model_limits(model: Any) -> tuple[int | None, int | None]:
-    """Gives how many tokens a model knows, and how many positions."""
-    inner = model.encoder if isinstance(model, MultiTaskModel) else model
-    config = inner.config.get_text_config()
+def _limits(trainer: MixingTrainer, task: str) -> list[Limits]:
+    """Returns the inputs and labels that the model can take, by stream."""
+    model: Any = trainer.model
+    config = (model.encoder if isinstance(model, MultiTaskModel) else model).config.get_text_config()
     vocabulary, positions = (getattr(config, name, None) for name in ("vocab_size", "max_position_embeddings"))
-    return vocabulary, positions
+    end = getattr(trainer.processing_class, "eos_token_id", None) if task == "causal-lm" else None
+    heads = tasks_of(model, trainer.streams)
+    return [Limits(task, vocabulary, num_classes_of(model, head), end, positions) for head in heads]
 
 
 def _inspected(
-    built: BuiltRecipe, one: BuiltStream, limits: Limits, look: Look, passes: float | None
+    trainer: MixingTrainer, one: BuiltStream, limits: Limits, num_samples: int, seed: int
 ) -> InspectedStream:
-    trainer, stream = built.trainer, one.stream
-    tokenizer, dataset = trainer.processing_class, readable(stream)
-    measures = measure(dataset, look.num_samples, look.seed, limits)
-    held = None if one.evaluation is None else measure(one.evaluation, look.num_samples, look.seed, limits)
+    stream, tokenizer, dataset = one.stream, trainer.processing_class, readable(one.stream)
+    class_names = list(one.class_names or ())
     return InspectedStream(
-        stream,
-        one.format,
-        len(one.rows) if hasattr(one.rows, "__len__") else None,
-        trainer.mixing.weights[stream.name],
-        passes,
-        measures,
-        held,
-        distribution_of(measures.known_lengths),
-        truncation_of(one, tokenizer, limits.task, look.num_samples, look.seed),
-        measures.num_beyond(limits.positions),
-        examples_of(dataset, Decoding(tokenizer, limits.task, one.class_names or ()), look.seed),
-        list(one.class_names or ()),
-        limits.num_classes,
+        name=stream.name,
+        is_memory=stream.is_memory,
+        weight=trainer.mixing.weights[stream.name],
+        format=None if one.format is None else described(one.format),
+        packs=one.format is not None and one.format.packs,
+        num_rows=len(one.rows) if hasattr(one.rows, "__len__") else None,
+        truncation=truncation_of(one, tokenizer, limits.task, num_samples, seed),
+        limits=limits,
+        class_names=class_names,
+        training=measure(dataset, num_samples, seed, limits),
+        validation=None if one.evaluation is None else measure(one.evaluation, num_samples, seed, limits),
+        examples=Decoder(tokenizer, limits.task, class_names).examples_of(dataset, seed),
     )
+
+
+def described(chosen: Format) -> dict[str, Any]:
+    """Returns the name and the arguments of a format."""
+    settings: Any = chosen  # formats are dataclasses
+    return {"name": type(chosen).__name__, "arguments": asdict(settings)}
+
+
+def _parts(one: BuiltStream, inspected: InspectedStream, num_samples: int, seed: int) -> list[Part]:
+    """Returns digests of a stream's samples; of its rows, where a format packs parts of several into a sample."""
+    if one.format is None or not one.format.packs:
+        measured = ((False, inspected.training), (True, inspected.validation))
+        return [Part(one.stream.name, held, "samples", m.digests, m.is_whole) for held, m in measured if m is not None]
+    parts = []
+    for held, rows in ((False, one.rows), (True, one.evaluation_rows)):
+        if rows is not None:
+            reading = SampleReading(rows, num_samples, seed)
+            contents = [[row[name] for name in one.format.columns] for _, row in reading if isinstance(row, Mapping)]
+            digests = np.array([digest(content) for content in contents], np.uint64)
+            parts.append(Part(one.stream.name, held, "rows", digests, reading.is_whole))
+    return parts

@@ -1,62 +1,68 @@
-"""Reads samples of a data set for a look at them; one that cannot be read is noted and does not end the look."""
+"""Reads samples of a data set for inspection; a sample that cannot be read is recorded and skipped."""
 
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import datasets
-import numpy as np
 
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.stream import Stream, is_iterable
 from mixer.utils.random_state import seeded
-from mixer.utils.text import shortened
+from mixer.utils.text import in_words, shortened
 
-SAMPLES_AT_ONCE = 1000
-_MOST_KEPT = 5
+_BLOCK_SIZE = 1000
 
 
-@dataclass(frozen=True)
-class Broken:
-    """A sample that cannot be read.
+@dataclass
+class Faults:
+    """Samples with one kind of fault.
 
     Args:
-        index: Its index in the data set; of a data set that can only be iterated, how many were read before.
-        error: What was raised.
+        number: Number of samples.
+        index: Index of the first one; in an iterable data set, its position.
+        example: Its fault: the error that reading it raised, or the unknown token or label.
     """
 
-    index: int
-    error: str
+    number: int = 0
+    index: int | None = None
+    example: str | int | None = None
+
+    def add(self, index: int, example: str | int) -> None:
+        """Counts a sample."""
+        if not self.number:
+            self.index, self.example = index, example
+        self.number += 1
 
 
 class SampleReading:
-    """Reads all samples of a data set, or as many as are asked for, the same ones for the same seed.
+    """Reads a data set, or a part of it that depends on the seed alone.
 
-    Of a data set that can be indexed they are drawn without repetition and read in the order of their indices; of an
-    iterable one they are the first, and a row that cannot be read is the last.
+    Samples of an indexed data set are drawn without replacement and read in ascending order. An iterable data set is
+    read from its beginning, up to the first row that cannot be read.
 
     Args:
         dataset: The data set: indexed or iterable.
-        most: The most samples that are read.
-        seed: Seed of the draw, and of what reading a sample draws.
-        columns: The only columns that are of interest, where the data set can leave others out.
+        most: Maximum number of samples to read.
+        seed: Seed of the draw, and of random transforms in the data set.
+        columns: Columns of interest; others are skipped where the data set allows it.
     """
 
     def __init__(self, dataset: Any, most: int, seed: int = 0, columns: Sequence[str] = ()):
-        self.broken: list[Broken] = []  # the first of them
-        self.num_broken = 0
+        self.broken = Faults()
         self.size: int | None = None if is_iterable(dataset) else len(dataset)
         self.is_whole = self.size is not None and self.size <= most
         self._dataset, self._most, self._seed = _with_columns(dataset, columns), most, seed
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        with seeded(self._seed):  # what reading draws must not show in anything else
-            yield from self._rows() if self.size is None else self._indexed(self.size)
+        with seeded(self._seed):  # random transforms repeat, and do not disturb the caller's generators
+            yield from self._rows() if self.size is None else self._samples(self.size)
 
-    def _indexed(self, size: int) -> Iterator[tuple[int, Any]]:
-        indices = chosen_indices(size, self._most, self._seed)
-        for start in range(0, len(indices), SAMPLES_AT_ONCE):
-            block = indices[start : start + SAMPLES_AT_ONCE]
+    def _samples(self, size: int) -> Iterator[tuple[int, Any]]:
+        indices = sorted(random.Random(self._seed).sample(range(size), min(size, self._most)))
+        for start in range(0, len(indices), _BLOCK_SIZE):
+            block = indices[start : start + _BLOCK_SIZE]
             try:
                 samples = _read(self._dataset, block)
             except Exception:
@@ -69,61 +75,31 @@ class SampleReading:
             try:
                 sample = self._dataset[index]
             except Exception as error:
-                self._note(index, error)
+                self.broken.add(index, _short(error))
             else:
                 yield index, sample
 
     def _rows(self) -> Iterator[tuple[int, Any]]:
-        num_read = 0
+        position = 0
         try:
             for row in self._dataset:
-                if num_read == self._most:
+                if position == self._most:
                     return
-                yield num_read, row
-                num_read += 1
+                yield position, row
+                position += 1
         except Exception as error:
-            self._note(num_read, error)
+            self.broken.add(position, _short(error))
         else:
-            self.is_whole, self.size = True, num_read
-
-    def _note(self, index: int, error: Exception) -> None:
-        self.num_broken += 1
-        if len(self.broken) < _MOST_KEPT:
-            self.broken.append(Broken(index, shortened(f"{type(error).__name__}: {error}", 300)))
+            self.is_whole, self.size = True, position
 
 
 def readable(stream: Stream) -> Any:
-    """Gives what the samples of a stream are read from.
-
-    Args:
-        stream: The stream.
-
-    Returns:
-        Its data set, with what makes samples of its own; nothing for a memory, which has none before the run.
-    """
+    """Returns a stream's data set with its `preprocess` applied; an empty one for a memory, which the run fills."""
     return [] if stream.is_memory else preprocessed(stream.dataset, stream.preprocess)
 
 
-def chosen_indices(size: int, most: int, seed: int) -> list[int]:
-    """Draws which samples are looked at.
-
-    Args:
-        size: How many there are.
-        most: How many are looked at, at most.
-        seed: Seed of the draw.
-
-    Returns:
-        Indices, ascending; all if there are no more.
-
-    Example:
-        >>> chosen_indices(3, 5, seed=0)
-        [0, 1, 2]
-    """
-    if size <= most:
-        return list(range(size))
-    drawn = np.random.default_rng(seed).choice(size, most, replace=False, shuffle=False)
-    indices: list[int] = np.sort(drawn).tolist()
-    return indices
+def _short(error: Exception) -> str:
+    return shortened(in_words(error), 300)
 
 
 def _read(dataset: Any, indices: list[int]) -> Sequence[Any]:
@@ -132,7 +108,7 @@ def _read(dataset: Any, indices: list[int]) -> Sequence[Any]:
 
 
 def _with_columns(dataset: Any, columns: Sequence[str]) -> Any:
-    """Leaves columns out that nobody asks for, and reads numbers as arrays, which is several times faster."""
+    """Selects the columns of a tokenised data set and reads them as arrays, which is several times faster."""
     if not isinstance(dataset, datasets.Dataset) or dataset.format["type"] is not None:
         return dataset
     known = [name for name in columns if name in dataset.column_names]

@@ -1,1 +1,1 @@
-"""`mixer watch`: a live view of a run in the terminal."""
+"""`mixer watch`: a live view of a run on the terminal."""

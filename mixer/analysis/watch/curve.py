@@ -1,33 +1,27 @@
-"""A curve of a few hundred points, however long the run, and its picture in one line of text."""
+"""A curve of bounded size for a run of any length, and its sparkline."""
 
 import numpy as np
 
 from mixer.utils.arrays import FloatArray
 
 _MOST_POINTS = 512
-
-
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 class Curve:
-    """Means of equally many values each; two are made one whenever there are too many."""
+    """A series of means over equally many values; neighbours are merged whenever there are too many points."""
 
     def __init__(self) -> None:
         self._points: FloatArray = np.empty(0)
         self._stride = 1
-        self._rest: FloatArray = np.empty(0)  # values that make no whole point yet
+        self._rest: FloatArray = np.empty(0)  # values of the point that is not complete yet
 
     def extend(self, values: FloatArray) -> None:
-        """Adds values; those that are not finite are left out.
-
-        Args:
-            values: `[num_values]`, in their order.
-        """
-        given = np.concatenate([self._rest, values[np.isfinite(values)]])
-        whole = len(given) // self._stride * self._stride
-        means = given[:whole].reshape(-1, self._stride).mean(axis=1)
-        self._points, self._rest = np.concatenate([self._points, means]), given[whole:]
+        """Appends values, `[num_values]`; non-finite ones are left out."""
+        pending = np.concatenate([self._rest, values[np.isfinite(values)]])
+        whole = len(pending) // self._stride * self._stride
+        means = pending[:whole].reshape(-1, self._stride).mean(axis=1)
+        self._points, self._rest = np.concatenate([self._points, means]), pending[whole:]
         while len(self._points) > _MOST_POINTS:
             even = len(self._points) // 2 * 2
             last = self._points[even:]
@@ -37,19 +31,12 @@ class Curve:
 
     @property
     def points(self) -> FloatArray:
-        """`[num_points]`: the means, and that of the values that make no whole point yet."""
+        """The means, `[num_points]`; the last one may be over fewer values."""
         return np.append(self._points, self._rest.mean()) if len(self._rest) else self._points
 
 
 def sparkline(points: FloatArray, width: int) -> str:
-    """Draws a curve with blocks of eight heights, from its least to its greatest value.
-
-    Args:
-        points: `[num_points]`: the curve.
-        width: Greatest number of characters.
-
-    Returns:
-        The line; a flat curve is drawn low.
+    """Draws a curve, `[num_points]`, in at most `width` blocks of eight heights, from its minimum to its maximum.
 
     Example:
         >>> sparkline(np.array([0.0, 1.0, 2.0, 7.0]), 10)

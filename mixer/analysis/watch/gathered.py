@@ -1,4 +1,4 @@
-"""The run that is watched, read from its ledger as it grows."""
+"""Reads a run from its ledger while the ledger grows."""
 
 import contextlib
 import math
@@ -21,10 +21,10 @@ from mixer.utils.validation import load_json
 
 
 class Follower:
-    """Reads what came to a table since it was asked last.
+    """Reads the new rows of a table.
 
-    It remembers where in which file it stands; a tail that was sealed meanwhile is gone on with in its part. What is
-    not whole yet is left for the next time.
+    It remembers its file and position. When a tail was sealed meanwhile, it continues in the part that replaced it.
+    Incomplete rows are left for the next call.
 
     Args:
         folder: The table's folder.
@@ -35,43 +35,44 @@ class Follower:
     def __init__(self, folder: Path, schema: pa.Schema, columns: Sequence[str]):
         self._folder = folder
         self._empty = pa.schema([schema.field(name) for name in columns]).empty_table()
-        self._number = self._num_rows = 0  # of the file, and how many of its rows were given
+        self._number = self._num_rows = 0  # number of the file, and of its rows that were read
         self._offset = 0
         self._tail_schema: pa.Schema | None = None
 
     def new_rows(self) -> pa.Table:
-        """Gives the rows that came since the last call.
-
-        Returns:
-            The table, empty if there is none.
+        """Returns the rows since the last call.
 
         Raises:
-            ValueError: If a part is damaged; its file is named.
+            ValueError: If a part is damaged; the message names its file.
         """
         pieces = [self._empty]
         tails = {_number(path): path for path in files_of(self._folder, "tail-*.arrow")}
-        parts = {_number(path): path for path in files_of(self._folder, "part-*.parquet")}  # after: one may be sealed
+        parts = {
+            _number(path): path for path in files_of(self._folder, "part-*.parquet")
+        }  # listed second: a tail may be sealed in between
         for number in sorted(number for number in tails.keys() | parts.keys() if number >= self._number):
             if number > self._number:
-                self._stand_at(number)
+                self._move_to(number)
             if number in parts:
-                pieces.append(self._of_part(parts[number]))
-                self._stand_at(number + 1)
+                pieces.append(self._read_part(parts[number]))
+                self._move_to(number + 1)
             else:
-                pieces += self._of_tail(tails[number])
+                pieces += self._read_tail(tails[number])
         return pa.concat_tables(pieces, promote_options="default").select(self._empty.column_names)
 
-    def _stand_at(self, number: int) -> None:
+    def _move_to(self, number: int) -> None:
         self._number, self._num_rows, self._offset, self._tail_schema = number, 0, 0, None
 
-    def _of_part(self, path: Path) -> pa.Table:
-        if not path.exists():  # a run that goes on from a checkpoint has dropped it
+    def _read_part(self, path: Path) -> pa.Table:
+        if not path.exists():  # dropped when the run resumed from a checkpoint
             return self._empty
         return read_part(path, self._empty.schema).slice(self._num_rows)
 
-    def _of_tail(self, path: Path) -> list[pa.Table]:
+    def _read_tail(self, path: Path) -> list[pa.Table]:
         pieces = []
-        torn = contextlib.suppress(pa.ArrowException, OSError, EOFError)  # its end: more will come, or a part
+        torn = contextlib.suppress(
+            pa.ArrowException, OSError, EOFError
+        )  # the end of the tail: more follows, there or in a part
         with naming(path), torn, opened(path) as file:
             file.seek(self._offset)
             if self._tail_schema is None:
@@ -100,11 +101,11 @@ class GatheredStream:
     """A stream of a run.
 
     Args:
-        last: Its newest row.
-        losses: Its loss by step.
-        recent_losses: Its loss in each of the last steps.
-        recent_counts: Its samples in each of the last steps.
-        is_finite: Whether its last loss is finite; `None` if it has not had any.
+        last: The newest row.
+        losses: Loss by step.
+        recent_losses: Loss of each of the last 50 steps.
+        recent_counts: Number of samples of each of the last 50 steps.
+        is_finite: Whether the last loss is finite; `None` without a loss.
     """
 
     last: dict[str, Any] = field(default_factory=dict)
@@ -115,7 +116,7 @@ class GatheredStream:
 
     @property
     def recent_loss(self) -> float:
-        """Its mean loss over the last steps; NaN without any, and if its last one is not finite."""
+        """The mean loss of the last 50 steps; NaN without any, or if the last one is not finite."""
         if self.is_finite is False:
             return float("nan")
         known = self.recent_losses[np.isfinite(self.recent_losses)]
@@ -123,7 +124,7 @@ class GatheredStream:
 
 
 class Gathered:
-    """A run's newest rows, and curves of all of them."""
+    """The newest rows of a run, and curves over all rows."""
 
     def __init__(self) -> None:
         self.clock: dict[str, Any] = {}
@@ -136,17 +137,17 @@ class Gathered:
 
     @property
     def streams(self) -> dict[str, GatheredStream]:
-        """The streams of the last step, by name and in order."""
-        last_step = self.last_step  # looked up once: it goes over all streams
+        """The streams of the last step, by name, in order."""
+        last_step = self.last_step  # computed once: it loops over all streams
         return {name: one for name, one in self._streams.items() if one.last["step"] == last_step}
 
     @property
     def is_finite(self) -> dict[str, bool | None]:
-        """Whether the loss and the gradient_norm of the last step are finite; `None` for one that is not known."""
+        """Whether `loss` and `gradient_norm` of the last step are finite; `None` if unknown."""
         loss, norm = self.clock.get("loss"), self.clock.get("gradient_norm")
         return {
             "loss": None if loss is None else math.isfinite(loss),
-            # NaN is also what is written where nobody measures it.
+            # The column is NaN too where the norm is not measured.
             "gradient_norm": math.isfinite(norm) if norm is not None and self._measures_norm else None,
         }
 
@@ -156,43 +157,30 @@ class Gathered:
         return max((one.last["step"] for one in self._streams.values()), default=0)
 
     def shares(self) -> dict[str, float]:
-        """Gives each stream's share in the samples of the last steps."""
+        """Returns the share of each stream in the samples of the last 50 steps."""
         counts = {name: float(one.recent_counts.sum()) for name, one in self.streams.items()}
         total = sum(counts.values())
         return {name: count / total if total else 0.0 for name, count in counts.items()}
 
     def recent(self, timing: str) -> float:
-        """Adds up a column of the timings over the last steps.
-
-        Args:
-            timing: Name of a column of the ledger's `steps`.
-
-        Returns:
-            The sum; NaN without any.
-        """
+        """Sums a column of the ledger's `timings` over the last 50 steps; NaN without rows."""
         values = self._timings.get(timing, np.empty(0))
         return float(np.nansum(values)) if len(values) else float("nan")
 
     @property
     def loading_share(self) -> float:
-        """Share of loading in the time of loading and training of the last steps; NaN where nobody timed them."""
+        """Share of loading in the loading and training time of the last 50 steps; NaN if unknown."""
         load, train = self.recent("load_seconds"), self.recent("train_seconds")
         return load / (load + train) if load + train > 0 else float("nan")
 
     @property
     def seconds_per_step(self) -> float:
-        """Seconds of loading and training of a step of late, without the optimizer step."""
+        """Mean seconds of loading and training per step over the last 50 steps, without the optimizer step."""
         length = len(self._timings.get("load_seconds", ()))
         return (self.recent("load_seconds") + self.recent("train_seconds")) / length if length else float("nan")
 
-    # ---- Rows ----
-
     def take_streams(self, rows: pa.Table) -> None:
-        """Takes rows of the table `streams` in.
-
-        Args:
-            rows: In their order.
-        """
+        """Adds rows of the table `streams`."""
         if not rows.num_rows:
             return
         names = rows.column("stream").combine_chunks().dictionary_encode()
@@ -209,33 +197,21 @@ class Gathered:
             stream.is_finite = bool(np.isfinite(with_items[-1])) if len(with_items) else stream.is_finite
 
     def take_clock(self, rows: pa.Table) -> None:
-        """Takes rows of the table `clock` in.
-
-        Args:
-            rows: In their order.
-        """
+        """Adds rows of the table `clock`."""
         if rows.num_rows:
             self.clock = rows.slice(rows.num_rows - 1).to_pylist()[0]
             self.losses.extend(_numbers(rows, "loss"))
             self._measures_norm |= not np.isnan(_numbers(rows, "gradient_norm")).all()
 
     def take_timings(self, rows: pa.Table) -> None:
-        """Takes rows of the table `steps` in.
-
-        Args:
-            rows: In their order.
-        """
+        """Adds rows of the table `timings`."""
         for name in rows.column_names:
             self._timings[name] = _last(self._timings.get(name, np.empty(0)), _numbers(rows, name))
 
     def take_evaluations(self, rows: pa.Table) -> None:
-        """Takes rows of the table `evaluations` in.
-
-        Args:
-            rows: In their order.
-        """
+        """Adds rows of the table `evaluations`."""
         for row in rows.to_pylist():
-            loss = row["loss"]  # a table that somebody made may lack it
+            loss = row["loss"]  # missing in a table that was not written by a run
             self.evaluations[row["stream"]], self.evaluated_at = math.nan if loss is None else loss, row["step"]
 
 
@@ -248,42 +224,33 @@ def _last(known: FloatArray, new: FloatArray) -> FloatArray:
 
 
 _STREAM_COLUMNS = (
-    "step",
-    "stream",
-    "weight",
-    "count",
-    "items",
-    "loss",
-    "tokens",
-    "seen",
-    "coverage",
-    "epoch",
-    "active",
+    *("step", "stream", "weight", "count", "items", "loss"),
+    *("tokens", "seen", "coverage", "epoch", "active"),
 )
 _TIMING_COLUMNS = ("step", "load_seconds", "train_seconds")
 _LEAST_OBSERVED_SECONDS = 20.0
-_UNITS, _MOST = ("epochs", "steps", "samples", "tokens"), 2.0**63  # what else stands there nobody wrote
+_UNITS, _MOST = ("epochs", "steps", "samples", "tokens"), 2.0**63  # a valid budget
 
 
 class WatchedRun:
-    """A run, looked at again and again; only what is new in its ledger is read.
+    """A run that is read repeatedly; each time only the new rows of its ledger.
 
     Args:
-        folder: The output folder of a trainer.
+        folder: The run's output folder.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.note: dict[str, Any] = {}
-        self.eval_weights: dict[str, float] | None = None  # what the user gave as such
+        self.eval_weights: dict[str, float] | None = None  # as set by the user
         self.gathered = Gathered()
         self._version: tuple[int, int] | None = None
         self._sources: list[tuple[Follower, Callable[[pa.Table], None]]] = []
         self._observed, self._observed_from = RemainingTime(), math.inf
-        self._began = self._began_at = 0.0  # by the clock of the file system, and of the run's progress
+        self._began = self._began_at = 0.0  # time of the file system, and progress
 
     def read(self) -> None:
-        """Takes in what came since the last call; everything, where the run began anew or went on meanwhile.
+        """Reads the new rows; all rows, if the run was restarted or resumed since the last call.
 
         Raises:
             ValueError: If the ledger is damaged.
@@ -292,12 +259,12 @@ class WatchedRun:
         try:
             version = path.stat().st_ino, path.stat().st_mtime_ns
             note = load_json(path)
-        except FileNotFoundError:  # a new run has just put the ledger aside
+        except FileNotFoundError:  # a new run is replacing the ledger
             return
         except ValueError as error:
             raise ValueError(f"{path} is damaged ({error}).") from None
         if not isinstance(note, dict):
-            raise ValueError(f"{path} is damaged: it holds {type(note).__name__} in place of what is noted of a run.")
+            raise ValueError(f"{path} is damaged: it holds {type(note).__name__} in place of a mapping.")
         if version != self._version:
             self._version, self.note = version, note
             self.eval_weights = recorded_weights(self.folder, note)
@@ -317,21 +284,19 @@ class WatchedRun:
 
     @property
     def state(self) -> str:
-        """`"running"`, `"finished"` or `"stopped"`; of a run that was killed nobody knows, it counts as running."""
+        """`"running"`, `"finished"` or `"stopped"`; a run that was killed counts as running."""
         ended = self.note.get("ended")
-        if ended in ("finished", "stopped"):
-            return str(ended)
-        return "running"
+        return str(ended) if ended in ("finished", "stopped") else "running"
 
     @property
     def reason(self) -> str | None:
-        """What stopped the run, if it was stopped: a signal, or an error."""
+        """The signal or error that stopped the run; `None` if it was not stopped."""
         reason = self.note.get("reason")
         return reason if isinstance(reason, str) else None
 
     @property
     def budget(self) -> dict[str, float]:
-        """What the run may use up, by unit; empty where that is not known."""
+        """The run's budget by unit; empty if unknown."""
         run = self.note.get("run")
         budget = run.get("budget") if isinstance(run, dict) else None
         if not isinstance(budget, dict):
@@ -340,16 +305,16 @@ class WatchedRun:
         return {unit: most for unit, most in known.items() if 0 < most < _MOST}
 
     def seconds_left(self) -> float | None:
-        """Estimates how long the run still takes: by what was seen of it here, before that by when it began."""
+        """Estimates the remaining time from the observed progress; at first from the time since the run began."""
         if self.state != "running":
             return None
-        if time.monotonic() - self._observed_from > _LEAST_OBSERVED_SECONDS:  # rows come in bursts
+        if time.monotonic() - self._observed_from > _LEAST_OBSERVED_SECONDS:  # rows arrive in bursts
             return self._observed.seconds
         taken, done = self._last_written() - self._began, self.progress - self._began_at
         return (1.0 - self.progress) * taken / done if taken > 0.0 and done > 0.0 else None
 
     def seconds_silent(self) -> float:
-        """Seconds since the ledger last grew."""
+        """Returns the seconds since the ledger last grew."""
         written = self._last_written()
         return max(0.0, time.time() - written) if written else 0.0
 
@@ -358,7 +323,7 @@ class WatchedRun:
         return max((path.stat().st_mtime for path in folder.iterdir()), default=0.0) if folder.is_dir() else 0.0
 
     def _begin(self, nanoseconds: int) -> None:
-        # Parts that are no newer are of an earlier part of the run, after whose checkpoint this one goes on.
+        # Older parts belong to the run before the checkpoint that it resumed from.
         parts = files_of(self.folder / "ledger" / "clock", "part-*.parquet")
         kept = [path for path in parts if path.stat().st_mtime_ns <= nanoseconds]
         self._began = nanoseconds / 1e9

@@ -1,4 +1,4 @@
-"""The terminal view of a run."""
+"""A view of a run for the terminal, and the same as plain data."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ from mixer.utils.text import clock_text, duration_text, short_number
 
 CURVE_WIDTH = 12
 _BAR_WIDTH = 8
-# Columns in the order in which they get room: title, its width.
+# Columns by priority: title, width.
 _COLUMNS = (
     ("weight", _BAR_WIDTH + 6),
     ("loss", 7),
@@ -31,15 +31,13 @@ _NAME_WIDTH, _LEAST_NAME_WIDTH = 24, 10
 
 
 def stream_table(gathered: Gathered, columns: int, rows: int) -> RenderableType:
-    """Draws a table of the streams.
+    """Draws a table with one line per stream.
 
     Args:
-        gathered: What the run has recorded.
-        columns: Width that there is.
-        rows: Height that there is, at least 2, the table's head in it.
-
-    Returns:
-        One line a stream; where they are too many, those of the greatest weight and a line that counts the others.
+        gathered: The run's rows.
+        columns: Available width.
+        rows: Available height, with the table's head, at least 2. If the streams do not fit, those of greatest weight
+            are shown and the others are counted.
     """
     streams, shares = gathered.streams, gathered.shares()
     shown = _shown(streams, rows)
@@ -61,7 +59,7 @@ def stream_table(gathered: Gathered, columns: int, rows: int) -> RenderableType:
 
 
 def _shown(streams: Mapping[str, GatheredStream], rows: int) -> list[str]:
-    """Names the streams that there is room for, in their order."""
+    """Returns the streams that fit, in order."""
     if len(streams) <= rows - 1:
         return list(streams)
     heaviest = set(sorted(streams, key=lambda name: -streams[name].last["weight"])[: rows - 2])
@@ -69,7 +67,7 @@ def _shown(streams: Mapping[str, GatheredStream], rows: int) -> list[str]:
 
 
 def _fitting(columns: int) -> list[str]:
-    """Names the columns that there is room for."""
+    """Returns the columns that fit."""
     ends = itertools.accumulate(width + 2 for _, width in _COLUMNS)
     return [title for (title, _), end in zip(_COLUMNS, ends, strict=True) if end <= columns]
 
@@ -89,58 +87,33 @@ def _cells(stream: GatheredStream, share: float, evaluated: float | None) -> dic
 
 
 def number_text(value: float | None, form: str = ".3f") -> str:
-    """Writes a number that may not be known.
-
-    Args:
-        value: The number; NaN and `None` are not known.
-        form: How it is written.
-
-    Returns:
-        The text, `-` where it is not known.
-    """
+    """Formats a number; `-` for NaN and `None`."""
     return "-" if value is None or math.isnan(value) else format(value, form)
 
 
 def loss_text(value: float | None, is_finite: bool | None) -> Text:
-    """Writes a loss or a norm, in red if it is no number.
-
-    Args:
-        value: The number.
-        is_finite: Whether it is finite; `None` if it is not known.
-
-    Returns:
-        The text, `-` where it is not known.
-    """
+    """Formats a loss or a norm: red if it is not finite, `-` if it is unknown."""
     return Text(f"{value:.3f}", "bold red") if is_finite is False else Text(number_text(value))
 
 
 def bar_text(share: float, width: int) -> str:
-    """Draws a share of 1 as a bar, with eighths of a character.
-
-    Args:
-        share: The share.
-        width: Its width.
-
-    Returns:
-        The bar.
-    """
+    """Draws a share, 0 to 1, as a bar with a resolution of an eighth of a character."""
     eighths = round(min(1.0, max(0.0, share)) * width * 8)
     whole, rest = divmod(eighths, 8)
     return ("█" * whole + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(width, "░")
 
 
 def as_document(run: WatchedRun) -> dict[str, Any]:
-    """Writes what the terminal view shows.
+    """Returns the view as plain data.
 
     Args:
-        run: The run, read.
+        run: The run, after `read`.
 
     Returns:
-        run, state, reason (what stopped it, else `None`), progress, seconds_left, clock (its newest row),
-        loading_share, evaluated_at, eval_loss and eval_worst_loss (over all sets), and streams: one a stream, with
-        what its newest row says, loss (mean over the last 50 steps), share (of their samples) and evaluation. Beside
-        each loss and the gradient's norm `..._is_finite` tells one that is no number (false) from one that is not known
-        (`None`).
+        run, state, reason (a signal or an error that stopped it, else `None`), progress, seconds_left, clock (newest
+        row), loading_share, evaluated_at, eval_loss and eval_worst_loss (over all sets), and streams: for each the
+        newest row, loss (mean of the last 50 steps), share (of their samples) and evaluation. `..._is_finite` beside
+        each loss and the gradient norm tells a non-finite value (false) from an unknown one (`None`).
     """
     gathered = run.gathered
     shares = gathered.shares()
@@ -182,13 +155,9 @@ def view(run: WatchedRun, columns: int, rows: int) -> RenderableType:
     """Draws a run.
 
     Args:
-        run: The run, read.
+        run: The run, after `read`.
         columns: Width of the terminal.
-        rows: Its height.
-
-    Returns:
-        Lines that take no more room than there is: with few rows the streams of the greatest weight stand for all, with
-        very few no stream is shown.
+        rows: Height of the terminal. If it is small, the streams of least weight, or all, are left out.
     """
     lines = _lines(run, columns)[: max(1, rows)]
     left = rows - len(lines)
@@ -196,11 +165,11 @@ def view(run: WatchedRun, columns: int, rows: int) -> RenderableType:
 
 
 def _lines(run: WatchedRun, columns: int) -> list[Text]:
-    """Writes what is true of the whole run, a line each."""
+    """Returns the lines on the run as a whole."""
     lines = [_title(run), _progress(run, columns), Text(", ".join(_times(run))), Text(", ").join(_figures(run))]
     losses = run.gathered.evaluations
     if losses:
-        # No number is worse than any.
+        # NaN is worse than any number.
         worst = max(losses, key=lambda name: (math.isnan(losses[name]), losses[name]))
         mean = mean_loss(losses, run.eval_weights)
         at = f"evaluation at {run.gathered.evaluated_at:,}"

@@ -1,6 +1,6 @@
 """Recipes with something wrong in them, and what is said of it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 from transformers import TrainingArguments
 
-from mixer.analysis.inspect.document import document_of
-from mixer.analysis.inspect.finding import Finding
-from mixer.analysis.inspect.findings import findings_of
+from mixer.analysis.inspect.findings import Finding, findings_of
 from mixer.analysis.inspect.first_batch import first_batch
-from mixer.analysis.inspect.inspection import Inspection, Look, inspect_recipe
+from mixer.analysis.inspect.inspection import Inspection, described, inspect_recipe
 from mixer.analysis.inspect.view import view_of
 from mixer.cli.entry import main
 from mixer.models.heads import Head
 from mixer.recipe.model_recipe import _AUTO_CLASSES, ModelRecipe
-from mixer.utils.console import console
+from mixer.utils.console import console, print_json
 from tests.mixer.inspecting.sources import LLAMA, recipe
 
 BERT = {"model_type": "bert", "vocab_size": 64, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -28,11 +26,11 @@ Found = dict[tuple[str, ...], Finding]
 def look(
     folder: Path, streams: dict[str, Any], num_samples: int = 1000, seed: int = 0, **changes: Any
 ) -> tuple[Inspection, Found]:
-    inspection = inspect_recipe(recipe(folder, streams, **changes), Look(num_samples, seed))
+    inspection = inspect_recipe(recipe(folder, streams, **changes), num_samples, seed)
     findings = findings_of(inspection)
-    document_of(inspection, findings)  # whatever it is, it can be written and shown
     screen = console()
-    with screen.capture():
+    with screen.capture():  # whatever it is, it can be written and shown
+        print_json(inspection.as_data())
         screen.print(view_of(inspection, findings))
     found = {(finding.kind, *finding.streams): finding for finding in findings}
     assert len(found) == len(findings)
@@ -42,19 +40,17 @@ def look(
 def test_nothing_is_said_of_good_data(tmp_path: Path) -> None:
     inspection, found = look(tmp_path, {"a": ("plain", {}, {}), "b": ("plain", {"seed": 9}, {})})
     assert found == {}
-    assert inspection.num_read == 80
+    assert inspection.samples_read == 80
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_formats_arguments_stand_apart_from_its_name(tmp_path: Path) -> None:
+def test_a_formats_arguments_stand_apart_from_its_name() -> None:
     @dataclass(frozen=True)
     class Named:
         name: str = "any"
 
-    inspection, _ = look(tmp_path, {"a": ("plain", {}, {})})
     chosen: Any = Named()
-    document = document_of(replace(inspection, streams=[replace(inspection.streams[0], format=chosen)]), [])
-    assert document["streams"][0]["format"] == {"name": "Named", "arguments": {"name": "any"}}
+    assert described(chosen) == {"name": "Named", "arguments": {"name": "any"}}
 
 
 def test_what_comes_more_than_once_is_found(tmp_path: Path) -> None:
@@ -71,8 +67,8 @@ def test_what_comes_more_than_once_is_found(tmp_path: Path) -> None:
 
 def test_of_a_part_of_the_samples_at_least_so_many_are_found(tmp_path: Path) -> None:
     inspection, found = look(tmp_path, {"b": ("leaking", {}, {})}, num_samples=30)
-    assert inspection.streams[0].measures.num_read == 30
-    assert not inspection.streams[0].measures.is_whole
+    assert inspection.streams[0].training.num_read == 30
+    assert not inspection.streams[0].training.is_whole
     assert found["validation_in_training", "b"].sentence.startswith("At least ")
 
 
@@ -91,7 +87,7 @@ def test_samples_that_cannot_be_read_do_not_end_the_look(tmp_path: Path) -> None
     inspection, found = look(tmp_path, streams)
     assert found["broken_samples", "torn"].figure == 25
     assert "the first at index 5 (KeyError: '[red]page 5[/red] is torn')" in found["broken_samples", "torn"].sentence
-    assert inspection.streams[0].measures.num_read == 5
+    assert inspection.streams[0].training.num_read == 5
     assert ("failed_batch",) in found
 
 
@@ -104,31 +100,12 @@ def test_rows_of_a_stream_are_looked_at_as_they_come(tmp_path: Path) -> None:
     streams = {"rows": ("Streamed", {"num_rows": 50}, {}), "good": ("plain", {}, {})}
     inspection, found = look(tmp_path, streams, num_samples=45, mixing="Uniform")
     rows = inspection.streams[0]
-    assert (rows.measures.num_read, rows.measures.size, rows.passes) == (45, None, None)
-    assert [example.index for example in rows.examples] == [0, 1, 2]
+    assert (rows.training.num_read, rows.training.size) == (45, None)
+    assert list(rows.examples) == [0, 1]
     assert found == {}
     streams = {"rows": ("Streamed", {"num_rows": 50, "breaks_at": 44}, {})}
     broken = look(tmp_path, streams, mixing="Uniform")[1]
     assert "at index 44 (OSError: connection lost)" in broken["broken_samples", "rows"].sentence
-
-
-def test_a_stream_that_is_passed_over_often_is_named_but_not_one_that_leaves(tmp_path: Path) -> None:
-    streams = {"short": ("short", {}, {"max_epochs": 3}), "shorter": ("short", {}, {"leaves_at": 0.5})}
-    training = {"per_device_train_batch_size": 10}
-    inspection, found = look(tmp_path, {**streams, "long": ("plain", {"length": 2}, {})}, training=training)
-    passes = {one.stream.name: one.passes for one in inspection.streams}
-    # Of 100 samples, by size 4 : 4 : 40, and 4 : 40 in the second half.
-    expected = 100 * (0.5 * 4 / 48 + 0.5 * 4 / 44) / 4
-    assert passes["short"] == pytest.approx(expected)
-    assert passes["shorter"] == pytest.approx(100 * 0.5 * 4 / 48 / 4)
-    mixing = {"short": 0.5, "shorter": 0.4, "long": 0.1}
-    inspection, found = look(
-        tmp_path, {**streams, "long": ("plain", {"length": 2}, {})}, training=training, mixing=mixing
-    )
-    assert {one.stream.name: one.passes for one in inspection.streams}["short"] == 3
-    assert ("many_passes", "shorter") not in found  # 5 passes
-    found = look(tmp_path, {"short": ("short", {}, {}), "long": ("plain", {"length": 2}, {})}, mixing=[1, 1])[1]
-    assert found["many_passes", "short"].figure == 10
 
 
 def test_longer_samples_weigh_more_where_samples_are_counted(tmp_path: Path) -> None:
@@ -146,7 +123,7 @@ def test_classes_that_are_rare_or_missing_are_named(tmp_path: Path) -> None:
     inspection, found = look(tmp_path, streams, model=CLASSIFIER)
     assert found["unbalanced_classes", "one"].figure == 21
     assert "1 of 3 classes of 'one' have no sample" in found["classes_without_samples", "one"].sentence
-    assert inspection.streams[0].measures.classes == {0: 42, 1: 2}
+    assert inspection.streams[0].training.classes == {0: 42, 1: 2}
     assert found["nothing_learned", "two"].figure == 1
     assert not [key for key in found if key[1:] == ("two",) and key[0] != "nothing_learned"]
 
@@ -157,10 +134,10 @@ def test_heads_have_classes_and_micro_batches_of_their_own(tmp_path: Path) -> No
     )
     streams = {"a": ("images", {"labels": [0, 1] * 8}, {}), "b": ("images", {"labels": [0.5, 7.0] * 8}, {})}
     inspection, found = look(tmp_path, streams, model=model)
-    assert [one.num_classes for one in inspection.streams] == [2, None]
-    assert [one.measures.classes for one in inspection.streams] == [{0: 8, 1: 8}, {}]
-    assert (inspection.vocabulary, inspection.positions) == (64, 512)
-    assert [{row.stream for row in micro.rows} for micro in inspection.batch.micro_batches] == [{"a"}, {"b"}]
+    assert [one.limits.num_classes for one in inspection.streams] == [2, None]
+    assert [one.training.classes for one in inspection.streams] == [{0: 8, 1: 8}, {}]
+    assert {(one.limits.vocabulary, one.limits.positions) for one in inspection.streams} == {(64, 512)}
+    assert [set(micro.streams) for micro in inspection.batch.micro_batches] == [{"a"}, {"b"}]
     assert found == {}
 
 
@@ -175,13 +152,13 @@ def test_several_ranks_are_refused(
     with pytest.raises(SystemExit) as ended:
         main(["inspect", str(tmp_path / "recipe.yaml")])
     assert ended.value.code == 2
-    assert "inspect looks at data in one process" in capsys.readouterr().err
+    assert "mixer inspect runs in one process" in capsys.readouterr().err
 
 
 def test_what_a_run_refuses_is_refused_in_the_same_words(tmp_path: Path) -> None:
     wrong = recipe(tmp_path, {"one": ("images", {"labels": [0, 7]}, {})}, model=CLASSIFIER)
     with pytest.raises(ValueError, match="it has the label 7, but the model's head has the 3 classes") as inspected:
-        inspect_recipe(wrong, Look(10, 0))
+        inspect_recipe(wrong, 10, 0)
     with pytest.raises(ValueError, match="it has the label 7") as built:
         wrong.build()
     assert str(inspected.value) == str(built.value)
@@ -204,7 +181,7 @@ def test_the_first_step_is_that_of_the_run(tmp_path: Path, mixing: str | None, l
     assert step_batch is not None
     assert batch.counts == dict(zip("ab", step_batch.plan.counts.tolist(), strict=True))
     for shown, micro in zip(batch.micro_batches, step_batch.micro_batches, strict=True):
-        assert [row.stream for row in shown.rows] == ["ab"[number] for number in micro.stream_ids]
+        assert shown.streams == ["ab"[number] for number in micro.stream_ids]
         assert shown.shapes["input_ids"] == list(micro.inputs["input_ids"].shape)
     trainer.train()
     counts = trainer.ledger.to_pandas().query("step == 1").set_index("stream")["count"].to_dict()
@@ -222,17 +199,17 @@ def test_a_model_without_weights_has_none(tmp_path: Path) -> None:
 def test_the_same_seed_looks_at_the_same_samples(tmp_path: Path) -> None:
     one, other = (look(tmp_path, {"a": ("plain", {}, {})}, 10, seed)[0].streams[0] for seed in (0, 1))
     again = look(tmp_path, {"a": ("plain", {}, {})}, 10, 0)[0].streams[0]
-    assert (one.measures.digests == again.measures.digests).all()
+    assert (one.training.digests == again.training.digests).all()
     assert one.examples == again.examples
-    assert not np.array_equal(one.measures.digests, other.measures.digests)
+    assert not np.array_equal(one.training.digests, other.training.digests)
 
 
 def test_samples_that_are_no_mappings_are_looked_at_all_the_same(tmp_path: Path) -> None:
     inspection, found = look(tmp_path, {"pairs": ("Pairs", {}, {})})
     (pairs,) = inspection.streams
-    assert (pairs.measures.num_read, pairs.measures.columns, pairs.lengths) == (6, None, None)
+    assert (pairs.training.num_read, pairs.training.columns, pairs.training.lengths) == (6, None, None)
     assert found["repeated_samples", "pairs"].figure == 0.5
-    assert pairs.examples[0].pieces[0].text.startswith("(tensor([")
+    assert next(iter(pairs.examples.values())).startswith("(tensor([")
     assert ("failed_batch",) in found
 
 
@@ -244,7 +221,7 @@ def test_a_model_that_knows_no_tokens(tmp_path: Path) -> None:
         patch.setitem(_AUTO_CLASSES, "sequence-classification", "AutoModelForImageClassification")
         inspection, found = look(tmp_path, {"pixels": ("pixels", {}, {})}, model=model)
     (pixels,) = inspection.streams
-    assert (inspection.vocabulary, inspection.positions, pixels.lengths) == (None, None, None)
+    assert (pixels.limits.vocabulary, pixels.limits.positions, pixels.training.lengths) == (None, None, None)
     assert inspection.batch.micro_batches[0].shapes == {"pixel_values": [8, 1, 4, 4], "labels": [8]}
     assert inspection.batch.padding is None
     assert found["repeated_samples", "pixels"].figure == 1 / 9

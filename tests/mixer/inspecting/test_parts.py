@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,12 @@ from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.analysis.inspect.digests import digest
-from mixer.analysis.inspect.distribution import distribution_of
-from mixer.analysis.inspect.duplicates import Part, find_overlaps
-from mixer.analysis.inspect.examples import Decoding, Piece, example_of
-from mixer.analysis.inspect.measures import Limits
-from mixer.analysis.inspect.measuring import measure
-from mixer.analysis.inspect.printable import text_of
-from mixer.analysis.inspect.reading import SampleReading, chosen_indices
-from mixer.analysis.inspect.tokens import num_learned, tokens_of
-from mixer.analysis.inspect.truncation import Truncation, truncation_of
+from mixer.analysis.inspect.duplicates import Part, digest, find_overlaps
+from mixer.analysis.inspect.examples import Decoder
+from mixer.analysis.inspect.measures import Limits, distribution_of, measure
+from mixer.analysis.inspect.reading import SampleReading
+from mixer.analysis.inspect.tokens import Truncation, num_learned, tokens_of, truncation_of
+from mixer.analysis.inspect.view import marked
 from mixer.mixture.stream import Stream
 from mixer.recipe.data.formats import Text
 from mixer.recipe.stream_recipe import BuiltStream
@@ -32,18 +29,22 @@ LIMITS = Limits("causal-lm", vocabulary=64)
 
 
 def test_samples_are_drawn_by_the_seed_without_repetition_and_in_order() -> None:
-    drawn = chosen_indices(1000, 100, seed=3)
-    assert drawn == sorted(set(drawn)) == chosen_indices(1000, 100, seed=3)
+    def drawn_of(size: int, most: int, seed: int) -> list[int]:
+        return [index for index, _ in SampleReading(range(size), most, seed)]
+
+    drawn = drawn_of(1000, 100, seed=3)
+    assert drawn == sorted(set(drawn)) == drawn_of(1000, 100, seed=3)
     assert len(drawn) == 100
-    assert drawn != chosen_indices(1000, 100, seed=4)
-    assert chosen_indices(10**9, 5, seed=0)[-1] < 10**9
+    assert drawn != drawn_of(1000, 100, seed=4)
+    assert drawn_of(10**9, 5, seed=0)[-1] < 10**9
+    assert drawn_of(3, 5, seed=0) == [0, 1, 2]
 
 
 def test_a_sample_that_cannot_be_read_is_noted_and_the_others_are_read() -> None:
     reading = SampleReading(Breaking([4, 17]), most=100)
     assert [index for index, _ in reading] == [index for index in range(30) if index not in (4, 17)]
-    assert (reading.num_broken, [one.index for one in reading.broken], reading.is_whole) == (2, [4, 17], True)
-    assert "page 4" in reading.broken[0].error
+    assert (reading.broken.number, reading.broken.index, reading.is_whole) == (2, 4, True)
+    assert "page 4" in str(reading.broken.example)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_of_rows_that_come_in_their_own_order_the_first_are_read(
 ) -> None:
     reading = SampleReading(Streamed(num_rows, breaks_at), most)
     num_read = len(list(reading))
-    assert (num_read, reading.size, reading.is_whole, reading.num_broken) == expected
+    assert (num_read, reading.size, reading.is_whole, reading.broken.number) == expected
 
 
 def test_reading_leaves_random_generators_as_they_are() -> None:
@@ -87,19 +88,15 @@ def test_different_content_is_different() -> None:
         *(1, 1.5, True, "1", b"1", None, [1], [[1]], [1, 2], [2, 1], ["1"], ["a", "b"], ["ab"], [["a"], "b"]),
         *({"a": 1}, {"b": 1}, {"a": 1, "b": 2}, [[1, 2], [3]], [[1], [2, 3]], "\ud800", np.zeros((2, 3)), np.zeros(6)),
     ]
-    same_as_one = [1, True]
-    assert len({digest(content) for content in contents}) == len(contents) - len(same_as_one) + 1
+    assert len({digest(content) for content in contents}) == len(contents)
 
 
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=60))
-def test_a_histogram_holds_every_number_once(numbers: list[int]) -> None:
+def test_quantiles_are_lengths_of_samples(numbers: list[int]) -> None:
     described = distribution_of(np.array(numbers))
     assert described is not None
-    assert sum(one.count for one in described.bins) == len(numbers)
-    assert len(described.bins) <= 10
-    for one in described.bins:
-        assert one.count == sum(one.least <= number <= one.most for number in numbers)
-    assert (described.least, described.most) == (min(numbers), max(numbers))
+    assert (described.quantiles[0.0], described.quantiles[1.0]) == (min(numbers), max(numbers))
+    assert described.mean == pytest.approx(sum(numbers) / len(numbers))
     assert set(described.quantiles.values()) <= set(numbers)
     assert sum(number <= described.quantiles[0.5] for number in numbers) >= len(numbers) / 2
 
@@ -158,13 +155,10 @@ def test_only_like_is_compared_with_like() -> None:
     assert find_overlaps(parts) == []
 
 
-def test_many_overlaps_are_counted_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repetitions_are_counted_in_a_stream_and_across_streams() -> None:
     contents = np.repeat(np.arange(100, dtype=np.uint64), 3)
     parts = [Part("a", False, "samples", contents, True), Part("b", False, "samples", contents[:150], False)]
-    whole = find_overlaps(parts)
-    monkeypatch.setattr("mixer.analysis.inspect.duplicates._AT_ONCE", 7)
-    assert find_overlaps(parts) == whole
-    numbers = [(one.stream, one.other, one.num_samples, one.is_whole) for one in whole]
+    numbers = [(one.stream, one.other, one.num_samples, one.is_whole) for one in find_overlaps(parts)]
     assert numbers == [("a", "a", 200, True), ("a", "b", 150, False), ("b", "a", 150, False), ("b", "b", 100, False)]
 
 
@@ -172,7 +166,7 @@ def test_numbers_as_arrays_are_measured_as_lists_are() -> None:
     """A `datasets.Dataset` is read by arrays, other data sets are not."""
     one, other = measure(plain(), 100, 0, LIMITS), measure(rows(40, seed=1), 100, 0, LIMITS)
     assert (one.digests == other.digests).all()
-    assert (one.learned == other.learned).all()
+    assert replace(one, digests=other.digests) == other
     assert one.columns == other.columns == ["input_ids", "labels"]
 
 
@@ -180,25 +174,25 @@ def test_samples_that_are_no_mappings_are_compared_and_shown_as_they_are() -> No
     measures = measure(Pairs(), 100, 0, LIMITS)
     assert len(set(measures.digests.tolist())) == 3
     assert (measures.columns, measures.unit, measures.num_read) == (None, "", 6)
-    assert example_of(0, Pairs()[0], Decoding(None, "causal-lm")).pieces == [Piece("(tensor([0, 0]), 1)", False)]
+    assert Decoder(None, "causal-lm").decode(Pairs()[0]) == "(tensor([0, 0]), 1)"
 
 
 def test_what_is_learned_is_marked_where_it_stands() -> None:
     tokenizer = byte_level()
     tokens = tokenizer("ask: yes")["input_ids"]
     labels = [-100] * 5 + tokens[5:]
-    example = example_of(3, {"input_ids": tokens, "labels": labels}, Decoding(tokenizer, "causal-lm"))
-    assert example.pieces == [Piece("ask: ", False), Piece("yes", True)]
-    assert text_of(example).plain == "ask: ⟦yes⟧"
+    example = Decoder(tokenizer, "causal-lm").decode({"input_ids": tokens, "labels": labels})
+    assert example == "ask: ⟦yes⟧"
+    (span,) = marked(example).spans
+    assert (marked(example).plain[span.start : span.end], span.style) == ("⟦yes⟧", "bold green")
 
 
 def test_what_is_written_beside_is_shown_beside() -> None:
     tokenizer = byte_level()
     sample = {"input_ids": tokenizer("one")["input_ids"], "labels": [*tokenizer("eins")["input_ids"], -100]}
-    assert text_of(example_of(0, sample, Decoding(tokenizer, "seq2seq-lm"))).plain == "one → ⟦eins⟧"
+    assert Decoder(tokenizer, "seq2seq-lm").decode(sample) == "one → ⟦eins⟧"
     sample["labels"] = 1
-    decoding = Decoding(tokenizer, "encoder", ["no", "yes"])
-    assert text_of(example_of(0, sample, decoding)).plain == "one → ⟦1: yes⟧"
+    assert Decoder(tokenizer, "encoder", ["no", "yes"]).decode(sample) == "one → ⟦1: yes⟧"
 
 
 def test_nothing_of_a_text_moves_or_colours_the_terminal() -> None:
@@ -212,8 +206,11 @@ def test_nothing_of_a_text_moves_or_colours_the_terminal() -> None:
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [
-        (Text(max_length=5, pack=False), Truncation(5, 3, 1, pytest.approx(1 / 14))),  # 3, 5 and 6 with their ends
-        (Text(max_length=6, pack=False), Truncation(6, 3, 0, 0.0)),
+        (
+            Text(max_length=5, pack=False),
+            Truncation(5, 3, 1, 1 / 3, pytest.approx(1 / 14)),
+        ),  # 3, 5 and 6 with their ends
+        (Text(max_length=6, pack=False), Truncation(6, 3, 0, 0.0, 0.0)),
         (Text(max_length=5), None),  # what is packed is not cut off
         (Text(pack=False), None),
         (None, None),

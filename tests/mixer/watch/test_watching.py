@@ -138,7 +138,7 @@ def test_tables_are_written_one_after_the_other(tmp_path: Path, capsys: pytest.C
     with pytest.raises(SystemExit) as ended:
         main(["watch", str(tmp_path)])
     assert ended.value.code == 2
-    assert "no whole step yet" in capsys.readouterr().err
+    assert "no complete step yet" in capsys.readouterr().err
 
 
 def test_what_is_no_number_is_not_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
