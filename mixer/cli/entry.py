@@ -19,7 +19,7 @@ from mixer.cli.completion import completion_script
 from mixer.distributed.launch import end_together, import_early
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.policies import policy_classes
-from mixer.recipe.given_fields import check_given
+from mixer.recipe.fields import check_recipe
 from mixer.utils.text import printable
 
 INTERRUPTED = 130
@@ -123,7 +123,7 @@ def _with_recipe_checked(arguments: list[str], command: Command) -> list[str]:
     if len(arguments) > 1 and not arguments[1].startswith("-"):
         arguments = [arguments[0], "--recipe", *arguments[1:]]
     try:
-        check_given(command.recipe_class, arguments[1:], command.parser._option_string_actions)
+        check_recipe(command.recipe_class, arguments[1:], command.parser._option_string_actions)
     except (ValueError, OSError) as error:
         _refuse(arguments[0], error)
     return arguments
