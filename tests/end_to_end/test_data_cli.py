@@ -12,7 +12,7 @@ import yaml
 from mixer import Ledger
 from mixer.analysis.fit.recipes import check_recipes
 from mixer.cli.entry import main
-from mixer.recipe.same_recipe import differences
+from mixer.recipe.files import differences
 
 LLAMA = {
     "model_type": "llama",
@@ -129,7 +129,7 @@ def test_a_dry_run_shows_what_is_learned(folder: Path, capsys: pytest.CaptureFix
         (["--streams.sums.factory", "a.b"], "streams.sums: give data (path: a name on the hub, a file or a folder) or"),
         (["--streams.sums.data", "null"], "it has neither"),
         (["--streams.sums.train_split", "x"], "belong to factory"),
-        (["--streams.sums.format", "null"], "nothing makes tokens of them: give format"),
+        (["--streams.sums.format", "null"], "and no tokens (input_ids): give format"),
         (["--streams.sums.validation", "2.5"], "a share between 0 and 1, or a number of rows"),
         (["--streams.sums.data.validation_split", "test"], "there is no split 'test'; there are ['train']"),
         (["--streams.sums.data.validation_split", "train[20:]"], "validation split already: give that or validation"),

@@ -10,11 +10,10 @@ from transformers import TrainingArguments
 
 from mixer import Head
 from mixer.mixture.planner import Planner
-from mixer.recipe.called_by_name import Factory
 from mixer.recipe.data import DataSource, Labelled, Prompt, Text, Validation
-from mixer.recipe.model_recipe import ModelRecipe
+from mixer.recipe.model import ModelRecipe
 from mixer.recipe.recipe import Recipe
-from mixer.recipe.stream_recipe import StreamRecipe
+from mixer.recipe.streams import Factory, StreamRecipe
 from tests.helpers import plain_options
 from tests.mixer.data.small_tokenizers import byte_level, of_words
 

@@ -9,7 +9,7 @@ from mixer.analysis.inspect.digests import digest
 from mixer.analysis.inspect.duplicates import Part
 from mixer.analysis.inspect.measures import Measures
 from mixer.analysis.inspect.reading import SampleReading
-from mixer.recipe.stream_recipe import BuiltStream
+from mixer.recipe.streams import BuiltStream
 
 
 def parts_of(

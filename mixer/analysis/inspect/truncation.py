@@ -7,7 +7,7 @@ import numpy as np
 
 from mixer.analysis.inspect.reading import SampleReading
 from mixer.recipe.data.formats.tokens import length_limit
-from mixer.recipe.stream_recipe import BuiltStream
+from mixer.recipe.streams import BuiltStream
 
 MOST_ROWS = 1000
 _BEYOND = 1_000_000_000  # tokens: longer than any sample

@@ -16,7 +16,7 @@ from mixer.analysis.inspect.inspection import Inspection, Look, inspect_recipe
 from mixer.analysis.inspect.view import view_of
 from mixer.cli.entry import main
 from mixer.models.heads import Head
-from mixer.recipe.model_recipe import _AUTO_CLASSES, ModelRecipe
+from mixer.recipe.model import _AUTO_CLASSES, ModelRecipe
 from mixer.utils.console import console
 from tests.mixer.inspecting.sources import LLAMA, recipe
 

@@ -23,7 +23,7 @@ from mixer.analysis.inspect.tokens import num_learned, tokens_of
 from mixer.analysis.inspect.truncation import Truncation, truncation_of
 from mixer.mixture.stream import Stream
 from mixer.recipe.data.formats import Text
-from mixer.recipe.stream_recipe import BuiltStream
+from mixer.recipe.streams import BuiltStream
 from mixer.utils.text import printable
 from tests.mixer.data.small_tokenizers import byte_level
 from tests.mixer.inspecting.sources import Breaking, Pairs, Streamed, plain, rows
