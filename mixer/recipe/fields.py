@@ -172,11 +172,13 @@ def _check_arguments(
     kind: type, content: Mapping[str, Any], field: str, more: Sequence[str] = (), in_mapping: bool = False
 ) -> None:
     known = _parameters(kind)
+    if known is None:
+        return
     try:
         hints = typing.get_type_hints(kind.__init__)  # type: ignore[misc]
     except (NameError, TypeError):  # annotations of other packages may not resolve
         hints = {}
-    for name, part in content.items() if known is not None else ():
+    for name, part in content.items():
         if name not in known:
             raise ValueError(_unknown_field(_joined(field, str(name)), str(name), [*known, *more]))
         check_fields(hints.get(name, Any), part, _joined(field, name), in_mapping)
@@ -250,30 +252,15 @@ def check_written_classes(
         ValueError: Names the argument, the expected type and the value.
     """
     for name, kind in typing.get_type_hints(recipe_class).items():
-        classes = _classes(typing.get_args(kind))
-        if isinstance(values.get(name), str) and classes:
-            check_class_text(values[name], classes[0], option_names.get(name, name))
-
-
-def check_class_text(text: str, base: type, option: str) -> None:
-    """Refuses a text that writes a class and its arguments, if these are wrong; lets names through.
-
-    Args:
-        text: A name, or a class as `{"class_path": ..., "init_args": {...}}`.
-        base: The base class.
-        option: The option, for errors.
-
-    Raises:
-        ValueError: Names the argument, the expected type and the value.
-    """
-    if not text.lstrip().startswith("{"):
-        return
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument(f"--{option}", type=base)
-    try:
-        parser.parse_args([f"--{option}", text])
-    except ArgumentError as error:
-        raise ValueError(_in_short(str(error))) from None
+        text, classes = values.get(name), _classes(typing.get_args(kind))
+        if isinstance(text, str) and text.lstrip().startswith("{") and classes:
+            option = f"--{option_names.get(name, name)}"
+            parser = ArgumentParser(exit_on_error=False)
+            parser.add_argument(option, type=classes[0])
+            try:
+                parser.parse_args([option, text])
+            except ArgumentError as error:
+                raise ValueError(_in_short(str(error))) from None
 
 
 def _in_short(error: str) -> str:

@@ -10,9 +10,8 @@ import datasets
 
 from mixer.mixture.bad_samples import OnSampleError
 from mixer.mixture.stream import Stream
-from mixer.recipe.data.fingerprint import content_of
 from mixer.recipe.data.formats import Format
-from mixer.recipe.data.formatting import column_names, fitted, formatted
+from mixer.recipe.data.formatting import column_names, content_of, fitted, formatted
 from mixer.recipe.data.source import DataSource
 from mixer.recipe.data.validation import Validation
 

@@ -176,13 +176,13 @@ def test_resume_auto_starts_anew_and_then_goes_on(
         main([*command, "--resume", "must"])
     assert "No valid checkpoint found in output directory" in capsys.readouterr().err
     main([*command, "--resume", "auto"])
-    assert "No whole checkpoint yet: starts anew" in capsys.readouterr().err
+    assert "No complete checkpoint yet: starts anew" in capsys.readouterr().err
     assert "resume" not in yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())
     whole = Ledger(tmp_path / "run" / "ledger").to_pandas()
     weights = (tmp_path / "run" / "model.safetensors").read_bytes()
     (tmp_path / "run" / "checkpoint-4" / "complete.json").unlink()  # as if the run had been killed while it saved
     main([*command, "--resume", "auto"])
-    assert "Goes on from" in (printed := capsys.readouterr().err)
+    assert "Resumes from" in (printed := capsys.readouterr().err)
     assert "checkpoint-2" in printed
     assert Ledger(tmp_path / "run" / "ledger").to_pandas().equals(whole)
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights
