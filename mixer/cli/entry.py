@@ -9,17 +9,18 @@ With statuses other than 0 and 3, stdout has no JSON.
 import importlib
 import os
 import sys
+from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, Namespace
 
 from mixer.cli.command import Command, HelpFormatter, plugged_in_commands
 from mixer.cli.completion import completion_script
 from mixer.distributed.launch import end_together, import_early
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.policies import policy_classes
-from mixer.recipe.fields import check_recipe
+from mixer.recipe.fields import check_recipe, explained
 from mixer.utils.text import printable
 
 INTERRUPTED = 130
@@ -70,9 +71,8 @@ def _run(words: list[str]) -> int | None:
     name = words[0] if words else None
     commands = _commands(name)
     parser = _parser(commands)
-    if name in commands:
-        words = _with_recipe_checked(words, commands[name])
-    config = parser.parse_args(words)
+    recipe_class = commands[name].recipe_class if name in commands else None
+    config = parser.parse_args(words) if recipe_class is None else _parsed(parser, words, commands, recipe_class)
     name = config.command
     if name == "completion":
         print(completion_script(commands, config.completion.shell))  # noqa: T201
@@ -83,7 +83,7 @@ def _run(words: list[str]) -> int | None:
     except BrokenPipeError:  # an OSError, but not wrong input
         raise
     except (ValueError, TypeError, OSError) as error:
-        _refuse(name, error)
+        _refuse(name, str(error))
     return status
 
 
@@ -117,20 +117,23 @@ def _parser(made: Mapping[str, Command]) -> ArgumentParser:
     return parser
 
 
-def _with_recipe_checked(arguments: list[str], command: Command) -> list[str]:
-    """Puts `--recipe` before a recipe's path, and ends the process if a field is wrong."""
-    if command.recipe_class is None:
-        return arguments
-    if len(arguments) > 1 and not arguments[1].startswith("-"):
-        arguments = [arguments[0], "--recipe", *arguments[1:]]
+def _parsed(parser: ArgumentParser, words: list[str], commands: Mapping[str, Command], recipe_class: type) -> Namespace:
+    """Parses a command with a recipe; ends the process with one line if a field is wrong."""
+    name, command = words[0], commands[words[0]].parser
+    if len(words) > 1 and not words[1].startswith("-"):
+        words = [name, "--recipe", *words[1:]]
     try:
-        check_recipe(command.recipe_class, arguments[1:], command.parser._option_string_actions)
+        recipe = check_recipe(recipe_class, words[1:], command._option_string_actions)
     except (ValueError, OSError) as error:
-        _refuse(arguments[0], error)
-    return arguments
+        _refuse(name, str(error))
+    parser.exit_on_error = command.exit_on_error = False
+    try:
+        return parser.parse_args(words)
+    except ArgumentError as error:
+        _refuse(name, explained(error, recipe_class, recipe))
 
 
-def _refuse(command: str, error: Exception) -> NoReturn:
-    lines = (printable(line) for line in str(error).split("\n"))  # it may contain names from files
+def _refuse(command: str, problem: str) -> NoReturn:
+    lines = (printable(line) for line in problem.split("\n"))  # names from files may not be printable
     print(f"mixer {command}: " + "\n".join(lines), file=sys.stderr)  # noqa: T201
     sys.exit(2)

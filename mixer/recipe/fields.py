@@ -18,12 +18,17 @@ from typing import Any, Union
 import yaml
 from jsonargparse import ArgumentParser
 
-from mixer.utils.text import did_you_mean
+from mixer.utils.text import did_you_mean, shortened
 from mixer.utils.yaml_files import load_yaml
 
 _CLASS, _ARGUMENTS = "class_path", "init_args"
 _CLASS_KEYS = (_CLASS, _ARGUMENTS, "dict_kwargs")
 _MOST_LISTED = 25
+# Lines of jsonargparse's errors without a cause.
+_FRAMES = (
+    *("Parser key", "Problem with given class_path", "Does not validate against", "Subtypes:", "Errors:"),
+    *("Given value type:", "Expected a <class 'NoneType'>"),
+)
 
 
 class _Loader(yaml.SafeLoader):
@@ -45,13 +50,16 @@ class _FromOptions(dict[str, Any]):
     """A mapping with an entry, its last, from an option of the command line."""
 
 
-def check_recipe(recipe_class: type, arguments: Sequence[str], options: Iterable[str]) -> None:
+def check_recipe(recipe_class: type, arguments: Sequence[str], options: Iterable[str]) -> dict[str, Any]:
     """Refuses unknown fields, unknown classes and text in place of a number, in the file and in options.
 
     Args:
         recipe_class: The recipe's dataclass.
         arguments: Arguments of the command, with the recipe's path after `--recipe`.
         options: Options of the command's parser.
+
+    Returns:
+        The recipe's fields as plain data.
 
     Raises:
         ValueError: Names the field and the nearest known one.
@@ -70,8 +78,9 @@ def check_recipe(recipe_class: type, arguments: Sequence[str], options: Iterable
     for name in content:
         if name not in known:
             raise ValueError(_unknown_field(name, name, known))
-    fields = inspect.signature(recipe_class).parameters
-    check_fields(recipe_class, {name: value for name, value in content.items() if name in fields})
+    recipe = {name: content[name] for name in inspect.signature(recipe_class).parameters if name in content}
+    check_fields(recipe_class, recipe)
+    return recipe
 
 
 def _options_in(arguments: Sequence[str]) -> list[tuple[str, str]]:
@@ -260,12 +269,33 @@ def check_written_classes(
             try:
                 parser.parse_args([option, text])
             except ArgumentError as error:
-                raise ValueError(_in_short(str(error))) from None
+                raise ValueError(_in_short(error)) from None
 
 
-def _in_short(error: str) -> str:
-    """Shortens a nested error of jsonargparse to the field and the cause, or the causes for each type of a union."""
-    field = ".".join(re.findall(r'Parser key "(.+?)"', error))
-    lines = [line.strip() for line in error.splitlines()]
-    causes = [line.removeprefix("- ") for line in lines if line.startswith("- ")] or lines[-1:]
-    return f"{field}: {'; '.join(causes)}"
+def explained(error: ArgumentError, recipe_class: type, content: Mapping[str, Any]) -> str:
+    """Explains why jsonargparse refused a recipe, in one line.
+
+    Args:
+        error: The error, which names a mapping such as `streams`, but not its entry.
+        recipe_class: The recipe's dataclass.
+        content: The recipe as `check_recipe` returns it; its entries are parsed one by one to find the wrong one.
+    """
+    for field, kind in typing.get_type_hints(recipe_class).items():
+        entries = content.get(field)
+        if typing.get_origin(kind) is dict and isinstance(entries, Mapping) and f'"{field}"' in str(error):
+            parser = ArgumentParser(exit_on_error=False)
+            parser.add_argument("--entry", type=typing.get_args(kind)[1])
+            for name, part in entries.items():
+                try:
+                    parser.parse_object({"entry": part})
+                except ArgumentError as own:
+                    return _in_short(own).replace("entry", f"{field}.{name}", 1)
+    return _in_short(error)
+
+
+def _in_short(error: ArgumentError) -> str:
+    """Shortens a nested error to the field, the causes and the value."""
+    lines = [line.strip().removeprefix("- ") for line in str(error).splitlines()]
+    causes = [shortened(line) for line in lines if not line.startswith(_FRAMES)]
+    field = ".".join(re.findall(r'Parser key "(.+?)"', str(error)))
+    return f"{field}: {'; '.join(causes)}" if field else "; ".join(causes)

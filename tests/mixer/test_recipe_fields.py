@@ -168,7 +168,7 @@ def _written(name: str, **arguments: Any) -> str:
             _written("AdaBatch", every=1, unit="years"),
             r"^size\.unit: Expected .*'steps'.* Got value: years$",
         ),
-        ("batch_size", _written("Constant", batch_size=[]), r"^size\.batch_size: Expected a <class 'int'>; Expected "),
+        ("batch_size", _written("Constant", batch_size=[]), r"^size\.batch_size: Expected a <class 'int'>; Given value: "),
     ],
 )
 def test_a_class_with_wrong_arguments_is_no_name(field: str, text: str, message: str) -> None:
@@ -178,3 +178,30 @@ def test_a_class_with_wrong_arguments_is_no_name(field: str, text: str, message:
 
 def test_names_and_classes_with_right_arguments_are_let_through() -> None:
     check_written_classes(Recipe, {"mixing": "LosChange", "batch_size": _written("Constant", batch_size=8)})
+
+
+WRONG_KINDS = [
+    (
+        {"streams": {"b": {"factory": "f"}, "a": {"format": {"class_path": "Prompt", "init_args": {"prompt": "{q}"}}}}},
+        "streams.a.format: the following arguments are required: completion; Given value: Namespace(class_path=",
+    ),
+    ({"streams": {"b": {}, "a": {"weight": [3]}}}, "streams.a.weight: Expected a <class 'float'>; Given value: [3]"),
+    ({"streams": {"a": {"shuffle": "maybe"}}}, "streams.a.shuffle: Expected a <class 'bool'>. Got value: maybe"),
+    ({"streams": ["a"]}, "streams: Expected a <class 'dict'>. Got value: ['a']"),
+    ({"drawing": "never"}, "drawing: Expected a typing.Literal['exact', 'multinomial']. Got value: never"),
+    ({}, "the following arguments are required: train.streams"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), WRONG_KINDS)
+def test_wrong_kinds_and_missing_fields_are_refused_in_a_line(
+    fields: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streams = {} if not fields else {"streams": {"a": {"factory": "f"}}}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**streams, **fields}))
+    with pytest.raises(SystemExit) as stop:
+        main(["train", str(tmp_path / "recipe.yaml"), "--training.output_dir", str(tmp_path)])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"mixer train: {message}")
+    assert error.count("\n") == 1
