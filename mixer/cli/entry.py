@@ -130,7 +130,7 @@ def _parsed(parser: ArgumentParser, words: list[str], commands: Mapping[str, Com
     try:
         return parser.parse_args(words)
     except ArgumentError as error:
-        _refuse(name, explained(error, recipe_class, recipe))
+        _refuse(name, explained(error, recipe_class, recipe).replace(f" {name}.", " "))
 
 
 def _refuse(command: str, problem: str) -> NoReturn:

@@ -27,7 +27,7 @@ _MOST_LISTED = 25
 # Lines of jsonargparse's errors without a cause.
 _FRAMES = (
     *("Parser key", "Problem with given class_path", "Does not validate against", "Subtypes:", "Errors:"),
-    *("Given value type:", "Expected a <class 'NoneType'>"),
+    *("Given value type:", "Expected a <class 'NoneType'>", "Expected <class 'NoneType'>"),
 )
 
 

@@ -168,7 +168,11 @@ def _written(name: str, **arguments: Any) -> str:
             _written("AdaBatch", every=1, unit="years"),
             r"^size\.unit: Expected .*'steps'.* Got value: years$",
         ),
-        ("batch_size", _written("Constant", batch_size=[]), r"^size\.batch_size: Expected a <class 'int'>; Given value: "),
+        (
+            "batch_size",
+            _written("Constant", batch_size=[]),
+            r"^size\.batch_size: Expected a <class 'int'>; Given value: ",
+        ),
     ],
 )
 def test_a_class_with_wrong_arguments_is_no_name(field: str, text: str, message: str) -> None:
@@ -189,7 +193,7 @@ WRONG_KINDS = [
     ({"streams": {"a": {"shuffle": "maybe"}}}, "streams.a.shuffle: Expected a <class 'bool'>. Got value: maybe"),
     ({"streams": ["a"]}, "streams: Expected a <class 'dict'>. Got value: ['a']"),
     ({"drawing": "never"}, "drawing: Expected a typing.Literal['exact', 'multinomial']. Got value: never"),
-    ({}, "the following arguments are required: train.streams"),
+    ({}, "the following arguments are required: streams"),
 ]
 
 
