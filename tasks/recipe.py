@@ -9,9 +9,9 @@ from transformers import TrainingArguments, set_seed
 
 from mixer.policies import Policy
 from mixer.policies.registry import as_policy
-from mixer.recipe.called_by_name import Factory, call_by_name
-from mixer.recipe.model_recipe import ModelRecipe
-from mixer.recipe.model_recipe import Task as HeadTask
+from mixer.recipe.model import ModelRecipe
+from mixer.recipe.model import Task as HeadTask
+from mixer.recipe.streams import Factory, call_by_name
 from mixer.trainer.method import Method
 from replay import ReplayBuffer
 from tasks.continual.continual import ContinualRun

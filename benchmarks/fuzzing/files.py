@@ -25,7 +25,7 @@ from mixer.mixture.rebuild import policy_from, schedule_from
 from mixer.mixture.stream import Stream
 from mixer.policies import Policy
 from mixer.policies.registry import built_in_policies
-from mixer.recipe.given_fields import check_given
+from mixer.recipe.fields import check_recipe
 from mixer.recipe.recipe import Recipe
 from mixer.schedules import Schedule, schedule_classes
 from mixer.trainer.checkpointing.files import MARKER_FILE, STATE_FILE, complete, find_problem
@@ -104,7 +104,7 @@ def recipes(folder: Path) -> Case:
     def case(random: Random) -> None:
         text = changed_text(random.choice(texts), random)
         path.write_text(text, encoding="utf-8", errors="surrogatepass")
-        check_given(Recipe, ["--recipe", str(path)], _OPTIONS)
+        check_recipe(Recipe, ["--recipe", str(path)], _OPTIONS)
 
     return case
 

@@ -1,4 +1,4 @@
-"""Commands of other packages, and what they share with those of this one."""
+"""The commands of the command line, plug-ins of other packages included."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
+from mixer.recipe.fields import check_written_classes
 from mixer.utils.entry_points import load_plug_ins, made_by
 
-# Status of a command that did what it was asked to and found what `--strict` does not allow.
+# Exit status of a command that is done, with findings that `--strict` does not allow.
 FOUND = 3
-
-_EXAMPLE = "Example:\n  "
 
 PLUG_IN_GROUP = "adaptive_mixer.commands"
 
+_EXAMPLE = "Example:\n  "
 _Recipe = TypeVar("_Recipe")
 
 
 class HelpFormatter(DefaultHelpFormatter):
-    """Keeps an example in one line, so that it can be copied."""
+    """Keeps an example on one line, ready to copy."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if text.startswith(_EXAMPLE):
@@ -34,17 +34,17 @@ class HelpFormatter(DefaultHelpFormatter):
 class Command:
     """A command of the command line: `mixer NAME ...`.
 
-    A package adds its own by entry points of the group `adaptive_mixer.commands`: `name = "package.module:function"`,
-    where the function takes nothing and gives a `Command`.
+    Other packages add commands by entry points of the group `adaptive_mixer.commands`: `name =
+    "package.module:function"`. The function takes no arguments and returns a `Command`.
 
     Args:
-        parser: The arguments.
-        run: What is done with them; input is refused by a `ValueError`, which ends the process with status 2. It may
-            give a status of its own, such as `FOUND`.
+        parser: The command's arguments.
+        run: Runs the command. A `ValueError` refuses the input and ends the process with status 2. It may return an
+            exit status, such as `FOUND`.
         summary: A few words for `mixer --help`.
-        recipe_class: The dataclass of a recipe whose path may be the first argument; the parser has its fields, and an
-            option `--recipe`. `None` for a command without one.
-        example: A line that does something useful, for the command's help.
+        recipe_class: The dataclass of the recipe whose path is the first argument; the parser has its fields and an
+            option `--recipe`. `None` for a command without a recipe.
+        example: An example for the command's help.
     """
 
     parser: ArgumentParser
@@ -59,13 +59,10 @@ class Command:
 
 
 def plugged_in_commands(taken: Sequence[str]) -> dict[str, Command]:
-    """Loads the commands of other packages.
+    """Loads the commands of other packages by name; warns of each that cannot be loaded.
 
     Args:
-        taken: Names that no other package can have.
-
-    Returns:
-        Commands by name; what cannot be loaded is left out with a warning that names it.
+        taken: Names that are reserved.
     """
     return load_plug_ins(PLUG_IN_GROUP, "command", _load, taken, stacklevel=2)
 
@@ -82,22 +79,20 @@ def build_recipe(
     otherwise: str,
     given_as: Mapping[str, str] = MappingProxyType({}),
 ) -> _Recipe:
-    """Makes a recipe of what was parsed.
+    """Builds a recipe from parsed arguments.
 
     Args:
-        recipe_class: A dataclass.
-        parser: The parser with its fields as arguments.
-        config: What was parsed, `recipe` beside the fields.
-        fields: Fields that are tried one at a time when something is wrong, to name the one that is.
-        otherwise: The field that it was where it was none of these.
-        given_as: What the user calls fields that were given by another name.
-
-    Returns:
-        The recipe.
+        recipe_class: The recipe's dataclass.
+        parser: The parser of the recipe's fields.
+        config: The parsed arguments: the fields, and `recipe`.
+        fields: Fields to build one at a time after an error, to find the wrong one.
+        otherwise: The field to name if the error comes from none of `fields`.
+        given_as: Names of the options that set fields of another name, for errors.
 
     Raises:
-        ValueError: If a field is wrong; it is named.
+        ValueError: If a field is wrong; names it.
     """
+    check_written_classes(recipe_class, config, given_as)
     try:
         built = parser.instantiate(config)
     except (ValueError, TypeError) as error:
@@ -106,7 +101,7 @@ def build_recipe(
 
 
 def _cause(error: Exception) -> str:
-    """Picks what went wrong out of a list of everything that a value might have been instead."""
+    """Extracts the causes from an error that lists all types of a union."""
     lines = [line.strip().removeprefix("- ") for line in str(error).splitlines() if line.strip().startswith("- ")]
     causes = [line for line in lines if not line.startswith("Expected a")]
     return "; ".join(causes) if causes else str(error)
@@ -115,7 +110,6 @@ def _cause(error: Exception) -> str:
 def _failing_field(
     parser: ArgumentParser, config: Namespace, fields: Sequence[str], otherwise: str, given_as: Mapping[str, str]
 ) -> str:
-    """Finds the field that an error was about by building the others one at a time."""
     for name in fields:
         one: Any = {name: config[name]}
         try:

@@ -1,4 +1,4 @@
-"""`mixer compare RUN ...`: runs side by side in a table."""
+"""`mixer compare RUN ...`: a table of runs side by side."""
 
 from pathlib import Path
 
@@ -10,16 +10,12 @@ from mixer.utils.console import add_json, console, print_json
 
 
 def compare() -> Command:
-    """Gives the command that puts runs side by side.
-
-    Returns:
-        The command.
-    """
-    parser = ArgumentParser(description="Puts finished or running runs side by side.")
+    """Creates the command `mixer compare`."""
+    parser = ArgumentParser(description="Compares runs side by side, finished or not.")
     parser.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
     add_json(parser)
     return Command(
-        parser, _compare, "put runs side by side", example="mixer compare runs/demo/adaptive runs/demo/uniform"
+        parser, _compare, "compare runs side by side", example="mixer compare runs/demo/adaptive runs/demo/uniform"
     )
 
 

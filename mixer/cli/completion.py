@@ -1,4 +1,4 @@
-"""`mixer completion SHELL`: what makes a shell complete commands and options."""
+"""`mixer completion SHELL`: a script that lets a shell complete commands and options."""
 
 import argparse
 from collections.abc import Callable, Mapping
@@ -18,15 +18,9 @@ _PATHS = ("recipe", "run", "runs", "output", "losses", "pictures", "tables", "tr
 
 
 def completion() -> Command:
-    """Gives the command that prints a shell's completions.
-
-    It is printed by the command line as a whole, which alone knows all commands.
-
-    Returns:
-        The command.
-    """
+    """Creates the command `mixer completion`. `mixer.cli.entry` prints the script: it alone knows all commands."""
     parser = ArgumentParser(
-        description="Prints a script by which a shell completes commands, options and their choices."
+        description="Prints a script that lets a shell complete commands, options and their choices."
     )
     parser.add_argument("shell", choices=SHELLS, help="The shell.")
     example = "mixer completion bash > ~/.local/share/bash-completion/completions/mixer"
@@ -34,22 +28,19 @@ def completion() -> Command:
 
 
 def completion_script(commands: Mapping[str, Command], shell: str) -> str:
-    """Writes the script for a shell.
+    """Writes the completion script of a shell.
 
-    jsonargparse can write one, too, but looks into every class that every option may be made of: gigabytes and minutes
-    for the options of a trainer.
+    jsonargparse can write one too, but looks into every class that every option accepts: gigabytes and minutes for the
+    options of a trainer.
 
     Args:
         commands: All commands, by name.
         shell: One of `SHELLS`.
-
-    Returns:
-        The script.
     """
     parser = argparse.ArgumentParser(prog="mixer")
-    of_commands = parser.add_subparsers(dest="command")
+    subparsers = parser.add_subparsers(dest="command")
     for name, command in commands.items():
-        own = of_commands.add_parser(name, help=command.summary, add_help=False)
+        own = subparsers.add_parser(name, help=command.summary, add_help=False)
         for action in command.parser._actions:
             _add(own, action)
         if command.recipe_class is not None:
@@ -59,7 +50,7 @@ def completion_script(commands: Mapping[str, Command], shell: str) -> str:
 
 
 def _add(parser: argparse.ArgumentParser, action: Any) -> None:
-    """Adds what a shell needs to know of an option: its names, whether a value follows, and which ones can."""
+    """Adds an option: its names, whether it takes a value, and the choices."""
     if action.help == argparse.SUPPRESS:
         return
     options: dict[str, Any] = {"help": " ".join(str(action.help or "").split()).replace("%", "%%")}

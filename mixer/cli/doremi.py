@@ -13,9 +13,9 @@ from mixer.analysis.doremi.runs import POLICY, ProxyWeights, Step, find_weights,
 from mixer.cli.command import Command, build_recipe
 from mixer.distributed.launch import build_together
 from mixer.policies import Policy
-from mixer.recipe.model_recipe import Task
+from mixer.recipe.files import mixing_of
+from mixer.recipe.model import Task
 from mixer.recipe.recipe import RECIPE_FIELDS, Recipe
-from mixer.recipe.written_mixing import mixing_of
 from mixer.utils.console import add_json, console, only_json, print_json
 from mixer.utils.files import write_json
 

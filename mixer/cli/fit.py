@@ -14,7 +14,7 @@ from mixer.analysis.fit.regressors import AUTO, REGRESSORS
 from mixer.analysis.fit.runs import read_recorded_runs
 from mixer.analysis.fit.table import error_table, share_table, summary
 from mixer.cli.command import Command
-from mixer.recipe.written_mixing import mixing_of
+from mixer.recipe.files import mixing_of
 from mixer.utils.console import add_json, console, print_json
 from mixer.utils.files import write_json
 

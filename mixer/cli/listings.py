@@ -1,4 +1,4 @@
-"""`mixer policies` and `mixer schedules`: what there is, what it needs and what that costs."""
+"""`mixer policies` and `mixer schedules`: lists with needs and costs."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,34 +12,26 @@ from mixer.policies.registry import cost_of
 from mixer.schedules import Schedule, schedule_classes
 from mixer.utils.console import add_json, console, print_json
 
-_Rules = Mapping[str, type[Policy] | type[Schedule]]
+_Classes = Mapping[str, type[Policy] | type[Schedule]]
 
 
 def policies() -> Command:
-    """Gives the command that lists the mixing policies.
-
-    Returns:
-        The command.
-    """
+    """Creates the command `mixer policies`."""
     return _listing("Mixing policies", "mixer policies", policy_classes)
 
 
 def schedules() -> Command:
-    """Gives the command that lists the batch-size schedules.
-
-    Returns:
-        The command.
-    """
+    """Creates the command `mixer schedules`."""
     return _listing("Batch-size schedules", "mixer schedules", schedule_classes)
 
 
-def _listing(title: str, example: str, rules: Callable[[], _Rules]) -> Command:
+def _listing(title: str, example: str, classes: Callable[[], _Classes]) -> Command:
     kind = title[0].lower() + title[1:]
-    parser = ArgumentParser(description=f"Lists the {kind}, what they need, what that costs and what they do.")
+    parser = ArgumentParser(description=f"Lists the {kind}: what each does, what it needs, and what that costs.")
     add_json(parser)
 
     def run(config: Namespace) -> None:
-        rows = [_row(name, rule) for name, rule in rules().items()]
+        rows = [_row(name, rule) for name, rule in classes().items()]
         if config.json:
             print_json(rows)
             return

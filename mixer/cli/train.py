@@ -1,4 +1,4 @@
-"""`mixer train RECIPE.yaml`: a run by a recipe, or a look at its data."""
+"""`mixer train RECIPE.yaml`: trains by a recipe, or previews its data."""
 
 import sys
 from collections.abc import Mapping
@@ -19,13 +19,9 @@ from mixer.utils.files import write_text
 
 
 def train() -> Command:
-    """Gives the command that trains by a recipe.
-
-    Returns:
-        The command.
-    """
+    """Creates the command `mixer train`."""
     parser = ArgumentParser(
-        description="Trains by a recipe. Every field can be overridden: --training.learning_rate 1e-3.",
+        description="Trains by a recipe. Override any field by an option: --training.learning_rate 1e-3.",
         usage="mixer train RECIPE.yaml [--dry_run] [--resume auto|must|never|PATH] [--FIELD VALUE ...]",
         allow_abbrev=False,
     )
@@ -35,12 +31,14 @@ def train() -> Command:
         type=str,
         default=None,
         metavar="auto|must|never|PATH",
-        help="Go on from the newest whole checkpoint in training.output_dir and start anew where there is none (auto) "
-        "or refuse to (must), start anew in any case (never), or go on from a checkpoint's folder. Default: "
-        "training.resume_from_checkpoint.",
+        help="Resume from the newest complete checkpoint in training.output_dir; without one, start anew (auto) or "
+        "stop with an error (must). Always start anew (never). Or resume from the folder of a checkpoint (PATH). "
+        "Default: training.resume_from_checkpoint.",
     )
     parser.add_argument(
-        "--dry_run", action="store_true", help="Build everything, show the streams and a sample of each, train nothing."
+        "--dry_run",
+        action="store_true",
+        help="Build everything and show the streams with a sample of each; do not train.",
     )
     add_json(parser)
     parser.add_class_arguments(Recipe)
@@ -51,7 +49,7 @@ def train() -> Command:
 def _run(parser: ArgumentParser, config: Namespace) -> None:
     is_json = config.pop("json")
     if is_json and config.dry_run:
-        raise ValueError("--dry_run shows a run to people: mixer inspect RECIPE.yaml --json gives it to scripts.")
+        raise ValueError("--dry_run has no JSON output: use mixer inspect RECIPE.yaml --json in scripts.")
     with only_json(is_json):
         trainer = _train(parser, config)
     if trainer is not None and trainer.is_world_process_zero():
@@ -59,7 +57,7 @@ def _run(parser: ArgumentParser, config: Namespace) -> None:
 
 
 def _train(parser: ArgumentParser, config: Namespace) -> MixingTrainer | None:
-    resume, is_dry = config.pop("resume"), config.pop("dry_run")  # how it was launched is no part of what is trained
+    resume, is_dry = config.pop("resume"), config.pop("dry_run")  # not part of the recipe that is saved
 
     def build() -> MixingTrainer:
         return build_recipe(Recipe, parser, config, RECIPE_FIELDS, otherwise="training").build()
@@ -73,7 +71,7 @@ def _train(parser: ArgumentParser, config: Namespace) -> MixingTrainer | None:
             trainer.recipe_text = parser.dump(config, skip_validation=True)
             write_text(Path(str(trainer.args.output_dir)) / "recipe.yaml", trainer.recipe_text)
         trainer.train(resume_from_checkpoint=_checkpoint(trainer, resume))
-        if trainer.is_fsdp_enabled:  # checkpoints may be of shards; what is left at the end is the whole model
+        if trainer.is_fsdp_enabled:  # checkpoints may be sharded; the final model is saved whole
             trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
         trainer.save_model()
     return trainer
@@ -100,8 +98,8 @@ def _checkpoint(trainer: MixingTrainer, resume: str | None) -> str | bool | None
         return True if configured in ("true", "True") else configured
     if configured is not None:
         raise ValueError(
-            f"--resume {resume} and training.resume_from_checkpoint={configured} both say from where to go on: give "
-            "one of the two."
+            f"--resume {resume} and training.resume_from_checkpoint={configured} both choose a checkpoint: give one of "
+            "the two."
         )
     if resume in ("must", "never"):
         return resume == "must"
@@ -109,6 +107,6 @@ def _checkpoint(trainer: MixingTrainer, resume: str | None) -> str | bool | None
         return resume
     checkpoint = trainer.newest_checkpoint()
     if trainer.is_world_process_zero():
-        found = "No whole checkpoint yet: starts anew" if checkpoint is None else f"Goes on from {checkpoint}"
-        print(f"mixer train: {found} (--resume auto, {trainer.args.output_dir}).", file=sys.stderr)  # noqa: T201
+        text = "No complete checkpoint yet: starts anew" if checkpoint is None else f"Resumes from {checkpoint}"
+        print(f"mixer train: {text} (--resume auto, {trainer.args.output_dir}).", file=sys.stderr)  # noqa: T201
     return checkpoint

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe's streams, told before their data are loaded."""
+"""Checks of a recipe's streams and of its evaluation."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -9,22 +9,22 @@ from transformers.utils import logging
 
 from mixer.policies.contract import weights_array
 from mixer.recipe.data.splits import check_disjoint
-from mixer.recipe.stream_recipe import StreamRecipe
+from mixer.recipe.streams import StreamRecipe
 
 logger = logging.get_logger(__name__)
 
-_NUM_LOOKED_AT = 256
+_NUM_CHECKED_ROWS = 256
 
 
 def check_streams(streams: Mapping[str, StreamRecipe], mixing: Any) -> None:
-    """Refuses streams that cannot be mixed, whatever their data are.
+    """Refuses streams that cannot be mixed, before their data are loaded.
 
     Args:
         streams: The streams.
-        mixing: What the recipe gives as its policy.
+        mixing: The recipe's `mixing`.
 
     Raises:
-        ValueError: With the field, and the way out.
+        ValueError: Names the field and the way out.
     """
     if not streams:
         raise ValueError("streams: there is none; give at least one stream, such as {text: {data: {path: PATH}}}.")
@@ -44,51 +44,53 @@ def check_streams(streams: Mapping[str, StreamRecipe], mixing: Any) -> None:
         weights_array(mixing, list(streams), "mixing")
 
 
-def check_evaluation(streams: Mapping[str, StreamRecipe], held: Collection[str], training: TrainingArguments) -> None:
-    """Refuses to evaluate on nothing, and warns of rows that are held out for an evaluation that never is.
+def check_evaluation(
+    streams: Mapping[str, StreamRecipe], evaluated: Collection[str], training: TrainingArguments
+) -> None:
+    """Refuses an evaluation without data, and warns of held-out rows that are never evaluated.
 
     Args:
         streams: The streams.
-        held: Names of those that have a data set for evaluation.
+        evaluated: Names of the streams with an evaluation set.
         training: Arguments of the Trainer.
 
     Raises:
-        ValueError: If the run is to evaluate and no stream has such a data set.
+        ValueError: If the run is to evaluate and no stream has an evaluation set.
     """
     evaluates = training.eval_strategy != "no"
-    if evaluates and not held:
+    if evaluates and not evaluated:
         strategy = IntervalStrategy(training.eval_strategy).value
         raise ValueError(
             f"training.eval_strategy is {strategy!r}, and no stream has data to evaluate on: give "
             "one validation (a share or a number of its rows) or data.validation_split, or set eval_strategy to 'no'."
         )
-    asked = [
+    held_out = [
         name
         for name, own in streams.items()
         if own.validation is not None or (own.data is not None and own.data.validation_split is not None)
     ]
-    if asked and not evaluates and training.process_index == 0:
+    if held_out and not evaluates and training.process_index == 0:
         logger.warning(
             "streams.%s: validation is given, but training.eval_strategy is 'no': those rows are not evaluated. Set it "
             "to 'steps' or 'epoch'.",
-            asked[0],
+            held_out[0],
         )
 
 
 def check_lengths(dataset: Any, called: str) -> None:
-    """Refuses rows of several lengths, as far as the first tell, for batches that nothing fills up.
+    """Refuses rows of different lengths without a tokenizer, which would pad them; checks the first rows.
 
     Args:
-        dataset: Rows of tokens; a data set of another kind than `datasets.Dataset` is not looked into.
-        called: What to call it in errors.
+        dataset: Rows of tokens; only a `datasets.Dataset` is checked.
+        called: Name of the data set in errors.
 
     Raises:
-        ValueError: If they have.
+        ValueError: If the lengths differ.
     """
-    first = dataset[:_NUM_LOOKED_AT]["input_ids"] if isinstance(dataset, datasets.Dataset) else []
+    first = dataset[:_NUM_CHECKED_ROWS]["input_ids"] if isinstance(dataset, datasets.Dataset) else []
     lengths = sorted({len(tokens) for tokens in first if isinstance(tokens, list)})
     if len(lengths) > 1:
         raise ValueError(
-            f"{called}: its rows have from {lengths[0]} to {lengths[-1]} tokens, and nothing fills batches up: give "
-            "the recipe the tokenizer that made them, whose pad token does."
+            f"{called}: its rows have from {lengths[0]} to {lengths[-1]} tokens, and batches cannot be padded: give "
+            "the recipe the tokenizer that made them, for its pad token."
         )

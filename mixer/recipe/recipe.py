@@ -7,19 +7,16 @@ from typing import Any, NamedTuple
 
 from transformers import AutoTokenizer, PreTrainedModel, TrainingArguments, set_seed
 
+from mixer.distributed.collectives import RankSync, RemoteError
 from mixer.mixture.bad_samples import OnSampleError
 from mixer.mixture.clock import Budget
 from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing
 from mixer.policies.contract import Policy
-from mixer.recipe.called_by_name import Factory, call_by_name
 from mixer.recipe.checks import check_evaluation, check_lengths, check_streams
-from mixer.recipe.class_names import note_class_names
 from mixer.recipe.data.collators import collator_for, ensure_pad_token
-from mixer.recipe.data.turns import in_turns
-from mixer.recipe.model_recipe import ModelRecipe
-from mixer.recipe.pretrained import load_pretrained
-from mixer.recipe.stream_recipe import BuiltStream, StreamRecipe
+from mixer.recipe.model import ModelRecipe, load_pretrained, note_class_names
+from mixer.recipe.streams import BuiltStream, Factory, StreamRecipe, call_by_name
 from mixer.schedules import Schedule
 from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method
@@ -28,17 +25,17 @@ from mixer.trainer.step import NonFinite
 from mixer.trainer.trainer import MixingTrainer
 from mixer.trainer.variants import WeightlessTrainer
 
-# Fields of a recipe that are made by name or by class, to be tried one at a time when one of them is wrong.
+# Fields with a name or a class: after an error they are built one at a time to find the wrong one.
 RECIPE_FIELDS = ("mixing", "batch_size", "budget", "probe", "methods", "conflict", "groupings", "streams", "model")
+# Fields that are passed on to the trainer.
+_TRAINER_OPTIONS = (
+    *("mixing", "batch_size", "budget", "epoch_size", "groupings", "drawing", "max_tokens_per_micro_batch", "probe"),
+    *("methods", "conflict", "nonfinite", "on_sample_error", "max_skipped_share", "allow_inexact", "eval_weights"),
+)
 
 
 class BuiltRecipe(NamedTuple):
-    """What a recipe's trainer was built of, with it.
-
-    Args:
-        trainer: The trainer.
-        streams: The streams by name, with what goes with them.
-    """
+    """A recipe's trainer and its streams by name."""
 
     trainer: MixingTrainer
     streams: dict[str, BuiltStream]
@@ -52,27 +49,27 @@ class Recipe:
         model: The model.
         streams: The data sources by name.
         training: Arguments of the Trainer.
-        mixing: The policy: a class of `mixer policies` with its arguments, a name, or weights by name.
-        batch_size: Samples of a step over all ranks: a number, or a class of `mixer schedules` with its arguments.
-        budget: How much to train in all: epochs, samples, tokens or steps, whichever ends first.
-        epoch_size: Samples of an epoch of the mixture.
+        mixing: The mixing policy: a class of `mixer policies` with its arguments, a name, or weights by stream.
+        batch_size: Samples per step over all ranks: a number, or a class of `mixer schedules` with its arguments.
+        budget: Length of the run in epochs, samples, tokens or steps, whichever ends first.
+        epoch_size: Samples per epoch of the mixture.
         groupings: Groups of streams.
-        drawing: How counts come of weights.
-        max_tokens_per_micro_batch: Most tokens of a micro-batch, in place of a number of samples.
-        probe: How the streams' gradients are measured, and how often.
-        reference_model: A trained model for a policy that needs one, with the head of `model.task`: a folder, or its
+        drawing: How weights become sample counts: `exact` shares, or drawn at random (`multinomial`).
+        max_tokens_per_micro_batch: Token limit of a micro-batch, in place of a number of samples.
+        probe: How and how often to measure the streams' gradients.
+        reference_model: A trained model for a policy that needs one, with the head of `model.task`: a folder, or a
             name on the hub.
-        methods: What takes part in steps beside the samples' own loss: classes with their arguments, such as
+        methods: Methods that take part in steps beside the samples' own loss: classes with their arguments, such as
             `replay.DER`.
-        conflict: What becomes of streams' gradients that are at odds: `pcgrad`, `cagrad`, `mgda`, `nash-mtl`, `upgrad`,
-            or the class `GradientAggregation` with its arguments.
-        nonfinite: What to do when a stream's loss is not finite.
-        on_sample_error: What to do when a sample cannot be loaded: `raise` or `skip`.
+        conflict: How to combine conflicting gradients of streams: `pcgrad`, `cagrad`, `mgda`, `nash-mtl`, `upgrad`, or
+            the class `GradientAggregation` with its arguments.
+        nonfinite: What to do if a stream's loss is not finite.
+        on_sample_error: What to do if a sample cannot be loaded: `raise` or `skip`.
         max_skipped_share: Largest share of a stream's samples that may be skipped.
-        allow_inexact: Whether to resume with streams, policy, `conflict` or data that are not what they were.
-        eval_weights: Weights of the streams' evaluation sets in `eval_loss`, by name, in place of the plain mean.
-        tokenizer: A tokenizer to load, from a folder or by its name on the hub, or a function that gives one; makes
-            tokens for the streams' formats and pads batches.
+        allow_inexact: Whether a run may resume although streams, policy, `conflict` or data have changed.
+        eval_weights: Weights of the evaluation sets in `eval_loss`, by stream, in place of the plain mean.
+        tokenizer: A tokenizer to load, from a folder or the hub, or a function that returns one. It tokenizes the
+            streams' rows and pads batches.
     """
 
     model: ModelRecipe
@@ -100,32 +97,29 @@ class Recipe:
         """Builds the model, the streams and the trainer.
 
         Args:
-            model_field: What the user calls the field `model`, for errors.
+            model_field: The user's name for the field `model`, for errors.
 
         Returns:
             The trainer, ready to train.
 
         Raises:
-            ValueError: If a part cannot be built; the field is named.
+            ValueError: If a part cannot be built; names the field.
         """
         return self.build_parts(model_field).trainer
 
     def build_parts(self, model_field: str = "model", has_weights: bool = True) -> BuiltRecipe:
-        """Builds the model, the streams and the trainer, and gives what they were built of too.
+        """Builds the trainer and returns it with the streams.
 
         Args:
-            model_field: What the user calls the field `model`, for errors.
-            has_weights: Whether the model has weights. Without, it is made of its configuration alone, and the trainer
-                plans, loads and collates, but cannot train.
-
-        Returns:
-            The trainer, and the streams.
+            model_field: The user's name for the field `model`, for errors.
+            has_weights: Whether the model has weights. Without, it is built from its configuration alone, and the
+                trainer plans, loads and collates, but cannot train.
 
         Raises:
-            ValueError: If a part cannot be built; the field is named.
+            ValueError: If a part cannot be built; names the field.
         """
         check_streams(self.streams, self.mixing)
-        # Before the seed is set: loading may draw.
+        # Loading may draw random numbers, so it comes before the seed is set.
         reference = _load("reference_model", partial(self._reference, has_weights))
         tokenizer = self.load_tokenizer()
         set_seed(self.training.seed)
@@ -147,49 +141,29 @@ class Recipe:
             train_dataset=[one.stream for one in built.values()],
             eval_dataset=evaluation or None,
             processing_class=tokenizer,
-            mixing=self.mixing,
-            batch_size=self.batch_size,
-            budget=self.budget,
-            epoch_size=self.epoch_size,
-            groupings=self.groupings,
-            drawing=self.drawing,
-            max_tokens_per_micro_batch=self.max_tokens_per_micro_batch,
-            probe=self.probe,
             reference_model=reference,
-            methods=self.methods,
-            conflict=self.conflict,
-            nonfinite=self.nonfinite,
-            on_sample_error=self.on_sample_error,
-            max_skipped_share=self.max_skipped_share,
-            allow_inexact=self.allow_inexact,
-            eval_weights=self.eval_weights,
+            **{option: getattr(self, option) for option in _TRAINER_OPTIONS},
         )
         return BuiltRecipe(trainer, built)
 
     def build_streams(self, tokenizer: Any) -> dict[str, BuiltStream]:
-        """Builds the streams; where they leave files behind, on the first process of each machine before the others.
+        """Builds the streams by name, on the first process of each machine before the others, which find its files.
 
         Args:
             tokenizer: The tokenizer, for formats.
 
-        Returns:
-            Streams by name, with what goes with them.
-
         Raises:
-            ValueError: On all ranks, if one cannot be built on one of them.
-            OSError: If there are no such data, on the rank that misses them.
+            ValueError: On all ranks, if a stream cannot be built on one of them.
+            OSError: If data do not exist, on the rank that misses them.
         """
 
         def build() -> dict[str, BuiltStream]:
             return {name: stream.build(name, tokenizer, self.model.task) for name, stream in self.streams.items()}
 
-        return in_turns(self.training, build) if self._reads_rows else build()
+        return _on_first_ranks_first(self.training, build) if self._reads_rows else build()
 
     def load_tokenizer(self) -> Any:
-        """Loads the tokenizer.
-
-        Returns:
-            It, with a pad token where streams are read here; `None` for a recipe without one.
+        """Loads the tokenizer, with a pad token if the recipe reads rows; `None` for a recipe without one.
 
         Raises:
             ValueError: If it cannot be loaded.
@@ -198,7 +172,7 @@ class Recipe:
 
     @property
     def _reads_rows(self) -> bool:
-        """Whether a stream's samples are rows that are read or made here, and not what a function gives."""
+        """Whether the recipe itself reads or formats rows of some stream, beside data sets from functions."""
         return any(stream.data is not None or stream.format is not None for stream in self.streams.values())
 
     def _reference(self, has_weights: bool) -> PreTrainedModel | None:
@@ -224,3 +198,17 @@ def _load(field_name: str, build: Callable[[], Any]) -> Any:
         return build()
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{field_name}: {error}") from error
+
+
+def _on_first_ranks_first(
+    training: TrainingArguments, build: Callable[[], dict[str, BuiltStream]]
+) -> dict[str, BuiltStream]:
+    """Builds on the first process of each machine, then on the others, which wait for up to `ddp_timeout`."""
+    rank_sync = RankSync(training.world_size, training.ddp_timeout_delta)
+    is_first = training.local_process_index == 0
+    try:
+        first = rank_sync.run_on_all(lambda: build() if is_first else {})
+        then = rank_sync.run_on_all(lambda: {} if is_first else build())
+    except RemoteError as error:
+        raise ValueError(str(error)) from None
+    return first if is_first else then

@@ -1,6 +1,6 @@
 """Data sets of the Hugging Face hub, by name."""
 
-from mixer.recipe.data.hub import load_hub
+from mixer.recipe.data.source import load_hub
 from tasks.sources.numbered import with_numbered_labels
 from tasks.sources.splits import Splits
 

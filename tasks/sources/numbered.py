@@ -1,9 +1,11 @@
 """Classes that are words, or a column of another name, brought to whole numbers in a column `label`."""
 
+from typing import Any
+
 import datasets
 import numpy as np
 
-from mixer.recipe.data.label_names import in_order, label_name
+from mixer.recipe.data.formats.labelled import in_order
 from tasks.sources.labels import require_column
 from tasks.sources.splits import Splits
 
@@ -31,7 +33,7 @@ def with_numbered_labels(splits: Splits, column: str | None) -> Splits:
         return splits
     if all(values.dtype.kind in "iubf" and np.all(np.mod(values.astype(float), 1) == 0) for values in found):
         return Splits(*(part.cast_column("label", datasets.Value("int64")) for part in splits))
-    words = [[label_name(value) for value in values.tolist()] for values in found]
+    words = [[_label_name(value) for value in values.tolist()] for values in found]
     names = in_order({word for part in words for word in part})
     return Splits(*(_with_words(part, own, names) for part, own in zip(splits, words, strict=True)))
 
@@ -48,3 +50,8 @@ def _renamed(dataset: datasets.Dataset, column: str) -> datasets.Dataset:
     if "label" in dataset.column_names:
         raise ValueError(f"label_column={column!r}: there is a column 'label' beside it. Remove or rename that one.")
     return dataset.rename_column(column, "label")
+
+
+def _label_name(value: Any) -> str:
+    """Names a class; a whole number has one name, however it is stored."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -7,9 +7,9 @@ import datasets
 from transformers import TrainingArguments
 
 from mixer.recipe.data import DataSource, Text, Validation
-from mixer.recipe.model_recipe import ModelRecipe
+from mixer.recipe.model import ModelRecipe
 from mixer.recipe.recipe import Recipe
-from mixer.recipe.stream_recipe import StreamRecipe
+from mixer.recipe.streams import StreamRecipe
 from tests.distributed.launch import end_with, message_of
 from tests.helpers import plain_options
 from tests.mixer.data.small_tokenizers import byte_level

@@ -12,7 +12,7 @@ import yaml
 from mixer import Ledger
 from mixer.analysis.fit.recipes import check_recipes
 from mixer.cli.entry import main
-from mixer.recipe.same_recipe import differences
+from mixer.recipe.files import differences
 
 LLAMA = {
     "model_type": "llama",
@@ -129,14 +129,14 @@ def test_a_dry_run_shows_what_is_learned(folder: Path, capsys: pytest.CaptureFix
         (["--streams.sums.factory", "a.b"], "streams.sums: give data (path: a name on the hub, a file or a folder) or"),
         (["--streams.sums.data", "null"], "it has neither"),
         (["--streams.sums.train_split", "x"], "belong to factory"),
-        (["--streams.sums.format", "null"], "nothing makes tokens of them: give format"),
+        (["--streams.sums.format", "null"], "and no tokens (input_ids): give format"),
         (["--streams.sums.validation", "2.5"], "a share between 0 and 1, or a number of rows"),
         (["--streams.sums.data.validation_split", "test"], "there is no split 'test'; there are ['train']"),
         (["--streams.sums.data.validation_split", "train[20:]"], "validation split already: give that or validation"),
-        (["--streams.text.validation", "0.1"], "nothing can be held out of data that are streamed"),
+        (["--streams.text.validation", "0.1"], "rows cannot be held out of streamed data"),
         (["--streams.sums.format.prompt", "{ask}"], "streams.sums: Prompt reads the column 'ask'"),
         (["--tokenizer", "null"], "streams.chat.format: Chat needs a tokenizer: give the recipe one"),
-        (["--model.task", "masked-lm"], "no pad token to fill batches up with"),
+        (["--model.task", "masked-lm"], "no pad token to pad batches with"),
         (["--model.lora", '{"target_module": ["q_proj"]}'], "Did you mean 'target_modules'?"),
         (["--model.lora", '{"r": 2, "target_modules": ["nowhere"]}'], "model: lora: "),
         (["--streams.sums.weigth", "1"], "streams.sums.weigth: there is no field 'weigth'. Did you mean 'weight'?"),

@@ -12,8 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from mixer import Ledger
 from mixer.cli.entry import main
+from mixer.recipe.fields import check_fields
 from mixer.recipe.recipe import Recipe
-from mixer.recipe.unknown_fields import check_fields
 from tests.end_to_end.test_data_cli import LLAMA, write_data
 from tests.mixer.data.small_tokenizers import byte_level
 

@@ -159,7 +159,7 @@ def test_a_rank_that_is_killed_is_started_anew_and_the_run_goes_on(folder: Path,
     (end,) = _end(_start(*command, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"))
     assert end.endswith("status 0"), end[-4000:]
     assert not (folder / "kill").exists()
-    assert "Goes on from" in end
+    assert "Resumes from" in end
     assert (folder / "elastic" / "model.safetensors").read_bytes() == model
     whole, elastic = (Ledger(folder / run / "ledger").to_pandas() for run in ("srun", "elastic"))
     assert elastic.equals(whole)

@@ -45,7 +45,7 @@ def test_a_signal_saves_the_run_and_it_simply_goes_on(
     assert [path.name for path in list_checkpoints(tmp_path / "run")] == ["checkpoint-2"]
     assert not (tmp_path / "run" / "model.safetensors").exists(), "it is not done"
     main(command)
-    assert f"Goes on from {tmp_path / 'run' / 'checkpoint-2'}" in capsys.readouterr().err
+    assert f"Resumes from {tmp_path / 'run' / 'checkpoint-2'}" in capsys.readouterr().err
     assert read_note(tmp_path / "run")["ended"] == "finished"
     assert (tmp_path / "run" / "model.safetensors").exists()
     for each, handler in before.items():

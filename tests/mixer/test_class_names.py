@@ -9,8 +9,8 @@ from transformers import AutoConfig, BertForSequenceClassification
 
 from mixer import Head
 from mixer.models.multi_task import MultiTaskConfig
-from mixer.recipe.class_names import note_class_names
 from mixer.recipe.data import Labelled, Text
+from mixer.recipe.model import note_class_names
 from tests.helpers import _bert_config, build_model
 from tests.mixer.forms import multi_task
 

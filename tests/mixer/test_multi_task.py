@@ -25,7 +25,7 @@ from transformers import (
 
 from mixer import Head, MixingTrainer, MultiTaskModel, Stream
 from mixer.models.multi_task import MultiTaskConfig
-from mixer.recipe.model_recipe import ModelRecipe
+from mixer.recipe.model import ModelRecipe
 from tests.helpers import VOCABULARY, GradientRecorder, Tokens, arguments, weights_of
 from tests.mixer.forms import (
     HEADS,

@@ -42,13 +42,12 @@ ALLOWED = {
     ("mixer/gradients/conflict/weightings.py", "import_module"): "torchjd alone",
     ("mixer/ledger/trackers/adapters.py", "import_module"): "mlflow, wandb and trackio alone",
     ("tasks/sources/digits.py", "import_module"): "sklearn.datasets alone",
-    ("mixer/utils/registry.py", "import_module"): "a class that the user writes on the command line",
-    ("mixer/recipe/unknown_fields.py", "import_module"): "a class of the recipe that the user runs",
+    ("mixer/recipe/fields.py", "import_module"): "a class of the recipe that the user runs",
     (
         "mixer/trainer/checkpointing/trainer_files.py",
         "safe_globals",
     ): "what the Trainer reads its random states with: numpy's arrays alone",
-    ("mixer/recipe/called_by_name.py", "resolve_name"): "a function of the recipe that the user runs",
+    ("mixer/recipe/streams.py", "resolve_name"): "a function of the recipe that the user runs",
 }
 
 

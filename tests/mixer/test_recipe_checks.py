@@ -10,13 +10,12 @@ from transformers import TrainingArguments
 from mixer import Fixed, LossChange, Stream, Temperature
 from mixer.mixture.resolve import check_own_weights
 from mixer.mixture.stream import describe
-from mixer.recipe.called_by_name import Factory
 from mixer.recipe.checks import check_evaluation, check_streams
 from mixer.recipe.data import DataSource
 from mixer.recipe.data.splits import check_disjoint
-from mixer.recipe.model_recipe import ModelRecipe
+from mixer.recipe.model import ModelRecipe
 from mixer.recipe.recipe import Recipe
-from mixer.recipe.stream_recipe import StreamRecipe
+from mixer.recipe.streams import Factory, StreamRecipe
 from tests.helpers import plain_options
 
 LLAMA = {

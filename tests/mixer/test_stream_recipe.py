@@ -10,11 +10,10 @@ from transformers import TrainingArguments
 
 from mixer import Head
 from mixer.mixture.planner import Planner
-from mixer.recipe.called_by_name import Factory
 from mixer.recipe.data import DataSource, Labelled, Prompt, Text, Validation
-from mixer.recipe.model_recipe import ModelRecipe
+from mixer.recipe.model import ModelRecipe
 from mixer.recipe.recipe import Recipe
-from mixer.recipe.stream_recipe import StreamRecipe
+from mixer.recipe.streams import Factory, StreamRecipe
 from tests.helpers import plain_options
 from tests.mixer.data.small_tokenizers import byte_level, of_words
 
@@ -94,7 +93,7 @@ def test_words_of_rows_that_are_streamed_need_their_order(tmp_path: Path) -> Non
     source = DataSource(str(tmp_path / "rows.jsonl"), streaming=True)
     stream, _ = build(data=source, format=Labelled(labels=["yes", "no"]))
     assert [row["labels"] for row in stream.dataset][:2] == [0, 1]
-    with pytest.raises(ValueError, match="labels of rows that are read as they come must be given"):
+    with pytest.raises(ValueError, match="streamed data need the labels in advance"):
         next(iter(build(data=source, format=Labelled())[0].dataset))
 
 

@@ -12,8 +12,8 @@ from transformers.utils import logging
 
 from mixer.policies import DoReMi, Policy, Wrapper, as_policy
 from mixer.policies.contract import Unit, weights_array
+from mixer.recipe.files import differences, read_recipe
 from mixer.recipe.recipe import Recipe
-from mixer.recipe.same_recipe import differences, read_recipe
 from mixer.trainer.checkpointing.choose import newest_complete
 from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.files import read_json, write_json, write_text

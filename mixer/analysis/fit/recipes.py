@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from mixer.recipe.written_recipe import filled_in, is_ignored, is_of_training
+from mixer.recipe.files import filled_in, is_ignored, is_of_training
 from mixer.utils.nested import Field, flat
 from mixer.utils.validation import read_bytes
 from mixer.utils.yaml_files import MOST_CHARACTERS, load_yaml

@@ -18,7 +18,7 @@ from mixer.models.labels import num_classes_of
 from mixer.models.multi_task import MultiTaskModel
 from mixer.recipe.data.formats.base import Format
 from mixer.recipe.recipe import Recipe
-from mixer.recipe.stream_recipe import BuiltStream
+from mixer.recipe.streams import BuiltStream
 from mixer.trainer.trainer import MixingTrainer
 
 

@@ -11,7 +11,7 @@ import torch
 from mixer.analysis.inspect.reading import SampleReading
 from mixer.models.labels import LABEL_COLUMNS
 from mixer.recipe.data.formats.tokens import IGNORED, length_limit
-from mixer.recipe.stream_recipe import BuiltStream
+from mixer.recipe.streams import BuiltStream
 from mixer.utils.arrays import Int64Array
 
 _MOST_REFORMATTED = 1000  # rows

@@ -1,4 +1,4 @@
-"""Data of streams: where rows come from, what makes samples of them, and what is held out."""
+"""Data of streams: sources of rows, formats that turn them into samples, and held-out rows."""
 
 from mixer.recipe.data.formats import Chat, Format, Labelled, Prompt, Text
 from mixer.recipe.data.formatting import formatted

@@ -1,4 +1,4 @@
-"""Collators of streams in a format, by the model's task."""
+"""Collators of formatted or tokenized rows, by the model's task."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ logger = logging.get_logger(__name__)
 
 
 class _CausalCollator(DataCollatorForSeq2Seq):
-    """Pads tokens and labels; rows of tokens without labels are learned whole."""
+    """Pads tokens and labels; without labels all tokens are learned."""
 
     def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> Any:
         return super().__call__([{"labels": row["input_ids"], **row} for row in features], return_tensors)  # type: ignore[no-untyped-call]
 
 
 class _MaskingCollator(DataCollatorForLanguageModeling):
-    """Masks rows of tokens; rows with labels were masked before, and only padded."""
+    """Masks rows of tokens; rows with labels are masked already and only padded."""
 
     def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> Any:
         if "labels" not in features[0]:
@@ -33,36 +33,33 @@ class _MaskingCollator(DataCollatorForLanguageModeling):
 
 
 def collator_for(task: str, tokenizer: Any) -> Any:
-    """Gives what makes micro-batches of samples that a format made, or of rows of tokens.
+    """Creates the collator of a task, which pads labels by -100, masks for masked language models, and keeps classes.
 
     Args:
         task: The model's task.
-        tokenizer: The tokenizer, which has a pad token.
-
-    Returns:
-        A collator of transformers: it pads labels by -100 for language models, masks for masked ones, and leaves
-        classes alone.
+        tokenizer: A tokenizer with a pad token.
     """
-    if task == "causal-lm":
-        return _CausalCollator(tokenizer, label_pad_token_id=IGNORED)
-    if task == "seq2seq-lm":
-        return DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=IGNORED)
     if task == "masked-lm":
         return _MaskingCollator(tokenizer)
-    if task == "token-classification":
-        return DataCollatorForTokenClassification(tokenizer, label_pad_token_id=IGNORED)
+    collators: dict[str, Any] = {
+        "causal-lm": _CausalCollator,
+        "seq2seq-lm": DataCollatorForSeq2Seq,
+        "token-classification": DataCollatorForTokenClassification,
+    }
+    if task in collators:
+        return collators[task](tokenizer, label_pad_token_id=IGNORED)
     return DataCollatorWithPadding(tokenizer)
 
 
 def ensure_pad_token(tokenizer: Any, task: str) -> None:
-    """Gives a tokenizer that has no pad token one, where any will do: attention and labels leave it out.
+    """Pads with the end-of-text token if a tokenizer has no pad token: attention and labels ignore padding.
 
     Args:
         tokenizer: The tokenizer.
         task: The model's task.
 
     Raises:
-        ValueError: If the task needs one of its own.
+        ValueError: If the task needs a pad token of its own.
     """
     if tokenizer.pad_token is not None:
         return
@@ -71,7 +68,7 @@ def ensure_pad_token(tokenizer: Any, task: str) -> None:
         logger.warning("tokenizer: it has no pad token; batches are padded with its eos_token %r.", tokenizer.eos_token)
         return
     raise ValueError(
-        f"{type(tokenizer).__name__} has no pad token to fill batches up with: give it one, as in tokenizer: "
+        f"{type(tokenizer).__name__} has no pad token to pad batches with: give it one, as in tokenizer: "
         "{factory: transformers.AutoTokenizer.from_pretrained, arguments: {pretrained_model_name_or_path: NAME, "
         "pad_token: '<pad>'}}, which the model must know."
     )

@@ -1,4 +1,4 @@
-"""Files of rows on this machine: which there are, of which format, and how they are read."""
+"""Reads files of rows on this machine, compressed ones too."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ _BUILDERS = {
     ".txt": "text",
     ".arrow": "arrow",
 }
-# Words such as None and NA are words: only an empty cell has no value.
+# Only an empty cell has no value: None and NA are words.
 _TABLE: Mapping[str, Any] = {"keep_default_na": False, "na_values": [""]}
 _OPTIONS: Mapping[str, Mapping[str, Any]] = {".csv": _TABLE, ".tsv": {**_TABLE, "sep": "\t"}}
 _COMPRESSED = (".gz", ".bz2", ".xz")
@@ -29,14 +29,7 @@ KNOWN = f"{', '.join(_BUILDERS)} (compressed too: {', '.join(_COMPRESSED)})"
 
 
 def suffix_of(path: Path) -> str | None:
-    """Gives the suffix that tells a file's format, in small letters.
-
-    Args:
-        path: The file.
-
-    Returns:
-        One such as `.jsonl`, for `rows.jsonl.gz` too; `None` if the format is not known.
-    """
+    """Returns the suffix of a known format in lower case, `.jsonl` for `rows.jsonl.gz` too; else `None`."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in _COMPRESSED:
         suffixes.pop()
@@ -44,38 +37,35 @@ def suffix_of(path: Path) -> str | None:
 
 
 def files_in(folder: Path, recursive: bool = False) -> list[Path]:
-    """Lists the files of known formats in a folder.
+    """Lists the files of known formats in a folder, sorted by name.
 
     Args:
         folder: The folder.
-        recursive: Whether to look into the folders in it, but for hidden ones.
-
-    Returns:
-        They, in the order of their names.
+        recursive: Whether to include subfolders, except hidden ones.
     """
-    found = folder.rglob("*") if recursive else folder.iterdir()
-    files = (file for file in found if suffix_of(file) is not None and file.is_file())
+    paths = folder.rglob("*") if recursive else folder.iterdir()
+    files = (file for file in paths if suffix_of(file) is not None and file.is_file())
     return sorted(file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts))
 
 
 def read_files(
     files: Sequence[Path], called: str, path: Path, *, streaming: bool = False, rows: TextRows = "line"
 ) -> Any:
-    """Reads files of one format, in their order.
+    """Reads files of one format, in order.
 
     Args:
         files: The files, at least one.
-        called: What asks for them, for errors.
-        path: Where they were looked for, for errors.
-        streaming: Whether rows are read as they are asked for.
-        rows: What of a text file is a row.
+        called: Name of the data in errors.
+        path: The user's path, for errors.
+        streaming: Whether to read rows on demand.
+        rows: Unit of a row in a text file.
 
     Returns:
-        A `datasets.Dataset`, or `datasets.IterableDataset` where streaming.
+        A `datasets.Dataset`, or a `datasets.IterableDataset` if streaming.
 
     Raises:
-        ValueError: If a format is not known, files are of several formats, one cannot be read, or `rows` is given for
-            files that have rows.
+        ValueError: If a format is unknown, files have different formats, one cannot be read, or `rows` is set for
+            files other than text.
     """
     suffix = _common_suffix(files, called, path)
     if rows != "line" and suffix != ".txt":
@@ -85,17 +75,16 @@ def read_files(
     try:
         return _read(files, suffix, streaming, rows)
     except _FAILURES as error:
-        broken, why = (files[0], error) if len(files) == 1 else _find_broken(files, suffix, called, path, error)
-        cause = why.__cause__ or why
-        told = f"{type(cause).__name__}: {str(cause).splitlines()[0]}" if str(cause) else type(cause).__name__
+        broken, failure = (files[0], error) if len(files) == 1 else _find_broken(files, suffix, called, path, error)
+        cause = failure.__cause__ or failure
+        text = f"{type(cause).__name__}: {str(cause).splitlines()[0]}" if str(cause) else type(cause).__name__
         raise ValueError(
-            f"{called}: {str(broken)!r} cannot be read as {suffix[1:]} ({told}). It is empty, cut off, "
-            "of another format, or its columns are not those of the files before: mend it, or leave it out."
+            f"{called}: {str(broken)!r} cannot be read as {suffix[1:]} ({text}). It is empty, cut off, of another "
+            "format, or has other columns than the files before: repair it, or leave it out."
         ) from error
 
 
 def _common_suffix(files: Sequence[Path], called: str, path: Path) -> str:
-    """Gives the suffix of all files; those that are read alike go together."""
     by_suffix = {suffix_of(file): file for file in reversed(files)}
     if None in by_suffix:
         raise ValueError(f"{called}: {by_suffix[None].name!r} is of no known format: it must end in {KNOWN}.")
@@ -112,40 +101,38 @@ def _common_suffix(files: Sequence[Path], called: str, path: Path) -> str:
 def _find_broken(
     files: Sequence[Path], suffix: str, called: str, path: Path, error: Exception
 ) -> tuple[Path, Exception]:
-    """Finds the first file that cannot be read by itself; refuses one whose columns are not those of the first."""
+    """Finds the first file that cannot be read; refuses one with other columns than the first."""
     columns: dict[str, Any] = {}
     for file in files:
         try:
             own = dict(_read([file], suffix, streaming=False).features)
-        except _FAILURES as why:
-            return file, why
+        except _FAILURES as failure:
+            return file, failure
         columns = columns or own
         if own != columns:
             raise ValueError(
-                f"{called}: the columns of {str(file)!r} are {_told(own)}, and those of {files[0].name!r} "
-                f"{_told(columns)}. Give files of the same columns, or a stream each."
+                f"{called}: the columns of {str(file)!r} are {_in_words(own)}, and those of {files[0].name!r} "
+                f"{_in_words(columns)}. Give files with the same columns, or a stream for each."
             ) from error
     return path, error
 
 
-def _told(columns: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name} ({getattr(feature, 'dtype', type(feature).__name__)})" for name, feature in columns.items()
-    )
+def _in_words(columns: Mapping[str, Any]) -> str:
+    kinds = {name: getattr(feature, "dtype", type(feature).__name__) for name, feature in columns.items()}
+    return ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
 
 
 def _read(files: Sequence[Path], suffix: str, streaming: bool, rows: TextRows = "line") -> Any:
+    options = {"sample_by": rows} if suffix == ".txt" else _OPTIONS.get(suffix, {})
     names = [str(file) for file in files]
-    options = _OPTIONS.get(suffix, {})
-    options = {**options, "sample_by": rows} if suffix == ".txt" else options
-    read: Any = datasets.load_dataset(
+    table: Any = datasets.load_dataset(
         _BUILDERS[suffix], data_files=names, split="train", streaming=streaming, **options
     )
-    return _with_whole_numbers(read) if suffix in (".csv", ".tsv") and not streaming else read
+    return _with_whole_numbers(table) if suffix in (".csv", ".tsv") and not streaming else table
 
 
 def _with_whole_numbers(table: datasets.Dataset) -> datasets.Dataset:
-    """Makes whole numbers again of those that were read as fractions for the empty cells beside them."""
+    """Restores whole numbers that were read as floats because of empty cells beside them."""
     for name, feature in table.features.items():
         column = table.data.column(name)
         if getattr(feature, "dtype", None) == "float64" and column.null_count and _is_whole(column):

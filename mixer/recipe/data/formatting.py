@@ -1,46 +1,52 @@
-"""A data set in a format: its rows made into samples, once and for all or as they are read."""
+"""Applies a format to a data set: cached on disk by a fingerprint, or while streaming."""
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 from jinja2 import TemplateError
 from transformers.utils import logging
 
-from mixer.recipe.data.fingerprint import fingerprint_of
 from mixer.recipe.data.formats.base import Format, Row, Sample
 from mixer.recipe.data.formats.tokens import IGNORED
 from mixer.utils.text import shortened
 
 ROWS_AT_ONCE = 1000
-# What formats, templates and tokenizers raise of a row that is not as they expect.
+# Errors of formats, templates and tokenizers about a malformed row.
 _ROW_ERRORS = (ValueError, TypeError, AttributeError, LookupError, TemplateError)
+# Evenly spaced rows that are compared when a run resumes: reading all would cost as much as an epoch.
+_NUM_COMPARED = 256
+# Settings that the last call leaves in a fast tokenizer.
+_PASSING = ("truncation", "padding")
 
 logger = logging.get_logger(__name__)
 
 
 def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-lm", called: str = "data") -> Any:
-    """Makes samples of rows by a format.
+    """Turns rows into samples by a format.
 
-    The samples of a `datasets.Dataset` are kept on disk, where another rank, process or run finds them that makes the
-    same of the same rows. Samples without a token or a label to learn are left out. Those of a
-    `datasets.IterableDataset` are made as they are read; it can give its state as before.
+    The samples of a `datasets.Dataset` are cached on disk, for other ranks, processes and runs with the same rows and
+    format. Samples without a token or a label to learn are left out. The samples of a `datasets.IterableDataset` are
+    made while streaming; it can still save its state.
 
     Args:
         dataset: The rows: a `datasets.Dataset` or `datasets.IterableDataset`.
         chosen: The format.
         tokenizer: The tokenizer.
         task: The model's task.
-        called: What to call it in errors.
+        called: Name of the data in errors.
 
     Returns:
         A data set of the same kind.
 
     Raises:
-        ValueError: If the format is not for that task, a column is missing, a row cannot be read, or nothing is left.
-        TypeError: If it is a data set of another kind.
+        ValueError: If the format is for another task, a column is missing, a row cannot be read, or no sample is left.
+        TypeError: If the data set is of another kind.
 
     Example:
         >>> rows = datasets.Dataset.from_dict({"text": ["a b"]})
@@ -70,7 +76,7 @@ def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-
         )
     if not chosen.packs and len(samples) < len(dataset):
         logger.warning(
-            "%s: %d of %d rows are left out, which have no token or no label to learn within max_length.",
+            "%s: %d of %d rows are left out: they have no token, or no label to learn within max_length.",
             called,
             len(dataset) - len(samples),
             len(dataset),
@@ -79,14 +85,7 @@ def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-
 
 
 def column_names(dataset: Any) -> list[str]:
-    """Gives the columns of a data set, by its first row where it does not know them.
-
-    Args:
-        dataset: A `datasets.Dataset` or an iterable one of any kind.
-
-    Returns:
-        Their names.
-    """
+    """Lists the columns of a data set, from its first row if it does not know them."""
     known: Sequence[str] | None = getattr(dataset, "column_names", None)
     if known:
         return list(known)
@@ -95,21 +94,21 @@ def column_names(dataset: Any) -> list[str]:
 
 
 def fitted(dataset: Any, chosen: Format, tokenizer: Any, task: str, called: str) -> Format:
-    """Makes sure that a data set, a format and a task go together, and settles what the format leaves open.
+    """Checks that data set, format and task fit together, and fills in the format's open settings.
 
     Args:
-        dataset: The rows that are trained on.
+        dataset: The rows to train on.
         chosen: The format.
         tokenizer: The tokenizer.
         task: The model's task.
-        called: What to call the data set in errors.
+        called: Name of the data in errors.
 
     Returns:
-        The format, for rows that are evaluated on too.
+        The format for training and evaluation rows.
 
     Raises:
-        ValueError: If the format is not for that task, a column is missing, or the format needs what is not there.
-        TypeError: If it is a data set of another kind.
+        ValueError: If the format is for another task, a column is missing, or the format lacks something.
+        TypeError: If the data set is of another kind.
     """
     if not isinstance(dataset, (datasets.Dataset, datasets.IterableDataset)):
         raise TypeError(
@@ -133,13 +132,69 @@ def fitted(dataset: Any, chosen: Format, tokenizer: Any, task: str, called: str)
         raise ValueError(f"{called}.format: {error}") from error
 
 
+def fingerprint_of(dataset: Any, chosen: Format, tokenizer: Any, task: str) -> str:
+    """Computes the fingerprint of the samples of a `datasets.Dataset` in a format.
+
+    Args:
+        dataset: The rows.
+        chosen: The format.
+        tokenizer: The tokenizer.
+        task: The model's task.
+
+    Returns:
+        32 hexadecimal digits, the same in every process for the same rows, code, settings and tokenizer.
+    """
+    kind = type(chosen)
+    parts = [
+        dataset._fingerprint,  # datasets has no public name for it
+        f"{kind.__module__}.{kind.__qualname__}",
+        kind.version,
+        asdict(chosen),  # type: ignore[call-overload]  # formats are dataclasses
+        task,
+        tokenizer_content(tokenizer),
+    ]
+    return _digest(parts, num_bytes=16)
+
+
+def content_of(dataset: Any) -> str:
+    """Computes a digest of up to 256 evenly spaced rows of a `datasets.Dataset`: 16 hexadecimal digits.
+
+    It recognises the same samples, wherever they are stored and whenever they were made.
+    """
+    places = np.unique(np.linspace(0, len(dataset) - 1, _NUM_COMPARED).astype(np.int64))
+    return _digest(dataset.with_format("arrow")[places].to_pylist(), num_bytes=8)
+
+
+def _digest(content: Any, num_bytes: int) -> str:
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=num_bytes).hexdigest()
+
+
+def tokenizer_content(tokenizer: Any) -> Mapping[str, Any]:
+    """Describes a tokenizer by plain data that determine its tokens, independent of earlier calls."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        content: Any = sorted(tokenizer.get_vocab().items())
+    else:
+        content = {name: part for name, part in json.loads(backend.to_str()).items() if name not in _PASSING}
+    return {
+        "class": f"{type(tokenizer).__module__}.{type(tokenizer).__qualname__}",
+        "content": content,
+        "chat_template": tokenizer.chat_template,
+        "special_tokens": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
+        "model_max_length": tokenizer.model_max_length,
+        "truncation_side": tokenizer.truncation_side,
+        "split_special_tokens": getattr(tokenizer, "split_special_tokens", False),
+    }
+
+
 def _name(chosen: Format) -> str:
     return type(chosen).__name__
 
 
 @dataclass(frozen=True)
 class _Encoding:
-    """Makes samples of a batch of rows by columns, without those that nothing is learned of."""
+    """Turns a batch of rows, given by columns, into samples; drops samples with nothing to learn."""
 
     chosen: Format
     tokenizer: Any
@@ -151,15 +206,14 @@ class _Encoding:
         try:
             samples = self.chosen.encode(rows, self.tokenizer, self.task)
         except _ROW_ERRORS as error:
-            where, why = self._find_wrong(rows, numbers, error)
-            told = str(why) if isinstance(why, ValueError) else f"{type(why).__name__}: {why}"
-            raise ValueError(f"{self.called}: {_name(self.chosen)}: {told}{where}") from error
+            place, cause = self._first_wrong(rows, numbers, error)
+            text = str(cause) if isinstance(cause, ValueError) else f"{type(cause).__name__}: {cause}"
+            raise ValueError(f"{self.called}: {_name(self.chosen)}: {text}{place}") from error
         kept = [sample for sample in samples if self._is_learned(sample)]
         names = kept[0] if kept else ("input_ids", "labels")
         return {name: [sample[name] for sample in kept] for name in names}
 
-    def _find_wrong(self, rows: Sequence[Row], numbers: Sequence[int], error: Exception) -> tuple[str, Exception]:
-        """Finds the first row that cannot be encoded by itself."""
+    def _first_wrong(self, rows: Sequence[Row], numbers: Sequence[int], error: Exception) -> tuple[str, Exception]:
         for row, number in zip(rows, numbers, strict=True):
             try:
                 self.chosen.encode([row], self.tokenizer, self.task)
@@ -170,6 +224,6 @@ class _Encoding:
     def _is_learned(self, sample: Sample) -> bool:
         labels = sample.get("labels")
         if isinstance(labels, list):
-            learned = labels[1:] if self.task == "causal-lm" else labels  # the first token is told by none before it
+            learned = labels[1:] if self.task == "causal-lm" else labels  # no token predicts the first one
             return any(label != IGNORED for label in learned)
         return bool(sample["input_ids"])

@@ -1,13 +1,22 @@
-"""Where the rows of a stream come from: the hub, or files on this machine."""
+"""The rows of a stream: from the Hugging Face hub, or from files on this machine."""
 
 import os
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+import datasets
+import huggingface_hub
+from datasets.exceptions import DatasetNotFoundError, DatasetsError
+from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]  # of its HTTP client
+
 from mixer.recipe.data.files import TextRows, suffix_of
-from mixer.recipe.data.hub import is_hub_name, load_hub
 from mixer.recipe.data.local import is_pattern, load_local
+from mixer.recipe.data.splits import check_slices
+
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -16,15 +25,15 @@ class DataSource:
 
     Args:
         path: A name on the hub, `org/name`; or a file, a folder or a pattern of files (`data/*.jsonl.gz`): Parquet,
-            JSON lines, JSON, CSV, TSV, text, Arrow, a folder of `save_to_disk`. What is there as a path is no name.
-        name: The configuration, of data on the hub.
-        split: What is trained on; slices too (`train[:10%]`). A file or a pattern is one split, `train`; the files of a
-            folder are told apart by their names.
-        validation_split: What is evaluated on; `None` for nothing.
-        revision: Branch, tag or commit, of data on the hub.
-        streaming: Whether rows are read as they are asked for (`datasets.IterableDataset`).
-        rows: What of a text file (`.txt`) is a row, and a document of the format `Text`: a `line`, a `paragraph` (up to
-            an empty line), or the whole file as one `document`.
+            JSON lines, JSON, CSV, TSV, text, Arrow, a folder of `save_to_disk`. An existing path is never a name.
+        name: The configuration of a data set on the hub.
+        split: The split to train on, or slices of it (`train[:10%]`). A file or a pattern is one split, `train`; the
+            files of a folder are split by their names.
+        validation_split: The split to evaluate on; `None` for none.
+        revision: Branch, tag or commit of a data set on the hub.
+        streaming: Whether to read rows on demand (`datasets.IterableDataset`).
+        rows: Unit of a row in a text file (`.txt`), and of a document in the format `Text`: a `line`, a `paragraph`
+            (up to an empty line), or the whole file as one `document`.
 
     Raises:
         ValueError: If `rows` is none of these.
@@ -46,38 +55,98 @@ class DataSource:
         """Loads the data.
 
         Args:
-            called: What to call them in errors.
+            called: Name of the data in errors.
 
         Returns:
-            What is trained on, and what is evaluated on or `None`.
+            The data set to train on, and the one to evaluate on or `None`.
 
         Raises:
-            FileNotFoundError: If there is nothing of that name.
+            FileNotFoundError: If nothing of that name exists.
             ConnectionError: If the hub cannot be reached.
-            ValueError: If there is no such split, or it cannot be read.
+            ValueError: If the split does not exist, or the data cannot be read.
         """
         splits = [split for split in (self.split, self.validation_split) if split is not None]
         path = os.path.expanduser(self.path)
-        is_local = Path(path).exists() or is_pattern(path)
-        is_name = is_hub_name(path) and suffix_of(Path(path)) is None
-        if not is_local and not is_name:
+        if Path(path).exists() or is_pattern(path):
+            self._refuse_hub_options(called)
+            loaded = load_local(path, splits, called, self.streaming, self.rows)
+        elif not _HUB_NAME.fullmatch(path) or suffix_of(Path(path)) is not None:
             raise FileNotFoundError(
                 f"{called}: there is no file or folder {str(Path(path).absolute())!r}; and {self.path!r} is no name on "
                 "the hub, which has the form org/name."
             )
-        if is_local:
-            self._check_is_of_no_hub(called)
-            loaded = load_local(path, splits, called, self.streaming, self.rows)
         elif self.rows != "line":
             raise ValueError(f"{called}: rows={self.rows!r} is for text files on this machine: leave it out.")
         else:
             loaded = load_hub(self.path, splits, called, self.name, self.revision, self.streaming)
         return loaded[0], loaded[1] if self.validation_split is not None else None
 
-    def _check_is_of_no_hub(self, called: str) -> None:
-        given = [option for option in ("name", "revision") if getattr(self, option) is not None]
-        if given:
-            raise ValueError(
-                f"{called}: {given[0]}={getattr(self, given[0])!r} is for data on the hub, and {self.path!r} is a path "
-                "here. Leave it out, or give the file or folder that is meant."
-            )
+    def _refuse_hub_options(self, called: str) -> None:
+        for option in ("name", "revision"):
+            value = getattr(self, option)
+            if value is not None:
+                raise ValueError(
+                    f"{called}: {option}={value!r} is for data on the hub, and {self.path!r} is a path on this "
+                    "machine. Leave it out, or give the right file or folder."
+                )
+
+
+def load_hub(
+    path: str,
+    splits: Sequence[str],
+    called: str,
+    name: str | None = None,
+    revision: str | None = None,
+    streaming: bool = False,
+) -> list[Any]:
+    """Loads splits of a data set by its name on the hub, or from a folder with the same layout.
+
+    Args:
+        path: The name, `org/name`, or the folder.
+        splits: Names of splits, or slices unless streaming.
+        called: Name of the data in errors.
+        name: The configuration.
+        revision: Branch, tag or commit.
+        streaming: Whether to read rows on demand.
+
+    Returns:
+        One data set per split.
+
+    Raises:
+        ConnectionError: If the hub cannot be reached.
+        FileNotFoundError: If the data set or revision does not exist.
+        ValueError: If the configuration or split does not exist, or cannot be read.
+    """
+    for split in splits:
+        check_slices(split, called, streaming)
+    try:
+        return [
+            datasets.load_dataset(path, name, split=split, revision=revision, streaming=streaming) for split in splits
+        ]
+    except DatasetNotFoundError as error:
+        raise FileNotFoundError(
+            f"{called}: {error} Nor is there a file or folder {str(Path(path).absolute())!r}. Look the name up "
+            "(org/name), and log in (hf auth login) if it is private."
+        ) from error
+    except (OfflineModeIsEnabled, ConnectionError, HTTPError) as error:
+        raise ConnectionError(_unreachable(path, called, error)) from error
+    except (DatasetsError, ValueError, OSError, KeyError, RuntimeError, NotImplementedError) as error:
+        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(
+            f"{called}: {path!r} (name={name}, split={', '.join(splits)}, revision={revision}) cannot be loaded: "
+            f"{cause}"
+        ) from error
+
+
+def _unreachable(path: str, called: str, error: Exception) -> str:
+    offline = huggingface_hub.constants.is_offline_mode() or datasets.config.HF_HUB_OFFLINE
+    why = (
+        "HF_HUB_OFFLINE is set, so the hub is not searched"
+        if offline
+        else f"the hub cannot be reached ({type(error).__name__})"
+    )
+    return (
+        f"{called}: there is no file or folder {str(Path(path).absolute())!r}, and {why}; {path!r} is not in this "
+        "machine's cache either. Give the path of a file or folder, or download it on a machine with a network: "
+        f"hf download --repo-type dataset {path} --local-dir FOLDER."
+    )

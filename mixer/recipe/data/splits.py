@@ -1,29 +1,26 @@
-"""A split by its name, slices of it, and several of them together: `train`, `train[:10%]`, `train+test`."""
+"""Splits by name, slices and sums of splits: `train`, `train[:10%]`, `train+test`."""
 
 from collections.abc import Callable, Collection
 from typing import Any
 
 import datasets
 
-# Numbers of rows that a split may have, for what is true of its slices however many it has.
+# Sizes of splits for which overlapping slices are tested, since the real ones are not known yet.
 _LENGTHS = [round(100 * 1.3**power) for power in range(60)]
 
 
 def take_split(split: str, known: Collection[str], load: Callable[[str], Any], called: str, streaming: bool) -> Any:
-    """Gives what a split's name says.
+    """Loads a split, a slice or a sum of splits.
 
     Args:
-        split: The name, as `datasets.load_dataset` takes it.
-        known: The splits that there are.
-        load: Gives one of them.
-        called: What asks for it, for errors.
-        streaming: Whether rows are read as they are asked for, so that there are no slices.
-
-    Returns:
-        The data set.
+        split: The name, as for `datasets.load_dataset`.
+        known: Names of the existing splits.
+        load: Loads one of them.
+        called: Name of the data in errors.
+        streaming: Whether rows are read on demand, so that slices are not possible.
 
     Raises:
-        ValueError: If there is no such split, or it cannot be read as one.
+        ValueError: If there is no such split, or the name cannot be read as one.
     """
     names = check_slices(split, called, streaming)
     unknown = [name for name in names if name not in known]
@@ -42,27 +39,27 @@ def take_split(split: str, known: Collection[str], load: Callable[[str], Any], c
 
 
 def check_disjoint(split: str, validation_split: str, called: str) -> None:
-    """Refuses a split for validation that shares rows with the one for training, as far as the names tell.
+    """Refuses a validation split that shares rows with the training split, whatever their sizes.
 
     Args:
-        split: What is trained on.
-        validation_split: What is evaluated on.
-        called: What asks for them, for errors.
+        split: The split to train on.
+        validation_split: The split to evaluate on.
+        called: Name of the data in errors.
 
     Raises:
-        ValueError: If they share rows, however many there are.
+        ValueError: If they share rows.
     """
     shares = [_share_rows(split, validation_split, length) for length in _LENGTHS]
     if True in shares and False not in shares:
         raise ValueError(
-            f"{called}: split {split!r} and validation_split {validation_split!r} share rows, so that what is "
-            "evaluated on would be trained on: slice both (split: 'train[10%:]', validation_split: 'train[:10%]'), or "
-            "give the stream validation: 0.1 in place of validation_split."
+            f"{called}: split {split!r} and validation_split {validation_split!r} share rows, so the evaluation would "
+            "be on training data: slice both (split: 'train[10%:]', validation_split: 'train[:10%]'), or give the "
+            "stream validation: 0.1 in place of validation_split."
         )
 
 
 def _share_rows(split: str, other: str, length: int) -> bool | None:
-    """Says whether two share rows where each split has so many; `None` where a slice has none."""
+    """Returns whether two splits share rows if each has `length` rows; `None` if a slice is empty."""
     names = {part.partition("[")[0].strip() for part in f"{split}+{other}".split("+")}
     try:
         first, second = (
@@ -81,23 +78,20 @@ def _share_rows(split: str, other: str, length: int) -> bool | None:
 
 
 def check_slices(split: str, called: str, streaming: bool) -> list[str]:
-    """Refuses slices of data that are read as they come.
+    """Refuses slices and sums of streamed data, and lists the splits in a name.
 
     Args:
-        split: A split's name, slices, several of them.
-        called: What asks for it, for errors.
-        streaming: Whether rows are read as they are asked for.
-
-    Returns:
-        Names of the splits in it.
+        split: Name of a split, slice or sum.
+        called: Name of the data in errors.
+        streaming: Whether rows are read on demand.
 
     Raises:
-        ValueError: If it is more than a name where streaming.
+        ValueError: If it is more than a name while streaming.
     """
     names = [part.partition("[")[0].strip() for part in split.split("+")]
     if streaming and names != [split]:
         raise ValueError(
-            f"{called}: {split!r}: slices and sums of splits are for data that are not streamed: name one split, or "
-            "set streaming to false."
+            f"{called}: {split!r}: streamed data have no slices or sums of splits: name one split, or set streaming to "
+            "false."
         )
     return names

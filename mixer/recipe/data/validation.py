@@ -1,4 +1,4 @@
-"""A part of the data that is held out for validation, the same on every rank."""
+"""Holds rows out for validation: the same rows on every rank and in every run."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +11,14 @@ from mixer.utils.arrays import Int64Array
 
 @dataclass(frozen=True)
 class Validation:
-    """What is held out of a stream for validation.
+    """Rows of a stream to hold out for validation.
 
-    Which rows those are follows from the number of rows, the seed and the column alone: it is the same on all ranks,
-    for any number of them, and in every run.
+    They depend on the number of rows, the seed and the column alone: they are the same on all ranks, for any number of
+    ranks, and in every run.
 
     Args:
-        size: How much: a share of the rows, such as 0.05, or a number of them.
-        stratify_by: Column whose values keep their shares: each has its part of what is held out, to a row, and
-            keeps one or more for training.
+        size: A share of the rows, such as 0.05, or a number of rows.
+        stratify_by: Column whose values keep their shares, to a row; one or more rows of each value stay for training.
         seed: Seed of the draw.
 
     Raises:
@@ -40,22 +39,19 @@ class Validation:
             )
 
     def carve(self, dataset: Any, called: str) -> tuple[Any, Any]:
-        """Divides a data set.
+        """Splits a data set into rows for training and rows for validation, both in their order.
 
         Args:
             dataset: A `datasets.Dataset`.
-            called: What to call it in errors.
-
-        Returns:
-            What is trained on and what is held out, both in the order of the rows.
+            called: Name of the field in errors.
 
         Raises:
-            ValueError: If it cannot be divided so, or has no such column.
+            ValueError: If too few rows are left, the column does not exist, or the data are streamed.
         """
         if isinstance(dataset, datasets.IterableDataset):
             raise ValueError(
-                f"{called}: nothing can be held out of data that are streamed, since how many rows there are is not "
-                "known: name a split (data.validation_split), or set data.streaming to false."
+                f"{called}: rows cannot be held out of streamed data, whose number of rows is not known: name a split "
+                "(data.validation_split), or set data.streaming to false."
             )
         if not isinstance(dataset, datasets.Dataset):
             raise ValueError(f"{called}: a share is held out of a datasets.Dataset, got a {type(dataset).__name__}.")
@@ -86,20 +82,20 @@ class Validation:
 def hold_out(
     num_samples: int, num_held: int, seed: int, strata: Int64Array | None = None
 ) -> tuple[Int64Array, Int64Array]:
-    """Draws which samples are held out.
+    """Draws the samples to hold out.
 
     Args:
-        num_samples: How many there are.
-        num_held: How many of them are held out.
+        num_samples: Number of samples.
+        num_held: Number of samples to hold out.
         seed: Seed of the draw.
-        strata: int64 `[num_samples]`: the part that each belongs to; every part gives its share of what is held out,
-            rounded up or down so that they add up, and one or more of each stay.
+        strata: int64 `[num_samples]`: the stratum of each sample. Each stratum gives its share, rounded so that the
+            shares add up to `num_held`, and keeps one or more samples.
 
     Returns:
-        Indices that stay and indices that are held out, int64, ascending; none in both.
+        Indices to keep and indices to hold out, int64, ascending and disjoint.
 
     Raises:
-        ValueError: If so many are held out that none of a part would stay.
+        ValueError: If a stratum would keep no sample.
     """
     order = np.random.default_rng(seed).permutation(num_samples)
     if strata is None:
@@ -108,8 +104,8 @@ def hold_out(
         num_parts = len(np.unique(strata))
         if num_held > num_samples - num_parts:
             raise ValueError(
-                f"{num_held} of {num_samples} rows with {num_parts} different values cannot be held out so that one of "
-                "each stays for training: hold out fewer, or leave out stratify_by."
+                f"{num_held} of {num_samples} rows with {num_parts} different values cannot be held out, since one of "
+                "each must stay for training: hold out fewer, or leave out stratify_by."
             )
         quotas = _quotas(np.bincount(strata), num_held)
         by_stratum = order[np.argsort(strata[order], kind="stable")]
@@ -121,11 +117,11 @@ def hold_out(
 
 
 def _quotas(sizes: Int64Array, total: int) -> Int64Array:
-    """Gives each part its share, by the largest remainders; one of each part stays."""
+    """Distributes `total` over strata by the largest remainders; each keeps one sample or more."""
     exact = sizes * total
     quotas, remainders = exact // sizes.sum(), exact % sizes.sum()
     by_remainder = np.argsort(-remainders, kind="stable")
-    while num_left := total - quotas.sum():  # a second time only where parts of one row each cannot give theirs
+    while num_left := total - quotas.sum():  # repeats only if strata with a single row cannot give their share
         with_more = by_remainder[quotas[by_remainder] < sizes[by_remainder] - 1]
         quotas[with_more[:num_left]] += 1
     result: Int64Array = quotas

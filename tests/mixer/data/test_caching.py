@@ -12,7 +12,7 @@ import datasets
 import pytest
 
 from mixer.recipe.data import Format, Text, formatted
-from mixer.recipe.data.fingerprint import fingerprint_of, tokenizer_content
+from mixer.recipe.data.formatting import fingerprint_of, tokenizer_content
 from tests.mixer.data.small_tokenizers import CHATML, MARKED, byte_level
 
 ROOT = Path(__file__).parents[3]

@@ -40,7 +40,7 @@ def test_tokens_are_masked_and_classes_are_left_alone() -> None:
 
 @pytest.mark.parametrize("task", ["sequence-classification", "masked-lm", "seq2seq-lm"])
 def test_a_tokenizer_without_a_pad_token_is_refused_where_it_needs_one(task: str) -> None:
-    with pytest.raises(ValueError, match="has no pad token to fill batches up with: give it one, as in tokenizer"):
+    with pytest.raises(ValueError, match="has no pad token to pad batches with: give it one, as in tokenizer"):
         ensure_pad_token(byte_level(pad_token=None), task)
     with pytest.raises(ValueError, match="has no pad token"):
         ensure_pad_token(byte_level(pad_token=None, eos_token=None), "causal-lm")

@@ -71,7 +71,7 @@ def test_rows_of_which_no_label_is_left_are_left_out_and_counted(
     monkeypatch.setattr("mixer.recipe.data.formatting.logger.warning", lambda text, *values: said.append(text % values))
     samples = made([{"q": "abcdef", "a": "x"}, {"q": "a", "a": "b"}, {"q": "aaaa", "a": "y"}], Prompt("{q}", "{a}", 4))
     assert [learned(sample) for sample in samples] == ["b<|endoftext|>"]
-    assert said == ["streams.s: 2 of 3 rows are left out, which have no token or no label to learn within max_length."]
+    assert said == ["streams.s: 2 of 3 rows are left out: they have no token, or no label to learn within max_length."]
     with pytest.raises(ValueError, match=r"streams\.s: Prompt leaves nothing of 1 rows"):
         made([{"q": "abcdef", "a": "x"}], Prompt("{q}", "{a}", 4))
 
@@ -147,7 +147,12 @@ STRICT = "{% if messages[0]['role'] != 'user' %}{{ raise_exception('users begin'
     ("chat", "tokenizer", "rows", "message"),
     [
         (Chat(), byte_level(chat_template=None), TALK, r"has no chat template.*Chat\(chat_template=\.\.\.\)"),
-        (Chat(chat_template=COUNTED), BYTES, TALK, r"renders the first 2 messages .* otherwise than .*train_on='all'"),
+        (
+            Chat(chat_template=COUNTED),
+            BYTES,
+            TALK,
+            r"renders the first 2 messages .* differently from .*train_on='all'",
+        ),
         (Chat(chat_template=STRICT), BYTES, TALK[1:], "refuses a conversation of .*users begin"),
         (Chat(), BYTES, [{"speaker": "a"}], r"a message with the fields \['speaker'\]: it needs role and content"),
         (Chat(), BYTES, TALK[:1], r"the assistant says nothing in them, their roles are \['user'\]"),
@@ -248,7 +253,7 @@ def test_a_label_is_a_word_or_a_number(label: Any) -> None:
         (lambda: Prompt("{q", "{a}"), "braces themselves are doubled"),
         (lambda: Prompt("{}", "{a}"), "braces without the name of a column"),
         (lambda: Chat(train_on="user"), "must be 'assistant' or 'all', got 'user'"),
-        (lambda: Labelled(labels=["a", "a"]), "once each"),
+        (lambda: Labelled(labels=["a", "a"]), "labels must be distinct"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(make: Any, message: str) -> None:

@@ -16,7 +16,7 @@ def test_every_part_has_its_share(parts: list[int], data: st.DataObject, seed: i
     sizes = np.bincount(strata)
     num_held = data.draw(st.integers(1, max(1, len(parts) - len(sizes))))
     if num_held > len(parts) - len(sizes):
-        with pytest.raises(ValueError, match="so that one of each stays for training"):
+        with pytest.raises(ValueError, match="since one of each must stay for training"):
             hold_out(len(parts), num_held, seed, strata)
         return
     kept, held = hold_out(len(parts), num_held, seed, strata)
@@ -70,5 +70,5 @@ def test_what_cannot_be_divided_is_refused() -> None:
         Validation(40).carve(rows(40), "streams.s.validation")
     with pytest.raises(ValueError, match=r"streams\.s\.validation\.stratify_by: there is no column 'label'"):
         Validation(4, stratify_by="label").carve(rows(40), "streams.s.validation")
-    with pytest.raises(ValueError, match=r"data that are streamed.*data\.validation_split"):
+    with pytest.raises(ValueError, match=r"streamed data.*data\.validation_split"):
         Validation(4).carve(rows(40).to_iterable_dataset(), "streams.s.validation")

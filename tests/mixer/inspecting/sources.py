@@ -8,9 +8,9 @@ import torch
 from datasets import Dataset
 from torch.utils.data import IterableDataset
 
-from mixer.recipe.model_recipe import ModelRecipe
+from mixer.recipe.model import ModelRecipe
 from mixer.recipe.recipe import Recipe
-from mixer.recipe.stream_recipe import StreamRecipe
+from mixer.recipe.streams import StreamRecipe
 from tests.helpers import arguments
 
 VOCABULARY = 64

@@ -14,7 +14,7 @@ from mixer.analysis.inspect.inspection import Inspection, described, inspect_rec
 from mixer.analysis.inspect.view import view_of
 from mixer.cli.entry import main
 from mixer.models.heads import Head
-from mixer.recipe.model_recipe import _AUTO_CLASSES, ModelRecipe
+from mixer.recipe.model import _AUTO_CLASSES, ModelRecipe
 from mixer.utils.console import console, print_json
 from tests.mixer.inspecting.sources import LLAMA, recipe
 

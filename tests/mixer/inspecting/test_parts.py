@@ -20,7 +20,7 @@ from mixer.analysis.inspect.tokens import Truncation, num_learned, tokens_of, tr
 from mixer.analysis.inspect.view import marked
 from mixer.mixture.stream import Stream
 from mixer.recipe.data.formats import Text
-from mixer.recipe.stream_recipe import BuiltStream
+from mixer.recipe.streams import BuiltStream
 from mixer.utils.text import printable
 from tests.mixer.data.small_tokenizers import byte_level
 from tests.mixer.inspecting.sources import Breaking, Pairs, Streamed, plain, rows

@@ -3,7 +3,7 @@
 from typing import Any
 
 from mixer import Budget, schedules
-from mixer.recipe.stream_recipe import StreamRecipe
+from mixer.recipe.streams import StreamRecipe
 from tests.mixer.simulation.runs import HERE, stream, three
 
 CASES: dict[str, dict[str, Any]] = {

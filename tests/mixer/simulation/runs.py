@@ -12,9 +12,9 @@ from transformers import TrainingArguments
 from mixer import MixingTrainer, Policy
 from mixer.analysis.simulate import Simulated, simulate
 from mixer.ledger.ledger import Ledger
-from mixer.recipe.model_recipe import ModelRecipe
+from mixer.recipe.model import ModelRecipe
 from mixer.recipe.recipe import Recipe
-from mixer.recipe.stream_recipe import StreamRecipe
+from mixer.recipe.streams import StreamRecipe
 from tests.helpers import VOCABULARY, Tokens, plain_options
 
 HERE = __name__

@@ -12,7 +12,7 @@ from mixer import Ledger, schedules
 from mixer.analysis.explain.explanation import explain
 from mixer.analysis.simulate import AssumedLosses
 from mixer.cli.entry import main
-from mixer.recipe.stream_recipe import StreamRecipe
+from mixer.recipe.streams import StreamRecipe
 from mixer.utils.files import read_json
 from tests.mixer.simulation.runs import assert_same, plan, three, train
 

@@ -7,7 +7,7 @@ import pytest
 
 import mixer
 from mixer import Budget, Grouping, schedules
-from mixer.recipe.stream_recipe import StreamRecipe
+from mixer.recipe.streams import StreamRecipe
 from replay import ReplayRatio
 from tests.mixer.simulation.runs import HERE, assert_same, plan, stream, three, train
 

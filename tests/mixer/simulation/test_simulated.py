@@ -19,7 +19,7 @@ from mixer.analysis.simulate.ranks import of_ranks
 from mixer.analysis.simulate.screen import screen
 from mixer.analysis.simulate.tokens import tokens_of
 from mixer.models.row_losses import tokens_per_row
-from mixer.recipe.stream_recipe import StreamRecipe
+from mixer.recipe.streams import StreamRecipe
 from mixer.utils.console import print_json
 from tests.helpers import Tokens
 from tests.mixer.simulation.runs import HERE, recipe, stream, three

@@ -73,7 +73,7 @@ BROKEN = {
 def test_a_file_that_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(BROKEN[name])
-    with pytest.raises(ValueError, match=rf"local_files: '.*{name}' cannot be read as .* mend it, or leave it out"):
+    with pytest.raises(ValueError, match=rf"local_files: '.*{name}' cannot be read as .* repair it, or leave it out"):
         local_files(path, path)
 
 
@@ -87,7 +87,7 @@ def test_the_broken_one_of_several_is_named(tmp_path: Path) -> None:
         local_files(folder)
     (folder / "b.csv").write_text("other\n1\n")
     with pytest.raises(
-        ValueError, match=r"the columns of '.*b\.csv' are .*, and those of 'a\.csv' .*Give files of the same columns"
+        ValueError, match=r"the columns of '.*b\.csv' are .*, and those of 'a\.csv' .*Give files with the same columns"
     ):
         local_files(folder)
 

@@ -1,4 +1,4 @@
-"""Formats: what turns rows of a data set into what a model takes, one file each."""
+"""Formats, one file each: they turn rows of a data set into samples for a model."""
 
 from mixer.recipe.data.formats.base import Format
 from mixer.recipe.data.formats.chat import Chat

@@ -1,4 +1,4 @@
-"""A format: what turns rows of a data set into what a model takes."""
+"""The interface of a format, which turns rows of a data set into samples for a model."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ Sample = dict[str, Any]
 class Format(ABC):
     """Turns rows into samples; its subclasses are dataclasses of plain settings.
 
-    A format of your own is such a subclass, written in a recipe as `class_path: package.module.MyFormat`. It must be a
-    function of the rows that it is given: what it makes is kept on disk and taken from there the next time.
+    Write your own format as such a subclass and name it in a recipe by `class_path: package.module.MyFormat`. Its
+    samples must depend on the rows and settings alone: they are cached on disk and reused.
     """
 
-    version: ClassVar[int] = 1  # of its code: one more whenever it makes something else of the same rows
-    tasks: ClassVar[Sequence[str]]  # the models' tasks that it makes samples for
+    version: ClassVar[int] = 1  # raise it when the same rows give other samples than before
+    tasks: ClassVar[Sequence[str]]  # the model tasks it makes samples for
 
     @property
     def packs(self) -> bool:
@@ -29,42 +29,36 @@ class Format(ABC):
         """The columns that it reads."""
 
     def fitted(self, dataset: Any, tokenizer: Any) -> Self:
-        """Settles what follows from the data set that is trained on, for the one for evaluation too.
+        """Fills in settings that depend on the training data, for the evaluation data too.
 
         Args:
-            dataset: The data set that is trained on.
+            dataset: The data set to train on.
             tokenizer: The tokenizer.
 
         Returns:
-            A format whose settings leave nothing open, so that to fit it again changes nothing.
+            A format with all settings filled in; fitting it again changes nothing.
         """
         return self
 
     def class_names(self, dataset: Any) -> Sequence[str] | None:
-        """Names the classes of its labels.
+        """Returns the names of the label's classes in the order of their numbers, or `None` without classes or names.
 
         Args:
             dataset: The rows.
-
-        Returns:
-            The names in the order of their numbers; `None` where labels are no classes, or have no names.
         """
         return None
 
     def why_nothing(self, rows: Sequence[Row]) -> str:
-        """Says why nothing of rows may be learned.
+        """Explains in the rest of a sentence why rows leave nothing to learn.
 
         Args:
-            rows: The first of them.
-
-        Returns:
-            The rest of a sentence.
+            rows: The first rows.
         """
         return "they have no text, or no label to learn within max_length tokens"
 
     @abstractmethod
     def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
-        """Makes samples of rows that follow each other.
+        """Turns consecutive rows into samples.
 
         Args:
             rows: The rows, with all columns of the data set.
@@ -72,5 +66,5 @@ class Format(ABC):
             task: The model's task.
 
         Returns:
-            One sample a row, in order; or fewer or more, where the format packs.
+            One sample per row, in order; any number of samples if the format packs.
         """

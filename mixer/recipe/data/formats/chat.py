@@ -1,52 +1,46 @@
-"""Conversations through a tokenizer's chat template."""
+"""Conversations rendered by a tokenizer's chat template, with the assistant's turns as labels."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from mixer.recipe.data.formats.assistant_turns import (
-    Message,
-    has_generation_mask,
-    mask_by_prefixes,
-    mask_by_template,
-    render,
-)
+from jinja2 import TemplateError
+
 from mixer.recipe.data.formats.base import Format, Row, Sample
 from mixer.recipe.data.formats.tokens import IGNORED, check_max_length, length_limit
 
-# Other names of roles, ShareGPT's among them.
+Message = dict[str, Any]  # with a role, mostly with content
+
+# Other names of roles, as in ShareGPT.
 _ROLES = {
     "human": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bard": "assistant",
-    "bot": "assistant",
-    "model": "assistant",
-    "ai": "assistant",
     "function": "tool",
+    **dict.fromkeys(("gpt", "chatgpt", "bard", "bot", "model", "ai"), "assistant"),
 }
-# Those that templates know, of which the assistant's turns are learned.
+# Roles of chat templates.
 _KNOWN = ("assistant", "user", "system", "developer", "tool", "ipython", "observation", "environment")
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 @dataclass(frozen=True)
 class Chat(Format):
     """Conversations: lists of `{"role": ..., "content": ...}`, or of `{"from": ..., "value": ...}` as in ShareGPT.
 
-    What of a conversation the assistant says is found by the template's `{% generation %}` where it has one; else by
-    rendering what comes before each turn of the assistant, and checking that the whole conversation begins so. Roles
-    are read in small letters, and `gpt`, `model`, `bot`, `human` and such as what they stand for.
+    The chat template's `{% generation %}` marks the assistant's tokens. For a template without it, the conversation is
+    rendered up to each turn of the assistant, and must begin with that text. Roles are lower-cased; `gpt`, `model` and
+    `bot` mean `assistant`, `human` means `user`.
 
     Args:
         column: The column of conversations, such as `conversations` for ShareGPT.
-        max_length: The most tokens of a sample, the rest is cut off. Default: the tokenizer's limit, if it has one.
-        train_on: Whether the `assistant`'s turns are learned, or `all` that is said.
-        chat_template: A template in Jinja, or the path of a file of one, in place of the tokenizer's own. What has
-            neither `{{` nor `{%` is a path.
+        max_length: Most tokens of a sample; the rest is cut off. Default: the tokenizer's limit, if it has one.
+        train_on: Learn the `assistant`'s turns, or `all` turns.
+        chat_template: A template in Jinja, or the path of a file with one, in place of the tokenizer's. A text without
+            `{{` and `{%` is a path.
 
     Raises:
-        ValueError: If `max_length` is below 2.
+        ValueError: If `max_length` is below 2, or `train_on` is neither.
     """
 
     version: ClassVar[int] = 2
@@ -68,7 +62,7 @@ class Chat(Format):
         return (self.column,)
 
     def fitted(self, dataset: Any, tokenizer: Any) -> "Chat":
-        """Reads the template if it is in a file, and makes sure that there is one; see `Format.fitted`."""
+        """Reads the template from its file, and refuses a tokenizer without one; see `Format.fitted`."""
         template = self.chat_template
         if template is not None and not ("{{" in template or "{%" in template):
             path = Path(template)
@@ -80,9 +74,9 @@ class Chat(Format):
             template = path.read_text(encoding="utf-8")
         if template is None and not tokenizer.chat_template:
             raise ValueError(
-                f"Chat: the tokenizer ({type(tokenizer).__name__}) has no chat template. Take that of the model's "
-                "variant for instructions or chat, or give one: Chat(chat_template=...), in Jinja or the path of a "
-                "file."
+                f"Chat: the tokenizer ({type(tokenizer).__name__}) has no chat template. Take the tokenizer of the "
+                "model's chat or instruct variant, or give a template in Jinja or the path of its file: "
+                "Chat(chat_template=...)."
             )
         return replace(self, chat_template=template)
 
@@ -102,35 +96,86 @@ class Chat(Format):
         if not messages:
             return {"input_ids": [], "labels": []}
         if self.train_on == "all":
-            text = render(messages, tokenizer, self.chat_template)
+            text = _rendered(messages, tokenizer, self.chat_template)
             tokens: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
             return {"input_ids": tokens[:length], "labels": tokens[:length]}
         unknown = [message["role"] for message in messages if message["role"] not in _KNOWN]
         if unknown:
             raise ValueError(
-                f"there is no role {unknown[0]!r}, so that it cannot be told whether its turns are learned: the roles "
-                f"are {', '.join(_KNOWN)}. Rename it in the data, or learn all that is said, Chat(train_on='all')."
+                f"there is no role {unknown[0]!r}, and it is not clear whether to learn its turns: the roles are "
+                f"{', '.join(_KNOWN)}. Rename it in the data, or learn all turns, Chat(train_on='all')."
             )
-        by_template = has_generation_mask(tokenizer, self.chat_template)
-        find = mask_by_template if by_template else mask_by_prefixes
-        tokens, is_assistant = find(messages, tokenizer, self.chat_template)
-        labels = [token if said else IGNORED for token, said in zip(tokens, is_assistant, strict=True)]
+        if not tokenizer.is_fast:
+            raise ValueError(
+                f"{type(tokenizer).__name__} does not map tokens to characters: take a fast tokenizer, or learn all "
+                "turns, Chat(train_on='all')."
+            )
+        is_marked = _GENERATION.search(tokenizer.get_chat_template(self.chat_template)) is not None
+        mask = _mask_by_template if is_marked else _mask_by_prefixes
+        tokens, is_assistant = mask(messages, tokenizer, self.chat_template)
+        labels = [token if learned else IGNORED for token, learned in zip(tokens, is_assistant, strict=True)]
         return {"input_ids": tokens[:length], "labels": labels[:length]}
 
 
-def _messages(given: Any, column: str) -> list[Message]:
-    if given is None:
+def _mask_by_template(messages: list[Message], tokenizer: Any, template: str | None) -> tuple[list[int], list[bool]]:
+    encoded = _rendered(
+        messages, tokenizer, template, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
+    )
+    return list(encoded["input_ids"]), [bool(learned) for learned in encoded["assistant_masks"]]
+
+
+def _mask_by_prefixes(messages: list[Message], tokenizer: Any, template: str | None) -> tuple[list[int], list[bool]]:
+    """Locates the assistant's turns by rendering the conversation up to the start and the end of each."""
+    whole, spans = _rendered(messages, tokenizer, template), []
+    for number, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        before = _rendered_before(messages, number, tokenizer, template)
+        with_turn = _rendered(messages[: number + 1], tokenizer, template)
+        if not (with_turn.startswith(before) and whole.startswith(with_turn)):
+            raise ValueError(
+                f"the chat template renders the first {number + 1} messages of a conversation differently from the "
+                "whole, so the assistant's turns cannot be located. Give a template with {% generation %} around "
+                "them, Chat(chat_template=...), or learn all turns, Chat(train_on='all')."
+            )
+        spans.append((len(before), len(with_turn)))
+    encoded = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    offsets = encoded["offset_mapping"]
+    is_learned = [any(start <= first < last <= end for start, end in spans) for first, last in offsets]
+    return list(encoded["input_ids"]), is_learned
+
+
+def _rendered_before(messages: list[Message], number: int, tokenizer: Any, template: str | None) -> str:
+    """Renders the text that a turn of the assistant continues."""
+    if number:
+        return str(_rendered(messages[:number], tokenizer, template, add_generation_prompt=True))
+    # Templates do not render zero messages, so the text before the first is cut from the first itself.
+    first = _rendered(messages[:1], tokenizer, template)
+    opening = _rendered(messages[:1], tokenizer, template, add_generation_prompt=True).removeprefix(first)
+    return str(first[: first.index(opening) + len(opening)] if opening in first else first + opening)
+
+
+def _rendered(messages: list[Message], tokenizer: Any, template: str | None, **options: Any) -> Any:
+    try:
+        return tokenizer.apply_chat_template(messages, chat_template=template, **{"tokenize": False, **options})
+    except TemplateError as error:
+        roles = [message.get("role") for message in messages]
+        raise ValueError(f"the chat template refuses a conversation of {roles}: {error}") from error
+
+
+def _messages(value: Any, column: str) -> list[Message]:
+    if value is None:
         return []
-    if not isinstance(given, list) or not all(isinstance(message, Mapping) for message in given):
+    if not isinstance(value, list) or not all(isinstance(message, Mapping) for message in value):
         raise ValueError(
-            f"column {column!r} has a {type(given).__name__} where a conversation is expected: a list of "
+            f"column {column!r} has a {type(value).__name__} where a conversation is expected: a list of "
             '{"role": ..., "content": ...} or {"from": ..., "value": ...}.'
         )
-    return [_message(message, column) for message in given]
+    return [_message(message, column) for message in value]
 
 
-def _message(given: Mapping[str, Any], column: str) -> Message:
-    message = {name: value for name, value in given.items() if value is not None}  # what other rows have
+def _message(value: Mapping[str, Any], column: str) -> Message:
+    message = {name: part for name, part in value.items() if part is not None}  # fields of other rows are None
     if "role" in message:
         return {**message, "role": _role(message["role"])}
     if "from" not in message or "value" not in message:
@@ -141,6 +186,6 @@ def _message(given: Mapping[str, Any], column: str) -> Message:
     return {"role": _role(message["from"]), "content": message["value"]}
 
 
-def _role(given: Any) -> str:
-    role = str(given).strip().lower()
+def _role(value: Any) -> str:
+    role = str(value).strip().lower()
     return _ROLES.get(role, role)

@@ -1,6 +1,6 @@
 """Texts with a label each."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -8,26 +8,25 @@ import datasets
 
 from mixer.recipe.data.formats.base import Format, Row, Sample
 from mixer.recipe.data.formats.tokens import check_max_length, length_limit, texts_of
-from mixer.recipe.data.label_names import in_order
 
 
 @dataclass(frozen=True)
 class Labelled(Format):
     """A text, or a pair of texts, with a label: a class, or a number for regression.
 
-    Labels that are numbers stay what they are, those of a `ClassLabel` too. Words are numbered in the order of the
-    alphabet, or in that of the numbers if all are some. Rows without a text are left out.
-    Fractions, 1.0 too, are numbers for regression; where `labels` says that there are classes, 1.0 is the class 1.
+    Whole numbers and values of a `ClassLabel` stay as they are. Words are numbered alphabetically, or by value if all
+    are numbers. Fractions are numbers for regression, 1.0 too; if `labels` names classes, 1.0 is the class 1. Rows
+    without a text are left out.
 
     Args:
         text: The column of texts.
         text_pair: The column of second texts.
         label: The column of labels.
-        max_length: The most tokens of a sample, the rest is cut off. Default: the tokenizer's limit, if it has one.
-        labels: The words in the order of their numbers. Default: those of the data that are trained on.
+        max_length: Most tokens of a sample; the rest is cut off. Default: the tokenizer's limit, if it has one.
+        labels: Class names in the order of their numbers. Default: the words in the training data.
 
     Raises:
-        ValueError: If `max_length` is below 2, or a label is given twice.
+        ValueError: If `max_length` is below 2, or a label occurs twice.
     """
 
     version: ClassVar[int] = 2
@@ -42,7 +41,7 @@ class Labelled(Format):
     def __post_init__(self) -> None:
         check_max_length(self.max_length, "Labelled")
         if self.labels is not None and len(set(self.labels)) < len(self.labels):
-            raise ValueError(f"Labelled: labels must be given once each, got {self.labels}.")
+            raise ValueError(f"Labelled: labels must be distinct, got {self.labels}.")
 
     @property
     def columns(self) -> Sequence[str]:
@@ -50,7 +49,7 @@ class Labelled(Format):
         return tuple(name for name in (self.text, self.text_pair, self.label) if name is not None)
 
     def fitted(self, dataset: Any, tokenizer: Any) -> "Labelled":
-        """Numbers labels that are words; see `Format.fitted`."""
+        """Collects labels that are words; see `Format.fitted`."""
         if self.labels is not None or not isinstance(dataset, datasets.Dataset):
             return self
         if getattr(dataset.features[self.label], "dtype", None) not in ("string", "large_string"):
@@ -70,24 +69,37 @@ class Labelled(Format):
         texts = texts_of(rows, self.text)
         pairs = None if self.text_pair is None else texts_of(rows, self.text_pair)
         encoded = tokenizer(texts, pairs, truncation=length is not None, max_length=length)
-        place = {label: number for number, label in enumerate(self.labels or ())}
+        numbers = {label: number for number, label in enumerate(self.labels or ())}
         return [
-            {
-                **{name: values[number] for name, values in encoded.items()},
-                "labels": self._number(row[self.label], place),
-            }
-            if texts[number] or (pairs and pairs[number])
+            {**{name: values[place] for name, values in encoded.items()}, "labels": self._number(row, numbers)}
+            if texts[place] or (pairs and pairs[place])
             else {"input_ids": []}
-            for number, row in enumerate(rows)
+            for place, row in enumerate(rows)
         ]
 
-    def _number(self, value: Any, place: dict[str, int]) -> Any:
+    def _number(self, row: Row, numbers: dict[str, int]) -> Any:
+        value = row[self.label]
         if isinstance(value, (bool, int, float)):
-            is_class = isinstance(value, bool) or (place and float(value).is_integer())
+            is_class = isinstance(value, bool) or (numbers and float(value).is_integer())
             return int(value) if is_class else value
         if not isinstance(value, str):
             raise ValueError(f"column {self.label!r} has {value!r}, where a label is expected: a word or a number.")
-        if value not in place:
-            known = f"there are {list(place)}" if place else "labels of rows that are read as they come must be given"
+        if value not in numbers:
+            known = f"there are {list(numbers)}" if numbers else "streamed data need the labels in advance"
             raise ValueError(f"column {self.label!r} has the label {value!r}, and {known}: Labelled(labels=[...]).")
-        return place[value]
+        return numbers[value]
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Sorts distinct class names by value if all are numbers, else alphabetically.
+
+    Example:
+        >>> in_order(["10", "9"]), in_order(["10", "9", "none"])
+        (['9', '10'], ['10', '9', 'none'])
+    """
+    distinct = set(names)
+    try:
+        numbers = {name: float(name) for name in distinct}
+    except ValueError:
+        return sorted(distinct)
+    return sorted(distinct, key=lambda name: (numbers[name], name))

@@ -11,21 +11,21 @@ from mixer.recipe.data.formats.tokens import IGNORED, check_max_length, end_of_t
 
 @dataclass(frozen=True)
 class Prompt(Format):
-    """A prompt and its completion, of which the completion is learned.
+    """A prompt and its completion; the completion is learned.
 
-    Both are tokenised apart, as they are when a model is asked, and the completion ends with the end-of-text token. For
-    a model with an encoder the prompt is what it reads and the completion is what it writes. Columns without a value
-    are empty; rows with nothing for the completion's columns are left out, as they would teach to say nothing.
+    Both are tokenized separately, as in generation, and the completion ends with the end-of-text token. An
+    encoder-decoder model reads the prompt and writes the completion. Columns without a value are empty; rows without a
+    value for any column of the completion are left out.
 
     Args:
         prompt: Template of the prompt: text with columns in braces, `{question}`; `{{` and `}}` are braces.
         completion: Template of the completion.
-        max_length: The most tokens of a sample, the rest is cut off; of prompt and completion each for a model with an
-            encoder. Default: the tokenizer's limit, if it has one.
+        max_length: Most tokens of a sample; the rest is cut off. An encoder-decoder model has the limit for prompt and
+            completion each. Default: the tokenizer's limit, if it has one.
         train_on_prompt: Whether the prompt is learned too.
 
     Raises:
-        ValueError: If a template cannot be read, or `max_length` is below 2.
+        ValueError: If a template cannot be read or names no column, or `max_length` is below 2.
     """
 
     version: ClassVar[int] = 2
@@ -54,25 +54,29 @@ class Prompt(Format):
         """See `Format.encode`."""
         prompts = [_FILL.vformat(self.prompt, (), row) for row in rows]
         completions = [_FILL.vformat(self.completion, (), row) for row in rows]
+        samples = self._samples(prompts, completions, tokenizer, task)
         unfilled = _unfilled(self.completion)
         return [
             {"input_ids": [], "labels": []} if completion == unfilled else sample
-            for completion, sample in zip(
-                completions, self._samples(prompts, completions, tokenizer, task), strict=True
-            )
+            for completion, sample in zip(completions, samples, strict=True)
         ]
 
     def _samples(self, prompts: list[str], completions: list[str], tokenizer: Any, task: str) -> list[Sample]:
         length = length_limit(self.max_length, tokenizer)
         if task == "seq2seq-lm":
             if self.train_on_prompt:
-                raise ValueError("a model with an encoder reads its prompt: leave train_on_prompt at False.")
-            return _of_two_sides(prompts, completions, tokenizer, length)
+                raise ValueError("an encoder-decoder model does not learn its prompt: leave train_on_prompt at False.")
+            cut = {"truncation": length is not None, "max_length": length}
+            inputs = tokenizer(prompts, **cut)["input_ids"]
+            labels = tokenizer(text_target=completions, **cut)["input_ids"]
+            return [{"input_ids": read, "labels": learned} for read, learned in zip(inputs, labels, strict=True)]
         end = end_of_text(tokenizer)
-        asked = tokenizer(prompts, verbose=False)["input_ids"]
-        answered = tokenizer(completions, add_special_tokens=False, verbose=False)["input_ids"]
-        both = zip(asked, answered, strict=True)
-        return [self._sample(without_end(prompt, end), [*completion, end], length) for prompt, completion in both]
+        inputs = tokenizer(prompts, verbose=False)["input_ids"]
+        labels = tokenizer(completions, add_special_tokens=False, verbose=False)["input_ids"]
+        return [
+            self._sample(without_end(prompt, end), [*completion, end], length)
+            for prompt, completion in zip(inputs, labels, strict=True)
+        ]
 
     def _sample(self, prompt: list[int], completion: list[int], length: int | None) -> Sample:
         ignored = prompt if self.train_on_prompt else [IGNORED] * len(prompt)
@@ -80,7 +84,7 @@ class Prompt(Format):
 
 
 class _Fill(string.Formatter):
-    """Fills templates, with nothing where a column or a field in it has no value."""
+    """Fills templates; a column or field without a value is empty."""
 
     def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         column = _column(field_name)
@@ -94,20 +98,13 @@ _FILL = _Fill()
 
 
 def _unfilled(template: str) -> str:
-    """Gives what a template is where its columns have no value; nothing where it names none."""
+    """Fills a template with empty columns; gives nothing for a template without columns."""
     parts = list(_FILL.parse(template))
     return "".join(text for text, *_ in parts) if any(field is not None for _, field, _, _ in parts) else ""
 
 
 def _column(field: str) -> str:
     return field.partition(".")[0].partition("[")[0]
-
-
-def _of_two_sides(prompts: list[str], completions: list[str], tokenizer: Any, length: int | None) -> list[Sample]:
-    cut = {"truncation": length is not None, "max_length": length}
-    read = tokenizer(prompts, **cut)["input_ids"]
-    written = tokenizer(text_target=completions, **cut)["input_ids"]
-    return [{"input_ids": tokens, "labels": labels} for tokens, labels in zip(read, written, strict=True)]
 
 
 def _columns_in(template: str, called: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Plain text: documents packed into blocks, or a sample a row."""
+"""Plain text: documents packed into blocks, or one sample per row."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ from mixer.recipe.data.formats.tokens import check_max_length, end_of_text, leng
 
 @dataclass(frozen=True)
 class Text(Format):
-    """Plain text, every token of which is learned.
+    """Plain text; every token is learned.
 
-    A row is a document. Of a text file that is a line, where `DataSource(rows=...)` does not say otherwise: each line
-    ends with an end-of-text token, and a model learns to stop after it.
+    Each row is a document. A text file has one document per line unless `DataSource(rows=...)` says otherwise: each
+    line then ends with an end-of-text token, and the model learns to stop after it.
 
-    Packed, the documents of 1,000 rows at a time are put one after the other, each with the tokenizer's own first
-    token if it has one and an end-of-text token, and cut into blocks; the last block of each 1,000 is shorter. So no
-    token is lost (a last one alone has nothing to learn), and a stream that is read while it trains gives the same
-    blocks and can go on from any of them. Documents in a block see each other.
+    Packing concatenates the documents of 1,000 rows at a time and cuts them into blocks; the last block of each 1,000
+    rows is shorter. A document begins with the tokenizer's own first token, if it has one, and ends with an end-of-text
+    token. No token is lost, except a last one that would be alone in its block. Blocks of streamed data are the same,
+    and a run can resume at any of them. Documents in a block attend to each other.
 
     Args:
         column: The column of texts.
-        max_length: Tokens of a block, or the most of a row. Default: the tokenizer's limit, if it has one.
-        pack: Whether texts are packed into blocks; otherwise each row is a sample, cut off after `max_length` tokens.
+        max_length: Tokens of a block, or most tokens of a row. Default: the tokenizer's limit, if it has one.
+        pack: Whether to pack texts into blocks. Otherwise each row is a sample, cut off after `max_length` tokens.
 
     Raises:
         ValueError: If `max_length` is below 2.
@@ -66,7 +66,7 @@ class Text(Format):
 
     def _by_row(self, rows: Sequence[Row], tokenizer: Any, task: str, length: int | None) -> list[list[int]]:
         texts = texts_of(rows, self.column)
-        if task == "masked-lm":  # what its tokenizer puts at the end stays there
+        if task == "masked-lm":  # special tokens at the end stay
             cut: list[list[int]] = tokenizer(texts, truncation=length is not None, max_length=length)["input_ids"]
         else:
             end = end_of_text(tokenizer)
@@ -76,14 +76,7 @@ class Text(Format):
 
 
 def cut_into_blocks(documents: Iterable[Sequence[int]], length: int) -> list[list[int]]:
-    """Puts documents one after the other and cuts what comes of it.
-
-    Args:
-        documents: Tokens of each.
-        length: Tokens of a block.
-
-    Returns:
-        Blocks of that length, the last of which may be shorter.
+    """Concatenates documents and cuts them into blocks of `length` tokens; the last may be shorter.
 
     Example:
         >>> cut_into_blocks([[1, 2, 3], [4, 5]], 2)
@@ -94,6 +87,6 @@ def cut_into_blocks(documents: Iterable[Sequence[int]], length: int) -> list[lis
 
 
 def _sample(tokens: Sequence[int], task: str) -> Sample:
-    if task == "masked-lm":  # its collator masks, and makes the labels
+    if task == "masked-lm":  # its collator masks and makes the labels
         return {"input_ids": list(tokens)}
     return {"input_ids": list(tokens), "labels": list(tokens)}

@@ -1,28 +1,21 @@
-"""What formats have in common: the text of a column, the longest sample, the token that ends a document."""
+"""Shared by formats: texts of a column, the length limit of samples and the end-of-text token."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from mixer.recipe.data.formats.base import Row
 
-IGNORED = -100  # the label of a token that no loss is computed for
+IGNORED = -100  # the label of a token without a loss
 
-# Tokenizers that know no limit give a number beyond any.
+# Tokenizers without a limit have a huge number as their limit.
 _NO_LIMIT = 1_000_000
 
 
 def texts_of(rows: Sequence[Row], column: str) -> list[str]:
-    """Reads a column of texts.
-
-    Args:
-        rows: The rows.
-        column: Name of the column.
-
-    Returns:
-        The texts; empty where there is none.
+    """Reads a column of texts; a missing one is empty.
 
     Raises:
-        ValueError: If one is no text.
+        ValueError: If a value is no text.
     """
     values = [row[column] for row in rows]
     wrong = [value for value in values if not (value is None or isinstance(value, str))]
@@ -32,15 +25,7 @@ def texts_of(rows: Sequence[Row], column: str) -> list[str]:
 
 
 def length_limit(max_length: int | None, tokenizer: Any) -> int | None:
-    """Gives the most tokens of a sample.
-
-    Args:
-        max_length: What the user says.
-        tokenizer: The tokenizer, whose own limit holds otherwise.
-
-    Returns:
-        The number; `None` for no limit.
-    """
+    """Returns the most tokens of a sample: `max_length`, else the tokenizer's limit; `None` for no limit."""
     if max_length is not None:
         return max_length
     own = int(tokenizer.model_max_length)
@@ -48,10 +33,10 @@ def length_limit(max_length: int | None, tokenizer: Any) -> int | None:
 
 
 def check_max_length(max_length: int | None, called: str) -> None:
-    """Refuses a length that leaves nothing to learn.
+    """Refuses a `max_length` that leaves nothing to learn.
 
     Args:
-        max_length: What the user says.
+        max_length: The user's value.
         called: The format's name.
 
     Raises:
@@ -62,16 +47,10 @@ def check_max_length(max_length: int | None, called: str) -> None:
 
 
 def end_of_text(tokenizer: Any) -> int:
-    """Gives the token that ends a document.
-
-    Args:
-        tokenizer: The tokenizer.
-
-    Returns:
-        Its `eos_token`; the `sep_token` of one that has none.
+    """Returns the token that ends a document: the `eos_token`, else the `sep_token`.
 
     Raises:
-        ValueError: If it has neither.
+        ValueError: If the tokenizer has neither.
     """
     end: int | None = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
     if end is None:
@@ -84,13 +63,5 @@ def end_of_text(tokenizer: Any) -> int:
 
 
 def without_end(tokens: Sequence[int], end: int) -> list[int]:
-    """Takes the last token of a text away if it is the one that ends it.
-
-    Args:
-        tokens: The text's tokens.
-        end: The token that ends a document.
-
-    Returns:
-        The tokens before.
-    """
+    """Removes the end-of-text token from the end of a text, if it is there."""
     return list(tokens[:-1] if tokens and tokens[-1] == end else tokens)

@@ -1,10 +1,13 @@
+"""Recipes as files: compared with defaults filled in, and read without importing packages."""
+
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from mixer.recipe.same_recipe import differences, read_recipe
+from mixer.recipe.files import differences, filled_in, mixing_of, read_recipe
 
 RECIPE: dict[str, Any] = {
     "model": {"config": {"model_type": "llama"}},
@@ -82,3 +85,38 @@ def test_what_is_no_recipe_is_refused(text: str, problem: str, tmp_path: Path) -
 def test_a_recipe_is_read_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(written())
     assert read_recipe(tmp_path / "recipe.yaml") == written()
+
+
+_RECIPE = "model: {config: {}}\nstreams: {a: {factory: x.y}}\ntraining: {output_dir: o}\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mixing: marks_itself.Policy",
+        "mixing: {class_path: marks_itself.Policy}",
+        "methods: [{class_path: marks_itself.Method}]",
+        "methods: [marks_itself.Method]",
+    ],
+)
+def test_a_class_of_a_package_that_is_not_loaded_is_refused_before_it_is(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "marks_itself.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w').close()\nclass Policy: ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ValueError, match=r"marks_itself\.\w+ is of a package that is not loaded here"):
+        filled_in(_RECIPE + line)
+    assert "marks_itself" not in sys.modules
+    assert not (tmp_path / "mark").exists()
+
+
+def test_names_in_fields_of_texts_are_none_of_a_class() -> None:
+    assert filled_in(_RECIPE + "mixing: Uniform")["streams", "a", "factory"] == "x.y"
+
+
+WEIGHTS = {"math": 0.25, "code": 0.75}
+
+
+def test_shares_of_tokens_are_written_as_such() -> None:
+    assert mixing_of(WEIGHTS, "samples") == WEIGHTS
+    assert mixing_of(WEIGHTS, "tokens") == {"class_path": "Fixed", "init_args": {"weights": WEIGHTS, "unit": "tokens"}}

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,8 @@ import pytest
 import yaml
 
 from mixer.cli.entry import main
-from mixer.recipe.given_fields import check_given
+from mixer.recipe.fields import check_fields, check_recipe, check_written_classes
 from mixer.recipe.recipe import Recipe
-from mixer.recipe.unknown_fields import check_fields
 from mixer.utils.text import did_you_mean
 
 RECIPE: dict[str, Any] = {
@@ -61,10 +61,10 @@ def put(content: dict[str, Any], path: str, value: Any) -> None:
 def test_on_the_command_line(path: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(RECIPE))
     arguments = ["--recipe", str(tmp_path / "recipe.yaml")]
-    check_given(Recipe, arguments, OPTIONS)
+    check_recipe(Recipe, arguments, OPTIONS)
     for more in ([f"--{path}", "1"], [f"--{path}=1"]):
         with pytest.raises(ValueError, match=message.replace("trainig:", "--trainig.seed:").replace("?", r"\?")):
-            check_given(Recipe, [*arguments, *more], OPTIONS)
+            check_recipe(Recipe, [*arguments, *more], OPTIONS)
 
 
 @pytest.mark.parametrize(("path", "message"), [case for case in UNKNOWN if "streams.b.format" not in case[0]])
@@ -73,7 +73,7 @@ def test_in_the_file(path: str, message: str, tmp_path: Path) -> None:
     put(content, path, 1)
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(ValueError, match=message.replace("?", r"\?")):
-        check_given(Recipe, ["--recipe", str(tmp_path / "recipe.yaml")], OPTIONS)
+        check_recipe(Recipe, ["--recipe", str(tmp_path / "recipe.yaml")], OPTIONS)
 
 
 @pytest.mark.parametrize("written", ["Promt", {"class_path": "Promt"}])
@@ -88,12 +88,12 @@ def test_an_option_that_would_not_reach_a_mapping_is_told_how_to(option: str) ->
     message = f"--{option}: {whole} is a mapping .* --{whole} '{{\"{last}\": 300}}'"
     for given in ([f"--{option}", "300"], [f"--{option}=300"]):
         with pytest.raises(ValueError, match=message):
-            check_given(Recipe, given, OPTIONS)
+            check_recipe(Recipe, given, OPTIONS)
 
 
 @pytest.mark.parametrize("option", ["streams.a.weight", "streams.a.arguments", "model.config.hidden_size", "mixing.a"])
 def test_an_option_that_reaches_its_field_is_let_through(option: str) -> None:
-    check_given(Recipe, [f"--{option}", "{}" if option.endswith("arguments") else "3"], OPTIONS)
+    check_recipe(Recipe, [f"--{option}", "{}" if option.endswith("arguments") else "3"], OPTIONS)
 
 
 def test_free_content_and_what_the_parser_refuses_better_are_left_alone() -> None:
@@ -115,10 +115,10 @@ def test_a_recipe_that_is_not_there_or_no_yaml_is_named(tmp_path: Path, capsys: 
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text("streams:\n  a: {factory: f, weight: 1}\n  b: &b {factory: f}\n  c: {<<: *b, factory: g}\n")
-    check_given(Recipe, ["--recipe", str(path)], OPTIONS)
+    check_recipe(Recipe, ["--recipe", str(path)], OPTIONS)
     path.write_text("streams:\n  a: {factory: f}\n  b:\n    weight: 1\n    factory: f\n    weight: 2\n")
     with pytest.raises(ValueError, match="the key 'weight' stands twice, in line 4 and 6"):
-        check_given(Recipe, ["--recipe", str(path)], OPTIONS)
+        check_recipe(Recipe, ["--recipe", str(path)], OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -137,3 +137,75 @@ def test_words_for_a_number_name_the_field(path: str, value: str, is_number: boo
     put(recipe, path, value)
     with contextlib.nullcontext() if is_number else pytest.raises(ValueError, match=f"^{path}: it must be a number"):
         check_fields(Recipe, recipe)
+
+
+def _written(name: str, **arguments: Any) -> str:
+    return json.dumps({"class_path": name, "init_args": arguments})
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "message"),
+    [
+        ("mixing", _written("ObjectiveDescent", objective="best"), r"^mixing\.objective: Expected .*'worst'.*: best$"),
+        ("mixing", _written("mixer.PiKE", mode="nope"), r"^mixing\.mode: Expected .*'conceptual'.* Got value: nope$"),
+        ("mixing", "{class_path: Uniform, init_args: {unit: words}}", r"^mixing\.unit: Expected .*'tokens'.*: words$"),
+        ("mixing", _written("Uniform", telepathy=1), "^mixing: Option 'telepathy' is not accepted$"),
+        (
+            "mixing",
+            _written("Floor", policy={"class_path": "Uniform", "init_args": {"unit": "w"}}),
+            r"^mixing\.policy\.u",
+        ),
+        ("mixing", _written("Unifrom"), "^mixing: .*Unifrom$"),
+        ("mixing", _written("nowhere.Mine"), "^mixing: No module named 'nowhere'$"),
+        ("mixing", "{class_path: [", "^mixing: "),
+        (
+            "batch_size",
+            _written("SmoothedLossChange", maximum=8, on_plateau="jump"),
+            r"^size\.on_plateau: .*'grow'.*: jump$",
+        ),
+        (
+            "batch_size",
+            _written("AdaBatch", every=1, unit="years"),
+            r"^size\.unit: Expected .*'steps'.* Got value: years$",
+        ),
+        (
+            "batch_size",
+            _written("Constant", batch_size=[]),
+            r"^size\.batch_size: Expected a <class 'int'>; Given value: ",
+        ),
+    ],
+)
+def test_a_class_with_wrong_arguments_is_no_name(field: str, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_written_classes(Recipe, {field: text, "tokenizer": "a"}, {"batch_size": "size"})
+
+
+def test_names_and_classes_with_right_arguments_are_let_through() -> None:
+    check_written_classes(Recipe, {"mixing": "LosChange", "batch_size": _written("Constant", batch_size=8)})
+
+
+WRONG_KINDS = [
+    (
+        {"streams": {"b": {"factory": "f"}, "a": {"format": {"class_path": "Prompt", "init_args": {"prompt": "{q}"}}}}},
+        "streams.a.format: the following arguments are required: completion; Given value: Namespace(class_path=",
+    ),
+    ({"streams": {"b": {}, "a": {"weight": [3]}}}, "streams.a.weight: Expected a <class 'float'>; Given value: [3]"),
+    ({"streams": {"a": {"shuffle": "maybe"}}}, "streams.a.shuffle: Expected a <class 'bool'>. Got value: maybe"),
+    ({"streams": ["a"]}, "streams: Expected a <class 'dict'>. Got value: ['a']"),
+    ({"drawing": "never"}, "drawing: Expected a typing.Literal['exact', 'multinomial']. Got value: never"),
+    ({}, "the following arguments are required: streams"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), WRONG_KINDS)
+def test_wrong_kinds_and_missing_fields_are_refused_in_a_line(
+    fields: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streams = {} if not fields else {"streams": {"a": {"factory": "f"}}}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**streams, **fields}))
+    with pytest.raises(SystemExit) as stop:
+        main(["train", str(tmp_path / "recipe.yaml"), "--training.output_dir", str(tmp_path)])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"mixer train: {message}")
+    assert error.count("\n") == 1

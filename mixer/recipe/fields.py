@@ -1,0 +1,301 @@
+"""Checks the fields of a recipe, in its file and on the command line, before the recipe is parsed.
+
+jsonargparse names neither the entry of a mapping (`streams.NAME`) that holds a wrong field nor the nearest known one.
+"""
+
+import importlib
+import inspect
+import json
+import re
+import shlex
+import types
+import typing
+from argparse import ArgumentError
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Union
+
+import yaml
+from jsonargparse import ArgumentParser
+
+from mixer.utils.text import did_you_mean, shortened
+from mixer.utils.yaml_files import load_yaml
+
+_CLASS, _ARGUMENTS = "class_path", "init_args"
+_CLASS_KEYS = (_CLASS, _ARGUMENTS, "dict_kwargs")
+_MOST_LISTED = 25
+# Lines of jsonargparse's errors without a cause.
+_FRAMES = (
+    *("Parser key", "Problem with given class_path", "Does not validate against", "Subtypes:", "Errors:"),
+    *("Given value type:", "Expected a <class 'NoneType'>", "Expected <class 'NoneType'>"),
+)
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a duplicate key in a mapping: YAML would silently keep the last one."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                line = key.start_mark.line + 1
+                if key.value in lines:
+                    raise ValueError(f"the key {key.value!r} stands twice, in line {lines[key.value]} and {line}")
+                lines[key.value] = line
+        return node
+
+
+class _FromOptions(dict[str, Any]):
+    """A mapping with an entry, its last, from an option of the command line."""
+
+
+def check_recipe(recipe_class: type, arguments: Sequence[str], options: Iterable[str]) -> dict[str, Any]:
+    """Refuses unknown fields, unknown classes and text in place of a number, in the file and in options.
+
+    Args:
+        recipe_class: The recipe's dataclass.
+        arguments: Arguments of the command, with the recipe's path after `--recipe`.
+        options: Options of the command's parser.
+
+    Returns:
+        The recipe's fields as plain data.
+
+    Raises:
+        ValueError: Names the field and the nearest known one.
+        FileNotFoundError: If the recipe's file does not exist.
+    """
+    known = sorted({option[2:].partition(".")[0] for option in options if option.startswith("--")})
+    content: dict[str, Any] = {}
+    for option, value in _options_in(arguments):
+        first, *_ = names = option.split(".")
+        if option == "recipe":
+            content.update(_read(value))
+        elif first not in known:
+            raise ValueError(_unknown_field(f"--{option}", first, known))
+        else:
+            _put(content, names, value)
+    for name in content:
+        if name not in known:
+            raise ValueError(_unknown_field(name, name, known))
+    recipe = {name: content[name] for name in inspect.signature(recipe_class).parameters if name in content}
+    check_fields(recipe_class, recipe)
+    return recipe
+
+
+def _options_in(arguments: Sequence[str]) -> list[tuple[str, str]]:
+    named = []
+    for place, argument in enumerate(arguments):
+        if argument.startswith("--") and len(argument) > 2:
+            name, equals, value = argument[2:].partition("=")
+            following = "".join(arguments[place + 1 : place + 2])
+            named.append((name.removesuffix("+"), value if equals else following))
+    return named
+
+
+def _read(path: str) -> dict[str, Any]:
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"recipe: there is no file {str(Path(path).absolute())!r}.")
+    try:
+        content = load_yaml(Path(path).read_text(encoding="utf-8"), _Loader)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"recipe: {path} cannot be read as YAML: {' '.join(str(error).split())}") from None
+    return content if isinstance(content, dict) else {}
+
+
+def _put(content: dict[str, Any], names: Sequence[str], value: str) -> None:
+    """Puts an option's value in its place; arguments of a class that was written as a name stand beside the name."""
+    *path, last = names
+    for name in path:
+        inner = content.get(name)
+        inner = {_CLASS: inner} if isinstance(inner, str) else inner
+        content[name] = content = _FromOptions(inner if isinstance(inner, dict) else {})
+    content.pop(last, None)
+    try:
+        content[last] = load_yaml(value)
+    except (ValueError, yaml.YAMLError):
+        content[last] = value
+
+
+def check_fields(kind: Any, content: Any, field: str = "", in_mapping: bool = False) -> None:
+    """Refuses unknown fields, unknown classes and text in place of a number, at any depth.
+
+    jsonargparse refuses all other wrong values.
+
+    Args:
+        kind: The expected type: a dataclass, the base class of a written class, or a union, list or dict of these.
+        content: Plain data from YAML.
+        field: The name of the field, for errors.
+        in_mapping: Whether the field is within an entry of a mapping.
+
+    Raises:
+        ValueError: Names the field and the nearest known one.
+    """
+    options = typing.get_args(kind) if typing.get_origin(kind) in (Union, types.UnionType) else (kind,)
+    if isinstance(content, str):
+        _check_text(options, content, field)
+    elif isinstance(content, list):
+        for item in (typing.get_args(option)[0] for option in options if typing.get_origin(option) is list):
+            for number, part in enumerate(content):
+                check_fields(item, part, f"{field}[{number}]")
+    elif isinstance(content, Mapping):
+        _check_mapping(options, content, field, in_mapping)
+
+
+def _check_text(options: Collection[Any], text: str, field: str) -> None:
+    classes = _classes(options)
+    if len(classes) == 1 and inspect.isabstract(classes[0]) and str not in options:
+        _find_class(classes, text, field)
+    if text in ("None", "null") or not {int, float} & {*options} or {*options} - {int, float, type(None)}:
+        return
+    try:
+        float(text)  # YAML reads 1e-3 as text
+    except ValueError:
+        raise ValueError(f"{field}: it must be a number, got {text!r}.") from None
+
+
+def _check_mapping(options: Collection[Any], content: Mapping[str, Any], field: str, in_mapping: bool) -> None:
+    classes = _classes(options)
+    entries = [typing.get_args(option)[1] for option in options if typing.get_origin(option) is dict]
+    if _CLASS in content or _ARGUMENTS in content:
+        written = _find_class(classes, str(content.get(_CLASS)), _joined(field, _CLASS))
+        if written is not None:
+            beside = {name: part for name, part in content.items() if name not in _CLASS_KEYS}
+            _check_arguments(written, beside, field, _CLASS_KEYS)
+            arguments = content.get(_ARGUMENTS)
+            _check_arguments(written, arguments if isinstance(arguments, Mapping) else {}, _joined(field, _ARGUMENTS))
+    elif entries:
+        if in_mapping and isinstance(content, _FromOptions):
+            last = next(reversed(content))
+            raise ValueError(
+                f"--{field}.{last}: {field} is a mapping within another one, and no option reaches into it: give it "
+                f"whole, as JSON: --{field} {shlex.quote(json.dumps(content, default=str))}."
+            )
+        for name, part in content.items():
+            check_fields(entries[0], part, _joined(field, str(name)), in_mapping=True)
+    elif classes and not inspect.isabstract(classes[0]):
+        _check_arguments(classes[0], content, field, in_mapping=in_mapping)
+
+
+def _check_arguments(
+    kind: type, content: Mapping[str, Any], field: str, more: Sequence[str] = (), in_mapping: bool = False
+) -> None:
+    known = _parameters(kind)
+    if known is None:
+        return
+    try:
+        hints = typing.get_type_hints(kind.__init__)  # type: ignore[misc]
+    except (NameError, TypeError):  # annotations of other packages may not resolve
+        hints = {}
+    for name, part in content.items():
+        if name not in known:
+            raise ValueError(_unknown_field(_joined(field, str(name)), str(name), [*known, *more]))
+        check_fields(hints.get(name, Any), part, _joined(field, name), in_mapping)
+
+
+def _parameters(kind: type) -> list[str] | None:
+    """Lists the names of a class's arguments; `None` if it takes any."""
+    names: list[str] = []
+    for parameter in inspect.signature(kind).parameters.values():
+        if parameter.kind is not parameter.VAR_KEYWORD:
+            names.append(parameter.name)
+        elif typing.get_origin(parameter.annotation) is typing.Unpack:
+            names += typing.get_type_hints(typing.get_args(parameter.annotation)[0])
+        else:
+            return None
+    return names
+
+
+def _unknown_field(field: str, name: str, known: Sequence[str]) -> str:
+    return f"{field}: there is no field {name!r}.{_nearest(name, known)}"
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    """Names the nearest known name; all of a few if none is near."""
+    return did_you_mean(name, known) or (f" There are {', '.join(known)}." if len(known) <= _MOST_LISTED else "")
+
+
+def _find_class(classes: Sequence[type], path: str, field: str) -> type | None:
+    """Finds a class by its path or, if it is imported, by its name; `None` if that is left to jsonargparse."""
+    module, _, name = path.rpartition(".")
+    if not classes:
+        return None
+    if module:
+        try:
+            written = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError):
+            return None
+        return written if inspect.isclass(written) else None
+    known = {own.__name__: own for base in classes for own in _subclasses(base)}
+    if path not in known and path != "None":
+        usable = sorted(name for name, own in known.items() if not (inspect.isabstract(own) or name.startswith("_")))
+        raise ValueError(f"{field}: there is no {classes[0].__name__} {path!r}.{_nearest(path, usable)}")
+    return known.get(path)
+
+
+def _subclasses(kind: type) -> list[type]:
+    children: list[type] = kind.__subclasses__()
+    return [kind, *(own for child in children for own in _subclasses(child))]
+
+
+def _classes(options: Iterable[Any]) -> list[type]:
+    """Lists the options that are written as a class or a dataclass."""
+    return [own for own in options if isinstance(own, type) and own.__module__ not in ("builtins", "types")]
+
+
+def _joined(field: str, name: str) -> str:
+    return f"{field}.{name}" if field else name
+
+
+def check_written_classes(
+    recipe_class: type, values: Any, option_names: Mapping[str, str] = types.MappingProxyType({})
+) -> None:
+    """Refuses a class with wrong arguments in a field that also takes a name: jsonargparse keeps the text as a name.
+
+    Args:
+        recipe_class: The recipe's dataclass.
+        values: Parsed values by field, a namespace or a mapping.
+        option_names: Names of the options that set fields of another name.
+
+    Raises:
+        ValueError: Names the argument, the expected type and the value.
+    """
+    for name, kind in typing.get_type_hints(recipe_class).items():
+        text, classes = values.get(name), _classes(typing.get_args(kind))
+        if isinstance(text, str) and text.lstrip().startswith("{") and classes:
+            option = f"--{option_names.get(name, name)}"
+            parser = ArgumentParser(exit_on_error=False)
+            parser.add_argument(option, type=classes[0])
+            try:
+                parser.parse_args([option, text])
+            except ArgumentError as error:
+                raise ValueError(_in_short(error)) from None
+
+
+def explained(error: ArgumentError, recipe_class: type, content: Mapping[str, Any]) -> str:
+    """Explains why jsonargparse refused a recipe, in one line.
+
+    Args:
+        error: The error, which names a mapping such as `streams`, but not its entry.
+        recipe_class: The recipe's dataclass.
+        content: The recipe as `check_recipe` returns it; its entries are parsed one by one to find the wrong one.
+    """
+    for field, kind in typing.get_type_hints(recipe_class).items():
+        entries = content.get(field)
+        if typing.get_origin(kind) is dict and isinstance(entries, Mapping) and f'"{field}"' in str(error):
+            parser = ArgumentParser(exit_on_error=False)
+            parser.add_argument("--entry", type=typing.get_args(kind)[1])
+            for name, part in entries.items():
+                try:
+                    parser.parse_object({"entry": part})
+                except ArgumentError as own:
+                    return _in_short(own).replace("entry", f"{field}.{name}", 1)
+    return _in_short(error)
+
+
+def _in_short(error: ArgumentError) -> str:
+    """Shortens a nested error to the field, the causes and the value."""
+    lines = [line.strip().removeprefix("- ") for line in str(error).splitlines()]
+    causes = [shortened(line) for line in lines if not line.startswith(_FRAMES)]
+    field = ".".join(re.findall(r'Parser key "(.+?)"', str(error)))
+    return f"{field}: {'; '.join(causes)}" if field else "; ".join(causes)

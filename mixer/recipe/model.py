@@ -1,0 +1,197 @@
+"""A recipe's model: loaded or new, with heads or adapters, and with the names of its classes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import huggingface_hub
+import torch
+import transformers
+from torch import nn
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+
+from mixer.models.heads import Head
+from mixer.models.inputs import heads_of, inner_model, takes_task
+from mixer.models.multi_task import MultiTaskModel
+from mixer.utils.text import did_you_mean
+
+Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification", "token-classification", "encoder"]
+
+_AUTO_CLASSES: dict[str, str] = {
+    "causal-lm": "AutoModelForCausalLM",
+    "masked-lm": "AutoModelForMaskedLM",
+    "seq2seq-lm": "AutoModelForSeq2SeqLM",
+    "sequence-classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+    "encoder": "AutoModel",
+}
+# peft's names of tasks; it has none for the other tasks.
+_PEFT_TASKS = {
+    "causal-lm": "CAUSAL_LM",
+    "seq2seq-lm": "SEQ_2_SEQ_LM",
+    "sequence-classification": "SEQ_CLS",
+    "token-classification": "TOKEN_CLS",
+}
+
+
+@dataclass
+class ModelRecipe:
+    """The model to train.
+
+    Args:
+        task: The model's task, which determines its head.
+        name_or_path: A model to load: a folder, or a name on the hub.
+        config: Without `name_or_path`: the configuration of a new model, including `model_type`. With it: entries of
+            the loaded configuration to change.
+        heads: For the task `"encoder"`: one head per task on a shared encoder (`MultiTaskModel`), by the name of the
+            stream or of its `head`, such as `{"topic": {"num_labels": 6}}`. A saved `MultiTaskModel` has its own.
+        lora: Arguments of `peft.LoraConfig`, such as `{"r": 8, "target_modules": ["q_proj", "v_proj"]}`, to train
+            adapters instead of the model. `task_type` follows from the task. Needs the extra `peft`.
+    """
+
+    task: Task = "causal-lm"
+    name_or_path: str | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    heads: dict[str, Head] = field(default_factory=dict)
+    lora: dict[str, Any] | None = None
+
+    def build(self) -> PreTrainedModel:
+        """Loads the model, or creates a new one.
+
+        Raises:
+            ValueError: If neither a model nor the type of a new one is named, heads and task do not fit, or the
+                arguments of the adapters are wrong.
+        """
+        model = self._with_heads(self._build)
+        if self.lora is None:
+            return model
+        # The heads of several tasks are trained fully, beside the adapters.
+        heads = [f"heads.{name}" for name in heads_of(model) or ()]
+        return with_lora(model, {**({"modules_to_save": heads} if heads else {}), **self.lora}, self.task)
+
+    def build_empty(self) -> PreTrainedModel:
+        """Creates the model from its configuration on torch's meta device: without weights, memory or adapters.
+
+        Raises:
+            ValueError: As `build`.
+        """
+        with torch.device("meta"):
+            return self._with_heads(self._new)
+
+    def _with_heads(self, build: Callable[[], PreTrainedModel]) -> PreTrainedModel:
+        if self.heads and self.task != "encoder":
+            raise ValueError(
+                f"heads are for an encoder, and the task {self.task!r} has a head of its own: set task to encoder."
+            )
+        model = build()
+        if self.heads:
+            return MultiTaskModel.from_encoder(model, self.heads)
+        if self.task == "encoder" and not takes_task(model):
+            raise ValueError(
+                f"{type(model).__name__} is an encoder, which has no loss: give it heads, such as "
+                '{"topic": {"num_labels": 6}}, or set another task.'
+            )
+        return model
+
+    def _build(self) -> PreTrainedModel:
+        if self.name_or_path is None:
+            return self._new()
+        return load_pretrained(self._auto, self.name_or_path, **self.config)  # type: ignore[no-any-return]
+
+    def _new(self) -> PreTrainedModel:
+        return self._auto.from_config(self._configuration())  # type: ignore[no-any-return]
+
+    def _configuration(self) -> PreTrainedConfig:
+        if self.name_or_path is not None:
+            return load_pretrained(AutoConfig, self.name_or_path, **self.config)  # type: ignore[no-any-return]
+        if "model_type" not in self.config:
+            raise ValueError("give name_or_path, or a config with a model_type (such as 'llama') for a new model.")
+        return AutoConfig.for_model(**self.config)
+
+    @property
+    def _auto(self) -> Any:
+        return getattr(transformers, _AUTO_CLASSES[self.task])
+
+
+def load_pretrained(kind: Any, name: str, **options: Any) -> Any:
+    """Loads a model, a configuration or a tokenizer.
+
+    Args:
+        kind: A class of transformers, such as `AutoTokenizer`.
+        name: A folder, or a name on the hub.
+        **options: Further arguments of `from_pretrained`.
+
+    Raises:
+        FileNotFoundError: If neither the folder nor the name on the hub exists.
+    """
+    try:
+        return kind.from_pretrained(name, **options)
+    except (OSError, ValueError) as error:
+        if Path(name).exists():
+            raise
+        offline = huggingface_hub.constants.is_offline_mode()
+        why = "HF_HUB_OFFLINE is set, so the hub is not searched" if offline else str(error).splitlines()[0]
+        raise FileNotFoundError(
+            f"there is no folder {str(Path(name).absolute())!r}, and {name!r} was not found on the hub, where names "
+            f"have the form org/name ({why})."
+        ) from error
+
+
+def with_lora(model: PreTrainedModel, arguments: Mapping[str, Any], task: Task) -> PreTrainedModel:
+    """Adds LoRA adapters to a model and freezes its own weights.
+
+    Args:
+        model: The model.
+        arguments: Arguments of `peft.LoraConfig`.
+        task: The model's task.
+
+    Raises:
+        ValueError: If peft is not installed, or an argument is wrong.
+    """
+    try:
+        import peft
+    except ModuleNotFoundError:
+        raise ValueError("lora needs peft, which is not installed: pip install 'adaptive-mixer[peft]'.") from None
+    known = [field.name for field in fields(peft.LoraConfig)]
+    for name in arguments:
+        if name not in known:
+            raise ValueError(f"lora: {name!r} is no argument of peft.LoraConfig.{did_you_mean(name, known)}")
+    try:
+        adapted: Any = peft.get_peft_model(model, peft.LoraConfig(**{"task_type": _PEFT_TASKS.get(task), **arguments}))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"lora: {error}") from error
+    return adapted  # type: ignore[no-any-return]
+
+
+def note_class_names(model: nn.Module, heads: Mapping[str, str], names: Mapping[str, Sequence[str]]) -> None:
+    """Writes the names of classes into the model's configuration, which is saved with the model.
+
+    A model with one head gets `id2label` and `label2id`; one with several gets `class_names`, by head.
+
+    Args:
+        model: The model.
+        heads: The head of each stream; ignored for a model with one head.
+        names: The names of each stream's classes in the order of their numbers, for streams that have names.
+
+    Raises:
+        ValueError: If streams that share a head number their classes differently.
+    """
+    by_head: dict[str, str] = {}
+    has_several = takes_task(model)
+    for stream in names:
+        first = by_head.setdefault(heads[stream] if has_several else "", stream)
+        if list(names[first]) != list(names[stream]):
+            raise ValueError(
+                f"streams.{stream}.format: its labels are {list(names[stream])}, and those of {first!r}, which shares "
+                f"its head, {list(names[first])}: the same number would mean two things. Give both the same "
+                "Labelled(labels=[...])."
+            )
+    config: Any = getattr(inner_model(model), "config", None)
+    if config is None or not by_head:
+        return
+    if heads_of(model) is not None:
+        config.class_names = {head: list(names[stream]) for head, stream in by_head.items()}
+    elif not has_several and getattr(config, "num_labels", None) == len(names[by_head[""]]):
+        config.id2label = dict(enumerate(names[by_head[""]]))
+        config.label2id = {name: number for number, name in config.id2label.items()}

@@ -1,0 +1,197 @@
+"""A recipe's streams: their data, formats, held-out rows and mixture options; and functions called by name."""
+
+import inspect
+import pkgutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import datasets
+
+from mixer.mixture.bad_samples import OnSampleError
+from mixer.mixture.stream import Stream
+from mixer.recipe.data.formats import Format
+from mixer.recipe.data.formatting import column_names, content_of, fitted, formatted
+from mixer.recipe.data.source import DataSource
+from mixer.recipe.data.validation import Validation
+
+# Fields that are passed on to `Stream`.
+_STREAM_OPTIONS = (
+    *("weight", "max_epochs", "shuffle", "seed", "enters_at", "leaves_at", "is_random", "groups"),
+    *("head", "loss_weight", "on_sample_error"),
+)
+
+
+@dataclass
+class Factory:
+    """A function and its arguments.
+
+    Args:
+        factory: Dotted name of the function or class: `package.module.function`.
+        arguments: Its arguments by name.
+    """
+
+    factory: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+def call_by_name(field_name: str, dotted_name: str, arguments: Mapping[str, Any], *positional: Any) -> Any:
+    """Calls a function by its dotted name.
+
+    Args:
+        field_name: The recipe's field, for errors.
+        dotted_name: The function: `package.module.function`.
+        arguments: Arguments by name.
+        *positional: Positional arguments.
+
+    Raises:
+        ValueError: If the function does not exist or fails; names the field.
+    """
+    try:
+        function = pkgutil.resolve_name(dotted_name)
+        if inspect.ismodule(function):  # a package exports a function under the name of its module
+            package, _, name = dotted_name.rpartition(".")
+            function = getattr(pkgutil.resolve_name(package), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"{field_name}: {dotted_name!r} cannot be found ({error}). Is its package installed?"
+        ) from None
+    try:
+        return function(*positional, **arguments)
+    except (TypeError, ValueError, OSError, ImportError) as error:
+        call = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        raise ValueError(f"{field_name}: {dotted_name}({call}) failed: {error}") from error
+
+
+class BuiltStream(NamedTuple):
+    """A stream with its evaluation set and the rows that its samples were made from.
+
+    Args:
+        stream: The stream.
+        evaluation: The data set for evaluation, or `None`.
+        class_names: Names of the label's classes, or `None`.
+        rows: The rows before formatting; `None` without a format.
+        evaluation_rows: The rows of the evaluation set before formatting.
+        format: The format with all settings filled in, or `None`.
+    """
+
+    stream: Stream
+    evaluation: Any
+    class_names: Sequence[str] | None
+    rows: Any = None
+    evaluation_rows: Any = None
+    format: Format | None = None
+
+
+@dataclass
+class StreamRecipe:
+    """One data source.
+
+    Args:
+        factory: Dotted name of a function that returns a data set or a mapping of splits: `package.module.function`.
+        arguments: Arguments of that function.
+        train_split: The split to train on, if the function returns several.
+        validation_split: The split to evaluate on, if the function returns it.
+        data: Data by name or path, in place of a function.
+        format: Turns rows into samples: `Text`, `Prompt`, `Chat` or `Labelled` with their arguments, or a class of your
+            own. Needs the recipe's tokenizer; leave it out for tokenized data.
+        validation: Rows to hold out for evaluation: a share, a number of rows, or `Validation`.
+        weight: See `Stream`, as for all that follow.
+        max_epochs: See `Stream`.
+        shuffle: See `Stream`.
+        seed: See `Stream`.
+        enters_at: See `Stream`.
+        leaves_at: See `Stream`.
+        is_random: See `Stream`.
+        groups: See `Stream`.
+        head: See `Stream`.
+        loss_weight: See `Stream`.
+        on_sample_error: See `Stream`.
+    """
+
+    factory: str | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+    train_split: str = "train"
+    validation_split: str = "validation"
+    data: DataSource | None = None
+    format: Format | None = None
+    validation: int | float | Validation | None = None
+    weight: float | None = None
+    max_epochs: float | None = None
+    shuffle: bool = True
+    seed: int | None = None
+    enters_at: float = 0.0
+    leaves_at: float = 1.0
+    is_random: bool | None = None
+    groups: dict[str, str] = field(default_factory=dict)
+    head: str | None = None
+    loss_weight: float = 1.0
+    on_sample_error: OnSampleError | None = None
+
+    def build(self, name: str, tokenizer: Any = None, task: str = "causal-lm") -> BuiltStream:
+        """Loads the data, holds rows out for evaluation and formats both.
+
+        Args:
+            name: The stream's name.
+            tokenizer: The recipe's tokenizer.
+            task: The model's task.
+
+        Raises:
+            ValueError: If a part is wrong, or parts do not fit together; names the stream.
+            OSError: If the data do not exist, or the hub cannot be reached.
+        """
+        called = f"streams.{name}"
+        train, evaluation = self._load(called)
+        if self.validation is not None:
+            if evaluation is not None:
+                raise ValueError(f"{called}: it has a validation split already: give that or validation, not both.")
+            own = self.validation if isinstance(self.validation, Validation) else Validation(self.validation)
+            train, evaluation = own.carve(train, f"{called}.validation")
+        rows, names, chosen = (None, None), None, None
+        if self.format is not None:
+            if tokenizer is None:
+                raise ValueError(
+                    f"{called}.format: {type(self.format).__name__} needs a tokenizer: give the recipe one."
+                )
+            rows = train, evaluation
+            chosen = fitted(train, self.format, tokenizer, task, called)
+            names, train = chosen.class_names(train), formatted(train, chosen, tokenizer, task, called)
+            if evaluation is not None:
+                evaluation = formatted(evaluation, chosen, tokenizer, task, f"{called} (validation)")
+        elif self.data is not None:
+            _check_is_tokenized(train, called)
+        is_own = self.data is not None or self.format is not None or self.validation is not None
+        content = content_of(train) if is_own and isinstance(train, datasets.Dataset) and len(train) else None
+        stream = Stream(name, train, content=content, **{option: getattr(self, option) for option in _STREAM_OPTIONS})
+        return BuiltStream(stream, evaluation, names, *rows, chosen)
+
+    def _load(self, called: str) -> tuple[Any, Any]:
+        if (self.factory is None) == (self.data is None):
+            raise ValueError(
+                f"{called}: give data (path: a name on the hub, a file or a folder) or factory, a function that gives "
+                f"a data set; it has {'neither' if self.data is None else 'both'}."
+            )
+        if self.data is not None:
+            if self.arguments or (self.train_split, self.validation_split) != ("train", "validation"):
+                raise ValueError(
+                    f"{called}: arguments, train_split and validation_split belong to factory; data has its splits in "
+                    "data.split and data.validation_split."
+                )
+            return self.data.load(f"{called}.data")
+        splits = call_by_name(f"{called}.factory", str(self.factory), self.arguments)
+        if not isinstance(splits, Mapping):
+            return splits, None
+        if self.train_split not in splits:
+            raise ValueError(
+                f"{called}.train_split: {self.factory} gives the splits {list(splits)}, not {self.train_split!r}."
+            )
+        return splits[self.train_split], splits.get(self.validation_split)
+
+
+def _check_is_tokenized(dataset: Any, called: str) -> None:
+    columns = column_names(dataset)
+    if "input_ids" not in columns:
+        raise ValueError(
+            f"{called}: the data have the columns {columns} and no tokens (input_ids): give format, one of Text, "
+            "Prompt, Chat and Labelled."
+        )
