@@ -142,7 +142,7 @@ def test_of_very_many_streams_the_main_ones_are_drawn_and_all_are_in_a_table(tmp
     path = write_report([tmp_path / "run"])
     text = path.read_text()
     assert "The plots show 11 streams separately" in text
-    assert "the 29 others are drawn as one" in text
+    assert "The 29 others are drawn as one" in text
     assert text.count('<th scope="row">stream-') == 40
     assert "<details>" in text  # folded
     assert 'data-key="other streams"' in text
