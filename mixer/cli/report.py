@@ -1,4 +1,4 @@
-"""`mixer report RUN ...`: a page about runs, and what is on it as files for papers and other programs."""
+"""The command `mixer report RUN ...`: a page about runs, and its pictures and tables as files."""
 
 from typing import Any
 
@@ -10,14 +10,8 @@ from mixer.utils.console import add_json, print_json
 
 
 def report() -> Command:
-    """Gives the command that writes the page about runs.
-
-    Returns:
-        The command.
-    """
-    parser = ArgumentParser(
-        description="Writes one page on finished or running runs: what is conspicuous, tables and plots."
-    )
+    """Gives the command that writes the page about runs."""
+    parser = ArgumentParser(description="Writes one page on finished or running runs: findings, tables and plots.")
     parser.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
     parser.add_argument(
         "--output", type=str, default=None, metavar="PATH", help="Path of the page. Default: report.html of the first."
@@ -42,7 +36,7 @@ def report() -> Command:
 
 def _report(config: Namespace) -> None:
     try:
-        from mixer.analysis.report.contents import read_report  # its libraries are an extra that training does without
+        from mixer.analysis.report.contents import read_report  # its libraries belong to an extra
         from mixer.analysis.report.page import page_path, write_contents
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in ("plotly", "jinja2"):

@@ -20,7 +20,7 @@ import yaml
 from mixer import Stream
 from mixer.analysis.explain.explanation import explain
 from mixer.analysis.fit.recipes import check_recipes
-from mixer.analysis.fit.run import read_run
+from mixer.analysis.fit.runs import read_run
 from mixer.analysis.report import write_report
 from mixer.analysis.report.tables import write_tables
 from mixer.analysis.watch.gathered import WatchedRun

@@ -1,4 +1,4 @@
-"""The best fixed mixture of recorded runs, by regression."""
+"""The best fixed mixture by a regression on recorded runs."""
 
 from mixer.analysis.fit.fitted import FittedMixture
 from mixer.analysis.fit.mixture import fit_mixture

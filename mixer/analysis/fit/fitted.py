@@ -1,13 +1,13 @@
-"""What a fit found, and how far it can be trusted."""
+"""A fitted mixture and how far it can be trusted."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from rich.table import Table
 
-from mixer.analysis.fit.left_out import LeftOut
-from mixer.analysis.fit.objective import Objective
+from mixer.analysis.fit.regressors import LeftOut
 from mixer.utils.arrays import FloatArray
 
 _NEAR = 0.01
@@ -16,29 +16,29 @@ _EDGE = 0.05
 
 @dataclass(frozen=True)
 class FittedMixture:
-    """The best fixed mixture by a fit to runs, and what the fit is worth.
+    """The best fixed mixture by a fit to runs.
 
     Args:
         streams: Names of the streams.
         shares: `[num_streams]` on the simplex: the mixture.
-        expected_loss: The objective that the fit predicts for it.
-        expected_losses: The losses that count, by name, as predicted for it.
-        objective: What was made small.
-        regressor: The regression.
-        errors: By regression that was tried: root mean squared error of the objective on runs left out.
-        left_out: The predictions of the one taken for runs left out.
+        expected_loss: The predicted objective of the mixture.
+        expected_losses: The predicted losses that count, by name.
+        objective: Name of the objective.
+        regressor: Name of the regression.
+        errors: Root mean squared error of the objective on runs left out, by regression that was tried.
+        left_out: Predictions of the chosen regression for runs left out.
         constant_error: The error of the mean of the other runs, which a fit has to beat.
         runs: Names of the runs.
-        mixtures: `[num_runs, num_streams]`: those of the runs.
-        predict: The fit: objective `[num_mixtures]` of mixtures `[num_mixtures, num_streams]`; to be trusted only
-            among the mixtures that runs cover.
+        mixtures: `[num_runs, num_streams]`: the mixtures of the runs.
+        predict: Predicts the objective `[num_mixtures]` of mixtures `[num_mixtures, num_streams]`. Trust it only
+            within the convex hull of the runs' mixtures.
     """
 
     streams: tuple[str, ...]
     shares: FloatArray
     expected_loss: float
     expected_losses: dict[str, float]
-    objective: Objective
+    objective: str
     regressor: str
     errors: dict[str, float]
     left_out: LeftOut
@@ -49,21 +49,26 @@ class FittedMixture:
 
     @property
     def weights(self) -> dict[str, float]:
-        """The mixture by name of the stream, as `mixing` takes it."""
+        """The mixture by stream, in the form of `mixing`."""
         return dict(zip(self.streams, self.shares.tolist(), strict=True))
 
     @property
     def error(self) -> float:
         """Root mean squared error of the objective on runs left out.
 
-        A little too small where the regression was chosen by it, and for mixtures far from every run.
+        Slightly optimistic, since it chose the regression, and for mixtures far from every run.
         """
         return self.left_out.error
 
     @property
     def rank_correlation(self) -> float:
-        """Spearman's, of the predictions for runs left out with what they had."""
+        """Spearman's rank correlation of predicted and recorded objectives of runs left out."""
         return self.left_out.rank_correlation
+
+    @property
+    def rank_correlation_text(self) -> str:
+        """The rank correlation for readers."""
+        return "undefined" if math.isnan(self.rank_correlation) else f"{self.rank_correlation:.2f}"
 
     @property
     def best_run(self) -> int:
@@ -73,29 +78,33 @@ class FittedMixture:
     @property
     def uniform_runs(self) -> list[int]:
         """Runs of the uniform mixture, to a hundredth."""
-        return _near(self.mixtures, np.full(len(self.streams), 1.0 / len(self.streams)))
+        return self._runs_near(np.full(len(self.streams), 1.0 / len(self.streams)))
 
     @property
     def same_runs(self) -> list[int]:
-        """Runs that trained on this very mixture, to a hundredth."""
-        return _near(self.mixtures, self.shares)
+        """Runs of the fitted mixture, to a hundredth."""
+        return self._runs_near(self.shares)
+
+    def _runs_near(self, mixture: FloatArray) -> list[int]:
+        near: list[int] = np.flatnonzero(np.abs(self.mixtures - mixture).max(axis=1) <= _NEAR).tolist()
+        return near
 
     @property
     def gain(self) -> float:
-        """How much better the mixture is expected to be than the best run was."""
+        """The objective of the best run minus the expected objective."""
         return float(self.left_out.seen[self.best_run] - self.expected_loss)
 
     @property
     def explains_nothing(self) -> bool:
-        """Whether runs left out are predicted no better than by the mean of the others, or not in their order."""
+        """Whether runs left out are predicted no better than by the mean of the others, or in the wrong order."""
         return not (self.error < self.constant_error and self.rank_correlation > 0.0)
 
     @property
     def at_edge(self) -> list[str]:
-        """Streams of which the mixture has as much, or as little, as any run had: it may want more, or less."""
+        """Streams whose share is about the least or the largest share of any run."""
         least, most = self.mixtures.min(axis=0), self.mixtures.max(axis=0)
         margin = _EDGE * (most - least)
-        # Shares of 0 are the edge of what can be, not of what was tried.
+        # No share can be less than 0 or more than 1: these are no edges of the runs.
         low = (self.shares <= least + margin) & (least > 0.0)
         high = (self.shares >= most - margin) & (most < 1.0)
         return [name for name, edge in zip(self.streams, (low | high) & (most > least), strict=True) if edge]
@@ -107,41 +116,74 @@ class FittedMixture:
 
     def _doubts_of_the_fit(self) -> list[str]:
         if self.explains_nothing:
-            correlation = self.rank_correlation
-            order = "there is no order" if math.isnan(correlation) else f"the rank correlation is {correlation:.2f}"
             return [
-                f"The fit explains nothing: for runs left out it errs by {self.error:.4f}, the mean of the others by "
-                f"{self.constant_error:.4f}, and of its predictions with what they had {order}. Record more runs, or "
-                "more different mixtures."
+                f"The fit explains nothing: on runs left out its error is {self.error:.4f}, that of the mean of the "
+                f"other runs {self.constant_error:.4f}, and the rank correlation of its predictions is "
+                f"{self.rank_correlation_text}. Record more runs, or more different mixtures."
             ]
         if self.same_runs:
             seen = ", ".join(f"{self.runs[run]} ({self.left_out.seen[run]:.4f})" for run in self.same_runs)
-            return [f"The mixture is that of {seen}: what was seen there is to be expected."]
+            return [f"The mixture is that of {seen}: expect the same loss."]
         if self.gain <= self.error:
             return [
-                f"The mixture is not told apart from the best run, {self.runs[self.best_run]}: that came to "
-                f"{self.left_out.seen[self.best_run]:.4f}, {self.expected_loss:.4f} is expected, and the difference is "
-                f"within the error of {self.error:.4f}."
+                f"The mixture cannot be told from the best run, {self.runs[self.best_run]}: expected loss "
+                f"{self.expected_loss:.4f}, loss of that run {self.left_out.seen[self.best_run]:.4f}, and the "
+                f"difference is within the error of {self.error:.4f}."
             ]
         return []
 
     def _doubts_of_the_runs(self) -> list[str]:
-        found = []
+        doubts = []
         if len(self.runs) <= len(self.streams):
-            found.append(
+            doubts.append(
                 f"{len(self.runs)} runs cannot tell {len(self.streams)} streams apart: record at least "
                 f"{len(self.streams) + 1}, better twice as many as streams."
             )
         absent = [name for name, most in zip(self.streams, self.mixtures.max(axis=0), strict=True) if most == 0.0]
         if absent:
-            found.append(f"No run trained on {absent}: nothing is known of what they would do, and they get no share.")
+            doubts.append(f"No run trained on {absent}: the fit knows nothing of them and gives them no share.")
         if self.at_edge:
-            found.append(
-                f"The shares of {self.at_edge} lie at the edge of what the runs cover: runs beyond it may be better."
-            )
-        return found
+            doubts.append(f"The shares of {self.at_edge} lie at the edge of the runs: mixtures beyond may be better.")
+        return doubts
 
 
-def _near(mixtures: FloatArray, mixture: FloatArray) -> list[int]:
-    near: list[int] = np.flatnonzero(np.abs(mixtures - mixture).max(axis=1) <= _NEAR).tolist()
-    return near
+def share_table(fitted: FittedMixture) -> Table:
+    """Makes a table of the mixture beside the best run and the uniform one: a row for each stream and the objective."""
+    compared = {"best run": fitted.best_run}
+    if fitted.uniform_runs:
+        compared["uniform run"] = fitted.uniform_runs[0]
+    table = Table(title=f"Best fixed mixture by {len(fitted.runs)} runs ({fitted.objective} loss)")
+    table.add_column("stream")
+    table.add_column("share", justify="right")
+    table.add_column("range\nof the runs", justify="right")
+    for title, run in compared.items():
+        table.add_column(f"{title}\n{fitted.runs[run]}", justify="right")
+    least, most = fitted.mixtures.min(axis=0), fitted.mixtures.max(axis=0)
+    for number, (name, share) in enumerate(fitted.weights.items()):
+        others = [f"{fitted.mixtures[run, number]:.3f}" for run in compared.values()]
+        table.add_row(name, f"{share:.3f}", f"{least[number]:.3f} … {most[number]:.3f}", *others)
+    table.add_section()
+    seen = [f"{fitted.left_out.seen[run]:.4f}\n(recorded)" for run in compared.values()]
+    expected = f"{fitted.expected_loss:.4f} ± {fitted.error:.4f}\n(expected)"
+    table.add_row(f"{fitted.objective} loss", expected, "", *seen)
+    return table
+
+
+def error_table(fitted: FittedMixture) -> Table:
+    """Makes a table of the root mean squared error of each regression on runs left out."""
+    table = Table(title="Error on runs left out")
+    table.add_column("regression")
+    table.add_column("error", justify="right")
+    for name, error in fitted.errors.items():
+        table.add_row(f"{name} (chosen)" if name == fitted.regressor else name, f"{error:.4f}")
+    table.add_row("mean of the other runs", f"{fitted.constant_error:.4f}")
+    return table
+
+
+def summary(fitted: FittedMixture) -> list[str]:
+    """Says how good the fit is and which mixtures it covers."""
+    return [
+        f"{fitted.regressor}: the rank correlation of predicted and recorded losses of runs left out is "
+        f"{fitted.rank_correlation_text}; the losses of the runs span {np.ptp(fitted.left_out.seen):.4f}.",
+        "The search covers combinations of the runs' mixtures; the fit knows nothing of others.",
+    ]

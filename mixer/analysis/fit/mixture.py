@@ -4,23 +4,64 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 
-from mixer.analysis.fit.checks import check_groups, check_losses, check_names, check_shape, normalised
 from mixer.analysis.fit.fitted import FittedMixture
-from mixer.analysis.fit.hull import search
-from mixer.analysis.fit.left_out import LeftOut, fit_constant, leave_out
-from mixer.analysis.fit.objective import AVERAGE, Objective, make_objective
-from mixer.analysis.fit.regressors import AUTO, REGRESSORS, regressors_to_try
-from mixer.analysis.fit.replicates import Groups
-from mixer.policies.shared.ranges import check_count, check_range
+from mixer.analysis.fit.regressors import REGRESSORS, Groups, LeftOut, fit_constant, leave_out
+from mixer.analysis.fit.search import search
+from mixer.policies.contract import check_weights
+from mixer.policies.shared.ranges import check_range
 from mixer.utils.arrays import FloatArray
+
+AUTO = "auto"
+_LEAST_MIXTURES = 3
+_SAME_MIXTURE = 1e-3
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The weighted mean, or the largest, of several losses; less is better.
+
+    Args:
+        name: Its name in tables.
+        weights: Weights of the losses that count, by name, sum 1.
+        is_worst: Whether it is the largest of these losses.
+    """
+
+    name: str
+    weights: dict[str, float]
+    is_worst: bool = False
+
+    def terms(self, losses: FloatArray) -> FloatArray:
+        """Gives the smooth terms `[num_mixtures, num_terms]` whose maximum is the objective."""
+        return losses if self.is_worst else losses @ np.array([*self.weights.values()])[:, None]
+
+    def __call__(self, losses: FloatArray) -> FloatArray:
+        """Gives the objective `[num_mixtures]` of the losses that count `[num_mixtures, num_losses]`."""
+        values: FloatArray = self.terms(losses).max(axis=1)
+        return values
+
+
+def make_objective(objective: str | Mapping[str, float], names: Sequence[str], streams: Sequence[str]) -> Objective:
+    """Makes an objective of its name or weights; see `fit_mixture`."""
+    if isinstance(objective, str) and objective in ("average", "worst"):
+        members = [name for name in names if name in streams] or names
+        return Objective(objective, dict.fromkeys(members, 1.0 / len(members)), is_worst=objective == "worst")
+    by_name = _parse(objective) if isinstance(objective, str) else dict(objective)
+    unknown = [name for name in by_name if name not in names]
+    if unknown:
+        raise ValueError(f"objective: there is no loss of {unknown}; there are losses of {list(names)}.")
+    check_weights(np.array([*by_name.values()], dtype=np.float64), list(by_name), "objective")
+    total = sum(by_name.values())
+    text = ", ".join(f"{name}={weight:g}" for name, weight in by_name.items())
+    return Objective(text, {name: weight / total for name, weight in by_name.items() if weight > 0.0})
 
 
 def fit_mixture(
     mixtures: ArrayLike,
     losses: ArrayLike,
-    objective: str | Mapping[str, float] = AVERAGE,
+    objective: str | Mapping[str, float] = "average",
     *,
     streams: Sequence[str] | None = None,
     loss_names: Sequence[str] | None = None,
@@ -28,136 +69,153 @@ def fit_mixture(
     groups: ArrayLike | None = None,
     regressor: str = AUTO,
     least_share: float = 0.0,
-    num_candidates: int = 100_000,
-    num_best: int = 100,
-    seed: int = 0,
 ) -> FittedMixture:
-    """Fits losses to mixtures and finds the mixture with the least objective among those that the runs cover.
+    """Fits losses to mixtures and finds the mixture with the least objective in the convex hull of the runs' mixtures.
 
-    Data mixture as regression, RegMix (Liu et al., 2407.01492): train on several mixtures, fit a regression, simulate
-    many mixtures, take the average of those predicted best. Other than there: every loss has a regression of its own,
-    and the objective is taken of what they predict; the regression is, if not named, the one of those that suit few
-    runs with the least error on runs left out; candidates come from the convex hull of the runs' mixtures, since
-    a fit to a few runs knows nothing outside of it.
+    Data mixture as regression, after RegMix (Liu et al., 2407.01492) with the exponential law of Data Mixing Laws (Ye
+    et al., 2403.16952). Each loss has a regression of its own, and the objective is computed from their predictions.
 
     Args:
-        mixtures: `[num_runs, num_streams]`: shares of what each run trained on, or counts.
-        losses: `[num_runs, num_losses]`: losses at the end of each run; those of the streams unless `loss_names` are
-            given.
-        objective: What is made small: `"average"` or `"worst"` of the losses (of those of streams), or weights of
-            losses by name, also written `"NAME=weight,..."`.
+        mixtures: `[num_runs, num_streams]`: shares of the streams, or counts.
+        losses: `[num_runs, num_losses]`: losses at the end of each run.
+        objective: `"average"` or `"worst"` of the losses of streams, or weights of losses by name, also as
+            `"NAME=weight,..."`.
         streams: Names of the streams.
         loss_names: Names of the losses; `None` for those of the streams.
         runs: Names of the runs, for messages.
-        groups: `[num_runs]`: a number for each mixture, whose runs (as of other seeds) are left out together; `None`
-            for runs whose shares are the same to a thousandth.
-        regressor: `"linear"`, `"quadratic"`, `"exponential"`, `"gaussian-process"` (these four: `"auto"`) or
-            `"lightgbm"`.
+        groups: `[num_runs]`: label of the mixture, since runs of one mixture (other seeds) are left out together;
+            `None` groups shares that agree to a thousandth.
+        regressor: `"exponential"`, `"gaussian-process"`, or `"auto"` for the one with the least error on runs left out.
         least_share: Least share of every stream.
-        num_candidates: How many mixtures are tried.
-        num_best: How many of the best are averaged.
-        seed: Seed of the draws.
-
-    Returns:
-        The mixture and what is known of it.
 
     Raises:
-        ValueError: If an argument is outside its range, shapes and names do not fit, losses that count are not finite,
-            there are fewer than 3 different mixtures, or a library is missing.
+        ValueError: If shapes, names or values do not fit, losses that count are not finite, there are fewer than 3
+            different mixtures, or a library is missing.
 
     Example:
         >>> shares = [[0.1, 0.9], [0.3, 0.7], [0.5, 0.5], [0.7, 0.3], [0.9, 0.1]]
         >>> losses = [[(1 - a) ** 2, (1 - b) ** 2] for a, b in shares]
-        >>> fitted = fit_mixture(shares, losses, streams=["math", "code"], regressor="quadratic")
+        >>> fitted = fit_mixture(shares, losses, streams=["math", "code"])
         >>> {name: round(share, 2) for name, share in fitted.weights.items()}
         {'math': 0.5, 'code': 0.5}
     """
-    given = _checked(mixtures, losses, objective, streams, loss_names, runs, groups)
-    _check_numbers(least_share, len(given.streams), num_candidates, num_best)
-    together = given.run_on_all
-    # In the order of what they reached, so that the order in which runs are given makes no difference.
-    order = np.argsort(together(given.losses), kind="stable")
-    shares, values, same = given.shares[order], given.losses[order], given.groups[order]
-    names = regressors_to_try(regressor, len(given.streams))
-    tried = {name: leave_out(shares, values, same, REGRESSORS[name], together) for name in names}
+    shares, values = _tables(mixtures, losses)
+    streams, runs = _names("streams", streams, shares.shape[1]), _names("runs", runs, len(shares))
+    loss_names = _names("loss_names", streams if loss_names is None else loss_names, values.shape[1])
+    shares = _normalised(shares, streams, runs)
+    target = make_objective(objective, loss_names, streams)
+    values = values[:, [loss_names.index(name) for name in target.weights]]
+    _check_losses(values, [*target.weights], runs)
+    numbers = _numbers(groups, shares, streams)
+    check_range("least_share", least_share, 0.0, 1.0 / len(streams), "it is at most one over the number of streams")
+    order = np.argsort(target(values), kind="stable")  # so that the order of the runs makes no difference
+    groups = pd.factorize(numbers[order])[0]
+    means = np.array([shares[order][groups == group].mean(axis=0) for group in groups])
+    recorded = means, values[order]
+    tried = {name: leave_out(*recorded, groups, REGRESSORS[name], target) for name in _regressors(regressor)}
     chosen = min(tried, key=lambda name: tried[name].error)
-    fit = REGRESSORS[chosen](shares, values, same)
-    best = search(shares, lambda points: together(fit(points)), least_share, num_candidates, num_best, seed)
-    expected, back = fit(best[None]), np.argsort(order, kind="stable")
+    fit = REGRESSORS[chosen](*recorded)
+    best = search(shares[order], lambda points: target.terms(fit(points)), least_share)
+    expected, back = fit(best[None]), np.argsort(order)
     return FittedMixture(
-        streams=given.streams,
+        streams=tuple(streams),
         shares=best,
-        expected_loss=float(together(expected)[0]),
-        expected_losses=dict(zip(given.loss_names, expected[0].tolist(), strict=True)),
-        objective=given.objective,
+        expected_loss=float(target(expected)[0]),
+        expected_losses=dict(zip(target.weights, expected[0].tolist(), strict=True)),
+        objective=target.name,
         regressor=chosen,
         errors={name: left_out.error for name, left_out in tried.items()},
         left_out=LeftOut(tried[chosen].predicted[back], tried[chosen].seen[back]),
-        constant_error=leave_out(shares, values, same, fit_constant, together).error,
-        runs=given.runs,
-        mixtures=given.shares,
-        predict=lambda points: together(fit(points)),
+        constant_error=leave_out(*recorded, groups, fit_constant, target).error,
+        runs=tuple(runs),
+        mixtures=shares,
+        predict=lambda points: target(fit(points)),
     )
 
 
-@dataclass(frozen=True)
-class _Given:
-    """What a fit is made of, checked.
+def _parse(text: str) -> dict[str, float]:
+    weights: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, number = (piece.strip() for piece in part.rpartition("="))
+        try:
+            weight = float(number)
+        except ValueError:
+            name = ""
+        if not name:
+            raise ValueError(
+                f"objective must be 'average', 'worst' or 'NAME=weight,...', got {text!r}: {part!r} is no NAME=weight."
+            )
+        if name in weights:
+            raise ValueError(f"objective: {name!r} is given twice in {text!r}; give each loss one weight.")
+        weights[name] = weight
+    return weights
+
+
+def group_runs(*mixtures: FloatArray) -> Groups:
+    """Numbers the mixtures of runs; mixtures that agree to a thousandth are one, also by way of a third one.
 
     Args:
-        streams: Names of the streams.
-        runs: Names of the runs.
-        loss_names: Names of the losses that count.
-        shares: `[num_runs, num_streams]` on the simplex.
-        losses: `[num_runs, num_counting]`.
-        groups: `[num_runs]`: a number for each mixture.
-        objective: The objective, of all losses.
+        *mixtures: `[num_runs, num_streams]`; runs have to agree in one of several (shares of samples and of tokens).
+
+    Returns:
+        `[num_runs]`: number of the mixture, in order of first appearance.
     """
-
-    streams: tuple[str, ...]
-    runs: tuple[str, ...]
-    loss_names: tuple[str, ...]
-    shares: FloatArray
-    losses: FloatArray
-    groups: Groups
-    objective: Objective
-
-    @property
-    def run_on_all(self) -> Objective:
-        """The objective, of the losses that count."""
-        objective = self.objective
-        return Objective(objective.name, objective.weights[objective.counts], objective.is_worst)
+    groups = np.arange(len(mixtures[0]))
+    for run in range(len(groups)):
+        is_same = np.any([np.abs(shares - shares[run]).max(axis=1) <= _SAME_MIXTURE for shares in mixtures], axis=0)
+        groups[np.isin(groups, groups[is_same])] = groups[is_same].min()
+    return pd.factorize(groups)[0]
 
 
-def _checked(
-    mixtures: ArrayLike,
-    losses: ArrayLike,
-    objective: str | Mapping[str, float],
-    streams: Sequence[str] | None,
-    loss_names: Sequence[str] | None,
-    runs: Sequence[str] | None,
-    groups: ArrayLike | None,
-) -> _Given:
-    shares, values = check_shape(mixtures, "mixtures", "num_streams"), check_shape(losses, "losses", "num_losses")
-    if len(shares) != len(values):
-        raise ValueError(f"mixtures are of {len(shares)} runs, but losses of {len(values)}: give both of every run.")
-    stream_names = check_names(streams, shares.shape[1], "streams", "stream")
-    names = check_names(stream_names if loss_names is None else loss_names, values.shape[1], "loss_names", "loss")
-    run_names = check_names(runs, len(shares), "runs", "run")
-    target = make_objective(objective, names, _of_streams(names, stream_names))
-    check_losses(values, names, run_names, target)
-    counting = tuple(name for name, counts in zip(names, target.counts, strict=True) if counts)
-    shares = normalised(shares, stream_names, run_names)
-    same = check_groups(groups, shares, stream_names)
-    return _Given(stream_names, run_names, counting, shares, values[:, target.counts], same, target)
+def _tables(mixtures: ArrayLike, losses: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    shares, values = np.asarray(mixtures, dtype=np.float64), np.asarray(losses, dtype=np.float64)
+    if shares.ndim != 2 or values.ndim != 2 or len(shares) != len(values) or not shares.size:
+        raise ValueError(
+            "mixtures must have the shape [num_runs, num_streams] and losses [num_runs, num_losses], got "
+            f"{list(shares.shape)} and {list(values.shape)}."
+        )
+    return shares, values
 
 
-def _of_streams(names: Sequence[str], streams: Sequence[str]) -> list[str]:
-    """Gives the losses of streams, or all where none is of a stream."""
-    return [name for name in names if name in streams] or list(names)
+def _names(option: str, names: Sequence[str] | None, count: int) -> list[str]:
+    """Gives the names, or `run 1`, `run 2`, ... where there are none."""
+    if names is None:
+        return [f"{option.removesuffix('s')} {number}" for number in range(1, count + 1)]
+    if len(names) != count or len(set(names)) != count:
+        raise ValueError(f"{option}: expected {count} different names, got {len(names)}: {list(names)}.")
+    return list(names)
 
 
-def _check_numbers(least_share: float, num_streams: int, num_candidates: int, num_best: int) -> None:
-    check_range("least_share", least_share, 0.0, 1.0 / num_streams, "it is at most one over the number of streams")
-    check_count("num_candidates", num_candidates, 1, "100,000 are tried by default")
-    check_count("num_best", num_best, 1, "1 takes the best alone, 100 is the default")
+def _normalised(mixtures: FloatArray, streams: Sequence[str], runs: Sequence[str]) -> FloatArray:
+    for run, mixture in zip(runs, mixtures, strict=True):
+        check_weights(mixture, streams, f"mixtures: {run}")
+    shares: FloatArray = mixtures / mixtures.sum(axis=1, keepdims=True)
+    return shares
+
+
+def _check_losses(losses: FloatArray, names: Sequence[str], runs: Sequence[str]) -> None:
+    bad = [f"{runs[run]} ({names[loss]}: {losses[run, loss]:g})" for run, loss in np.argwhere(~np.isfinite(losses))]
+    if bad:
+        raise ValueError(
+            f"losses: every run needs a finite loss of each of {list(names)}, but these have none: {'; '.join(bad)}. "
+            "Leave these runs out, or take an objective of other losses."
+        )
+
+
+def _numbers(groups: ArrayLike | None, shares: FloatArray, streams: Sequence[str]) -> Groups:
+    numbers = group_runs(shares) if groups is None else pd.factorize(np.asarray(groups))[0]
+    if len(numbers) != len(shares):
+        raise ValueError(f"groups: expected {len(shares)} labels, one for each run, got {groups!r}.")
+    count = numbers.max() + 1
+    if count < _LEAST_MIXTURES:
+        raise ValueError(
+            f"A fit needs runs of at least {_LEAST_MIXTURES} different mixtures, got {len(shares)} with {count}: "
+            f"record other fixed mixtures of {list(streams)}, at least one more than streams, better twice as many."
+        )
+    return numbers
+
+
+def _regressors(regressor: str) -> list[str]:
+    if regressor not in (AUTO, *REGRESSORS):
+        raise ValueError(f"regressor must be {AUTO!r} or one of {list(REGRESSORS)}, got {regressor!r}.")
+    return list(REGRESSORS) if regressor == AUTO else [regressor]

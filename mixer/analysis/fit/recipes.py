@@ -1,9 +1,8 @@
-"""Whether runs of `mixer train` differ in their mixture alone, by the recipes in their folders."""
+"""Checks that runs of `mixer train` differ in their mixture alone, by the recipes in their folders."""
 
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -15,10 +14,10 @@ from mixer.utils.yaml_files import MOST_CHARACTERS, load_yaml
 _FILE = "recipe.yaml"
 _MOST_NAMED, _LONGEST = 8, 60
 
-# The mixture, and what only serves its policy; budgets, which are compared as they were used up; and how it went on.
+# The mixture and options that only serve its policy; budgets, which are compared as recorded.
 _FIELDS = {"mixing", "groupings", "probe", "reference_model", "budget", "allow_inexact"}
 _STREAM_FIELDS = {"weight", "groups", "seed"}
-# A mixture is fixed, or taken as it came out: when a run evaluated and what it kept leads to no other losses of it.
+# Seeds, length, evaluation and saving: none changes the losses of a mixture.
 _TRAINING_FIELDS = (
     *("seed", "data_seed", "max_steps", "num_train_epochs", "eval_", "include_", "save_", "load_best_model_at_end"),
     *("resume_from_checkpoint", "restore_callback_states_from_checkpoint", "ignore_data_skip", "enable_jit_checkpoint"),
@@ -27,48 +26,50 @@ _TRAINING_FIELDS = (
 
 
 def check_recipes(folders: Mapping[str, Path], allow_different: bool) -> list[str]:
-    """Refuses runs whose recipes differ in more than mixture, seeds, length and what is reported.
+    """Compares the recipes of runs, apart from mixture, seeds, length and reporting.
 
     Args:
-        folders: Their output folders by name.
-        allow_different: Whether to say in what they differ and go on.
+        folders: Output folders by the name of the run.
+        allow_different: Whether to note differences rather than to refuse them.
 
     Returns:
-        What a reader of the fit should know of it, in sentences.
+        Notes for readers of the fit, in sentences.
 
     Raises:
-        ValueError: If recipes differ, with their fields and values and the way out, or one cannot be read.
+        ValueError: If recipes differ, with the fields and values, or one cannot be read.
     """
     recipes = _read({name: folder / _FILE for name, folder in folders.items() if (folder / _FILE).is_file()})
     notes = []
     without = [name for name in folders if name not in recipes]
     if without:
-        which = ", ".join(without) if recipes else "any"
+        which = ", ".join(without) if recipes else "any run"
         notes.append(
-            f"Whether runs differ in their mixture alone was not checked of {which}: there is no {_FILE} in the "
-            "folder, where mixer train leaves one."
+            f"The recipe of {which} was not compared: the folder has no {_FILE}, which only mixer train writes."
         )
     differing = _differences(recipes)
     more = len(differing) - _MOST_NAMED
-    named = "; ".join(differing[:_MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
+    fields = "; ".join(differing[:_MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
     if differing and not allow_different:
         raise ValueError(
-            f"Runs must differ in their mixture alone, but their recipes differ in: {named}. Leave these runs out, or "
+            f"Runs must differ in their mixture alone, but their recipes differ in: {fields}. Leave these runs out, or "
             "fit them all the same with --allow-different-recipes."
         )
     if differing:
-        notes.append(f"Recipes differ in more than the mixture, and losses may by that: {named}.")
+        notes.append(f"Recipes differ in more than the mixture, which may change losses: {fields}.")
     return notes
 
 
 def _read(paths: Mapping[str, Path]) -> dict[str, dict[Field, str]]:
-    """Gives what counts of recipes, as text, by field: as they are written where one is none of this version."""
+    """Gives the fields to compare, as text: as written in the file if a recipe is not of this version."""
     texts = {name: _text(path) for name, path in paths.items()}
     try:
         recipes = {name: filled_in(text) for name, text in texts.items()}
-    except ValueError:  # fields that are no more, or a class that cannot be had here
+    except ValueError:  # unknown fields, or a class that is not installed
         recipes = {name: flat(load_yaml(text)) for name, text in texts.items()}
-    return {name: _counting(recipe) for name, recipe in recipes.items()}
+    return {
+        name: {field: repr(value) for field, value in recipe.items() if value not in (None, {}) and _counts(field)}
+        for name, recipe in recipes.items()
+    }
 
 
 def _text(path: Path) -> str:
@@ -76,15 +77,10 @@ def _text(path: Path) -> str:
         text = read_bytes(path, 4 * MOST_CHARACTERS).decode()
         load_yaml(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
         raise ValueError(
-            f"{path} cannot be read ({reason}): mend it, or take it away and see to it yourself."
+            f"{path} cannot be read ({' '.join(str(error).split())}): mend it, or remove it and compare it yourself."
         ) from None
     return text
-
-
-def _counting(recipe: Mapping[Field, Any]) -> dict[Field, str]:
-    return {field: repr(value) for field, value in recipe.items() if value not in (None, {}) and _counts(field)}
 
 
 def _counts(field: Field) -> bool:
@@ -96,7 +92,7 @@ def _counts(field: Field) -> bool:
 
 
 def _differences(recipes: Mapping[str, Mapping[Field, str]]) -> list[str]:
-    """Says for each field in which recipes differ what most have, and which have something else."""
+    """Names each field in which recipes differ, with the usual value and the other ones."""
     differing = []
     for field in sorted({field for recipe in recipes.values() for field in recipe}):
         values = {name: recipe.get(field, "nothing") for name, recipe in recipes.items()}

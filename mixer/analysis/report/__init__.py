@@ -1,4 +1,4 @@
-"""One page about runs: a table and interactive plots, from their ledgers."""
+"""One HTML page about runs, with tables and interactive plots from their ledgers."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ __all__ = ["write_report"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what draws when it is first asked for: its libraries are an extra that training does without."""
+    """Imports the plotting libraries on first use: they belong to an extra that training does not need."""
     if name == "write_report":
         from mixer.analysis.report.page import write_report
 

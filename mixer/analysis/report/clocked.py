@@ -1,4 +1,4 @@
-"""Rows of a ledger on the data clock, thinned out to what a page can draw."""
+"""Rows of a ledger on the data clock, thinned for drawing."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,14 @@ from mixer.utils.text import between, first_of
 
 
 def on_clock(rows: pd.DataFrame, clock: pd.DataFrame) -> pd.DataFrame:
-    """Adds where the run stood.
+    """Adds the position on the data clock.
 
     Args:
-        rows: One row a record, with `step`.
-        clock: One row a step, ascending, with `step`, `epoch` and `samples`.
+        rows: One row per record, with `step`.
+        clock: One row per step, ascending, with `step`, `epoch` and `samples`.
 
     Returns:
-        The rows with `epoch` and `samples`; those are left out whose place a running run has not written yet.
+        The rows with `epoch` and `samples`, without rows of steps that a running run has not recorded in the clock yet.
     """
     places, is_known = _places(rows["step"].to_numpy(), clock["step"].to_numpy())
     if not is_known.all():
@@ -32,14 +32,14 @@ def on_clock(rows: pd.DataFrame, clock: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_stream(table: pa.Table, clock: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Takes a table apart by its column `stream`.
+    """Splits a table by its column `stream`.
 
     Args:
-        table: One row a record, with `step` and `stream`, ascending by step.
+        table: One row per record, with `step` and `stream`, ascending by step.
         clock: See `on_clock`.
 
     Returns:
-        By name, in the order in which they come first: the rows without that column, with `epoch` and `samples`.
+        Rows by stream, in order of first appearance, without that column and with `epoch` and `samples`.
     """
     names = table.column("stream").dictionary_encode().combine_chunks()
     codes = names.indices.to_numpy(zero_copy_only=False)
@@ -58,7 +58,7 @@ def by_stream(table: pa.Table, clock: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def _places(steps: NDArray[Any], of: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """`[num_steps]` each: the row of the clock, and whether there is one."""
+    """Gives the row of the clock for each step, and whether there is one: `[num_steps]` each."""
     places = np.searchsorted(of, steps)
     is_known = places < len(of)
     is_known[is_known] = of[places[is_known]] == steps[is_known]
@@ -66,14 +66,14 @@ def _places(steps: NDArray[Any], of: NDArray[Any]) -> tuple[NDArray[Any], NDArra
 
 
 def buckets(epochs: NDArray[Any], most: int) -> Int64Array:
-    """Groups steps by stretches of the data clock, all of the same length.
+    """Groups steps by stretches of the data clock of equal length.
 
     Args:
-        epochs: `[num_steps]`: where each stands, ascending.
+        epochs: `[num_steps]`, ascending.
         most: Greatest number of groups.
 
     Returns:
-        `[num_steps]`: number of the group, from 0; one step a group where there are few enough.
+        `[num_steps]`: number of the group, from 0; one step per group if there are few enough.
     """
     if len(epochs) <= most:
         return np.arange(len(epochs))
@@ -87,26 +87,26 @@ def averaged(rows: pd.DataFrame, columns: list[str], most: int) -> pd.DataFrame:
     """Averages columns over stretches of the data clock.
 
     Args:
-        rows: One row a step, in order, with `epoch` and `samples`.
+        rows: One row per step, in order, with `epoch` and `samples`.
         columns: Names of the columns.
         most: Greatest number of stretches.
 
     Returns:
-        One row a stretch: epoch and samples at its end, and the means.
+        One row per stretch: epoch and samples at its end, and the means.
     """
     groups = rows.groupby(buckets(rows["epoch"].to_numpy(), most))
     return groups[["epoch", "samples"]].last().assign(**{name: groups[name].mean() for name in columns})
 
 
 def thin(rows: pd.DataFrame, column: str, most: int) -> pd.DataFrame:
-    """Leaves rows out of a long line, never its first, its last, its highest or its lowest.
+    """Thins a long line, but keeps its first, last, highest and lowest rows.
 
-    Of every stretch of the data clock the rows with the least and the greatest value stay, so that a spike of one
-    step is still seen.
+    Each stretch of the data clock keeps its rows with the least and the greatest value, so that a spike of one step
+    stays visible.
 
     Args:
-        rows: One row a step, in order, with `epoch`.
-        column: The values that are drawn; rows without one are left out.
+        rows: One row per step, in order, with `epoch`.
+        column: The column to draw; rows where it is NaN are dropped.
         most: Greatest number of rows, at least 4.
 
     Returns:
@@ -121,7 +121,7 @@ def thin(rows: pd.DataFrame, column: str, most: int) -> pd.DataFrame:
 
 
 def _extremes(values: NDArray[Any], bucket: Int64Array) -> list[Int64Array]:
-    """Finds where the first of the least and of the greatest values of each bucket are; buckets ascend."""
+    """Finds the first of the least and of the greatest values of each bucket; buckets ascend."""
     starts = np.append(0, np.flatnonzero(np.diff(bucket)) + 1)
     group = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(values)))
     found = []
@@ -132,13 +132,13 @@ def _extremes(values: NDArray[Any], bucket: Int64Array) -> list[Int64Array]:
 
 
 def not_finite_since(rows: pd.DataFrame) -> int | None:
-    """Says since when losses are infinite or no number.
+    """Gives the step of the first loss after the last finite one.
 
     Args:
-        rows: Steps of a stream, of which those without items have no loss, or evaluations.
+        rows: Steps of a stream (those without items have no loss), or evaluations.
 
     Returns:
-        Step of the first loss after the last finite one; `None` if the last loss is finite, or there is none.
+        The step; `None` if the last loss is finite, or there is none.
     """
     there = rows[rows["items"] > 0] if "items" in rows else rows
     finite = np.isfinite(there["loss"].to_numpy(dtype=np.float64))
@@ -148,16 +148,15 @@ def not_finite_since(rows: pd.DataFrame) -> int | None:
 
 
 def last_in_words(rows_by_name: Mapping[str, pd.DataFrame], values: Mapping[str, pd.Series], unit: str) -> str:
-    """Says how courses of losses end.
+    """Describes the last losses.
 
     Args:
-        rows_by_name: Of each its steps or evaluations; see `not_finite_since`.
-        values: Of each its course, smoothed or not, whose last number is told.
-        unit: What a row is, as in "step 120".
+        rows_by_name: Steps or evaluations by name; see `not_finite_since`.
+        values: Losses by name, smoothed or not.
+        unit: Name of a row, as in "step 120".
 
     Returns:
-        The words, as in "between 1.200 (a) and 1.400 (b), not finite since step 120 (c)"; empty where there is no
-        loss.
+        As in "between 1.200 (a) and 1.400 (b), not finite since step 120 (c)"; empty without any loss.
     """
     since = {name: not_finite_since(rows) for name, rows in rows_by_name.items()}
     last = {
@@ -169,20 +168,20 @@ def last_in_words(rows_by_name: Mapping[str, pd.DataFrame], values: Mapping[str,
     return ", ".join([*([between(last, "{:.3f}".format)] if last else []), *first_of(bad)])
 
 
-# A smoothed line forgets over this part of the measurements.
+# Span of a smoothed line, as a part of the measurements.
 _SMOOTHED_PART = 0.1
-# Over more of them each power of ten has a tick, and no others are needed.
+# Over more decades only the powers of ten have ticks.
 _MANY_DECADES = 3.0
-# Of fewer measurements each has a mark: of a single one there is no line to be seen.
+# Fewer measurements are marked: a single one makes no line.
 _FEW = 10
 
 
 def smoothed(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Averages columns over the last measurements, newer ones counting more.
+    """Smooths columns by an exponential moving average.
 
     Args:
-        rows: One row a measurement, in order.
-        columns: Names of the columns; what is NaN does not count.
+        rows: One row per measurement, in order.
+        columns: Names of the columns. NaN does not count.
 
     Returns:
         The rows with the averages in place of the columns.
@@ -194,18 +193,15 @@ def smoothed(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 def pale_and_smooth(
     raw: pd.DataFrame, smooth: pd.DataFrame, column: str, key: str, colour: str, most_points: int
 ) -> list[go.Scatter]:
-    """Draws each measurement, pale, and what they are on average.
+    """Draws a pale line of all measurements and a smoothed one.
 
     Args:
-        raw: One row a measurement, in order, with `epoch`, `samples` and the column.
-        smooth: The same, smoothed.
-        column: What is drawn.
+        raw: One row per measurement, in order, with `epoch`, `samples` and the column.
+        smooth: The same rows, smoothed.
+        column: The column to draw.
         key: Name in the plot's key.
-        colour: Its colour.
-        most_points: Greatest number of points a line.
-
-    Returns:
-        Two lines.
+        colour: Colour of both lines.
+        most_points: Greatest number of points per line.
     """
     raw, smooth = (thin(rows, column, most_points) for rows in (raw, smooth))
     mode = "lines+markers" if len(smooth) < _FEW else "lines"
@@ -221,13 +217,13 @@ def lines_by_stream(
     """Draws the measurements of each stream; see `pale_and_smooth`.
 
     Args:
-        figures: By stream, its rows and the same, smoothed.
-        column: What is drawn.
+        figures: Rows by stream, raw and smoothed.
+        column: The column to draw.
         colours: Colours by stream.
-        most_points: Greatest number of points a line.
+        most_points: Greatest number of points per line.
 
     Returns:
-        Two lines a stream.
+        Two lines per stream.
     """
     return [
         one
@@ -237,13 +233,10 @@ def lines_by_stream(
 
 
 def log_axis(values: pd.Series) -> dict[str, Any]:
-    """Chooses a logarithmic axis.
+    """Gives the properties of a logarithmic axis.
 
     Args:
-        values: What is drawn, positive or NaN.
-
-    Returns:
-        Properties of the axis.
+        values: The values to draw, positive or NaN.
     """
     least, greatest = (float(np.log10(values.agg(how))) for how in ("min", "max"))
     if np.isnan(least):
@@ -252,20 +245,17 @@ def log_axis(values: pd.Series) -> dict[str, Any]:
     axis = {"type": "log", "range": [least - margin, greatest + margin]}
     if greatest - least >= _MANY_DECADES:
         return axis
-    # Left to itself, Plotly leaves out the power of ten of what stands between two of them.
+    # Plotly's own ticks between two powers of ten leave out the exponent.
     powers = range(math.floor(least - margin), math.ceil(greatest + margin))
     ticks = [step * 10.0**power for power in powers for step in (1, 2, 5)]
     return {**axis, "tickvals": ticks, "ticktext": [f"{tick:.3g}" for tick in ticks]}
 
 
 def axis_with_zero(values: Sequence[pd.Series]) -> dict[str, Any]:
-    """Chooses an axis that has 0 on it, the same for all panels that are compared.
+    """Gives the properties of an axis that includes 0, the same for all panels to compare.
 
     Args:
-        values: What is drawn; what is NaN does not count.
-
-    Returns:
-        Properties of the axis.
+        values: The values to draw. NaN does not count.
     """
     least, greatest = min([0.0, *(one.min() for one in values)]), max([0.0, *(one.max() for one in values)])
     margin = 0.05 * (greatest - least or 1.0)
@@ -273,16 +263,16 @@ def axis_with_zero(values: Sequence[pd.Series]) -> dict[str, Any]:
 
 
 def held(rows: pd.DataFrame, column: str, most: int) -> pd.DataFrame:
-    """Lays out what a buffer held.
+    """Tabulates the entries of a replay buffer.
 
     Args:
-        rows: One row per log entry and what is told apart: step, epoch, samples, entries, and the column.
-        column: What is told apart, such as `"source"`.
-        most: Greatest number of log entries: the last of every stretch of the data clock stays.
+        rows: One row per log entry and group: step, epoch, samples, entries, and the column.
+        column: The column of the groups, such as `"source"`.
+        most: Greatest number of log entries: each stretch of the data clock keeps its last.
 
     Returns:
-        One row a log entry (the index: step, epoch, samples), a column for each that is told apart, in the order in
-        which they came: how many entries there were.
+        Numbers of entries, one row per log entry (the index: step, epoch, samples) and one column per group, in order
+        of first appearance.
     """
     table = rows.pivot(index=["step", "epoch", "samples"], columns=column, values="entries").fillna(0)
     bucket = buckets(table.index.get_level_values("epoch").to_numpy(dtype=np.float64), most)

@@ -1,4 +1,4 @@
-"""What a report on runs says: findings, tables and plots."""
+"""The contents of a report: findings, tables and plots."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,16 +26,16 @@ _LINES_PER_STREAM_MEASURED = 4
 
 @dataclass(frozen=True)
 class Report:
-    """What is said of runs.
+    """The contents of a report.
 
     Args:
-        names: What is compared.
-        runs: The runs of trainers that they are; none for runs of another kind.
-        findings: What is conspicuous about them.
-        changes: By name of the run, what changed over it.
-        summary: The main figures: the name of each row, and a cell for each run.
-        note: A sentence on streams that not every run has, and on those that are drawn as one; may be empty.
-        plots: The plots that have something to show.
+        names: Names of the runs.
+        runs: The trainers' runs; empty for runs of another kind.
+        findings: Possible problems of the runs.
+        changes: Changes over each run, by its name.
+        summary: The main figures: the name of each row, and a cell per run.
+        note: A sentence on streams that not every run has, and on those drawn as one; may be empty.
+        plots: The plots that have panels.
     """
 
     names: list[str]
@@ -47,11 +47,11 @@ class Report:
     plots: list[Plot]
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Gives what it says as tables.
+        """Gives the contents as tables.
 
         Returns:
-            By name: `summary` (a row a figure, a column a run) and, of runs of trainers, `findings` (run, kind,
-            streams, text) and `by_stream` (a row a run and stream; see `stream_figures`).
+            By name: `summary` (a row per figure, a column per run) and, for runs of trainers, `findings` (run, kind,
+            streams, text) and `by_stream` (a row per run and stream; see `stream_figures`).
         """
         summary = pd.DataFrame([[name, *cells] for name, cells in self.summary], columns=["figure", *self.names])
         if not self.runs:
@@ -64,11 +64,11 @@ class Report:
         }
 
     def as_data(self) -> dict[str, Any]:
-        """Gives what it says as plain data.
+        """Gives the contents as plain data.
 
         Returns:
-            `summary` (by name of the run, its figures), `changes` (by name of the run), `findings` (a list of run,
-            kind, streams and text), `streams` (see `stream_figures`) and `note`.
+            `summary` and `changes` by run, `findings` (a list of run, kind, streams and text), `streams` (see
+            `stream_figures`) and `note`.
         """
         return {
             "summary": {
@@ -82,16 +82,13 @@ class Report:
 
 
 def read_report(folders: Sequence[str | Path]) -> Report:
-    """Reads runs, finished or going, and says what there is to say.
+    """Reads finished or running runs.
 
     Args:
         folders: Output folders of trainers, at least one.
 
-    Returns:
-        The report.
-
     Raises:
-        ValueError: If a folder is given twice, holds no run with a step, or they are of different kinds.
+        ValueError: If a folder appears twice or holds no run with a step, or the runs are of different kinds.
     """
     paths = [Path(folder) for folder in folders]
     if (kind := kind_of(paths)) is not None:
@@ -114,14 +111,7 @@ def read_report(folders: Sequence[str | Path]) -> Report:
 
 
 def points_per_line(runs: Sequence[Run]) -> int:
-    """Shares the page's points out over its lines.
-
-    Args:
-        runs: The runs.
-
-    Returns:
-        Greatest number of points a line.
-    """
+    """Gives the greatest number of points per line that keeps the page small."""
     num_lines = sum(_LINES_PER_RUN + _LINES_PER_STREAM * len(run.streams) for run in runs)
     num_lines += sum(_LINES_PER_STREAM_COMPARED * len(run.comparisons) for run in runs)
     num_lines += sum(_LINES_PER_STREAM_MEASURED * len(run.gradients) for run in runs)
@@ -135,6 +125,6 @@ def _drawn_as_one(runs: Sequence[Run], main: Sequence[str]) -> str:
     if not others:
         return ""
     return (
-        f"The plots show {len(main)} streams by themselves, the conspicuous ones and those with the greatest share of "
-        f"the samples in any run; the {len(others)} others are drawn as one, and are in the tables of all streams."
+        f"The plots show {len(main)} streams separately: those with findings and those with the largest share of the "
+        f"samples in any run. The {len(others)} others are drawn as one; the tables list all streams."
     )

@@ -1,4 +1,4 @@
-"""Folders and names of the files that a report is exported to."""
+"""Folders and names of exported files."""
 
 import re
 from collections.abc import Collection
@@ -8,14 +8,11 @@ _LONGEST_NAME = 80
 
 
 def made_folder(path: str | Path, parameter: str) -> Path:
-    """Makes a folder if it is not there.
+    """Makes a folder if it does not exist.
 
     Args:
         path: The folder.
-        parameter: What the user calls it.
-
-    Returns:
-        The folder.
+        parameter: Name of the option, for the error.
 
     Raises:
         ValueError: If there is a file of that name.
@@ -28,14 +25,14 @@ def made_folder(path: str | Path, parameter: str) -> Path:
 
 
 def file_name(text: str, taken: Collection[str] = ()) -> str:
-    """Names a file after something that may have any name.
+    """Makes a file name of any text.
 
     Args:
-        text: What it is named after.
-        taken: Names that are given already.
+        text: The text.
+        taken: Names that are in use.
 
     Returns:
-        A name of small letters, digits and hyphens, another than those that are taken.
+        A name of small letters, digits and hyphens that is not in use.
 
     Example:
         >>> file_name("Loss: ../../C++ <b>"), file_name("数学", ["unnamed"])

@@ -1,4 +1,4 @@
-"""What was measured of the streams' gradients, read without holding the products of all pairs at all times."""
+"""Measured gradients of streams, read without holding the products of all pairs at all times."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ class Cosines:
 
     Args:
         names: The streams.
-        edges: `[num_stretches + 1]`: where the stretches begin and end, in epochs.
-        stretches: `[num_stretches, num_streams, num_streams]`: means over the measurements in each; NaN without any.
-        mean: `[num_streams, num_streams]`: over the whole run.
-        error: `[num_streams, num_streams]`: standard error of that mean; NaN for less than two measurements.
-        counts: `[num_streams, num_streams]`: measurements in which both streams had a gradient.
+        edges: `[num_stretches + 1]`: edges of the stretches, in epochs.
+        stretches: `[num_stretches, num_streams, num_streams]`: means over the measurements of each; NaN without any.
+        mean: `[num_streams, num_streams]`: mean over the whole run.
+        error: `[num_streams, num_streams]`: standard error of that mean; NaN for fewer than two measurements.
+        counts: `[num_streams, num_streams]`: number of measurements with both streams.
     """
 
     names: list[str]
@@ -40,12 +40,12 @@ class Cosines:
 
 @dataclass(frozen=True)
 class MeasuredGradients:
-    """What a report shows of them, see `Run`.
+    """Measurements of gradients; see `Run`.
 
     Args:
-        by_stream: By name of the stream, one row a measurement: step, squared_norm, variance.
-        noise: One row a measurement: step, signal, noise.
-        cosines: Cosines; `None` where there is no pair.
+        by_stream: By stream, one row per measurement: step, squared_norm, variance.
+        noise: One row per measurement: step, signal, noise.
+        cosines: Cosines; `None` if no pair was measured.
     """
 
     by_stream: dict[str, pd.DataFrame]
@@ -54,14 +54,14 @@ class MeasuredGradients:
 
 
 def read_gradients(ledger: Ledger, clock: pd.DataFrame) -> MeasuredGradients:
-    """Reads what was measured.
+    """Reads the measurements of gradients.
 
     Args:
         ledger: The ledger.
         clock: See `on_clock`.
 
     Returns:
-        The tables; without rows where nothing was measured.
+        The tables; without rows if nothing was measured.
     """
     table = ledger.read("gradients", _COLUMNS)
     names = table.column("stream").to_pylist()
@@ -98,7 +98,7 @@ def _measurements(table: Any) -> Iterator[tuple[int, slice, GradientStatistics]]
 
 
 class _Sums:
-    """Adds cosines up, stretch by stretch."""
+    """Sums of cosines by stretch."""
 
     def __init__(self, num_streams: int, edges: FloatArray):
         pairs = (num_streams, num_streams)

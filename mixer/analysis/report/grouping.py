@@ -1,4 +1,4 @@
-"""Of very many streams the main ones by themselves, and the others as one, so that pages stay readable."""
+"""Groups the minor of very many streams into one, so that pages stay readable."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -12,16 +12,16 @@ from mixer.analysis.report.run import OTHERS, Run, stream_names
 MOST_STREAMS = 12
 
 
-def main_streams(runs: Sequence[Run], conspicuous: Sequence[str]) -> list[str]:
-    """Chooses the streams and evaluation sets that are shown by themselves.
+def main_streams(runs: Sequence[Run], first: Sequence[str]) -> list[str]:
+    """Chooses the streams and evaluation sets to show separately.
 
     Args:
         runs: The runs.
-        conspicuous: Those that come before all others.
+        first: Names to prefer, those of findings.
 
     Returns:
-        Names in the order of the runs: all of them if there are few enough, else the conspicuous ones and those that
-        have the greatest share of the samples in any run.
+        Names in the order of the runs: all if there are few enough, else the preferred ones and those with the largest
+        share of the samples in any run.
     """
     names = list(dict.fromkeys([*stream_names(runs), *(name for run in runs for name in run.evaluations)]))
     if len(names) <= MOST_STREAMS:
@@ -31,22 +31,21 @@ def main_streams(runs: Sequence[Run], conspicuous: Sequence[str]) -> list[str]:
         counts = {name: int(rows["count"].sum()) for name, rows in run.streams.items()}
         total = sum(counts.values()) or 1
         shares |= {name: max(shares[name], count / total) for name, count in counts.items()}
-    first = [name for name in dict.fromkeys(conspicuous) if name in shares]
-    ranked = dict.fromkeys([*first, *sorted(names, key=shares.__getitem__, reverse=True)])
+    preferred = [name for name in dict.fromkeys(first) if name in shares]
+    ranked = dict.fromkeys([*preferred, *sorted(names, key=shares.__getitem__, reverse=True)])
     chosen = set(list(ranked)[: MOST_STREAMS - 1])
     return [name for name in names if name in chosen]
 
 
 def grouped(run: Run, main: Collection[str]) -> Run:
-    """Puts all other streams into one.
+    """Combines all other streams into one.
 
     Args:
         run: The run.
-        main: Names of the streams and evaluation sets that stay.
+        main: Names of the streams and evaluation sets to keep.
 
     Returns:
-        The run, with a stream and an evaluation set of all others; what was measured of their gradients is left out,
-        and so are their metrics.
+        The run with one stream and one evaluation set for all others, without their gradients and metrics.
     """
     rest = {name: rows for name, rows in run.streams.items() if name not in main}
     evaluated = [rows for name, rows in run.evaluations.items() if name not in main]
@@ -57,7 +56,7 @@ def grouped(run: Run, main: Collection[str]) -> Run:
         metrics=_of(run.metrics, main),
         comparisons=_of(run.comparisons, main),
         gradients=_of(run.gradients, main),
-        memories={name: _one_source(rows, main) for name, rows in run.memories.items()},
+        memories={name: _one_source(rows) for name, rows in run.memories.items()},
     )
 
 
@@ -66,7 +65,7 @@ def _of(parts: Mapping[str, pd.DataFrame], main: Collection[str]) -> dict[str, p
 
 
 def _one_stream(streams: Mapping[str, pd.DataFrame], clock: pd.DataFrame) -> pd.DataFrame:
-    """Adds streams up, step by step."""
+    """Sums streams, step by step."""
     num_steps = len(clock)
     sums = {name: np.zeros(num_steps) for name in ("weight", "count", "items", "loss", "seen", "covered", "active")}
     size = 0.0
@@ -94,7 +93,7 @@ def _mean_losses(evaluations: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return means[["epoch", "samples", "loss"]].mean()
 
 
-def _one_source(rows: pd.DataFrame, main: Collection[str]) -> pd.DataFrame:
+def _one_source(rows: pd.DataFrame) -> pd.DataFrame:
     last = rows.groupby("source", sort=False)["entries"].last()
     kept = set(last.nlargest(MOST_STREAMS).index) if len(last) > MOST_STREAMS else set(last.index)
     if len(kept) == len(last):

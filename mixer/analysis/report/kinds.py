@@ -1,4 +1,4 @@
-"""Reports on runs of other kinds than a trainer's, which other packages add."""
+"""Kinds of runs other than a trainer's, which other packages add."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ PLUG_IN_GROUP = "adaptive_mixer.reports"
 
 
 class Contents(NamedTuple):
-    """What a page shows; see `mixer.analysis.report.page.write_page`.
+    """The contents of a page; see `mixer.analysis.report.page.write_page`.
 
     Args:
-        names: What is compared.
+        names: Names of the runs.
         rows: The table: the name of each row, and its cells.
         plots: The plots.
         note: A sentence below the table.
@@ -34,13 +34,13 @@ class ReportKind:
     """A kind of run that `mixer report` knows.
 
     A package adds its own by entry points of the group `adaptive_mixer.reports`: `name = "package.module:function"`,
-    where the function takes nothing and gives a `ReportKind`.
+    where the function takes no argument and returns a `ReportKind`.
 
     Args:
-        title: What such a run is called, as in "a continual run".
+        title: Name of such a run, as in "a continual run".
         recognises: Says whether a folder holds one.
-        contents: Gives what the page shows of the runs in some folders, finished or going; input is refused by a
-            `ValueError`.
+        contents: Gives the contents of the page for runs in some folders, finished or running; raises `ValueError` on
+            wrong input.
     """
 
     title: str
@@ -49,13 +49,13 @@ class ReportKind:
 
 
 def kind_of(folders: Sequence[Path]) -> ReportKind | None:
-    """Finds out of which kind runs are.
+    """Finds the kind of runs.
 
     Args:
         folders: Their output folders.
 
     Returns:
-        The kind that all are of; `None` for those of trainers, and for what no kind recognises.
+        The common kind; `None` for runs of trainers, and for folders that no kind recognises.
 
     Raises:
         ValueError: If they are of different kinds.

@@ -1,4 +1,4 @@
-"""From runs, or from a table and plots, to one page that needs nothing else."""
+"""Writes the page, which needs no other file and no network."""
 
 import base64
 import functools
@@ -20,12 +20,12 @@ _MOST_ROWS_OPEN = 12  # a longer table is folded
 
 @dataclass(frozen=True)
 class Remarks:
-    """What is said of a run at the head of the page.
+    """Remarks on a run at the top of the page.
 
     Args:
-        run: Its name.
-        findings: What is conspicuous.
-        changed: A sentence on what changed.
+        run: Name of the run.
+        findings: Its findings.
+        changed: A sentence on its changes.
     """
 
     run: str
@@ -38,9 +38,9 @@ class Table:
     """A table at the foot of the page.
 
     Args:
-        title: What it shows.
+        title: Its title.
         heads: Heads of the columns.
-        rows: The cells, the first of each row naming it.
+        rows: The cells; the first of each row is its name.
     """
 
     title: str
@@ -49,36 +49,29 @@ class Table:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is shown without being asked for."""
+        """Whether it is unfolded at first."""
         return len(self.rows) <= _MOST_ROWS_OPEN
 
 
 def write_report(folders: Sequence[str | Path], output: str | Path | None = None) -> Path:
-    """Writes the page about runs, finished or going.
+    """Writes the page about finished or running runs.
 
     Args:
-        folders: Output folders of trainers, at least one, or of runs of another kind, see
+        folders: Output folders of trainers, at least one, or of runs of another kind; see
             `mixer.analysis.report.kinds`.
-        output: Where the page goes; `None` puts `report.html` into the first folder.
+        output: Path of the page; `None` for `report.html` in the first folder.
 
     Returns:
         Path of the page.
 
     Raises:
-        ValueError: If a folder holds no run with a step, they are of different kinds, or the output is a folder.
+        ValueError: If a folder holds no run with a step, the runs are of different kinds, or the output is a folder.
     """
     return write_contents(read_report(folders), page_path(folders, output))
 
 
 def page_path(folders: Sequence[str | Path], output: str | Path | None) -> Path:
-    """Says where the page goes.
-
-    Args:
-        folders: See `write_report`.
-        output: See `write_report`.
-
-    Returns:
-        The path.
+    """Gives the path of the page; see `write_report`.
 
     Raises:
         ValueError: If it is a folder.
@@ -90,15 +83,7 @@ def page_path(folders: Sequence[str | Path], output: str | Path | None) -> Path:
 
 
 def write_contents(report: Report, target: Path) -> Path:
-    """Writes a report as a page.
-
-    Args:
-        report: The report.
-        target: Where the page goes.
-
-    Returns:
-        Path of the page.
-    """
+    """Writes a report as a page and returns its path."""
     remarks = [
         Remarks(name, [one for one in report.findings if one.run == name], changed)
         for name, changed in report.changes.items()
@@ -116,16 +101,16 @@ def write_page(
     remarks: Sequence[Remarks] = (),
     tables: Sequence[Table] = (),
 ) -> Path:
-    """Writes a page with a table and plots that can be opened without a network or any other file.
+    """Writes a page with a table and plots.
 
     Args:
-        target: Where the page goes; folders that are not there are made.
-        names: What is compared: the page's title and the heads of the table's columns.
-        rows: The table: the name of each row, and its cells, one a column.
+        target: Path of the page. Missing folders are made.
+        names: Names of the runs: the page's title and the heads of the table's columns.
+        rows: The table: the name of each row, and its cells, one per column.
         plots: The plots.
         note: A sentence below the table.
-        remarks: What comes before everything else.
-        tables: What comes after everything else.
+        remarks: Remarks above the table.
+        tables: Tables below the plots.
 
     Returns:
         Path of the page.
@@ -153,5 +138,5 @@ def write_page(
 
 @functools.cache
 def _packed_plotly() -> str:
-    """Packed it is a third as long; the page unpacks it."""
+    """Compresses Plotly to a third; the page unpacks it."""
     return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()

@@ -1,4 +1,4 @@
-"""Each panel of a report as a picture for a paper."""
+"""Panels of a report as pictures for papers."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -21,13 +21,13 @@ _FEWEST_IN_LEGEND = 2
 
 
 def check_pictures(picture_format: str) -> None:
-    """Checks that pictures can be drawn here.
+    """Checks that pictures can be drawn.
 
     Args:
         picture_format: One of `PICTURE_FORMATS`.
 
     Raises:
-        ValueError: If the format is another, or what draws them is not installed.
+        ValueError: If the format is unknown, or kaleido is not installed.
     """
     if picture_format not in PICTURE_FORMATS:
         raise ValueError(f"picture_format must be one of {', '.join(PICTURE_FORMATS)}, found {picture_format!r}.")
@@ -39,11 +39,11 @@ def check_pictures(picture_format: str) -> None:
 
 
 def write_pictures(plots: Sequence[Plot], folder: str | Path, picture_format: str = "png") -> list[Path]:
-    """Writes each panel as a file of its own, with a legend, on white.
+    """Writes each panel as a file, with a legend, on white.
 
     Args:
         plots: The plots.
-        folder: Where they go; made if it is not there. Files of the same name are replaced.
+        folder: The folder; made if it does not exist. Files of the same name are replaced.
         picture_format: One of `PICTURE_FORMATS`.
 
     Returns:
@@ -70,14 +70,11 @@ def write_pictures(plots: Sequence[Plot], folder: str | Path, picture_format: st
 
 
 def for_paper(figure: go.Figure, title: str) -> go.Figure:
-    """Gives a figure what it has from the page when it is in it: ground, ink, a title and a legend.
+    """Copies a figure and adds what the page's style provides: background, ink, title and legend.
 
     Args:
-        figure: The figure of a panel; it is left as it is.
-        title: What it shows.
-
-    Returns:
-        The figure for a paper.
+        figure: The figure of a panel.
+        title: Its title.
     """
     drawn = go.Figure(figure)
     for trace in drawn.data:
@@ -99,7 +96,7 @@ def for_paper(figure: go.Figure, title: str) -> go.Figure:
 
 
 def _emptiest_corner(figure: go.Figure) -> dict[str, Any]:
-    """Finds the corner in which a legend hides fewest points."""
+    """Finds the corner in which a legend hides the fewest points."""
     lines = [trace for trace in figure.data if isinstance(trace, go.Scatter) and len(trace.x)]
     if not lines:
         return {}

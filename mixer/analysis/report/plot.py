@@ -1,4 +1,4 @@
-"""What a plot of the page is made of, and how its lines are drawn."""
+"""Plots of the page: their parts and how lines are drawn."""
 
 import html
 from collections.abc import Sequence
@@ -35,8 +35,8 @@ class Panel:
     """One pair of axes.
 
     Args:
-        title: What it shows.
-        figure: The figure, without a title and a legend of its own.
+        title: Its title.
+        figure: The figure, without its own title and legend.
     """
 
     title: str
@@ -45,14 +45,14 @@ class Panel:
 
 @dataclass(frozen=True)
 class Plot:
-    """A part of the page: panels, the key of their colours, and the same in words.
+    """A section of the page: panels, the key of their colours, and a description in words.
 
     Args:
         title: The heading.
-        caption: What the panels show, with the main figures, for those who do not see them too.
+        caption: A description of the panels with their main figures, also for readers who cannot see them.
         panels: The panels.
-        colours: The key: a colour by name; lines whose legend group is that name are shown and hidden by it.
-        columns: Greatest number of panels beside each other.
+        colours: The key: colours by name. A name shows and hides the lines of that legend group.
+        columns: Greatest number of panels side by side.
     """
 
     title: str
@@ -63,25 +63,15 @@ class Plot:
 
 
 def colours_of(names: Sequence[str]) -> dict[str, str]:
-    """Gives each name a colour, by its place.
-
-    Args:
-        names: Names of runs or streams.
-
-    Returns:
-        Colours by name.
-    """
+    """Gives colours by name, in order."""
     return {name: _COLOURS[place % len(_COLOURS)] for place, name in enumerate(names)}
 
 
 def label(name: str) -> str:
-    """Writes a name so that Plotly shows it as it is: it reads tags, links and formulas in what it writes.
-
-    Args:
-        name: Any text.
+    """Escapes a name for Plotly, which interprets tags, links and formulas.
 
     Returns:
-        The text, its middle left out if it would leave no place for the plot: names differ at their ends.
+        The text, without its middle if it is too long: names differ at their ends.
     """
     half = _LONGEST_LABEL // 2
     short = name if len(name) <= _LONGEST_LABEL else f"{name[:half]}…{name[-half + 1 :]}"
@@ -92,15 +82,12 @@ def line(points: pd.DataFrame, column: str, key: str, colour: str, name: str = "
     """Makes a line over the data clock.
 
     Args:
-        points: One row a point, with `epoch`, `samples` and the column.
-        column: What is drawn.
+        points: One row per point, with `epoch`, `samples` and the column.
+        column: The column to draw.
         key: Name in the plot's key.
         colour: Its colour.
-        name: What it is called under the pointer; the key, if empty.
+        name: Its name under the pointer; the key, if empty.
         **style: Other properties of the line.
-
-    Returns:
-        The line.
     """
     stroke = {"color": colour, "width": 2, **style.pop("line", {})}
     samples = points["samples"].to_numpy()
@@ -120,13 +107,10 @@ def panel(title: str, lines: Sequence[go.Scatter | go.Heatmap], last_epoch: floa
     """Draws lines on one pair of axes.
 
     Args:
-        title: What they show.
+        title: Title of the panel.
         lines: The lines.
-        last_epoch: Where the data clock ends: the same in all panels that are compared.
-        **y_axis: Properties of the upright axis.
-
-    Returns:
-        The panel.
+        last_epoch: End of the data clock, the same in all panels to compare.
+        **y_axis: Properties of the vertical axis.
     """
     axis = {"gridcolor": GRID, "zeroline": False, "automargin": True}
     end = last_epoch or 1.0

@@ -1,4 +1,4 @@
-"""What a report reads of a run: its ledger, laid over the data clock."""
+"""Reads the ledger of a run for a report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from mixer.ledger.folder import open_ledger, read_description, read_note
 from mixer.ledger.ledger import Ledger
 from mixer.utils.text import shortened
 
-# What is not read takes neither time nor memory.
+# Other columns are not read, to save time and memory.
 _CLOCK = [
     "step", "samples", "tokens", "epoch", "progress", "batch_size", "total", "learning_rate", "learning_rate_factor",
     "loss", "gradient_norm",
@@ -23,35 +23,33 @@ _STREAMS = ["step", "stream", "weight", "count", "items", "loss", "seen", "cover
 _PASSES = {"epoch": "passes"}  # the stream's own, beside those of the clock
 _TIMINGS = ["step", "hits", "misses", "load_seconds", "train_seconds", "probe_seconds"]
 
-# Of very many streams, those that are drawn as one; see `mixer.analysis.report.grouping`.
+# Name of the minor of very many streams, drawn as one; see `mixer.analysis.report.grouping`.
 OTHERS = "other streams"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run, each of its tables with the data clock's `epoch` and `samples` in every row.
+    """A run; all tables have the data clock's `epoch` and `samples` in every row.
 
     Args:
-        name: What the page calls it, other than every other run's.
-        description: What the run said of itself as it began (see `describe_run`); empty if there is none.
+        name: Unique name on the page.
+        description: The run's description of itself (see `describe_run`); empty if there is none.
         ended: How it ended, in words.
-        clock: The ledger's table of that name, one row a step.
-        timings: The ledger's table of that name, one row a step: step, hits, misses, load_seconds,
-            train_seconds (here without the next) and probe_seconds.
-        streams: By name of the stream, one row a step: step, weight, count, items, loss, seen, coverage, `passes`
-            (the stream's own epochs), there and skipped.
-        evaluations: By name of the evaluation set, one row an evaluation: step, loss.
-        metrics: By name of the evaluation set, one row an evaluation and metric: step, metric, value.
-        eval_weights: Weights of the sets in their mean loss, if the user gave any.
-        comparisons: By name of the stream, one row a step: step, excess_loss, loss_after; empty where losses were
-            not compared.
-        gradients: By name of the stream, one row a measurement of its gradient: step, squared_norm, variance; empty
-            where none was measured.
-        noise: Of the whole gradient, one row a measurement: step, signal, noise; see `GradientStatistics.noise`.
-        cosines: Between the streams' gradients; `None` where there is no pair of them.
-        memories: By name of the stream, what a replay buffer held: step, source, entries; empty without buffers.
-        memory_classes: By name of the stream, of which classes the entries were: step, label, entries; empty where that
-            is not known.
+        clock: The ledger's table `clock`, one row per step.
+        timings: One row per step: step, hits, misses, load_seconds, train_seconds (without probe_seconds) and
+            probe_seconds.
+        streams: By stream, one row per step: step, weight, count, items, loss, seen, coverage, `passes` (the stream's
+            own epochs), active and skipped.
+        evaluations: By evaluation set, one row per evaluation: step, loss.
+        metrics: By evaluation set, one row per evaluation and metric: step, metric, value.
+        eval_weights: Weights of the sets in their mean loss, if any.
+        comparisons: By stream, one row per step: step, excess_loss, loss_after; empty if losses were not compared.
+        gradients: By stream, one row per measurement of its gradient: step, squared_norm, variance.
+        noise: One row per measurement of the gradient of the mixture: step, signal, noise; see
+            `GradientStatistics.noise`.
+        cosines: Cosines between the streams' gradients; `None` without any.
+        memories: By replay stream, entries of the buffer: step, source, entries.
+        memory_classes: By replay stream, entries of the buffer with known classes: step, label, entries.
     """
 
     name: str
@@ -72,28 +70,25 @@ class Run:
 
     @property
     def caps(self) -> dict[str, float]:
-        """By name of the stream, the passes after which it leaves the mixture; those without are not in it."""
+        """Caps on passes by stream, without streams that have none."""
         caps = {row["name"]: row.get("max_epochs") for row in self.description.get("streams", [])}
         return {name: float(cap) for name, cap in caps.items() if cap is not None}
 
     @property
     def buffers(self) -> set[str]:
-        """Names of the streams that are replay buffers: to repeat what they hold is what they are for."""
+        """Names of the streams that are replay buffers, which exist to be repeated."""
         described = {row["name"] for row in self.description.get("streams", []) if row.get("kind") == "memory"}
         return described | set(self.memories)
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """Reads runs, finished or going.
+    """Reads finished or running runs, named by `run_names`.
 
     Args:
         folders: Output folders of trainers.
 
-    Returns:
-        The runs, named by `run_names`.
-
     Raises:
-        ValueError: If a folder is given twice, is none, holds no run, or its ledger has no step yet.
+        ValueError: If a folder appears twice, holds no run, or its ledger has no step yet.
     """
     return [read_run(folder, name) for folder, name in zip(folders, run_names(folders), strict=True)]
 
@@ -101,14 +96,8 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
 def run_names(folders: Sequence[Path]) -> list[str]:
     """Names runs after their folders, or by the paths where two folders have the same name.
 
-    Args:
-        folders: Output folders.
-
-    Returns:
-        The names, each another.
-
     Raises:
-        ValueError: If a folder is given twice.
+        ValueError: If a folder appears twice.
     """
     resolved = [folder.resolve() for folder in folders]
     for number, folder in enumerate(resolved):
@@ -119,30 +108,20 @@ def run_names(folders: Sequence[Path]) -> list[str]:
 
 
 def stream_names(runs: Sequence[Run]) -> list[str]:
-    """Lists the streams of all runs, so that each has the same place and colour in every one.
-
-    Args:
-        runs: The runs.
-
-    Returns:
-        Names, in the order of the first run that has them, those that are drawn as one last.
-    """
+    """Lists the streams of all runs in order of first appearance, `OTHERS` last: each has one place and colour."""
     names = dict.fromkeys(name for run in runs for name in run.streams)
     return sorted(names, key=OTHERS.__eq__)
 
 
 def read_run(folder: Path, name: str) -> Run:
-    """Reads a run, finished or going.
+    """Reads a finished or running run.
 
     Args:
         folder: The output folder of a trainer.
-        name: What the page calls it.
-
-    Returns:
-        The run.
+        name: Name on the page.
 
     Raises:
-        ValueError: If the folder is none, holds no run, or its ledger has no step yet.
+        ValueError: If the folder holds no run, or its ledger has no step yet.
     """
     ledger = open_ledger(folder)
     # The clock first: of rows that a running run adds meanwhile those without a place on it are left out. And before
@@ -182,8 +161,8 @@ def _ended_in_words(note: dict[str, Any]) -> str:
     if note.get("ended") == "finished":
         return "finished"
     if note.get("ended") != "stopped":
-        return "not noted: it goes on, or was killed"
-    return f"stopped: {shortened(str(note.get('reason', 'no reason was noted')))}"
+        return "not recorded: still running, or killed"
+    return f"stopped: {shortened(str(note.get('reason', 'no recorded reason')))}"
 
 
 def _read_timings(ledger: Ledger) -> pd.DataFrame:

@@ -44,10 +44,10 @@ def stream_figures(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        One row a stream or other evaluation set: stream, samples, share (of all samples), first_weight, last_weight,
-        coverage, passes, cap, training_loss (smoothed, the last), training_not_finite_since (the step since which it is
-        not finite), first_validation_loss, last_validation_loss, validation_not_finite_since, and for each metric of
-        evaluations first_validation_METRIC and last_validation_METRIC; NaN where there is none.
+        One row per stream or other evaluation set: stream, samples, share (of all samples), first_weight, last_weight,
+        coverage, passes, cap, training_loss (the last, smoothed), training_not_finite_since (a step),
+        first_validation_loss, last_validation_loss, validation_not_finite_since, and for each metric of evaluations
+        first_validation_METRIC and last_validation_METRIC; NaN if unknown.
     """
     total = sum(int(rows["count"].sum()) for rows in run.streams.values()) or 1
     names = dict.fromkeys([*run.streams, *run.evaluations, *run.metrics])
@@ -61,13 +61,13 @@ def stream_figures(run: Run) -> pd.DataFrame:
 
 
 def stream_cells(run: Run) -> tuple[list[str], list[list[str]]]:
-    """Writes these figures for people.
+    """Formats these figures.
 
     Args:
         run: The run.
 
     Returns:
-        The heads of the columns that have any figure, and the cells, one row a stream.
+        The heads of the columns that have any figure, and the cells, one row per stream.
     """
     figures = stream_figures(run)
     columns = [column for column in figures.columns[1:] if figures[column].notna().any()]
@@ -123,27 +123,13 @@ def _of_metrics(run: Run, name: str) -> dict[str, float]:
 
 
 def summary_rows(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    """Gives the table's rows.
-
-    Args:
-        runs: The runs.
-
-    Returns:
-        Each row's name and a cell for each run.
-    """
+    """Gives the name of each row of the summary, and a cell per run."""
     rows = _ROWS if any(run.timings["probe_seconds"].any() for run in runs) else _ROWS_WITHOUT_MEASURING
     return [(name, [cell(run) for run in runs]) for name, cell in rows.items()]
 
 
 def differing_streams(runs: Sequence[Run]) -> str:
-    """Says which streams only some of the runs have.
-
-    Args:
-        runs: The runs.
-
-    Returns:
-        A sentence; empty if all runs have the same streams.
-    """
+    """Names the streams that only some of the runs have, in a sentence; empty if there are none."""
     names_by_runs: dict[tuple[str, ...], list[str]] = {}
     for name in stream_names(runs):
         having = tuple(run.name for run in runs if name in run.streams)
@@ -186,7 +172,7 @@ def _rule(field: str) -> Callable[[Run], str]:
 _MEASURING = "Time in measuring gradients"
 _ROWS: dict[str, Callable[[Run], str]] = {
     "Policy": _rule("mixing"),
-    "Done of the budget": lambda run: f"{run.clock['progress'].iloc[-1]:.0%}",
+    "Budget used": lambda run: f"{run.clock['progress'].iloc[-1]:.0%}",
     "Ended": lambda run: run.ended,
     "Steps": lambda run: f"{run.clock['step'].iloc[-1]:,}",
     "Samples": lambda run: f"{run.clock['samples'].iloc[-1]:,}",
@@ -195,7 +181,7 @@ _ROWS: dict[str, Callable[[Run], str]] = {
     "Batch size, first → last": _batch_size,
     "Learning rate, peak → last": _learning_rate,
     "Validation loss, last, average": _validation(lambda run, losses: mean_loss(losses, run.eval_weights)),
-    "Validation loss, last, worst": _validation(lambda run, losses: worst_loss(losses)),
+    "Validation loss, last, worst": _validation(lambda _, losses: worst_loss(losses)),
     "Time in loading": _seconds("load_seconds"),
     "Time in training": _seconds("train_seconds"),
     _MEASURING: _seconds("probe_seconds"),
@@ -209,11 +195,8 @@ _FORMULA = r"^[=+\-@\t\r]"
 def check_tables(table_format: str) -> None:
     """Checks the format of tables.
 
-    Args:
-        table_format: One of `TABLE_FORMATS`.
-
     Raises:
-        ValueError: If it is another.
+        ValueError: If it is not one of `TABLE_FORMATS`.
     """
     if table_format not in TABLE_FORMATS:
         raise ValueError(f"table_format must be one of {', '.join(TABLE_FORMATS)}, found {table_format!r}.")
@@ -225,10 +208,10 @@ def write_tables(
     """Writes all tables.
 
     Args:
-        ledgers: Ledgers by name of the run: each of their tables that has rows becomes a file.
+        ledgers: Ledgers by name of the run. Each of their tables with rows becomes a file.
         own: The report's own tables, by name.
-        folder: Where they go; made if it is not there. Files of the same name are replaced.
-        table_format: One of `TABLE_FORMATS`. In CSV an apostrophe stands before texts that begin as formulas do.
+        folder: The folder; made if it does not exist. Files of the same name are replaced.
+        table_format: One of `TABLE_FORMATS`. In CSV an apostrophe precedes texts that a spreadsheet takes for formulas.
 
     Returns:
         Paths of the tables, named after run and table.
@@ -263,7 +246,7 @@ def _write(table: pa.Table, path: Path) -> None:
 
 
 def _flat(table: pa.Table) -> pa.Table:
-    """Writes lists as JSON, as a cell of a CSV file holds one text, and texts so that no spreadsheet computes them."""
+    """Writes lists as JSON, since a CSV cell holds one text, and texts so that no spreadsheet computes them."""
     for place, field in enumerate(table.schema):
         column = table.column(place)
         if pa.types.is_list(field.type):

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from mixer.analysis.fit import FittedMixture, fit_mixture
-from mixer.analysis.fit.table import error_table, share_table, summary
+from mixer.analysis.fit.fitted import error_table, share_table, summary
 from tests.mixer.fit.laws import own_squares
 
 LINE = np.linspace(0.1, 0.9, 9)
@@ -13,34 +13,34 @@ MIXTURES = np.stack([LINE, 1 - LINE], axis=1)
 
 
 def fit(losses: np.ndarray, **options: object) -> FittedMixture:
-    return fit_mixture(MIXTURES, losses, streams=["math", "code"], num_candidates=5000, **options)
+    return fit_mixture(MIXTURES, losses, streams=["math", "code"], **options)
 
 
 def test_noise_explains_nothing() -> None:
-    fitted = fit(np.random.default_rng(1).standard_normal((9, 2)), regressor="quadratic")
+    fitted = fit(np.random.default_rng(1).standard_normal((9, 2)), regressor="gaussian-process")
     assert fitted.error >= fitted.constant_error
     assert "explains nothing" in fitted.warnings[0]
 
 
 def test_runs_left_out_in_the_wrong_order_are_not_explained() -> None:
     # Each run without the others' help comes out where it was not, if a little nearer than their mean.
-    mixtures = np.array([[0.1, 0.9], [0.5, 0.5], [0.9, 0.1]])
-    losses = np.array([[2.02, 2.22], [2.12, 1.92], [2.06, 1.93]])
-    fitted = fit_mixture(mixtures, losses, regressor="exponential", num_candidates=500)
+    mixtures = np.array([[0.1, 0.9], [0.367, 0.633], [0.633, 0.367], [0.9, 0.1]])
+    losses = np.array([[2.07, 2.03], [2.27, 1.90], [1.84, 2.10], [2.10, 1.95]])
+    fitted = fit_mixture(mixtures, losses, regressor="exponential")
     assert fitted.error < fitted.constant_error
     assert fitted.rank_correlation == pytest.approx(-1.0)
     assert fitted.explains_nothing
-    assert "of its predictions with what they had the rank correlation is -1.00" in fitted.warnings[0]
+    assert "the rank correlation of its predictions is -1.00" in fitted.warnings[0]
 
 
 def test_a_gain_within_the_error_is_said() -> None:
     noise = 0.02 * np.random.default_rng(0).standard_normal((9, 2))
     # Without the runs next to the best, so that no run is of the mixture found.
     kept = np.array([0, 1, 2, 6, 7, 8])
-    fitted = fit_mixture(MIXTURES[kept], (own_squares(MIXTURES) + noise)[kept], regressor="quadratic")
+    fitted = fit_mixture(MIXTURES[kept], (own_squares(MIXTURES) + noise)[kept], regressor="exponential")
     assert not fitted.explains_nothing
     assert fitted.gain > fitted.error or "within the error" in fitted.warnings[0]
-    flat = fit_mixture(MIXTURES[kept], (0.2 * own_squares(MIXTURES) + noise)[kept], regressor="quadratic")
+    flat = fit_mixture(MIXTURES[kept], (0.2 * own_squares(MIXTURES) + noise)[kept], regressor="exponential")
     assert flat.gain <= flat.error
     assert any("explains nothing" in words or "within the error" in words for words in flat.warnings)
 
@@ -76,11 +76,11 @@ def test_tables_show_the_mixture_the_runs_and_the_errors() -> None:
     with console.capture() as capture:
         console.print(share_table(fitted), error_table(fitted), *summary(fitted))
     printed = capture.get()
-    for words in ("math", "0.100 … 0.900", "best run", "uniform run", "run 5", "(expected)", "(was)", "(taken)"):
+    for words in ("math", "0.100 … 0.900", "best run", "uniform run", "run 5", "(expected)", "(recorded)", "(chosen)"):
         assert words in printed
     assert f"{fitted.expected_loss:.4f} ± {fitted.error:.4f}" in printed
-    assert f"left out with what they had is {fitted.rank_correlation:.2f}" in printed
-    none = fit_mixture(MIXTURES[[0, 1, 6, 8]], own_squares(MIXTURES[[0, 1, 6, 8]]), num_candidates=500)
+    assert f"runs left out is {fitted.rank_correlation:.2f}" in printed
+    none = fit_mixture(MIXTURES[[0, 1, 6, 8]], own_squares(MIXTURES[[0, 1, 6, 8]]))
     with console.capture() as capture:
         console.print(share_table(none))
     assert "uniform run" not in capture.get()

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from mixer.analysis.fit.laws import Predictor
-from mixer.analysis.fit.left_out import LeftOut, fit_constant, leave_out
-from mixer.analysis.fit.replicates import Groups, group_runs
+from mixer.analysis.fit.mixture import group_runs
+from mixer.analysis.fit.regressors import LeftOut, Predictor, fit_constant, leave_out
 from mixer.utils.arrays import FloatArray
 
 
@@ -32,7 +31,7 @@ def test_no_fit_sees_what_it_predicts_and_many_mixtures_are_left_out_in_forty_pa
     mixtures = np.random.default_rng(0).dirichlet(np.ones(3), 90)
     sizes: list[int] = []
 
-    def spy(seen: FloatArray, losses: FloatArray, groups: Groups) -> Predictor:
+    def spy(seen: FloatArray, _: FloatArray) -> Predictor:
         def predict(points: FloatArray) -> FloatArray:
             assert not {tuple(row) for row in points} & {tuple(row) for row in seen}
             sizes.append(len(points))

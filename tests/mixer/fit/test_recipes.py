@@ -88,8 +88,8 @@ def test_what_they_may_not_differ_in_unless_it_is_allowed(
     with pytest.raises(ValueError, match=r"or fit them all the same with --allow-different-recipes\.$"):
         check_recipes(folders, allow_different=False)
     notes = check_recipes(folders, allow_different=True)
-    assert "not checked of run-3: there is no recipe.yaml" in notes[0]
-    assert notes[1].startswith("Recipes differ in more than the mixture, and losses may by that: ")
+    assert notes[0].startswith("The recipe of run-3 was not compared")
+    assert notes[1].startswith("Recipes differ in more than the mixture, which may change losses: ")
 
 
 def test_today_s_form_of_a_recipe_is_no_difference_to_that_of_an_older_version(tmp_path: Path) -> None:
@@ -117,12 +117,12 @@ def test_a_recipe_with_what_cannot_be_had_here_is_compared_as_it_is_written(tmp_
 def test_without_recipes_it_is_said_that_nothing_was_checked(tmp_path: Path) -> None:
     notes = check_recipes(written(tmp_path, None, None), allow_different=False)
     assert len(notes) == 1
-    assert "was not checked of any" in notes[0]
+    assert "The recipe of any run was not compared" in notes[0]
 
 
 @pytest.mark.parametrize("text", ["a: [1", "\x00"])
 def test_a_recipe_that_cannot_be_read_is_named(text: str, tmp_path: Path) -> None:
     folders = written(tmp_path, {}, {})
     (folders["run-1"] / "recipe.yaml").write_text(text)
-    with pytest.raises(ValueError, match=r"run-1/recipe.yaml cannot be read .*mend it, or take it away"):
+    with pytest.raises(ValueError, match=r"run-1/recipe.yaml cannot be read .*mend it, or remove it"):
         check_recipes(folders, allow_different=False)

@@ -54,7 +54,7 @@ def test_what_was_trained_on_and_the_last_losses_are_read(tmp_path: Path) -> Non
     assert (runs.runs, runs.streams, runs.loss_names) == (("one", "two"), ("a", "b"), ("a", "b"))
     assert runs.mixtures.tolist() == [[6, 2], [2, 6]]  # by name, whatever the order
     assert runs.losses.tolist() == [[1.5, 2.5], [3.5, 0.5]]
-    assert [note for note in runs.notes if "was not checked of any: there is no recipe.yaml" not in note] == []
+    assert [note for note in runs.notes if "The recipe of any run was not compared" not in note] == []
     assert len(runs.notes) == 1
 
 
@@ -88,7 +88,7 @@ def test_evaluation_sets_beside_streams_are_losses_too_and_streams_without_are_n
     runs = [recorded(tmp_path / name, {"a": [2], "memory": [1]}, {1: found}) for name in ("one", "two")]
     both = read_recorded_runs(runs)
     assert both.loss_names == ("a", "target")
-    assert both.notes[0] == "No run has a loss of ['memory']: the objective is taken without them."
+    assert both.notes[0] == "No run has a loss of ['memory']: the objective leaves them out."
     other = recorded(tmp_path / "three", {"a": [2], "memory": [1]}, {1: {"a": 1.0, "memory": 1.0}})
     some = read_recorded_runs([*runs, other])
     assert some.loss_names == (
@@ -114,7 +114,10 @@ def test_runs_of_other_streams_or_budgets_are_refused_by_name(tmp_path: Path) ->
             r"trained on as many .* long \(120\)",
         ),
         "stopped": (recorded(tmp_path / "stopped", {"a": [10] * 10}, {10: {"a": 1}}, progress=0.5), r"stopped \(50%\)"),
-        "early": (recorded(tmp_path / "early", {"a": [10] * 10}, {6: {"a": 1.0}}), r"evaluated last .* early \(60\)"),
+        "early": (
+            recorded(tmp_path / "early", {"a": [10] * 10}, {6: {"a": 1.0}}),
+            r"before 95% of the run: early \(60%\)",
+        ),
     }
     for name, (folder, message) in cases.items():
         with pytest.raises(ValueError, match=message):
@@ -137,7 +140,7 @@ def test_losses_of_models_that_were_hardly_trained_are_refused(tmp_path: Path) -
         read_recorded_runs(untrained, allow_different_budgets=True)
     assert read_recorded_runs(untrained, loss="train").runs
     early = three("early", 37)
-    with pytest.raises(ValueError, match=r"before 95% of what they trained on: early-0 \(92%\), .*-different-budgets"):
+    with pytest.raises(ValueError, match=r"before 95% of the run: early-0 \(92%\), .*-different-budgets"):
         read_recorded_runs(early)
     assert read_recorded_runs(early, allow_different_budgets=True).runs
     assert read_recorded_runs(three("late", 38)).runs

@@ -85,10 +85,9 @@ def test_seeds_are_left_out_together_and_the_error_is_no_smaller_for_them(tmp_pa
         streams=recorded.streams,
         loss_names=["target"],
         groups=recorded.groups,
-        num_candidates=200,
     )
     assert fitted.error > 1.0
-    alone = fit_mixture(recorded.mixtures, losses, streams=recorded.streams, loss_names=["target"], num_candidates=200)
+    alone = fit_mixture(recorded.mixtures, losses, streams=recorded.streams, loss_names=["target"])
     assert alone.error < 0.7 * fitted.error
 
 
@@ -97,10 +96,9 @@ def test_a_mixture_in_tokens_is_not_said_to_change(tmp_path: Path) -> None:
     assert not any("The mixture changed" in note for note in streams.notes)
 
 
-@pytest.mark.parametrize("groups", [[0, 0, 1], [[0], [1], [2], [3]], [0.5, 1, 2, 3], ["a", "b", "c", "d"]])
-def test_groups_that_are_none_are_refused(groups: object) -> None:
+def test_groups_that_are_none_are_refused() -> None:
     mixtures = np.array([[0.1, 0.9], [0.4, 0.6], [0.6, 0.4], [0.9, 0.1]])
-    with pytest.raises(ValueError, match="groups must be 4 whole numbers, one for each run"):
-        fit_mixture(mixtures, mixtures, groups=groups)
+    with pytest.raises(ValueError, match="groups: expected 4 labels, one for each run"):
+        fit_mixture(mixtures, mixtures, groups=[0, 0, 1])
     with pytest.raises(ValueError, match="at least 3 different mixtures, got 4 with 2"):
         fit_mixture(mixtures, mixtures, groups=[7, 7, 2, 2])

@@ -45,7 +45,7 @@ class TestSkipped:
         assert (found.kind, found.streams) == ("skipped", ("code",))
         share = f"{last['skipped'] / last['seen']:.2%}"
         told = f"{int(last['skipped'])} of the {int(last['seen']):,} samples drawn from code ({share})"
-        assert found.text == f"Samples could not be loaded and were left out: {told}."
+        assert found.text == f"Samples could not be loaded and were skipped: {told}."
 
 
 class TestNotFinite:
@@ -54,7 +54,7 @@ class TestNotFinite:
         run.streams["code"].loc[[9, 20], "loss"] = loss
         found = only(run)
         assert (found.kind, found.streams) == ("not finite", ("code",))
-        assert found.text == "A loss was not finite: that of code in 2 steps, the first at step 10."
+        assert found.text == "The loss was not finite: code in 2 steps, first at step 10."
 
     def test_a_stream_without_items_has_no_loss(self, run: Run) -> None:
         run.streams["code"].loc[9, ["loss", "items"]] = [np.nan, 0]
@@ -62,16 +62,14 @@ class TestNotFinite:
 
     def test_an_evaluation(self, run: Run) -> None:
         run.evaluations["chat"].loc[6, "loss"] = np.nan
-        assert "that of chat in 1 evaluation, the first at step 240" in only(run).text
+        assert "chat in 1 evaluation, first at step 240" in only(run).text
 
 
 class TestStarved:
     def test_a_stream_that_gave_less_than_was_asked_for(self, run: Run) -> None:
         run.streams["code"]["count"] = 5
-        asked = NUM_STEPS * BATCH_SIZE / 3
-        assert only(run).text == (
-            f"Far too little of a stream was used: code gave 1,200 samples, where its weights asked for {asked:,.0f}."
-        )
+        message = f"code gave 1,200 samples, but its weights requested {NUM_STEPS * BATCH_SIZE / 3:,.0f}"
+        assert only(run).text == f"Far too few samples of a stream were used: {message}."
 
     def test_what_chance_explains_is_nothing(self, run: Run) -> None:
         for rows in run.streams.values():
@@ -238,7 +236,7 @@ class TestConflict:
     ("kind", "columns", "text"),
     [
         ("loading-bound", {"load_seconds": 0.5}, "50% of the time of steps went into loading"),
-        ("prefetch misses", {"hits": 3, "misses": 1}, "25% of the samples had to be waited for"),
+        ("prefetch misses", {"hits": 3, "misses": 1}, "25% of the samples were not prefetched in time"),
         ("costly measuring", {"probe_seconds": 0.17}, "25% of the time of steps went into measuring gradients"),
     ],
 )

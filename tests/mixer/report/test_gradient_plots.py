@@ -140,7 +140,7 @@ def test_of_many_pairs_the_least_and_the_greatest_are_drawn(tmp_path: Path) -> N
     assert drawn == pytest.approx(np.concatenate([means[:12], means[-12:]]), rel=1e-6)
     assert rows_of(plot.panels[1]) == 40
     assert plot.panels[0].figure.layout.height < 800
-    assert "Of the many pairs those with the least and the greatest mean are drawn" in plot.caption
+    assert "Only the pairs with the least and the greatest mean are drawn" in plot.caption
 
 
 def test_the_whole_gradient_has_a_norm_of_every_step_and_a_noise_scale_where_it_was_measured(runs: list[Run]) -> None:

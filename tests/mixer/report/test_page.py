@@ -129,10 +129,10 @@ def test_what_stands_out_comes_before_everything_else(tmp_path: Path) -> None:
     ledger.record_evaluation(6, {"<b>": float("nan")})
     ledger.flush()
     text = write_report([tmp_path / "first", tmp_path / "second"]).read_text()
-    assert "<strong>Not finite</strong> A loss was not finite: that of &lt;b&gt; in 1 evaluation, the first at" in text
-    assert text.count("Nothing conspicuous.") == 1
+    assert "<strong>Not finite</strong> The loss was not finite: &lt;b&gt; in 1 evaluation, first at" in text
+    assert text.count("No problems found.") == 1
     assert text.index("Not finite") < text.index("<h2>Summary</h2>") < text.index('id="heading-1"')
-    assert "What changed: the validation loss, averaged over 2 sets, went from 9.500 to 3.500" in text
+    assert "Changes: the validation loss, averaged over 2 sets, went from 9.500 to 3.500" in text
     assert "<summary>All streams of second</summary>" in text
 
 
@@ -141,8 +141,8 @@ def test_of_very_many_streams_the_main_ones_are_drawn_and_all_are_in_a_table(tmp
     write_run(tmp_path / "run", names, num_steps=8)
     path = write_report([tmp_path / "run"])
     text = path.read_text()
-    assert "The plots show 11 streams by themselves" in text
-    assert "the 29 others are drawn as one" in text
+    assert "The plots show 11 streams separately" in text
+    assert "The 29 others are drawn as one" in text
     assert text.count('<th scope="row">stream-') == 40
     assert "<details>" in text  # folded
     assert 'data-key="other streams"' in text

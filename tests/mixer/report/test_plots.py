@@ -54,7 +54,7 @@ def test_a_batch_size_that_stays(runs: list[Run]) -> None:
 def test_learning_rates_have_a_panel_for_the_factor_where_there_is_one(runs: list[Run]) -> None:
     plot = learning_rate(runs, 100)
     assert [panel.title for panel in plot.panels] == ["Learning rate"]
-    assert "In first it is greatest, 0.0985, at epoch 0.04, and 0.0866 in the last step" in plot.caption
+    assert "In first it peaks at 0.0985 in epoch 0.04, and 0.0866 in the last step" in plot.caption
     runs[1].clock["learning_rate_factor"] = [1.0, 2.0, 2.0, 4.0]
     runs[0].clock["learning_rate"] = np.nan
     plot = learning_rate(runs, 100)
@@ -160,7 +160,7 @@ def test_prefetching_is_averaged_by_samples(runs: list[Run]) -> None:
     plot = prefetch(runs, 100)
     assert lines_of(plot) == [("first", [0.012, 0.024, 0.04, 0.06, 0.084], [0.5, 0.75, 1.0, 1.0, 1.0])]
     assert lines_of(prefetch(runs, 4))[0][2][0] == pytest.approx(34 / 48, abs=1e-4)
-    assert "In first it is 80.6%: 14 samples were not foreseen." in plot.caption
+    assert "In first it is 80.6%: 14 samples were not prefetched." in plot.caption
     assert plot.caption.endswith("In second there were no workers.")
     assert prefetch(runs[1:], 100).panels == []
 

@@ -31,7 +31,7 @@ class TestReading:
         (run,) = read_runs([tmp_path / "run"])
         assert len(run.streams["math"]) == 6
         assert run.evaluations["math"]["step"].tolist() == [0, 2, 4, 6]
-        assert dict(summary_rows([run]))["Done of the budget"] == ["50%"]
+        assert dict(summary_rows([run]))["Budget used"] == ["50%"]
 
     def test_of_a_memory_noted_twice_at_a_step_the_last_counts(self, tmp_path: Path) -> None:
         """As where the last step is logged, and the memory noted again at the end."""
@@ -86,8 +86,8 @@ class TestSummary:
         write_run(tmp_path / "run")
         assert dict(summary_rows(read_runs([tmp_path / "run"]))) == {
             "Policy": ["not known"],
-            "Done of the budget": ["100%"],
-            "Ended": ["not noted: it goes on, or was killed"],
+            "Budget used": ["100%"],
+            "Ended": ["not recorded: still running, or killed"],
             "Steps": ["6"],
             "Samples": ["84"],
             "Tokens": ["252"],
@@ -105,7 +105,7 @@ class TestSummary:
         [
             (("finished",), "finished"),
             (("stopped", "SIGTERM"), "stopped: SIGTERM"),
-            (("stopped",), "stopped: no reason was noted"),
+            (("stopped",), "stopped: no recorded reason"),
             (("stopped", "x" * 5000), f"stopped: {'x' * 200}…"),
         ],
     )

@@ -51,7 +51,7 @@ def test_the_page_shows_scores_forgetting_memory_and_training(runs: dict[str, Pa
         "Training loss, task after task",
         "Mixture",
         "Passes over the streams",
-        "What the memory holds",
+        "Replay memory",
         "Classes in the memory",
         "Batch size",
         "Learning rate",
@@ -124,7 +124,7 @@ def test_a_ledger_of_before_classes_were_recorded_is_read(runs: dict[str, Path],
     for path in folder.glob("0*-*/ledger/memory_classes"):
         shutil.rmtree(path)
     found = headings(Page(write_report([folder])))
-    assert "What the memory holds" in found
+    assert "Replay memory" in found
     assert "Classes in the memory" not in found
 
 

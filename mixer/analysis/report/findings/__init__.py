@@ -1,4 +1,4 @@
-"""What is conspicuous about a run: rules that each give a sentence with the figure that says so."""
+"""Findings: rules that each report a problem of a run in one sentence with its figure."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,10 +6,7 @@ from mixer.analysis.report.findings.changed import changed
 from mixer.analysis.report.findings.conflict import in_conflict
 from mixer.analysis.report.findings.finding import Finding
 from mixer.analysis.report.findings.learning import getting_worse, no_longer_learning, overfitting
-from mixer.analysis.report.findings.not_finite import not_finite
-from mixer.analysis.report.findings.repeated import over_repeated
-from mixer.analysis.report.findings.skipped import skipped
-from mixer.analysis.report.findings.starved import starved
+from mixer.analysis.report.findings.streams import not_finite, over_repeated, skipped, starved
 from mixer.analysis.report.findings.time_spent import loading_bound, probing_bound, unforeseen
 from mixer.analysis.report.run import Run
 
@@ -32,12 +29,9 @@ __all__ = ["Finding", "changed", "findings_of"]
 
 
 def findings_of(runs: Sequence[Run]) -> list[Finding]:
-    """Asks all rules about all runs.
-
-    Args:
-        runs: The runs.
+    """Applies all rules to all runs.
 
     Returns:
-        What was found, run by run; empty where nothing is conspicuous.
+        The findings, run by run; empty if there are no problems.
     """
     return [found for run in runs for rule in _RULES if (found := rule(run)) is not None]

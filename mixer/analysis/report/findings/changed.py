@@ -1,24 +1,17 @@
-"""What changed over a run, in one sentence."""
+"""The changes over a run, in one sentence."""
 
 from mixer.analysis.report.run import Run
 from mixer.ledger.evaluated_losses import mean_loss
 from mixer.utils.text import first_of, listed
 
-# Weights are said to have stayed where none moved by more.
+# Smaller moves of weights count as none.
 _LEAST_MOVE = 0.005
-# Where one ranged over so many times its way from first to last, the range is told, too.
+# The range is added if it is so many times the distance from first to last.
 _WIDE = 2.0
 
 
 def changed(run: Run) -> str:
-    """Says what changed from the first step to the last.
-
-    Args:
-        run: The run.
-
-    Returns:
-        A sentence: validation losses, weights, the batch size, and which streams joined or left.
-    """
+    """Describes the changes from the first step to the last: losses, weights, batch size and streams."""
     parts = [_losses(run), _weights(run), _batch_size(run), *_presence(run)]
     return f"{'; '.join(part for part in parts if part)}."
 

@@ -1,4 +1,4 @@
-"""Streams whose gradients pull against each other."""
+"""Finding: streams with conflicting gradients."""
 
 from statistics import NormalDist
 
@@ -7,20 +7,13 @@ import numpy as np
 from mixer.analysis.report.findings.finding import Finding, about_streams
 from mixer.analysis.report.run import Run
 
-# A mean cosine below this is worth a word, if so many measurements say so and noise alone would hardly do it: in less
-# than one run of a thousand, however many pairs there are.
+# A mean cosine below this counts from so many measurements on, if noise would give it for any pair in less than one run
+# of a thousand.
 _GREATEST_COSINE, _FEWEST_MEASUREMENTS, _CHANCE = -0.05, 8, 1e-3
 
 
 def in_conflict(run: Run) -> Finding | None:
-    """Finds pairs of streams whose cosine is negative throughout, beyond its noise.
-
-    Args:
-        run: The run.
-
-    Returns:
-        The finding, or `None`.
-    """
+    """Finds pairs of streams with a negative mean cosine, beyond its noise."""
     cosines = run.cosines
     if cosines is None:
         return None
@@ -31,13 +24,12 @@ def in_conflict(run: Run) -> Finding | None:
     with np.errstate(invalid="ignore"):  # a pair that was not measured often enough has no error
         bad = pairs & (cosines.mean < _GREATEST_COSINE) & (cosines.mean + deviations * cosines.error < 0.0)
     found = sorted(zip(*(places.tolist() for places in np.nonzero(bad)), strict=True), key=lambda at: cosines.mean[at])
-    texts = {
-        (first, second): f"{cosines.names[first]} and {cosines.names[second]}, mean cosine "
+    messages = {
+        f"{first} {second}": f"{cosines.names[first]} and {cosines.names[second]}, mean cosine "
         f"{cosines.mean[first, second]:.2f} over {cosines.counts[first, second]:,} measurements"
         for first, second in found
     }
-    told = {str(pair): text for pair, text in texts.items()}
-    finding = about_streams("in conflict", run.name, told, "Gradients pull against each other")
+    finding = about_streams("in conflict", run.name, messages, "Gradients pull against each other")
     if finding is None:
         return None
     streams = dict.fromkeys(cosines.names[place] for pair in found for place in pair)

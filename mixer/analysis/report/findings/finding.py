@@ -1,4 +1,4 @@
-"""What a rule finds."""
+"""The result of a finding rule."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from mixer.utils.text import first_of
 
 @dataclass(frozen=True)
 class Finding:
-    """Something conspicuous.
+    """A possible problem of a run.
 
     Args:
-        kind: A word or two for it.
+        kind: Its name, a word or two.
         run: Name of the run.
-        streams: The streams that it is about, the worst first; empty if it is about the whole run.
-        text: A sentence with the figure that says so.
+        streams: The streams concerned, the worst first; empty if it concerns the whole run.
+        text: A sentence with the figure behind it.
     """
 
     kind: str
@@ -23,18 +23,18 @@ class Finding:
     text: str
 
 
-def about_streams(kind: str, run: str, told: Mapping[str, str], beginning: str) -> Finding | None:
-    """Puts what was found of streams into one sentence.
+def about_streams(kind: str, run: str, messages: Mapping[str, str], beginning: str) -> Finding | None:
+    """Combines messages about streams into one finding.
 
     Args:
         kind: See `Finding`.
         run: See `Finding`.
-        told: By name of the stream, what is to be said of it, the worst first.
-        beginning: How the sentence begins.
+        messages: Messages by stream, the worst first.
+        beginning: The beginning of the sentence.
 
     Returns:
-        The finding, in which the worst are told and the others counted; `None` if there are none.
+        The finding, with the worst messages and a count of the others; `None` without messages.
     """
-    if not told:
+    if not messages:
         return None
-    return Finding(kind, run, tuple(told), f"{beginning}: {'; '.join(first_of(list(told.values())))}.")
+    return Finding(kind, run, tuple(messages), f"{beginning}: {'; '.join(first_of(list(messages.values())))}.")

@@ -1,4 +1,4 @@
-"""Streams that are learned no more, or unlearned."""
+"""Findings: streams that stopped learning or got worse."""
 
 import numpy as np
 import pandas as pd
@@ -7,65 +7,44 @@ from mixer.analysis.report.findings.finding import Finding, about_streams
 from mixer.analysis.report.run import Run
 from mixer.utils.arrays import FloatArray
 
-# Not judged before this part of the budget is used: a learning rate that warms up teaches nothing yet.
+# No finding before this part of the budget: a learning rate in warm-up teaches little.
 _LEAST_PROGRESS = 0.2
-# A fall of the loss by less than this part of it is none.
+# A smaller relative fall of the loss counts as none.
 _LEAST_FALL = 0.005
 _FEWEST_EVALUATIONS = 4
-# Of training losses the last third counts, halved; of fewer steps a half has no reliable mean.
+# The halves of the last third of the steps are compared, from so many steps per half on.
 _PART_OF_STEPS, _FEWEST_STEPS, _DEVIATIONS = 1 / 3, 30, 2.0
-# A validation loss has risen if it ends by this part above its least, and so many evaluations since then were worse.
+# A validation loss has risen if it ends this part above its least, after so many worse evaluations.
 _LEAST_RISE, _FEWEST_WORSE = 0.02, 2
-# Nor is a rise taken for one within so many deviations of the noise, which so many evaluations tell.
+# A rise must also exceed so many standard deviations of the noise, estimated from so many evaluations on.
 _NOISE_DEVIATIONS, _FEWEST_FOR_NOISE = 4.0, 8
-# The training loss fell meanwhile if it is lower by this part, by means over a tenth of the steps.
+# The training loss fell meanwhile if it is lower by this part, in means over a tenth of the steps.
 _LEAST_TRAINING_FALL, _WINDOW = 0.01, 0.1
 
 
 def overfitting(run: Run) -> Finding | None:
-    """Finds streams whose validation loss has risen since its least while their training loss fell.
-
-    Args:
-        run: The run.
-
-    Returns:
-        The finding, or `None`.
-    """
-    told = {name: text for name, (text, falls) in _risen(run).items() if falls}
-    return about_streams("overfitting", run.name, told, "The validation loss rises while the training loss falls")
+    """Finds streams with a rising validation loss and a falling training loss."""
+    messages = {name: text for name, (text, falls) in _risen(run).items() if falls}
+    return about_streams("overfitting", run.name, messages, "The validation loss rises while the training loss falls")
 
 
 def getting_worse(run: Run) -> Finding | None:
-    """Finds evaluation sets whose loss has risen since its least without a training loss that fell.
-
-    Args:
-        run: The run.
-
-    Returns:
-        The finding, or `None`.
-    """
-    told = {name: text for name, (text, falls) in _risen(run).items() if not falls}
-    return about_streams("getting worse", run.name, told, "The validation loss rises")
+    """Finds evaluation sets with a rising loss, but no falling training loss."""
+    messages = {name: text for name, (text, falls) in _risen(run).items() if not falls}
+    return about_streams("getting worse", run.name, messages, "The validation loss rises")
 
 
 def no_longer_learning(run: Run) -> Finding | None:
-    """Finds streams in the mixture whose validation loss, or else training loss, has stopped falling.
-
-    Args:
-        run: The run.
-
-    Returns:
-        The finding, or `None`.
-    """
-    told, risen = {}, _risen(run)
+    """Finds active streams with a validation loss, or else training loss, that has stopped falling."""
+    messages, risen = {}, _risen(run)
     for name in dict.fromkeys([*run.streams, *run.evaluations]) if _is_judged(run) else ():
         rows, evaluations = run.streams.get(name), run.evaluations.get(name)
         if name in risen or (rows is not None and not rows["active"].iloc[-1]):
             continue
         text = _validation_stalls(evaluations) if evaluations is not None else _training_stalls(run.streams[name])
         if text:
-            told[name] = f"{name}, {text}"
-    return about_streams("no longer learning", run.name, told, "A loss has stopped falling")
+            messages[name] = f"{name}, {text}"
+    return about_streams("no longer learning", run.name, messages, "A loss has stopped falling")
 
 
 def _is_judged(run: Run) -> bool:
@@ -73,7 +52,7 @@ def _is_judged(run: Run) -> bool:
 
 
 def _risen(run: Run) -> dict[str, tuple[str, bool]]:
-    """By name of the evaluation set: the words, and whether the training loss fell meanwhile."""
+    """Gives, by evaluation set with a rising loss, the message and whether the training loss fell meanwhile."""
     found = {}
     for name, rows in run.evaluations.items() if _is_judged(run) else ():
         losses = rows["loss"].to_numpy()
@@ -90,7 +69,7 @@ def _risen(run: Run) -> dict[str, tuple[str, bool]]:
 
 
 def _noise(losses: FloatArray) -> float:
-    """Estimates the deviation of single evaluations from their trend, by how it bends from one to the next."""
+    """Estimates the standard deviation of single evaluations around their trend from second differences."""
     if len(losses) < _FEWEST_FOR_NOISE:
         return 0.0
     # The median of the size of a normal variable is 0.6745 deviations, and a second difference has six variances.
@@ -133,7 +112,7 @@ def _training_stalls(rows: pd.DataFrame) -> str:
 
 
 def _mean_and_error(rows: pd.DataFrame) -> tuple[float, float]:
-    """Gives the mean loss of an item, and its standard error from how much steps differ."""
+    """Gives the mean loss of an item and its standard error from the spread over steps."""
     items, losses = rows["items"].to_numpy(dtype=np.float64), rows["loss"].to_numpy()
     shares = items / items.sum()
     mean = float(shares @ losses)

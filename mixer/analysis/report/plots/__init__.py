@@ -1,4 +1,4 @@
-"""The plots of the page, one file each, in the order in which they come."""
+"""The plots of the page, in their order."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,16 +10,14 @@ from mixer.analysis.report.plots.gradient_cosines import gradient_cosines
 from mixer.analysis.report.plots.gradient_norms import gradient_norms
 from mixer.analysis.report.plots.learning_rate import learning_rate
 from mixer.analysis.report.plots.losses import losses
-from mixer.analysis.report.plots.memory import memory
-from mixer.analysis.report.plots.memory_classes import memory_classes
+from mixer.analysis.report.plots.memory import memory, memory_classes
 from mixer.analysis.report.plots.metrics import metrics
 from mixer.analysis.report.plots.mixture import mixture
-from mixer.analysis.report.plots.prefetch import prefetch
-from mixer.analysis.report.plots.timings import timings
+from mixer.analysis.report.plots.timings import prefetch, timings
 from mixer.analysis.report.plots.whole_gradient import whole_gradient
 from mixer.analysis.report.run import Run
 
-# Each takes the runs and the greatest number of points a line. One without panels is left out.
+# Each takes the runs and the greatest number of points of a line. A plot without panels is left out.
 PLOTS: tuple[Callable[[Sequence[Run], int], Plot], ...] = (
     losses,
     metrics,
@@ -36,21 +34,3 @@ PLOTS: tuple[Callable[[Sequence[Run], int], Plot], ...] = (
     timings,
     prefetch,
 )
-
-__all__ = [
-    "PLOTS",
-    "batch_size",
-    "compared_losses",
-    "coverage",
-    "gradient_cosines",
-    "gradient_norms",
-    "learning_rate",
-    "losses",
-    "memory",
-    "memory_classes",
-    "metrics",
-    "mixture",
-    "prefetch",
-    "timings",
-    "whole_gradient",
-]

@@ -8,15 +8,7 @@ from mixer.analysis.report.run import Run
 
 
 def batch_size(runs: Sequence[Run], most_points: int) -> Plot:
-    """Plots the batch size that was asked for, a line a run.
-
-    Args:
-        runs: The runs.
-        most_points: Greatest number of points a line.
-
-    Returns:
-        The plot.
-    """
+    """Plots the requested batch size, one line per run."""
     colours = colours_of([run.name for run in runs])
     lines = [
         # A point stands at the end of its step: the line is upright before it.

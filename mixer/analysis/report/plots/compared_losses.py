@@ -1,4 +1,4 @@
-"""What losses are compared with: those of a reference model, and those after the optimizer step."""
+"""Losses above a reference model, and the fall of losses by each step."""
 
 from collections.abc import Sequence
 
@@ -15,14 +15,9 @@ _Figures = dict[str, dict[str, tuple[pd.DataFrame, pd.DataFrame]]]  # by column 
 
 
 def compared_losses(runs: Sequence[Run], most_points: int) -> Plot:
-    """Plots what losses exceed a reference by, and by how much steps lower them, a panel each a run that has it.
+    """Plots the excess over a reference and the fall of the loss by each step, one panel per run that recorded it.
 
-    Args:
-        runs: The runs.
-        most_points: Greatest number of points a line.
-
-    Returns:
-        The plot: two lines a stream; without panels if no run compared losses.
+    Two lines per stream.
     """
     colours = colours_of(stream_names(runs))
     end = max(run.clock["epoch"].max() for run in runs)
@@ -43,9 +38,9 @@ def compared_losses(runs: Sequence[Run], most_points: int) -> Plot:
         if by_stream
     ]
     caption = (
-        "By how much the loss of each stream's items exceeds that of the reference model on the same ones (never less "
-        "than 0), and by how much a step lowers the loss of its own samples, by epochs of data. Pale: every "
-        "step; line: the same, smoothed. " + " ".join(_in_words(run, figures) for run, figures in drawn.items())
+        "Loss of each stream above that of the reference model on the same items (at least 0), and decrease of the "
+        "loss of a step's samples by that step, by epochs of data. Pale: every step; line: the same, smoothed. "
+        + " ".join(_in_words(run, figures) for run, figures in drawn.items())
     )
     return Plot("Losses compared", caption, panels, colours, columns=2)
 

@@ -1,4 +1,4 @@
-"""How often each stream was gone through."""
+"""Passes over each stream."""
 
 from collections.abc import Sequence
 
@@ -15,15 +15,7 @@ _FARTHEST_CAP = 2.0
 
 
 def coverage(runs: Sequence[Run], most_points: int) -> Plot:
-    """Plots the passes over each stream, and its cap, a panel a run.
-
-    Args:
-        runs: The runs.
-        most_points: Greatest number of points a line.
-
-    Returns:
-        The plot: a line a stream whose length is known, and one for its cap.
-    """
+    """Plots the passes over each stream of known length and its cap, one panel per run."""
     colours = colours_of(stream_names(runs))
     end = max(run.clock["epoch"].max() for run in runs)
     top = max((rows["passes"].max() for run in runs for rows in _sized(run).values()), default=0.0)

@@ -1,4 +1,4 @@
-"""How far the streams' gradients point the same way: heat maps over the run, and of all streams."""
+"""Cosines between the gradients of streams."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,16 +18,10 @@ _PIXELS_PER_PAIR, _PIXELS_PER_STREAM, _PIXELS_AROUND = 22, 14, 110
 _COLOUR_SCALE = [[0.0, "#c2410c"], [0.5, "rgba(128,128,128,0.12)"], [1.0, "#1d6fb8"]]
 
 
-def gradient_cosines(runs: Sequence[Run], most_points: int) -> Plot:
-    """Plots the cosines between streams, for each run that measured them: over the data clock, and between all.
+def gradient_cosines(runs: Sequence[Run], _: int) -> Plot:
+    """Plots the cosines of pairs over the data clock and, for more than two streams, their means over the run.
 
-    Args:
-        runs: The runs.
-        most_points: Not needed; the stretches of the data clock are few.
-
-    Returns:
-        The plot: a heat map of pairs by stretches, and with more than two streams one of streams by streams; without
-        panels if no run has a pair.
+    Heat maps per run that measured them. The data clock is already divided into stretches, so no line needs thinning.
     """
     measured = {run.name: run.cosines for run in runs if run.cosines is not None}
     end = max(run.clock["epoch"].max() for run in runs)
@@ -35,9 +29,9 @@ def gradient_cosines(runs: Sequence[Run], most_points: int) -> Plot:
     few = any(len(_pairs(cosines)) > _MOST_PAIRS for cosines in measured.values())
     caption = (
         "Cosine of the angle between the gradients of two streams in the same step, averaged over stretches of the "
-        "run and, for more than two streams, over the whole of it: blue (above 0) where they pull the same way, red "
-        "(below 0) against each other; noise draws it to 0. "
-        f"{'Of the many pairs those with the least and the greatest mean are drawn over the run. ' if few else ''}"
+        "run and, for more than two streams, over the whole of it: blue (above 0) where they agree, red (below 0) "
+        "where they conflict; noise pulls it towards 0. "
+        f"{'Only the pairs with the least and the greatest mean are drawn over the run. ' if few else ''}"
         + " ".join(_in_words(run) for run in runs)
     )
     return Plot("Cosines between streams' gradients", caption, panels, columns=2)

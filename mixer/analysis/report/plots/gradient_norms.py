@@ -1,4 +1,4 @@
-"""How long the streams' gradients are, and how noisy."""
+"""Norm and noise of the gradient of each stream."""
 
 from collections.abc import Sequence
 
@@ -15,14 +15,9 @@ _Figures = dict[str, tuple[pd.DataFrame, pd.DataFrame]]  # by stream, raw and sm
 
 
 def gradient_norms(runs: Sequence[Run], most_points: int) -> Plot:
-    """Plots the norm of each stream's gradient and its noise scale, a row of two panels a run that measured them.
+    """Plots gradient norm and noise scale of each stream, two panels per run that measured them.
 
-    Args:
-        runs: The runs.
-        most_points: Greatest number of points a line.
-
-    Returns:
-        The plot: two lines a stream; without panels if no run measured gradients.
+    Two lines per stream.
     """
     colours = colours_of(stream_names(runs))
     end = max(run.clock["epoch"].max() for run in runs)
@@ -42,8 +37,8 @@ def gradient_norms(runs: Sequence[Run], most_points: int) -> Plot:
         for column, title in _TITLES.items()
     ]
     caption = (
-        "Norm of the gradient of each stream's loss, and its noise scale (how many samples of the stream have as much "
-        "noise as signal), by epochs of data. Pale: every measurement; line: the same, smoothed. Left out where noise "
+        "Norm of the gradient of each stream's loss, and its noise scale (the number of samples at which noise equals "
+        "signal), by epochs of data. Pale: every measurement; line: the same, smoothed. Left out where noise "
         "hides the gradient. " + " ".join(_in_words(run, drawn.get(run.name, {})) for run in runs)
     )
     having = {

@@ -1,4 +1,4 @@
-"""The learning rate over the data clock, and what the batch size does to it."""
+"""The learning rate over the data clock."""
 
 from collections.abc import Sequence
 
@@ -8,15 +8,7 @@ from mixer.analysis.report.run import Run
 
 
 def learning_rate(runs: Sequence[Run], most_points: int) -> Plot:
-    """Plots the learning rate and, where a batch size moves it, the factor.
-
-    Args:
-        runs: The runs.
-        most_points: Greatest number of points a line.
-
-    Returns:
-        The plot: a line a run.
-    """
+    """Plots the learning rate and, where the batch size scales it, the factor, one line per run."""
     colours = colours_of([run.name for run in runs])
     end = max(run.clock["epoch"].max() for run in runs)
     columns = {"learning_rate": "Learning rate"}
@@ -41,9 +33,8 @@ def _in_words(run: Run) -> str:
         return f"In {run.name} it is not known."
     epoch = run.clock["epoch"].iloc[int(run.clock["learning_rate"].argmax())]
     words = (
-        f"In {run.name} it is greatest, {rates.max():.3g}, at epoch {epoch:.2f}, and {rates.iloc[-1]:.3g} in the last "
-        "step; "
+        f"In {run.name} it peaks at {rates.max():.3g} in epoch {epoch:.2f}, and {rates.iloc[-1]:.3g} in the last step; "
     )
     if (factors == 1.0).all():
-        return words + "the batch size does not move it."
+        return words + "the batch size does not scale it."
     return words + f"the batch size multiplies it by {factors.min():.3g} to {factors.max():.3g}."

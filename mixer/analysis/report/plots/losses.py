@@ -1,4 +1,4 @@
-"""The training and the validation loss of each stream."""
+"""Training and validation loss of each stream."""
 
 from collections.abc import Sequence
 
@@ -14,15 +14,7 @@ _SMOOTHED_PART = 0.05
 
 
 def losses(runs: Sequence[Run], most_points: int) -> Plot:
-    """Plots the losses, a panel a stream, so that runs are compared stream by stream.
-
-    Args:
-        runs: The runs.
-        most_points: Greatest number of points a line.
-
-    Returns:
-        The plot: three lines a run.
-    """
+    """Plots the losses, one panel per stream, three lines per run."""
     colours = colours_of([run.name for run in runs])
     end = max(run.clock["epoch"].max() for run in runs)
     names = dict.fromkeys([*stream_names(runs), *(name for run in runs for name in run.evaluations)])
@@ -38,14 +30,14 @@ def losses(runs: Sequence[Run], most_points: int) -> Plot:
 
 
 def smoothed(rows: pd.DataFrame, column: str = "loss") -> pd.Series:
-    """Averages a stream's training loss over its last steps, each by its items.
+    """Averages the training loss of a stream over its last steps, weighted by items.
 
     Args:
-        rows: One row a step: items and the column.
+        rows: One row per step: items and the column.
         column: Another mean per item to average in place of the loss.
 
     Returns:
-        The averages; NaN before the first step that has a loss.
+        The averages; NaN before the first step with a loss.
     """
     span = max(1.0, _SMOOTHED_PART * len(rows))
     items = rows["items"].where(rows[column].notna(), 0).astype("float64")
@@ -54,13 +46,10 @@ def smoothed(rows: pd.DataFrame, column: str = "loss") -> pd.Series:
 
 
 def smoothed_to_last(rows: pd.DataFrame) -> pd.DataFrame:
-    """Gives the smoothed line of a stream's training loss, which ends with the last loss that there is.
+    """Smooths the training loss of a stream up to its last finite loss, NaN afterwards.
 
     Args:
-        rows: One row a step: items and loss.
-
-    Returns:
-        The rows with the averages as their loss, NaN after the last finite one.
+        rows: One row per step: items and loss.
     """
     return rows.assign(loss=smoothed(rows).where(rows["loss"].bfill().notna()))
 

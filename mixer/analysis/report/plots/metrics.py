@@ -1,4 +1,4 @@
-"""What `compute_metrics` gave for each evaluation set."""
+"""Metrics of `compute_metrics` for each evaluation set."""
 
 from collections.abc import Sequence
 
@@ -14,15 +14,7 @@ MOST_METRICS = 12
 
 
 def metrics(runs: Sequence[Run], most_points: int) -> Plot:
-    """Plots the metrics of evaluation sets, a panel each a run that has it.
-
-    Args:
-        runs: The runs.
-        most_points: Greatest number of points a line.
-
-    Returns:
-        The plot: a line a set; without panels if no run has metrics.
-    """
+    """Plots the metrics of evaluation sets, one panel per metric and run, one line per set."""
     sets = dict.fromkeys([*stream_names(runs), *(name for run in runs for name in run.metrics)])
     colours = colours_of([name for name in sets if any(name in run.metrics for run in runs)])
     end = max(run.clock["epoch"].max() for run in runs)
@@ -46,7 +38,7 @@ def metrics(runs: Sequence[Run], most_points: int) -> Plot:
     ]
     left_out = len(known) - MOST_METRICS
     more = [f"{left_out} more metrics are in the table of all streams."] if left_out > 0 else []
-    caption = "What compute_metrics gave for each evaluation set, by epochs of data. " + " ".join([*words, *more])
+    caption = "Results of compute_metrics for each evaluation set, by epochs of data. " + " ".join([*words, *more])
     return Plot("Metrics", caption, panels, colours)
 
 

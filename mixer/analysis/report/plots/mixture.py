@@ -1,4 +1,4 @@
-"""What was asked of each stream, and what it gave."""
+"""Weights of the mixture and realised shares."""
 
 from collections.abc import Sequence
 
@@ -15,34 +15,26 @@ _MOST_STRETCHES = 150
 
 
 def mixture(runs: Sequence[Run], most_points: int) -> Plot:
-    """Plots weights and realised shares, stacked, a row of two panels a run.
-
-    Args:
-        runs: The runs.
-        most_points: Greatest number of points a line.
-
-    Returns:
-        The plot: an area a stream.
-    """
+    """Plots weights and realised shares, stacked, two panels per run."""
     colours = colours_of(stream_names(runs))
     end = max(run.clock["epoch"].max() for run in runs)
     panels = [one for run in runs for one in _panels(run, colours, end, most_points)]
     caption = (
-        "The share of each stream by epochs of data: weights, as asked for, and the samples that were taken. "
+        "The share of each stream by epochs of data: the requested weights, and the samples that were drawn. "
         + " ".join(map(_in_words, runs))
     )
     return Plot("Mixture", caption, panels, colours, columns=2)
 
 
 def shares(run: Run, most_points: int) -> dict[str, pd.DataFrame]:
-    """Averages the mixture over stretches of the data clock, the same ones for all streams so that they add up.
+    """Averages the mixture over stretches of the data clock, the same for all streams so that they sum to 1.
 
     Args:
         run: The run.
         most_points: Greatest number of stretches.
 
     Returns:
-        By stream, one row a stretch: epoch and samples at its end, weight, and share (of the samples taken).
+        By stream, one row per stretch: epoch and samples at its end, weight, and share of the samples.
     """
     steps = run.clock["step"].to_numpy()
     bucket = np.unique(buckets(run.clock["epoch"].to_numpy(), most_points), return_inverse=True)[1]

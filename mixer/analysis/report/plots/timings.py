@@ -1,4 +1,4 @@
-"""Where the time of a step goes."""
+"""Time of a step, and prefetch hits."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from mixer.analysis.report.clocked import averaged
-from mixer.analysis.report.plot import Panel, Plot, line, panel
+from mixer.analysis.report.plot import Panel, Plot, colours_of, line, panel
 from mixer.analysis.report.run import Run
 
 _PARTS = {"train_seconds": "training", "load_seconds": "loading", "probe_seconds": "measuring gradients"}
@@ -16,15 +16,7 @@ _SHOWN_QUANTILE, _HEADROOM = 0.98, 1.25
 
 
 def timings(runs: Sequence[Run], most_points: int) -> Plot:
-    """Plots the seconds of a step of the main rank, stacked, a panel a run.
-
-    Args:
-        runs: The runs.
-        most_points: Greatest number of points a line.
-
-    Returns:
-        The plot: an area each for loading, training and measuring gradients.
-    """
+    """Plots the seconds per step of the main rank by loading, training and measuring, stacked, one panel per run."""
     end = max(run.clock["epoch"].max() for run in runs)
     is_measured = any(run.timings["probe_seconds"].any() for run in runs)
     parts = [column for column in _PARTS if column != "probe_seconds" or is_measured]
@@ -53,3 +45,28 @@ def _in_words(run: Run) -> str:
     total = sum(sums.values()) or 1.0
     shares = ", ".join(f"{seconds / total:.1%} is {_PARTS[column]}" for column, seconds in sums.items() if seconds)
     return f"In {run.name} {shares or 'no time was recorded'}."
+
+
+def prefetch(runs: Sequence[Run], most_points: int) -> Plot:
+    """Plots the share of prefetch hits, one line per run with workers."""
+    colours = colours_of([run.name for run in runs])
+    end = max(run.clock["epoch"].max() for run in runs)
+    lines = []
+    for run in runs:
+        rows = averaged(run.timings[run.timings["hits"] + run.timings["misses"] > 0], ["hits", "misses"], most_points)
+        if len(rows):
+            shares = rows.assign(share=rows["hits"] / (rows["hits"] + rows["misses"]))
+            lines.append(line(shares, "share", run.name, colours[run.name]))
+    panels = [panel("Hits", lines, end, range=[0, 1.05], tickformat=".0%")] if lines else []
+    caption = (
+        "Share of the samples that workers had prefetched, by epochs of data; training waits for the others. "
+        + " ".join(map(_hits_in_words, runs))
+    )
+    return Plot("Prefetching", caption, panels, colours)
+
+
+def _hits_in_words(run: Run) -> str:
+    hits, misses = int(run.timings["hits"].sum()), int(run.timings["misses"].sum())
+    if not hits + misses:
+        return f"In {run.name} there were no workers."
+    return f"In {run.name} it is {hits / (hits + misses):.1%}: {misses:,} samples were not prefetched."

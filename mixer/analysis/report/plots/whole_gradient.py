@@ -1,4 +1,4 @@
-"""How long the gradient of the whole mixture is, and how noisy."""
+"""Norm and noise of the gradient of the mixture."""
 
 from collections.abc import Sequence
 
@@ -15,14 +15,9 @@ _Figures = dict[str, tuple[pd.DataFrame, pd.DataFrame]]  # by column, raw and sm
 
 
 def whole_gradient(runs: Sequence[Run], most_points: int) -> Plot:
-    """Plots the norm of each step's gradient and, where streams' gradients were measured, its noise scale.
+    """Plots the gradient norm of each step and, if streams' gradients were measured, the noise scale.
 
-    Args:
-        runs: The runs.
-        most_points: Greatest number of points a line.
-
-    Returns:
-        The plot: two lines a run; without panels if no run knows either.
+    Two lines per run.
     """
     colours = colours_of([run.name for run in runs])
     end = max(run.clock["epoch"].max() for run in runs)
@@ -39,8 +34,8 @@ def whole_gradient(runs: Sequence[Run], most_points: int) -> Plot:
             values = pd.concat([rows[column] for both in having.values() for rows in both])
             panels.append(panel(title, lines, end, **log_axis(values)))
     caption = (
-        "Norm of the gradient of each step, before it is clipped, and its noise scale (the batch size at which it "
-        "has as much noise as signal), by epochs of data. Pale: every measurement; line: the same, smoothed. "
+        "Norm of the gradient of each step, before clipping, and its noise scale (the batch size at which noise "
+        "equals signal), by epochs of data. Pale: every measurement; line: the same, smoothed. "
         + " ".join(_in_words(run, figures) for run, figures in drawn.items())
     )
     return Plot("The whole gradient", caption, panels, colours, columns=2)
@@ -64,7 +59,7 @@ def _with_scale(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _positive(values: pd.Series) -> pd.Series:
-    """Leaves out what a logarithmic axis has no place for."""
+    """Leaves out values that a logarithmic axis cannot show."""
     return values.where((values > 0) & np.isfinite(values))
 
 
