@@ -92,7 +92,7 @@ class TestLabels:
     def test_of_a_model_of_the_users_it_is_a_warning(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         trainer = _trainer(tmp_path, {"a": _rows("target")}, {"max_steps": 1}, model=OwnModel())
         assert [record.message[:12] for record in _warnings(caplog)] == ["Stream 'a': "]
-        assert "OwnModel takes its loss of labels" in caplog.text
+        assert "OwnModel needs labels for its loss" in caplog.text
         trainer.train()
 
 
