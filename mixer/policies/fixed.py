@@ -1,4 +1,4 @@
-"""Shares that the user gives."""
+"""Constant shares set by the user."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,10 +8,10 @@ from mixer.utils.arrays import FloatArray
 
 
 class Fixed(StaticPolicy):
-    """The given shares throughout the run.
+    """Keeps constant shares throughout the run.
 
     Args:
-        weights: One weight a stream, by name or in the order of the streams; `None` takes the streams' own weights.
+        weights: One weight per stream, by name or in order; `None` uses the streams' own weights.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:
@@ -23,9 +23,8 @@ class Fixed(StaticPolicy):
         self.weights = weights
 
     def mixture_weights(self, mixture: Mixture) -> FloatArray:
-        """Brings the given weights into the order of the streams; see `StaticPolicy.mixture_weights`."""
+        """Sorts the weights in the order of the streams; see `StaticPolicy.mixture_weights`."""
         if self.weights is None:
             return mixture.weights
-        given = weights_array(self.weights, mixture.names, "Fixed")
-        weights: FloatArray = given / given.sum()
-        return weights
+        weights = weights_array(self.weights, mixture.names, "Fixed")
+        return weights / weights.sum()
