@@ -248,7 +248,7 @@ class RowLossReader:
         rows = counted // (flat.numel() // len(labels))
         if self._keeps_items:
             places = terms.new_zeros(flat.numel()).index_copy_(0, counted, terms).reshape(len(labels), -1)
-            # Models that shift their labels themselves have a last place too, whose label is ignored.
+            # Models that shift their labels themselves have a last position too, with an ignored label.
             self._keep(F.pad(places, (0, 1)) if self._shifts_labels else places)
         return torch.zeros(len(labels), dtype=terms.dtype, device=terms.device).index_add_(0, rows, terms)
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from mixer.policies.contract import Mixture, Unit, weights_array
+from mixer.policies.shared.shares import shares
 from mixer.policies.shared.static import StaticPolicy
 from mixer.utils.arrays import FloatArray
 
@@ -26,5 +27,4 @@ class Fixed(StaticPolicy):
         """Sorts the weights in the order of the streams; see `StaticPolicy.mixture_weights`."""
         if self.weights is None:
             return mixture.weights
-        weights = weights_array(self.weights, mixture.names, "Fixed")
-        return weights / weights.sum()
+        return shares(weights_array(self.weights, mixture.names, "Fixed"))

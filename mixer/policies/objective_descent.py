@@ -192,7 +192,7 @@ class ObjectiveDescent(GradientPolicy):
     def _bound(
         self, gram: FloatArray, variance: FloatArray, unit: float, batch_size: int, importance: FloatArray
     ) -> ObjectiveBound:
-        # Divided twice by the unit, whose square may overflow.
+        # Divided twice by the unit, as its square may overflow.
         noise = variance / unit / unit / batch_size
         if self.criterion == "estimate":
             noise = self.step_sharpness * noise
