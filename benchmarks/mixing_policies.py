@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mixer.gradients.conflict.weightings import NAMES as CONFLICTS
+from mixer.gradients.conflict import NAMES as CONFLICTS
 from mixer.policies import Policy
 from mixer.policies.registry import built_in_policies
 

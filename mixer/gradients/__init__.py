@@ -1,4 +1,4 @@
-"""Gradients by stream: the probe, conflicts, and noise between ranks."""
+"""Per-stream gradients: the probe, conflicts between streams, and gradient noise from ranks."""
 
 from typing import TYPE_CHECKING
 

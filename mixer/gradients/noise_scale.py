@@ -1,4 +1,4 @@
-"""How much of a gradient is noise, by how it differs between the ranks: free of extra forwards and backwards."""
+"""Gradient noise from the differences between ranks, without extra forward or backward passes."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -11,24 +11,24 @@ from mixer.distributed.gradient_sync import averaged_parameters
 from mixer.policies.gradient_statistics import signal_and_noise
 from mixer.schedules.base import GradientNoise
 
-_BLOCK = 2**12  # values that are added up in 32 bits; of many millions the sum would be off by a third of a percent
+_BLOCK = 2**12  # values summed in float32; a float32 sum of many millions is off by 0.3 %
 
 
 class RankNoise:
-    """Takes the norm of this rank's gradient before DDP averages it, and that of the average after it.
+    """Measures the norms of this rank's gradient, before DDP averages it, and of the average.
 
-    The ranks' parts of a batch are groups of items, of which `signal_and_noise` needs no more than the sums' norms:
-    what small and large batches are to McCandlish et al. (2018, arXiv:1812.06162, app. A.1). It costs two readings of
-    the gradients in each step, and of all that only four numbers travel. They stay on the device until someone asks.
+    The ranks' parts of a batch are groups of items, and `signal_and_noise` only needs the norms of their sums: the role
+    of small and large batches in McCandlish et al. (2018, arXiv:1812.06162, app. A.1). The cost is two reads of the
+    gradients per step and a message of four numbers. Results stay on the device until they are read.
 
-    The parts are taken as independent draws from one distribution. Where the ranks have different mixtures, what the
-    streams' gradients differ by counts as noise too; a step deals every stream evenly, to a sample a rank.
+    The parts count as independent draws from one distribution. If ranks have different mixtures, differences between
+    the streams' gradients count as noise too; a step deals every stream evenly, to within one sample per rank.
 
     Args:
-        model: The model as it is trained, wrapped in DDP.
+        model: The model in training, wrapped in DDP.
 
     Raises:
-        ValueError: If it is not wrapped in DDP.
+        ValueError: If the model is not wrapped in DDP.
 
     Example:
         >>> noise = RankNoise(ddp_model)  # doctest: +SKIP
@@ -43,16 +43,16 @@ class RankNoise:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Takes the norms of the local gradients in the backward that DDP synchronises, the last one of a step.
+        """Measures the local gradients in the backward pass that DDP synchronises, the last one of a step.
 
-        Autograd calls these hooks before those of DDP, when `.grad` is still the sum of this rank's micro-batches.
+        Autograd calls these hooks before those of DDP, while `.grad` is still the sum of this rank's micro-batches.
 
         Yields:
-            Nothing; the forward and backward are to run meanwhile.
+            Nothing; run the forward and backward passes inside.
         """
         self._norms = {}
         if self._finds_unused:
-            self.take_local()  # what earlier micro-batches gave to parameters that the last one does not use
+            self.take_local()  # gradients of parameters that only earlier micro-batches use
         handles = [
             parameter.register_post_accumulate_grad_hook(partial(_take, self._norms, number))  # type: ignore[no-untyped-call]
             for number, parameter in enumerate(self._parameters)
@@ -65,18 +65,18 @@ class RankNoise:
                 handle.remove()
 
     def take_local(self) -> None:
-        """Takes the norms of the gradients as they are, where ranks average theirs only after the backward."""
+        """Measures the present gradients, for engines that average them after the backward pass."""
         self._norms = {}
         for number, parameter in enumerate(self._parameters):
             _take(self._norms, number, parameter)
 
     def measure(self, num_items: int, scale: Tensor | float, device: torch.device) -> Tensor:
-        """Gives what the ranks are to add up, once gradients are averaged, and before anything else changes them.
+        """Returns the numbers to sum over ranks; call it after averaging, before the gradients change again.
 
         Args:
-            num_items: Items of the step on this rank, which its gradient is a sum over.
-            scale: What a gradient scaler multiplied the loss by.
-            device: Where the ranks add up.
+            num_items: Items of the step on this rank.
+            scale: Loss scale of the gradient scaler.
+            device: Device of the collective.
 
         Returns:
             float64 `[4]`: squared norms of this rank's gradient and of the average, items and their square.
@@ -91,25 +91,25 @@ class RankNoise:
 
 
 def noise_of_ranks(sums: Sequence[float], world_size: int, num_samples: int | None = None) -> GradientNoise:
-    """Parts signal and noise by what the ranks measured.
+    """Separates signal and noise in the ranks' measurements.
 
-    Losses are scaled so that the mean of the ranks' gradients `l_r` is that of the batch, `g`: of the N items those of
-    rank r have the gradients' sum `z_r = N / W · l_r`, and `Σ_r z_r = N g`.
+    Losses are scaled so that the mean of the ranks' gradients `l_r` is that of the batch, `g`: of N items those of rank
+    r have the gradient sum `z_r = N / W · l_r`, and `Σ_r z_r = N g`.
 
     Args:
         sums: Sums over the ranks of `RankNoise.measure`.
         world_size: Number of ranks, `W`.
-        num_samples: Samples of the step, whose variance is wanted; `None` for that of an item.
+        num_samples: Samples of the step, for the variance of a sample; `None` for that of an item.
 
     Returns:
-        The estimates; NaN where one rank has all items.
+        The estimates; NaN if one rank has all items.
 
     Example:
         >>> noise_of_ranks([10.0, 8.0, 2.0, 2.0], 2)  # l = (1, 0) and (3, 0) of an item each, whose mean is (2, 0)
         GradientNoise(squared_norm=3.0, variance=2.0)
     """
     local_squares, averages, num_items, num_squared = sums
-    # All ranks have the same average; adding it up too makes the estimate the same to the last bit.
+    # All ranks have the same average; the sum makes the estimate equal to the last bit.
     square_of_sum = num_items**2 * averages / world_size
     sum_of_squares = (num_items / world_size) ** 2 * local_squares
     signal, noise = signal_and_noise(square_of_sum, sum_of_squares, num_items, num_squared)
@@ -117,7 +117,7 @@ def noise_of_ranks(sums: Sequence[float], world_size: int, num_samples: int | No
 
 
 def _take(norms: dict[int, Tensor], number: int, parameter: Tensor) -> None:
-    """Keeps the norm of a gradient; a later call in the same backward knows more and replaces it."""
+    """Stores the norm of a gradient; a later call in the same backward pass knows more and replaces it."""
     gradient = parameter.grad
     if gradient is not None:
         values = gradient.coalesce().values() if gradient.is_sparse else gradient

@@ -1,4 +1,4 @@
-"""The gradients of a step's streams, each by itself: held, averaged over the ranks, multiplied and put together."""
+"""Separate gradients of a step's streams: held, averaged over ranks, and combined with weights."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,12 @@ from mixer.utils.arrays import FloatArray
 
 
 class StreamGradients:
-    """Takes the gradients of streams aside as they are complete, and makes one of them all in the end.
+    """Holds the gradients of the streams of a step until they are combined.
 
-    The stream that comes last stays in `.grad`, so that what holds are the gradients of the others: for K streams
-    K - 1 gradients beside the usual one.
+    The last stream's gradient stays in `.grad`, so K streams take the memory of K - 1 more gradients.
 
     Args:
-        parameters: What is trained.
+        parameters: The trained parameters.
         world_size: Number of ranks.
     """
 
@@ -27,34 +26,30 @@ class StreamGradients:
 
     @property
     def stream_ids(self) -> list[int]:
-        """The streams whose gradients are held, in the order in which they came."""
+        """Streams with a gradient here, in the order of their arrival."""
         return list(self._rows)
 
     def stash(self, stream_id: int) -> None:
-        """Takes the gradient that was accumulated; the next backward begins anew.
-
-        Args:
-            stream_id: The stream that it is of.
-        """
+        """Moves the accumulated gradient of a stream here; the next backward pass starts from zero."""
         self._rows[stream_id] = [parameter.grad for parameter in self._parameters]
         for parameter in self._parameters:
             if parameter.grad is not None:
-                # DDP counts on a gradient of what a forward has used.
+                # DDP expects a gradient for each parameter that a forward has used.
                 parameter.grad = torch.zeros_like(parameter.grad) if self._world_size > 1 else None
 
     def complete(self, stream_id: int, ranks: Ranks) -> None:
-        """Averages over the ranks what was put aside, and takes in `.grad`, which is averaged already.
+        """Averages the stashed gradients over ranks and adds the last one in `.grad`, which is averaged already.
 
         Args:
-            stream_id: The stream that came last.
-            ranks: What the ranks agree by.
+            stream_id: The last stream.
+            ranks: The collectives.
         """
         if self._world_size > 1 and self._rows:
             self._average(ranks)
         self._rows[stream_id] = [parameter.grad for parameter in self._parameters]
 
     def _average(self, ranks: Ranks) -> None:
-        """Has each rank hold the mean; a gradient that only some ranks have counts as zero on the others."""
+        """Averages over ranks; a gradient that only some ranks have counts as zero on the others."""
         rows = list(self._rows.values())
         are_present = np.array([[gradient is not None for gradient in row] for row in rows], dtype=np.int64)
         are_anywhere = ranks.total(are_present.reshape(-1)).reshape(are_present.shape)
@@ -68,10 +63,11 @@ class StreamGradients:
             add_up(gradients)
 
     def gramian(self) -> FloatArray:
-        """Multiplies the gradients with each other, in single precision at least; reads from the device once.
+        """Computes the products of the gradients, at least in single precision, with one read from the device.
 
         Returns:
-            `[num_held, num_held]`, in the order of `stream_ids`; a parameter that a stream does not reach counts as 0.
+            `[num_held, num_held]`, in the order of `stream_ids`; a parameter without a gradient from a stream counts as
+            0.
         """
         rows = list(self._rows.values())
         places = [(one, other) for one in range(len(rows)) for other in range(one + 1)]
@@ -84,10 +80,10 @@ class StreamGradients:
         return gramian
 
     def combine(self, weights: FloatArray) -> None:
-        """Writes the weighted sum of the gradients to `.grad`, and lets go of them.
+        """Writes the weighted sum of the gradients to `.grad` and releases them.
 
         Args:
-            weights: `[num_held]`: what they are multiplied by.
+            weights: `[num_held]`: factors of the gradients.
         """
         rows = list(self._rows.values())
         self._rows = {}
@@ -111,7 +107,7 @@ def _product(left: Sequence[Tensor | None], right: Sequence[Tensor | None]) -> T
     for one, other in zip(left, right, strict=True):
         if one is not None and other is not None:
             part = torch.dot(one.reshape(-1).to(_wide(one)), other.reshape(-1).to(_wide(other)))
-            # Added up in double precision where the device has it.
+            # The sum is in double precision if the device supports it.
             part = part if part.device.type == "mps" else part.double()
             parts.append(part.to(parts[0]) if parts else part)
     return torch.stack(parts).sum() if parts else torch.zeros(())

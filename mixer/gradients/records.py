@@ -1,4 +1,4 @@
-"""Measurements of gradients as rows of a table and as log entries."""
+"""Gradient measurements as table rows and log entries."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -11,15 +11,10 @@ from mixer.policies.gradient_statistics import GradientStatistics
 
 
 def rows_of(step: int, names: tuple[str, ...], statistics: GradientStatistics) -> dict[str, Any]:
-    """Turns a measurement into rows, one a stream.
-
-    Args:
-        step: Number of the step.
-        names: Names of the streams.
-        statistics: What was measured.
+    """Converts a measurement to rows of the ledger's table `gradients`, one per stream.
 
     Returns:
-        `[num_streams]` each, the matrices `[num_streams, num_streams]`: the columns of the ledger's `gradients`.
+        Columns of `[num_streams]` entries; matrices are `[num_streams, num_streams]`.
     """
     return {
         "step": np.full(len(names), step),
@@ -34,13 +29,10 @@ def rows_of(step: int, names: tuple[str, ...], statistics: GradientStatistics) -
 
 
 def measurements_in(rows: pd.DataFrame) -> Iterator[tuple[int, list[str], GradientStatistics]]:
-    """Turns rows back into measurements.
-
-    Args:
-        rows: The ledger's `gradients`, in order.
+    """Converts rows of the ledger's table `gradients` back to measurements.
 
     Yields:
-        The step, the names of the streams and what was measured.
+        Step, names of the streams, and statistics.
     """
     steps = rows["step"].to_numpy()
     columns = {name: rows[name].to_numpy() for name in rows.columns}
@@ -59,13 +51,13 @@ def measurements_in(rows: pd.DataFrame) -> Iterator[tuple[int, list[str], Gradie
 
 
 def cosines_of(rows: pd.DataFrame) -> pd.DataFrame:
-    """Gives the cosines of all pairs of streams.
+    """Computes the cosines of all pairs of streams.
 
     Args:
-        rows: The ledger's `gradients`, in order.
+        rows: Rows of the ledger's table `gradients`, in order.
 
     Returns:
-        One row per measurement and pair: step, stream, other (a later one), cosine.
+        One row per measurement and pair: step, stream, other (a later stream), cosine.
     """
     steps, streams, others, cosines = [], [], [], []
     for step, names, statistics in measurements_in(rows):
@@ -84,23 +76,19 @@ def cosines_of(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-# Of more pairs than this a log says only the least and the mean.
+# More pairs than this are summarised by minimum and mean.
 _MOST_PAIRS = 6
 
 
 def gradient_entries(names: Sequence[str], statistics: GradientStatistics) -> dict[str, float]:
-    """Says in numbers what was measured; what is not known, or not finite, is left out.
-
-    Args:
-        names: Names of the streams.
-        statistics: What was measured.
+    """Converts a measurement to log entries, without values that are unknown or not finite.
 
     Returns:
-        `gradient_norm/NAME` (left out where noise hides it), `gradient_noise/NAME` (noise scale, in samples),
-        `gradient_cosine/A/B` (`/min` and `/mean` where there are more than six pairs) and `gradient_noise_scale` (of
-        the mixture, in samples).
+        `gradient_norm/NAME` (if not hidden by noise), `gradient_noise/NAME` (noise scale, in samples),
+        `gradient_cosine/A/B` (`/min` and `/mean` for more than six pairs) and `gradient_noise_scale` (of the mixture,
+        in samples).
     """
-    # Noise may make a squared norm negative: then the gradient is too short to be seen, and its noise scale unknown.
+    # Noise may make a squared norm negative: then the gradient is below the noise, and its noise scale unknown.
     norms = np.sqrt(np.where(statistics.squared_norm > 0.0, statistics.squared_norm, np.nan))
     signal, noise = statistics.noise
     with np.errstate(divide="ignore", invalid="ignore"):

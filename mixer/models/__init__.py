@@ -1,4 +1,4 @@
-"""What is known of a model: heads, labels, losses by row, and how its loss is normalised."""
+"""Properties of models: heads, labels, per-row losses, and the normalisation of the loss."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Heads of a model with several tasks, and the head of each stream."""
+"""Task heads of a model, and the head of each stream."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -25,16 +25,16 @@ _IGNORED = -100
 
 @dataclass(frozen=True)
 class Head:
-    """What a task asks of a model.
+    """A task head.
 
     Args:
         num_labels: Number of classes, of labels that can hold at once, or of values.
-        kind: `"classification"` (one class a sample, cross entropy), `"multi_label"` (any labels, binary cross
-            entropy), `"regression"` (values, squared error) or `"token_classification"` (one class a token). Labels of
-            -100 are left out, whatever the kind.
-        pooling: What is taken of a sample's states: their mean over its tokens, the first (models with a start token),
-            or the last (models that look back only). Without effect on `"token_classification"`.
-        dropout: Share of the states' elements that are dropped in training.
+        kind: `"classification"` (one class per sample, cross entropy), `"multi_label"` (any labels, binary cross
+            entropy), `"regression"` (values, squared error) or `"token_classification"` (one class per token). Labels
+            of -100 are ignored by every kind.
+        pooling: Summary of a sample's states: the mean over its tokens, the first token (models with a start token), or
+            the last (causal models). Without effect on `"token_classification"`.
+        dropout: Dropout rate of the states.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -61,11 +61,7 @@ class Head:
             raise ValueError(f"dropout of a head must be at least 0 and below 1, got {self.dropout}.")
 
     def to_dict(self) -> dict[str, Any]:
-        """Gives the fields as plain data.
-
-        Returns:
-            Values by name.
-        """
+        """Returns the fields as plain data."""
         return asdict(self)
 
 
@@ -73,7 +69,7 @@ class HeadModule(nn.Module):
     """The layers of a head.
 
     Args:
-        head: What is asked of it.
+        head: The head.
         hidden_size: Size of the encoder's states.
     """
 
@@ -85,23 +81,23 @@ class HeadModule(nn.Module):
 
     @property
     def num_classes(self) -> int | None:
-        """Number of classes of which a label names one; `None` where labels are no such numbers."""
+        """Number of classes; `None` if labels are no class numbers."""
         return self.head.num_labels if self.head.kind in ("classification", "token_classification") else None
 
     @property
     def problem_type(self) -> str:
-        """What transformers calls the kind of loss."""
+        """The name of the loss in transformers."""
         return _PROBLEM_TYPES[self.head.kind]
 
     def forward(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Gives the outputs for the states of an encoder.
+        """Computes the outputs from the states of an encoder.
 
         Args:
             states: `[num_rows, num_tokens, hidden_size]`.
             mask: `[num_rows, num_tokens]`: 1 for tokens, 0 for padding; `None` for no padding.
 
         Returns:
-            `[num_rows, num_labels]`, or `[num_rows, num_tokens, num_labels]` of a head for tokens.
+            `[num_rows, num_labels]`, or `[num_rows, num_tokens, num_labels]` for a head on tokens.
         """
         if self.head.kind != "token_classification":
             states = _pool(states, mask, self.head.pooling)
@@ -109,14 +105,14 @@ class HeadModule(nn.Module):
         return logits
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Gives the mean loss per label.
+        """Computes the mean loss per label.
 
         Args:
-            logits: What `forward` gave.
+            logits: Outputs of `forward`.
             labels: `[num_rows]` or `[num_rows, num_tokens]` classes, or `[num_rows, num_labels]` values.
 
         Returns:
-            A scalar; 0 if all labels are to be left out.
+            A scalar; 0 if all labels are ignored.
         """
         self._check(logits, labels)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -138,7 +134,7 @@ class HeadModule(nn.Module):
         what, shape = ("whole numbers", logits.shape[:-1]) if are_classes else ("values", logits.shape)
         raise ValueError(
             f"labels: a head of the kind {self.head.kind!r} takes {what} {list(shape)} for this micro-batch, got "
-            f"{labels.dtype} {list(labels.shape)}. Bring the stream's labels to that form, or name another head: "
+            f"{labels.dtype} {list(labels.shape)}. Convert the stream's labels, or name another head: "
             "Stream(..., head=...)."
         )
 
@@ -150,7 +146,7 @@ def _pool(states: Tensor, mask: Tensor | None, pooling: Pooling) -> Tensor:
         weights = mask.to(states.dtype).unsqueeze(-1)
         return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
     places = torch.arange(mask.shape[1], device=mask.device)
-    # Padding may stand on either side.
+    # Padding may be on either side.
     is_token = mask.bool()
     if pooling == "first":
         place = torch.where(is_token, places, mask.shape[1] - 1).amin(dim=1)
@@ -160,31 +156,27 @@ def _pool(states: Tensor, mask: Tensor | None, pooling: Pooling) -> Tensor:
 
 
 def tasks_of(model: nn.Module, streams: list[Stream]) -> tuple[str | None, ...]:
-    """Says what a model is told as `task` for the samples of each stream.
-
-    Args:
-        model: The model.
-        streams: The streams.
+    """Returns the value of a model's argument `task` for each stream.
 
     Returns:
-        `[num_streams]`: the stream's head, or its name; `None` where the model takes no task.
+        `[num_streams]`: the stream's head, or its name; `None` if the model takes no task.
 
     Raises:
-        ValueError: If a head is named that the model does not have, or a memory's is not named.
+        ValueError: If the model lacks a named head, or a replay buffer names none.
     """
     named = [stream.name for stream in streams if stream.head is not None]
     if not takes_task(model):
         if named:
             raise ValueError(
                 f"The streams {named} name a head, but {type(inner_model(model)).__name__}.forward has no parameter "
-                "'task' to be told of it. Leave head out, or train a MultiTaskModel or another model that takes a task."
+                "'task' for it. Leave head out, or train a MultiTaskModel or another model that takes a task."
             )
         return (None,) * len(streams)
     for stream in streams:
         if stream.is_memory and stream.head is None:
             raise ValueError(
-                f"Stream {stream.name!r}: say by which head its samples go: Stream({stream.name!r}, buffer, head=...), "
-                "one buffer a head."
+                f"Stream {stream.name!r}: name the head of its samples: Stream({stream.name!r}, buffer, head=...), one "
+                "buffer per head."
             )
     tasks = tuple(stream.head or stream.name for stream in streams)
     _check_heads(heads_of(model), streams, tasks)
@@ -192,7 +184,7 @@ def tasks_of(model: nn.Module, streams: list[Stream]) -> tuple[str | None, ...]:
 
 
 def _check_heads(heads: Mapping[str, Any] | None, streams: list[Stream], tasks: tuple[str, ...]) -> None:
-    """Refuses streams whose head the model does not have, where it is known which it has."""
+    """Refuses streams with a head that the model does not have, if its heads are known."""
     if heads is None:
         return
     without = {stream.name: task for stream, task in zip(streams, tasks, strict=True) if task not in heads}

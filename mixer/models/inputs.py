@@ -1,4 +1,4 @@
-"""What a model's forward takes."""
+"""Arguments of a model's forward."""
 
 import inspect
 from collections.abc import Mapping
@@ -9,62 +9,38 @@ from transformers.trainer_utils import unwrap_peft_model
 
 
 def inner_model(model: nn.Module) -> nn.Module:
-    """Gives the model whose forward says what can be given to it.
-
-    Args:
-        model: A model, with adapters of PEFT around it or not.
-
-    Returns:
-        The model inside the adapters.
-    """
+    """Returns the model inside adapters of PEFT, or the model itself."""
     inner: nn.Module = unwrap_peft_model(model)  # type: ignore[no-untyped-call]
     return inner
 
 
 def parameters_of_forward(model: nn.Module) -> Mapping[str, inspect.Parameter]:
-    """Gives the parameters of a model's forward.
-
-    Args:
-        model: The model.
-
-    Returns:
-        By name.
-    """
+    """Returns the parameters of a model's forward, by name."""
     return inspect.signature(inner_model(model).forward).parameters
 
 
 def takes_task(model: nn.Module) -> bool:
-    """Says whether a model is told by which of its heads a micro-batch goes: its forward has a parameter `task`.
-
-    Args:
-        model: The model.
-
-    Returns:
-        Whether it has.
-    """
+    """Whether a model selects a head per micro-batch: its forward has a parameter `task`."""
     return TASK in parameters_of_forward(model)
 
 
 def heads_of(model: nn.Module) -> Mapping[str, Any] | None:
-    """Gives the heads of a model that keeps them in an attribute `heads`, by task.
-
-    Args:
-        model: The model.
+    """Returns the heads of a model by task, if it has an attribute `heads`.
 
     Returns:
-        The heads by name; `None` where the attribute is something else, or there is none.
+        The heads by name; `None` if there is no such attribute, or it is no mapping.
     """
     heads: Any = getattr(inner_model(model), "heads", None)
     return dict(heads.items()) if takes_task(model) and isinstance(heads, (Mapping, nn.ModuleDict)) else None
 
 
 def check_columns(model: nn.Module, name: str, inputs: Mapping[str, Any]) -> None:
-    """Refuses a stream whose micro-batches cannot be given to a model.
+    """Refuses a stream whose collated columns do not fit the model.
 
     Args:
         model: The model.
         name: The stream's name.
-        inputs: What its collator makes.
+        inputs: A collated micro-batch.
 
     Raises:
         ValueError: With the columns that the model does not take, or that it needs and does not get.
@@ -90,8 +66,8 @@ def check_columns(model: nn.Module, name: str, inputs: Mapping[str, Any]) -> Non
     if missing:
         raise ValueError(
             f"Stream {name!r}: {forward} needs {missing}, but a micro-batch of it has {list(inputs)}. Add the columns, "
-            "or have them made by the stream's preprocess or data_collator."
+            "or create them in the stream's preprocess or data_collator."
         )
 
 
-TASK = "task"  # what a model with one head per task is told by which of them a micro-batch goes through
+TASK = "task"  # the argument that selects the head of a micro-batch

@@ -1,4 +1,4 @@
-"""What is known of labels: classes out of range, and whether a model shifts them."""
+"""Checks of labels: class numbers out of range, missing labels, and label shifts."""
 
 import inspect
 from collections.abc import Mapping
@@ -25,14 +25,14 @@ LABEL_COLUMNS = ("labels", "label", "label_ids")
 
 
 def num_classes_of(model: nn.Module, task: str | None) -> int | None:
-    """Gives between how many classes a head decides.
+    """Returns the number of classes of a head.
 
     Args:
         model: The model.
-        task: Which of its heads, if it has several, in an attribute `heads`.
+        task: Name of the head, for a model with several in an attribute `heads`.
 
     Returns:
-        The number; `None` where the head is no classifier of one class each, or is not known.
+        The number; `None` if the head assigns no single class, or is unknown.
     """
     if task is not None:
         return getattr((heads_of(model) or {}).get(task), "num_classes", None)
@@ -45,13 +45,13 @@ def num_classes_of(model: nn.Module, task: str | None) -> int | None:
 
 
 def check_label_column(name: str, dataset: Any, num_classes: int, head: str) -> None:
-    """Refuses a data set one of whose labels is none of a head's classes; looks only where that is fast.
+    """Refuses a data set with a label outside a head's classes; only checks columns that are fast to read.
 
     Args:
         name: The stream's name.
         dataset: Its data set.
         num_classes: The head's classes.
-        head: What to call the head.
+        head: Name of the head in an error.
 
     Raises:
         ValueError: With the label and the number of classes.
@@ -67,16 +67,16 @@ def check_label_column(name: str, dataset: Any, num_classes: int, head: str) -> 
 
 
 def find_lack_of_labels(model: nn.Module, inputs: Mapping[str, Any], dataset: Any, sample: Any) -> str | None:
-    """Says that a micro-batch has none of the labels that a model takes.
+    """Describes the lack of labels in a micro-batch, for an error.
 
     Args:
         model: The model.
         inputs: The micro-batch.
-        dataset: The data set that it is made of, before any column was removed.
-        sample: A sample of it, for its columns where the data set does not tell them.
+        dataset: Its data set, before any column was removed.
+        sample: A sample, for its columns if the data set does not list them.
 
     Returns:
-        What is missing, what is there and the way out; `None` where labels are there, or the model takes none.
+        The missing labels, the columns and the way out; `None` if there are labels, or the model takes none.
     """
     kind = type(inner_model(model))
     names = find_labels(kind)  # type: ignore[no-untyped-call]
@@ -85,30 +85,26 @@ def find_lack_of_labels(model: nn.Module, inputs: Mapping[str, Any], dataset: An
         return None
     columns = getattr(dataset, "column_names", None) or (list(sample) if isinstance(sample, Mapping) else [])
     return (
-        f"a micro-batch of it has {list(inputs)}, and {kind.__name__} takes its loss of {' or '.join(names)}. Its "
-        f"samples have the columns {columns}: rename the one with the labels, as in "
-        f"dataset.rename_column(..., {names[0]!r}), or have them made by the stream's preprocess or data_collator "
+        f"a micro-batch of it has {list(inputs)}, but {kind.__name__} needs {' or '.join(names)} for its loss. Its "
+        f"samples have the columns {columns}: rename the column of the labels, as in "
+        f"dataset.rename_column(..., {names[0]!r}), or create it in the stream's preprocess or data_collator "
         "(DataCollatorForLanguageModeling does for language models); or give it a compute_loss_func."
     )
 
 
 def needs_labels(model: nn.Module) -> bool:
-    """Whether it is known that a model that takes labels gives no loss without: one of the user's own may.
-
-    Args:
-        model: The model.
-    """
+    """Whether a model is known to give no loss without labels; a user's own model may."""
     return type(inner_model(model)).__module__.startswith(("transformers.", "mixer."))
 
 
 def check_labels(name: str, labels: Any, num_classes: int, head: str) -> None:
-    """Refuses labels that are none of a head's classes.
+    """Refuses labels outside a head's classes.
 
     Args:
         name: The stream's name.
         labels: Labels of a micro-batch.
         num_classes: The head's classes.
-        head: What to call the head.
+        head: Name of the head in an error.
 
     Raises:
         ValueError: With the label and the number of classes.
@@ -130,23 +126,23 @@ def _check(name: str, least: int | None, greatest: int | None, num_classes: int,
     )
 
 
-def shifts_labels(model: Any, told: bool) -> bool:
-    """Finds out whether a model shifts its labels by itself.
+def shifts_labels(model: Any, by_name: bool) -> bool:
+    """Whether a model shifts its labels by itself.
 
-    The Trainer goes by the name of the class (`...ForCausalLM`). Heads of other names, `GPT2LMHeadModel` among them,
-    are given the same loss function where their forward asks for one, and shift too.
+    The Trainer decides by the name of the class (`...ForCausalLM`). Classes of other names, such as `GPT2LMHeadModel`,
+    use the same loss function if their forward calls `self.loss_function`, and shift too.
 
     Args:
-        model: The model, not wrapped for distributed training; one of peft is looked into.
-        told: What the Trainer takes it for.
+        model: The model, not wrapped for distributed training; adapters of PEFT are looked through.
+        by_name: The Trainer's decision.
 
     Returns:
         Whether a row of L labels has L - 1 terms.
     """
     inner = inner_model(model)
-    if told or getattr(getattr(inner, "config", None), "is_encoder_decoder", False):
-        return told
-    # A forward that computes its loss by itself has that loss function too, and makes no use of it.
+    if by_name or getattr(getattr(inner, "config", None), "is_encoder_decoder", False):
+        return by_name
+    # A model with a loss of its own has that loss function too, but its forward does not use it.
     forward = inspect.unwrap(type(inner).forward)
-    asks = "loss_function" in getattr(getattr(forward, "__code__", None), "co_names", ())
-    return asks and getattr(inner, "loss_function", None) is ForCausalLMLoss
+    uses_it = "loss_function" in getattr(getattr(forward, "__code__", None), "co_names", ())
+    return uses_it and getattr(inner, "loss_function", None) is ForCausalLMLoss

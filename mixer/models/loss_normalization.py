@@ -1,4 +1,4 @@
-"""How a loss is normalised: found out by asking it, so that the gradient is the one of the whole batch."""
+"""Normalisation of a loss, detected by trial, so that the step's gradient is that of the whole batch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,31 +12,31 @@ from mixer.utils.arrays import FloatArray, Int64Array
 
 LossKind = Literal["sum", "item mean", "row mean", "other"]
 
-# Up to this share of a model's loss may be something else than the sum over the rows: an auxiliary loss of experts,
-# say. A loss that a user computes has to be that sum.
+# Largest share of a model's loss besides the sum over the rows, such as an auxiliary loss of experts. A user's own loss
+# has to be that sum.
 LARGEST_OTHER_SHARE = 0.1
 EXACT_SHARE = 1e-3
 _KINDS: tuple[LossKind, ...] = ("sum", "item mean", "row mean", "other")
-# How far a prediction of a loss from its parts may be off, relative to it, in single and in half precision.
+# Largest relative error of a loss predicted from its parts, in single and in half precision.
 TOLERANCE, HALF_TOLERANCE = 3e-4, 4e-3
-# Means over items and over rows are told apart only where the wrong one is off by so many tolerances.
+# Means over items and over rows are distinguished only if the wrong one is off by so many tolerances.
 _CLEARLY = 3.0
 
 
 @dataclass(frozen=True)
 class LossNormalization:
-    """What `compute_loss` gives for a micro-batch.
+    """The normalisation of `compute_loss` on a micro-batch.
 
     Args:
-        counts_items: Whether it divides by `num_items_in_batch`. If not it is what `kind` says of the micro-batch.
-            About 284 heads accept the argument and ignore it, and the Trainer's own gradient is then too large by the
-            number of ranks times the number of micro-batches (huggingface/transformers#47688).
-        factor: What it multiplies by where it counts items: the number of ranks in the Trainer's own form, else 1.
-        rows_known: Whether the loss is made of what the tracker sees of the rows.
-        kind: What it is of its items: their sum, their mean, the mean over rows, or none of these. A loss that counts
-            items is a sum, or none of these.
-        has_row_means: Whether a row counts with the mean over its items, in a mean over rows.
-        is_tentative: Whether means over items and over rows could not be told apart yet.
+        counts_items: Whether it divides by `num_items_in_batch`; if not, see `kind`. About 284 heads accept the
+            argument and ignore it, and the Trainer's own gradient is then too large by the number of ranks times the
+            number of micro-batches (huggingface/transformers#47688).
+        factor: Its factor if it counts items: the number of ranks in the Trainer's own form, else 1.
+        rows_known: Whether the loss consists of the row losses that the reader sees.
+        kind: Sum over items, mean over items, mean over rows, or none of these. A loss that counts items is a sum, or
+            none of these.
+        has_row_means: Whether a row's term in a mean over rows is the mean over its items.
+        is_tentative: Whether means over items and over rows could not be distinguished yet.
     """
 
     counts_items: bool
@@ -53,17 +53,17 @@ class LossNormalization:
 
     @property
     def is_plain_sum(self) -> bool:
-        """Whether the loss is divided by nothing."""
+        """Whether the loss is not divided by anything."""
         return self.kind == "sum" and not self.counts_items
 
     def divisor(self, num_items: int, micro_items: int, world_size: int) -> float:
-        """Gives what the loss of a micro-batch has to be divided by.
+        """Returns the divisor of a micro-batch's loss.
 
         DDP averages gradients over the ranks, so a micro-batch must contribute the sum of its item losses times
         `world_size / num_items`.
 
         Args:
-            num_items: What the sum over the step's items is divided by: their number; 1 for a plain sum.
+            num_items: Divisor of the sum over the step's items: their number; 1 for a plain sum.
             micro_items: Items of the micro-batch.
             world_size: Number of ranks.
 
@@ -78,11 +78,11 @@ class LossNormalization:
 
 
 def samples_per_item(counts: Int64Array, items: Int64Array) -> FloatArray:
-    """Gives the factors by which streams count by their samples in a mean over items.
+    """Returns the factors that weight streams by their samples in a mean over items.
 
-    Terms of different losses are of different kinds, so that their numbers say nothing about what a stream should
-    count. With these factors f, sum_k f_k (items_k / N) mean_k = sum_k (counts_k / n) mean_k, where N and n are the
-    items and the samples of the streams that have items.
+    Terms of different losses differ in kind, so their numbers say nothing about the weight of a stream. With these
+    factors f, sum_k f_k (items_k / N) mean_k = sum_k (counts_k / n) mean_k, where N and n are the items and the samples
+    of the streams that have items.
 
     Args:
         counts: int64 `[num_streams]`: samples of each stream.
@@ -101,7 +101,7 @@ def samples_per_item(counts: Int64Array, items: Int64Array) -> FloatArray:
     return factors
 
 
-# Places of the ranks' votes, which are added up: on how a loss is normalised, and on its kind.
+# Indices of the ranks' votes, which are summed: on the normalisation, and on the kind of the loss.
 _COUNTS, _IGNORES, _SCALED, _UNKNOWN, _NEEDS_KIND = range(5)
 _ROW_MEANS, _TENTATIVE, _ROWS_UNKNOWN, _OTHER_ITEMS = range(len(_KINDS), len(_KINDS) + 4)
 UNDECIDED = torch.zeros(5, dtype=torch.float64)
@@ -110,11 +110,11 @@ NO_KIND = torch.zeros(len(_KINDS) + 4, dtype=torch.float64)
 
 @dataclass(frozen=True)
 class Seen:
-    """What a loss gave for some rows.
+    """A loss on some rows.
 
     Args:
         loss: The loss.
-        rows: float64 `[num_rows]`: the sum of each row's item losses; `None` where they cannot be told apart.
+        rows: float64 `[num_rows]`: the sum of each row's item losses; `None` if they are unknown.
         items: int64 `[num_rows]`: items of each row.
     """
 
@@ -125,11 +125,11 @@ class Seen:
 
 @dataclass(frozen=True)
 class KindFound:
-    """What kind a loss is.
+    """The kind of a loss.
 
     Args:
         kind: The kind.
-        rows_known: Whether it is made of what the tracker sees of the rows.
+        rows_known: Whether it consists of the row losses that the reader sees.
         has_row_means: See `LossNormalization`.
         is_tentative: See `LossNormalization`.
     """
@@ -141,18 +141,18 @@ class KindFound:
 
 
 def find_kind(whole: Seen, parts: Sequence[Seen], tolerance: float = TOLERANCE) -> KindFound | None:
-    """Finds out what kind a loss is that does not count items.
+    """Detects the kind of a loss that does not count items.
 
-    If the rows are seen and explain the loss, they tell. If not, the parts do: a sum over the whole is the sum over the
-    parts, a mean over items or rows is the mean of the parts' losses weighted by their items or rows.
+    If the row losses are known and explain the loss, they decide. If not, the parts do: a sum over the whole is the sum
+    over the parts, a mean over items or rows is the mean of the parts' losses weighted by their items or rows.
 
     Args:
-        whole: What it gave for some rows.
-        parts: What it gave for parts that make up these rows.
-        tolerance: How far a prediction may be off, relative to the loss.
+        whole: The loss on some rows.
+        parts: The losses on parts of these rows.
+        tolerance: Largest relative error of a prediction.
 
     Returns:
-        The kind, or `None` if the loss says nothing yet: it is 0 or not finite.
+        The kind, or `None` if the loss is 0 or not finite.
     """
     losses = np.array([whole.loss, *(part.loss for part in parts)])
     if not np.isfinite(losses).all() or whole.loss == 0:
@@ -175,7 +175,7 @@ def find_kind(whole: Seen, parts: Sequence[Seen], tolerance: float = TOLERANCE) 
     by_item, by_row = errors["item mean"], errors["row mean"]
     if min(by_item, by_row) > close:
         return KindFound("other")
-    # All rows may count alike, or all parts have the same loss: then any mean would be this one.
+    # If all rows have equal items, or all parts the same loss, any mean would be this one.
     is_tentative = max(by_item, by_row) <= _CLEARLY * close
     return KindFound("item mean" if is_tentative or by_item <= by_row else "row mean", is_tentative=is_tentative)
 
@@ -205,20 +205,20 @@ def try_normalization(
     largest_other_share: float = LARGEST_OTHER_SHARE,
     is_stock: bool = True,
 ) -> Tensor:
-    """Computes one micro-batch's loss for `N` and for `2N` items and sees what it does.
+    """Computes one micro-batch's loss for `N` and for `2N` items to see its normalisation.
 
     Args:
-        compute_loss: Gives the loss of the micro-batch for a `num_items_in_batch`, with the Trainer's averaging over
+        compute_loss: Computes the loss of the micro-batch for a `num_items_in_batch`, with the Trainer's averaging over
             devices on or off.
-        row_losses: Gives what the tracker saw of the rows in the last forward.
+        row_losses: Returns the reader's row losses of the last forward pass.
         num_items: Items of the whole step.
         micro_items: Items of the micro-batch.
         world_size: Number of ranks.
-        largest_other_share: Share of the loss that may be something else than the sum over the rows.
-        is_stock: Whether the loss is that of a model of transformers: what looks like a mean over items then is one.
+        largest_other_share: Largest share of the loss besides the sum over the rows.
+        is_stock: Whether the loss is that of a model of transformers, which is a mean over items if it looks like one.
 
     Returns:
-        This rank's votes, float64 `[5]`, to be added up over the ranks. All 0 if the loss says nothing.
+        This rank's votes, float64 `[5]`, to sum over ranks. All 0 if the loss says nothing.
     """
     loss = compute_loss(num_items, True).double()
     rows = row_losses()
@@ -236,14 +236,14 @@ def try_normalization(
 
 
 def vote_on_kind(found: KindFound | None, has_other_items: bool = False) -> Tensor:
-    """Makes votes of what this rank found.
+    """Converts this rank's result to votes.
 
     Args:
-        found: The kind; `None` for nothing.
-        has_other_items: Whether the loss is one that the parts explain, if its items are counted in another way.
+        found: The kind; `None` if it is unknown.
+        has_other_items: Whether the parts explain the loss if its items are counted in another way.
 
     Returns:
-        float64 `[8]`, to be added up over the ranks.
+        float64 `[8]`, to sum over ranks.
     """
     votes = NO_KIND.clone()
     votes[_OTHER_ITEMS] = float(has_other_items)
@@ -255,40 +255,37 @@ def vote_on_kind(found: KindFound | None, has_other_items: bool = False) -> Tens
 
 
 def needs_kind(votes: Tensor) -> bool:
-    """Says whether the ranks have to find out the kind of a loss too.
+    """Whether any rank has to detect the kind of a loss too.
 
     Args:
-        votes: float64 `[5]`: the sum of what `try_normalization` gave on each rank.
-
-    Returns:
-        Whether one of them asks for it.
+        votes: float64 `[5]`: the sum of `try_normalization` over ranks.
     """
     return bool(votes[_NEEDS_KIND] > 0)
 
 
 def counts_other_items(votes: Tensor) -> bool:
-    """Says whether the loss has other items than those that were counted.
+    """Whether the loss has other items than those that were counted.
 
     Args:
-        votes: float64 `[8]`: the sum of what `vote_on_kind` gave on each rank.
+        votes: float64 `[8]`: the sum of `vote_on_kind` over ranks.
 
     Returns:
-        Whether more ranks found that than a kind by the items as they were counted.
+        Whether more ranks found that than a kind for the items as counted.
     """
     kinds = dict(zip(_KINDS, votes.tolist(), strict=False))
     return bool(votes[_OTHER_ITEMS] > sum(kinds.values()) - kinds["other"])
 
 
 def decide(votes: Tensor, world_size: int, of_kind: Tensor | None = None) -> LossNormalization | None:
-    """Makes a convention of all ranks' votes.
+    """Decides on a normalisation by the votes of all ranks.
 
     Args:
-        votes: float64 `[5]`: the sum of what `try_normalization` gave on each rank.
+        votes: float64 `[5]`: the sum of `try_normalization` over ranks.
         world_size: Number of ranks.
-        of_kind: float64 `[8]`: the sum of what `vote_on_kind` gave on each rank; `None` where nobody asked.
+        of_kind: float64 `[8]`: the sum of `vote_on_kind` over ranks; `None` if no rank needs the kind.
 
     Returns:
-        The convention, or `None` if no rank could tell yet.
+        The normalisation, or `None` if no rank could detect it yet.
     """
     yes, no, scaled, unknown, _ = votes.tolist()
     if yes + no == 0:
@@ -298,12 +295,12 @@ def decide(votes: Tensor, world_size: int, of_kind: Tensor | None = None) -> Los
     if of_kind is None:
         return LossNormalization(counts_items, factor, unknown == 0, kind)
     numbers = dict(zip(_KINDS, of_kind.tolist(), strict=False))
-    if not any(numbers.values()):  # nobody can tell: rows that all count alike, or cannot be parted
+    if not any(numbers.values()):  # unknown on all ranks: rows with equal items, or rows that cannot be separated
         has_seen = bool(of_kind[_TENTATIVE] > 0)
         rows_known = of_kind[_ROWS_UNKNOWN] == 0 if has_seen else unknown == 0
         return LossNormalization(counts_items, factor, bool(rows_known), kind, is_tentative=True)
     kind = "other" if numbers["other"] else max(_KINDS, key=lambda one: numbers[one])
-    if kind == "other" and unknown == 0:  # but for a part that is no row's
+    if kind == "other" and unknown == 0:  # except for a part that belongs to no row
         return LossNormalization(counts_items, factor, True, "sum" if counts_items else "item mean")
     if counts_items and kind != "sum":
         kind = "other"

@@ -1,4 +1,4 @@
-"""A model with one encoder for all tasks and one head for each."""
+"""A model with one encoder for all tasks and one head per task."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,11 @@ class MultiTaskConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     """The configuration of a `MultiTaskModel`.
 
     Args:
-        encoder: The configuration of the encoder, `model_type` among its entries.
+        encoder: The configuration of the encoder, including its `model_type`.
         heads: The fields of each `Head`, by the task's name.
-        head_names: Their order, which is the one of the weights and which a file of the configuration does not keep.
-        **kwargs: As for every configuration.
+        head_names: Their order, which is that of the weights; a saved configuration does not keep the order of
+            mappings.
+        **kwargs: Arguments of every configuration.
     """
 
     model_type = "mixer_multi_task"
@@ -31,25 +32,24 @@ class MultiTaskConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         **kwargs: Any,
     ):
         self.encoder = dict(encoder or {})
-        given = heads or {}
-        self.head_names = list(given if head_names is None else head_names)
-        self.heads = {name: dict(given[name]) for name in self.head_names}
+        heads = heads or {}
+        self.head_names = list(heads if head_names is None else head_names)
+        self.heads = {name: dict(heads[name]) for name in self.head_names}
         super().__init__(**kwargs)
 
 
 class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
-    """One encoder for all tasks, one head for each; `MixingTrainer` tells it the task of every micro-batch.
+    """One encoder for all tasks and one head per task; `MixingTrainer` passes the task of every micro-batch.
 
-    It is saved and loaded as every model of transformers is: `save_pretrained`, `from_pretrained`. A model of your own
-    takes its place if its `forward` has a parameter `task`; if it has an attribute `heads`, a mapping by task, streams
-    without a head are refused before the run. Adapters of PEFT go around the whole of it, with the heads' names as
-    `modules_to_save`.
+    Save and load it as any model of transformers: `save_pretrained`, `from_pretrained`. Your own model works in its
+    place if its `forward` has a parameter `task`; if it also has a mapping `heads` by task, streams without a head are
+    refused before the run. Adapters of PEFT wrap the whole model, with the heads' names as `modules_to_save`.
 
     Args:
         config: The configuration; see `from_encoder` for a shorter way.
 
     Raises:
-        ValueError: If a head is not described well, or there is none.
+        ValueError: If there is no head, or one is invalid.
 
     Example:
         >>> from transformers import BertConfig
@@ -73,7 +73,7 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         super().__init__(config)
         self.loss_type = "ForSequenceClassification"  # no label is another token's
         if not config.heads:
-            raise ValueError('heads: a MultiTaskModel needs one at least, such as {"topic": Head(num_labels=6)}.')
+            raise ValueError('heads: a MultiTaskModel needs at least one, such as {"topic": Head(num_labels=6)}.')
         self.encoder = _new_encoder(config.encoder) if encoder is None else encoder
         size = self.encoder.config.get_text_config().hidden_size
         self.heads = nn.ModuleDict({name: HeadModule(Head(**head), size) for name, head in config.heads.items()})
@@ -81,18 +81,15 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
 
     @classmethod
     def from_encoder(cls, encoder: PreTrainedModel, heads: Mapping[str, Head]) -> "MultiTaskModel":
-        """Puts new heads on an encoder, whose weights are kept.
+        """Adds new heads to a pretrained encoder.
 
         Args:
-            encoder: The encoder, such as `AutoModel.from_pretrained(...)` gives.
-            heads: What each task asks of it, by name: the stream's, or its `head`.
-
-        Returns:
-            The model.
+            encoder: The encoder, as from `AutoModel.from_pretrained(...)`.
+            heads: The heads by name: the stream's, or its `head`.
 
         Raises:
-            ValueError: If a name cannot be one of a module, such as `"train"` or `"type"`.
-            TypeError: If a head is none, or the encoder is another model than `AutoModel` gives.
+            ValueError: If a name cannot be that of a module, such as `"train"` or `"type"`.
+            TypeError: If a value is no `Head`, or the encoder is another model than `AutoModel` gives.
         """
         _check_encoder(encoder)
         for name, head in heads.items():
@@ -106,17 +103,17 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         return cls(config, encoder)
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Leaves the encoder's weights to the encoder; heads begin as linear layers do in torch."""
+        """Leaves the encoder's weights alone; heads start like torch's linear layers."""
         if isinstance(module, nn.Linear):
             module.reset_parameters()  # of a head: new, or not in the checkpoint
 
     def get_input_embeddings(self) -> nn.Module:
-        """Gives the encoder's; see `PreTrainedModel`."""
+        """Returns the encoder's embeddings; see `PreTrainedModel`."""
         embeddings: nn.Module = self.encoder.get_input_embeddings()
         return embeddings
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Sets the encoder's; see `PreTrainedModel`."""
+        """Sets the encoder's embeddings; see `PreTrainedModel`."""
         self.encoder.set_input_embeddings(value)
 
     def forward(
@@ -134,12 +131,12 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
 
         Args:
             task: The head's name.
-            input_ids: `[num_rows, num_tokens]`, as all that follow for the encoder.
+            input_ids: `[num_rows, num_tokens]`: for the encoder.
             attention_mask: `[num_rows, num_tokens]`: 0 for padding.
-            token_type_ids: As for the encoder.
-            position_ids: As for the encoder.
-            inputs_embeds: As for the encoder.
-            pixel_values: As for the encoder.
+            token_type_ids: For the encoder.
+            position_ids: For the encoder.
+            inputs_embeds: For the encoder.
+            pixel_values: For the encoder.
             labels: As for `HeadModule.loss`.
 
         Returns:
@@ -150,7 +147,7 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         """
         if task not in self.heads:
             raise ValueError(f"task={task!r}: the model has the heads {list(self.heads)}.")
-        given = {
+        inputs = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "token_type_ids": token_type_ids,
@@ -158,7 +155,7 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
             "inputs_embeds": inputs_embeds,
             "pixel_values": pixel_values,
         }
-        states = self.encoder(**{name: value for name, value in given.items() if value is not None})[0]
+        states = self.encoder(**{name: value for name, value in inputs.items() if value is not None})[0]
         head: Any = self.heads[task]
         logits = head(states, attention_mask)
         return SequenceClassifierOutput(loss=None if labels is None else head.loss(logits, labels), logits=logits)
@@ -166,13 +163,13 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
 
 def _check_name(name: Any) -> None:
     if not isinstance(name, str):
-        raise TypeError(f"heads: names must be those of streams or of their head, got {name!r}.")
+        raise TypeError(f"heads: names must be texts, those of streams or of their head, got {name!r}.")
     if not name or "." in name:
         raise ValueError(f"heads: the name {name!r} must not be empty or have a dot: it names a module.")
     if hasattr(nn.ModuleDict(), name):
         raise ValueError(
-            f"heads: the name {name!r} is taken by modules of torch. Call the head by another one, and name it in the "
-            f"stream: Stream({name!r}, data_set, head={f'{name}_head'!r})."
+            f"heads: the name {name!r} is taken by modules of torch. Choose another name, and give it to the stream: "
+            f"Stream({name!r}, data_set, head={f'{name}_head'!r})."
         )
 
 
@@ -182,13 +179,13 @@ def _check_encoder(encoder: Any) -> None:
     expected = known.get(type(config), PreTrainedModel)
     if not isinstance(encoder, expected):
         raise TypeError(
-            f"encoder must be a model without a head, as AutoModel gives it for its config, got "
-            f"{type(encoder).__name__}. Adapters go around the MultiTaskModel: modules_to_save has its heads' names."
+            f"encoder must be a model without a head, as from AutoModel, got {type(encoder).__name__}. Adapters wrap "
+            "the MultiTaskModel, with its heads' names as modules_to_save."
         )
 
 
 def _new_encoder(description: Mapping[str, Any]) -> nn.Module:
-    """Makes an encoder without the layer that some have for a head of their own, and which no head here uses."""
+    """Creates an encoder without the pooling layer, which no head here uses."""
     config = AutoConfig.for_model(**description)
     model_class, auto = cast(Any, MODEL_MAPPING[type(config)]), cast(Any, AutoModel)
     has_choice = "add_pooling_layer" in inspect.signature(model_class).parameters

@@ -1,4 +1,4 @@
-"""The loss of each row of a micro-batch, read off the one forward pass."""
+"""Per-row losses of a micro-batch, read from the training's own forward pass."""
 
 import inspect
 import weakref
@@ -19,14 +19,14 @@ _CROSS_ENTROPY_SIGNATURE = inspect.signature(F.cross_entropy)
 
 
 def items_per_row(inputs: Mapping[str, Any], shifts_labels: bool) -> Tensor:
-    """Counts the terms of the loss in each row: the labels that are not ignored.
+    """Counts the loss terms of each row: the labels that are not ignored.
 
     Args:
         inputs: A collated micro-batch.
-        shifts_labels: Whether the model predicts the next token, so that a row's first label is none.
+        shifts_labels: Whether the model predicts the next token, so a row's first label is no term.
 
     Returns:
-        int64 `[num_rows]`; 1 a row where the batch has no `labels` tensor.
+        int64 `[num_rows]`; 1 per row if the batch has no `labels` tensor.
     """
     labels = inputs.get("shift_labels", inputs.get("labels"))
     if not isinstance(labels, Tensor) or labels.dim() == 0:
@@ -37,26 +37,16 @@ def items_per_row(inputs: Mapping[str, Any], shifts_labels: bool) -> Tensor:
 
 
 def labels_can_shift(inputs: Mapping[str, Any]) -> bool:
-    """Says whether a row has several labels, of which the first may be no term of the loss.
-
-    Args:
-        inputs: A collated micro-batch.
-
-    Returns:
-        Whether `labels` has a dimension beside the rows.
-    """
+    """Whether a row has several labels, so the first may be no term of the loss."""
     labels = inputs.get("labels")
     return isinstance(labels, Tensor) and labels.dim() > 1
 
 
 def tokens_per_row(inputs: Mapping[str, Any]) -> Tensor:
-    """Counts the tokens of each row: what the attention mask leaves, else the length.
-
-    Args:
-        inputs: A collated micro-batch.
+    """Counts the tokens of each row, by the attention mask or else the length.
 
     Returns:
-        int64 `[num_rows]`; 0 a row for inputs that are no tokens.
+        int64 `[num_rows]`; 0 for inputs that are no tokens.
     """
     mask, ids = inputs.get("attention_mask"), inputs.get("input_ids")
     is_of_tokens = isinstance(mask, Tensor) and isinstance(ids, Tensor) and mask.shape == ids.shape  # or of choices
@@ -68,19 +58,12 @@ def tokens_per_row(inputs: Mapping[str, Any]) -> Tensor:
 
 
 def num_rows(inputs: Mapping[str, Any]) -> int:
-    """Gives the number of rows of a micro-batch, by its first tensor.
-
-    Args:
-        inputs: A collated micro-batch.
-
-    Returns:
-        The length of the first tensor that has one; 0 without.
-    """
+    """Returns the number of rows of a micro-batch: the length of its first tensor, 0 without one."""
     return next((len(value) for value in inputs.values() if isinstance(value, Tensor) and value.dim()), 0)
 
 
 class _ItemCrossEntropy(TorchFunctionMode):
-    """Has a cross entropy computed term by term and reduced afterwards: the same loss, and the terms for nothing."""
+    """Computes a cross entropy term by term and reduces it afterwards: the same loss, with the terms for free."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,21 +87,20 @@ class _ItemCrossEntropy(TorchFunctionMode):
 
 
 class RowLossReader:
-    """Reads the loss of each row off a model's forward, without a second one.
+    """Reads the loss of each row from a model's forward pass, without a second one.
 
-    A model that computes its loss by `model.loss_function` (most heads of transformers) has its cross entropy
-    reduced after the terms are kept, which costs nothing. For other models the terms are computed from the logits,
-    without a gradient.
+    A model that computes its loss by `model.loss_function` (most heads of transformers) has its cross entropy reduced
+    after the terms are stored, at no cost. For other models the terms are computed from the logits, without a gradient.
 
     Args:
-        model: The model, not wrapped for distributed training; it is only held weakly.
+        model: The model, not wrapped for distributed training; only a weak reference is held.
         shifts_labels: Whether the model predicts the next token.
         label_smoothing: The Trainer's label smoothing factor.
-        wrap_loss_function: `False` leaves the loss function as it is, for models that are compiled.
-        keeps_output: Whether the output of a forward is kept until the next one, for those that add to the loss.
-        keeps_items: Whether `item_losses` are kept until the next forward.
-        weighs_by_probability: Whether each item's loss is multiplied by its probability, as in dynamic fine-tuning. Is
-            asked for only of models that give log-probabilities in place of logits.
+        wrap_loss_function: `False` leaves the loss function as it is, for compiled models.
+        keeps_output: Whether to keep the output of a forward until the next one.
+        keeps_items: Whether to keep `item_losses` until the next forward.
+        weighs_by_probability: Whether to multiply each item's loss by its probability, as dynamic fine-tuning does.
+            Only used for models that return log-probabilities in place of logits.
     """
 
     def __init__(
@@ -132,7 +114,7 @@ class RowLossReader:
         weighs_by_probability: bool = False,
     ):
         self.output: Any = None
-        # `[num_rows, num_places]`: the loss of each item, 0 where labels are ignored; `None` if they are not known.
+        # `[num_rows, num_places]`: the loss of each item, 0 for ignored labels; `None` if they are unknown.
         self.item_losses: Tensor | None = None
         self._keeps_output = keeps_output
         self._keeps_items = keeps_items
@@ -140,9 +122,9 @@ class RowLossReader:
         self._label_smoothing = label_smoothing
         self._weighs_by_probability = weighs_by_probability
         self._row_losses: Tensor | None = None
-        self._terms: list[Tensor] = []
+        self.terms: list[Tensor] = []
         self._labels: Any = None
-        self._listening = False
+        self.is_listening = False
         inner = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
         self._inner = weakref.ref(inner) if inner is not None and wrap_loss_function else None
         self._previous_loss_function: Callable[..., Any] | None = None
@@ -150,16 +132,16 @@ class RowLossReader:
         self._handle: RemovableHandle | None = None
 
     def attach(self) -> None:
-        """Puts the hooks in place; they hold this tracker only weakly, so that a copy of the model does not copy it."""
-        tracker = weakref.ref(self)
+        """Installs the hooks; they hold a weak reference, so a copy of the model does not copy the reader."""
+        own = weakref.ref(self)
 
-        def after_forward(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-            listener = tracker()
-            if listener is not None and listener._listening:
-                listener._hear(output, kwargs)
+        def after_forward(_module: nn.Module, _args: Any, kwargs: dict[str, Any], output: Any) -> None:
+            reader = own()
+            if reader is not None and reader.is_listening:
+                reader.hear(output, kwargs)
 
         model = self._model()
-        assert model is not None, "a tracker is attached while its model is there"  # noqa: S101
+        assert model is not None, "the model exists while its reader is attached"  # noqa: S101
         self._handle = model.register_forward_hook(after_forward, with_kwargs=True)
         inner = self._inner() if self._inner else None
         if inner is None:
@@ -168,62 +150,59 @@ class RowLossReader:
         original = inner.loss_function
 
         def loss_function(*args: Any, **kwargs: Any) -> Any:
-            listener = tracker()
-            if listener is None or not listener._listening:
+            reader = own()
+            if reader is None or not reader.is_listening:
                 return original(*args, **kwargs)
             with _ItemCrossEntropy() as items:
                 loss = original(*args, **kwargs)
-            listener._terms += items.terms
+            reader.terms += items.terms
             return loss
 
         inner.loss_function = loss_function
 
     def detach(self) -> None:
-        """Takes the hooks away and leaves the model as it was."""
+        """Removes the hooks and restores the model."""
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
             inner = self._inner() if self._inner else None
             if inner is not None:
-                del inner._loss_function
+                del inner.__dict__["_loss_function"]
                 if self._previous_loss_function is not None:
                     inner.loss_function = self._previous_loss_function
 
     def shift_labels(self, shifts: bool) -> None:
-        """Sets whether the first label of a row is no term of the loss.
-
-        Args:
-            shifts: Whether the model predicts the next token.
-        """
+        """Sets whether the model predicts the next token, so a row's first label is no term of the loss."""
         self._shifts_labels = shifts
 
     def listen(self, inputs: Mapping[str, Any]) -> None:
-        """Waits for the next forward.
+        """Prepares for the next forward.
 
         Args:
-            inputs: The micro-batch that it will be of.
+            inputs: Its micro-batch.
         """
-        self._row_losses, self._terms, self._listening, self.output = None, [], True, None
+        self._row_losses, self.terms, self.is_listening, self.output = None, [], True, None
         self._labels, self.item_losses = inputs.get("labels"), None
 
     def row_losses(self) -> Tensor | None:
-        """Gives what the last forward showed, once.
+        """Returns the row losses of the last forward, once.
 
         Returns:
-            float `[num_rows]`: the sum of each row's loss terms; `None` if they cannot be told apart.
+            float `[num_rows]`: the sum of each row's loss terms; `None` if they are unknown.
         """
-        losses, self._row_losses, self._listening = self._row_losses, None, False
+        losses, self._row_losses, self.is_listening = self._row_losses, None, False
         self._labels = self.output = None
         return losses
 
-    def _hear(self, output: Any, kwargs: Mapping[str, Any]) -> None:
+    def hear(self, output: Any, kwargs: Mapping[str, Any]) -> None:
+        """Reads the row losses of a forward's output."""
         if self._keeps_output:
             self.output = output
         labels = kwargs.get("labels", self._labels)
         if not isinstance(labels, Tensor) or labels.dim() == 0:
             return
-        if len(self._terms) == 1 and self._terms[0].numel() % len(labels) == 0:
-            terms = self._terms[0].reshape(len(labels), -1)
+        if len(self.terms) == 1 and self.terms[0].numel() % len(labels) == 0:
+            terms = self.terms[0].reshape(len(labels), -1)
             self._row_losses = terms.sum(dim=1)
             self._keep(terms)
             return
@@ -237,14 +216,14 @@ class RowLossReader:
                 self._row_losses = self._from_logits(logits.detach(), labels.to(logits.device), kwargs)
 
     def _hear_log_probs(self, log_probs: Tensor, labels: Tensor) -> None:
-        """Takes up what a fused head of TRL gives: `[num_rows, num_places - 1]`, 0 where labels are ignored."""
+        """Reads the log-probabilities of TRL's fused head: `[num_rows, num_places - 1]`, 0 for ignored labels."""
         if self._row_losses is not None:  # a second forward, for metrics alone, after one with logits
             return
         terms = -_at_least_float(log_probs)
         if self._weighs_by_probability:
             terms = terms * terms.neg().exp()
         self._row_losses = terms.sum(dim=1)
-        # Prompt tuning puts places before those that have labels.
+        # Prompt tuning adds positions before those with labels.
         self._keep(F.pad(terms[:, -(labels.shape[-1] - 1) :], (0, 1)))
 
     def _keep(self, terms: Tensor) -> None:
@@ -269,13 +248,13 @@ class RowLossReader:
         rows = counted // (flat.numel() // len(labels))
         if self._keeps_items:
             places = terms.new_zeros(flat.numel()).index_copy_(0, counted, terms).reshape(len(labels), -1)
-            # Models that shift their labels themselves have a last place too, whose label is ignored.
+            # Models that shift their labels themselves have a last position too, with an ignored label.
             self._keep(F.pad(places, (0, 1)) if self._shifts_labels else places)
         return torch.zeros(len(labels), dtype=terms.dtype, device=terms.device).index_add_(0, rows, terms)
 
     def _float_label_losses(self, logits: Tensor, labels: Tensor, task: str | None) -> Tensor | None:
         model = self._model()
-        assert model is not None, "a forward is heard while its model is there"  # noqa: S101
+        assert model is not None, "the model exists during its forward"  # noqa: S101
         described = getattr(model, "config", None) if task is None else (heads_of(model) or {}).get(task)
         problem = getattr(described, "problem_type", None)
         if logits.numel() != labels.numel():
@@ -286,28 +265,22 @@ class RowLossReader:
             terms = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
         else:
             terms = F.mse_loss(logits, labels, reduction="none")
-        if task is not None:  # heads leave out such labels of every kind
+        if task is not None:  # heads ignore such labels of every kind
             terms = torch.where(labels.eq(_IGNORED), 0, terms)
         self._keep(terms)
         return terms.sum(dim=1)
 
 
 def _at_least_float(values: Tensor) -> Tensor:
-    """Brings half precision to single; double stays as exact as it is."""
+    """Converts half precision to single."""
     return values if values.dtype == torch.float64 else values.float()
 
 
 def hides_rows(args: TrainingArguments) -> bool:
-    """Says whether the losses of rows cannot be read off a forward.
+    """Whether Liger kernels hide the row losses of a forward pass.
 
-    The fused loss has no logits in training, though it has them in evaluation. The other one writes the gradient over
-    them, so that what is there after the forward is no logits any more. By default Liger puts the fused one in place.
-
-    Args:
-        args: The training arguments.
-
-    Returns:
-        Whether one of the two is in place.
+    The fused linear loss has no logits in training, though it has them in evaluation. Liger's cross entropy overwrites
+    the logits with their gradient. By default Liger installs the fused one.
     """
     if not args.use_liger_kernel:
         return False
@@ -316,8 +289,9 @@ def hides_rows(args: TrainingArguments) -> bool:
 
 
 class RowlessTracker(RowLossReader):
-    """A tracker that tells no rows apart: micro-batches are of one stream each, and their loss is that stream's."""
+    """A reader without row losses: micro-batches are of one stream each, and their loss is that stream's."""
 
-    def _hear(self, output: Any, kwargs: Mapping[str, Any]) -> None:
+    def hear(self, output: Any, kwargs: Mapping[str, Any]) -> None:
+        """Keeps the output if it is needed."""
         if self._keeps_output:
             self.output = output

@@ -1,4 +1,4 @@
-"""Restores what a model was before a side run: mode, gradients, buffers and attributes."""
+"""State of a model around side runs: mode, gradients, buffers and attributes are restored."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -12,23 +12,22 @@ from transformers.utils import logging
 from mixer.utils.random_state import RandomState
 
 logger = logging.get_logger(__name__)
-# Statistics, counters and codebooks are copied up to this size in all, smallest first: quantised weights, which no
-# forward changes, are buffers too.
+# Total size of the copied buffers, smallest first: quantised weights, which no forward changes, are buffers too.
 _MOST_BYTES = 2**28
-# Libraries that keep track of their own forwards: DDP, for one, sets itself up in the first.
+# Modules of these libraries keep state of their own forwards: DDP, for one, sets itself up in the first.
 _KEEP_THEIR_OWN = ("torch.", "deepspeed.", "accelerate.")
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
 
 
 class Snapshot:
-    """Notes the random generators, the device's too, and the state that a model's forward may move on.
+    """A copy of the random states, the device's too, and of the state that a model's forward may change.
 
-    That state is the buffers (statistics of batch normalisation, counters, codebooks), also where a forward binds
-    another tensor to the name, and the attributes of the model's own modules.
+    That state is the buffers (statistics of batch normalisation, counters, codebooks), even if a forward rebinds their
+    names, and the attributes of the model's own modules.
 
     Args:
-        model: The model as it is trained; `None` for the generators alone.
-        device: Where it is.
+        model: The model in training; `None` for the random states alone.
+        device: Its device.
     """
 
     def __init__(self, model: nn.Module | None, device: torch.device):
@@ -38,7 +37,7 @@ class Snapshot:
         self._model = None if model is None else _ModelState(model)
 
     def restore(self) -> None:
-        """Goes back to what was noted."""
+        """Restores the copied state."""
         self._generators.restore()
         if self._device is not None:
             self._device.set_rng_state(self._device_generator)
@@ -51,13 +50,12 @@ class _ModelState:
 
     def __init__(self, model: nn.Module):
         modules = list(model.modules())
-        self._bound = [(module, dict(module._buffers)) for module in modules]
+        self._bound = [(module, dict(_buffers(module))) for module in modules]
         own = [module for module in modules if not type(module).__module__.startswith(_KEEP_THEIR_OWN)]
         self._attributes = [(module, _attributes(module)) for module in own]
         tensors = {id(buffer): (name, buffer) for name, buffer in model.named_buffers()}
         for _, attributes in self._attributes:
-            found = {name: value for name, value in attributes.items() if isinstance(value, Tensor)}
-            tensors |= {id(value): (name, value) for name, value in found.items()}
+            tensors |= {id(value): (name, value) for name, value in attributes.items() if isinstance(value, Tensor)}
         self._copies: list[tuple[Tensor, Tensor]] = []
         self._watched: list[tuple[str, Tensor, int]] = []
         num_bytes = 0
@@ -66,22 +64,30 @@ class _ModelState:
             if num_bytes <= _MOST_BYTES:
                 self._copies.append((tensor, tensor.detach().clone()))
             else:
-                self._watched.append((name, tensor, tensor._version))
+                self._watched.append((name, tensor, _version(tensor)))
 
     def restore(self) -> None:
-        """Goes back to what was noted."""
+        """Restores buffers and attributes."""
         for module, buffers in self._bound:
-            module._buffers.clear()
-            module._buffers.update(buffers)
+            _buffers(module).clear()
+            _buffers(module).update(buffers)
         for module, attributes in self._attributes:
             for name in _attributes(module).keys() - attributes.keys():
                 del module.__dict__[name]
             module.__dict__.update(attributes)
         for tensor, value in self._copies:
-            tensor.data.copy_(value)  # leaves autograd's count of changes: a graph that holds it finds what it knew
-        changed = [name for name, tensor, version in self._watched if tensor._version != version]
+            tensor.data.copy_(value)  # keeps autograd's version: graphs that hold the tensor stay valid
+        changed = [name for name, tensor, version in self._watched if _version(tensor) != version]
         if changed:
-            logger.warning("A trial forward changed the buffers %s, which are too large to be put back.", changed)
+            logger.warning("A trial forward changed the buffers %s, which are too large to restore.", changed)
+
+
+def _buffers(module: nn.Module) -> dict[str, Tensor | None]:
+    return module._buffers  # noqa: SLF001  # to rebind names as well as to copy values
+
+
+def _version(tensor: Tensor) -> int:
+    return tensor._version  # noqa: SLF001  # autograd's count of changes in place has no public name
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
@@ -90,13 +96,10 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def gradients_stashed(parameters: Sequence[nn.Parameter]) -> Iterator[Sequence[nn.Parameter]]:
-    """Puts gradients aside, and back afterwards.
-
-    Args:
-        parameters: Whose.
+    """Stashes gradients inside the context, and restores them afterwards.
 
     Yields:
-        The same parameters, without gradients.
+        The parameters, without gradients.
     """
     kept = [parameter.grad for parameter in parameters]
     for parameter in parameters:
@@ -110,11 +113,7 @@ def gradients_stashed(parameters: Sequence[nn.Parameter]) -> Iterator[Sequence[n
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Runs a model as in evaluation, without gradients; modes go back one by one, as parts may have modes of their own.
-
-    Args:
-        model: The model.
-    """
+    """Runs a model in evaluation mode without gradients; the mode of each module is restored."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -129,13 +128,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def model_restored(
     model: Any, args: TrainingArguments, training: bool, inner: nn.Module | None = None
 ) -> Iterator[None]:
-    """Puts mode, random state, running statistics and the Trainer's own settings back afterwards.
+    """Restores mode, random state, running statistics and the Trainer's own settings afterwards.
 
     Args:
-        model: The model as it is trained.
-        args: The Trainer's arguments; meanwhile losses count the items that they are told.
-        training: The mode meanwhile.
-        inner: The model without what wraps it for several ranks, whose state is put back; `None` for that of `model`.
+        model: The model in training.
+        args: The Trainer's arguments; inside, losses count the items of their argument.
+        training: The mode inside.
+        inner: The model without its wrapper for several ranks, whose state is restored; `None` for that of `model`.
     """
     was_training = model.training
     averages, args.average_tokens_across_devices = args.average_tokens_across_devices, True

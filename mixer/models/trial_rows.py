@@ -1,4 +1,4 @@
-"""Rows of a micro-batch on which a loss is tried: a few of different lengths, and their two halves."""
+"""Sample rows of a micro-batch for trials of a loss, of different lengths, and their two halves."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,9 +19,9 @@ Inputs = dict[str, Any]
 def rows_to_try(
     inputs: Mapping[str, Any], num_samples: int, count_items: Callable[[Mapping[str, Any]], Tensor]
 ) -> tuple[Inputs, Inputs, Inputs] | None:
-    """Takes a few rows of a micro-batch, and halves them so that one half has more items a row.
+    """Selects a few rows of a micro-batch and splits them so that one half has more items per row.
 
-    A micro-batch of one row gives it twice. Where all rows have equally many items and some labels are ignored already,
+    A micro-batch of one row gives it twice. If all rows have equally many items and some labels are ignored already,
     half of the items of one half are ignored too.
 
     Args:
@@ -30,7 +30,7 @@ def rows_to_try(
         count_items: Counts the items of each row, `[num_rows]`.
 
     Returns:
-        The rows, those with fewer items, and those with more; `None` if samples are no rows.
+        The rows, the half with fewer items, and the one with more; `None` if samples are no rows.
     """
     if num_rows(inputs) != num_samples or not num_samples:
         return None
@@ -49,7 +49,7 @@ def rows_to_try(
 
 
 def _rows_of(inputs: Mapping[str, Any], places: Int64Array, num_samples: int) -> Inputs:
-    """Picks rows of everything that has one for each sample."""
+    """Selects rows of every value with one entry per sample."""
 
     def pick(value: Any) -> Any:
         if isinstance(value, Tensor) and value.dim() and len(value) == num_samples:
@@ -62,7 +62,7 @@ def _rows_of(inputs: Mapping[str, Any], places: Int64Array, num_samples: int) ->
 
 
 def _ignore_half(inputs: Inputs, rows: Int64Array) -> None:
-    """Ignores every second of the labels of some rows, if the loss is known to take labels that are ignored."""
+    """Ignores every second label of some rows, if the loss is known to accept ignored labels."""
     labels = inputs.get("labels")
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dim() < 2:
         return

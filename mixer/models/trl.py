@@ -1,4 +1,4 @@
-"""Metrics of TRL's trainers, on several ranks and around side runs."""
+"""Metrics of TRL's trainers on several ranks and around side runs."""
 
 import contextlib
 import copy
@@ -16,11 +16,11 @@ GATHERING = ("gather", "gather_for_metrics")
 
 @contextlib.contextmanager
 def gathering(trainer: Trainer, gather: Callable[..., Any]) -> Iterator[None]:
-    """Has a trainer's accelerator gather in another way.
+    """Replaces the gather methods of a trainer's accelerator.
 
     Args:
         trainer: The trainer.
-        gather: Takes what is gathered and gives what all ranks have of it.
+        gather: Takes this rank's values and returns those of all ranks.
     """
     attributes = vars(trainer.accelerator)
     own = {name: attributes[name] for name in GATHERING if name in attributes}
@@ -34,28 +34,28 @@ def gathering(trainer: Trainer, gather: Callable[..., Any]) -> Iterator[None]:
 
 
 def rows_of_ranks(accelerator: Any, counts: bool) -> Callable[..., Any]:
-    """Gives a way to gather rows of which ranks have unequal numbers.
+    """Returns a function that gathers rows from ranks with unequal numbers.
 
-    The ranks' own micro-batches differ in size, and one that has no samples runs a sample of another's to keep in step.
+    The ranks' micro-batches differ in size, and a rank without samples runs a sample of another rank to keep in step.
 
     Args:
         accelerator: The accelerator.
         counts: Whether this rank has samples of its own in the micro-batch.
 
     Returns:
-        A function that takes this rank's rows, or a number, and gives those of all ranks that have samples.
+        A function from this rank's rows, or number, to those of all ranks with samples.
     """
     return partial(_gather, type(accelerator).gather.__get__(accelerator), counts)
 
 
-def _gather(gather: Callable[..., Any], counts: bool, values: Any, *args: Any, **kwargs: Any) -> Any:
+def _gather(gather: Callable[..., Any], counts: bool, values: Any, *_args: Any, **_kwargs: Any) -> Any:
     if not isinstance(values, Tensor):
         return gather(values)
     rows = values.reshape(1) if values.dim() == 0 else values
     own = torch.tensor([len(rows) if counts else 0], device=rows.device)
     sizes: list[int] = gather(own).tolist()
     most = max(sizes)
-    if not most:  # nobody has any
+    if not most:  # no rank has any
         return rows
     padded = F.pad(rows[:most], (0, 0) * (rows.dim() - 1) + (0, max(most - len(rows), 0)))
     parts = gather(padded).split(most)
@@ -67,10 +67,10 @@ _KEPT = ("_metrics", "_total_train_tokens")
 
 @contextlib.contextmanager
 def metrics_restored(trainer: Trainer) -> Iterator[None]:
-    """Puts a trainer's metrics back afterwards, and has ranks not wait for each other in them.
+    """Restores a trainer's metrics afterwards, and avoids gathers between ranks inside.
 
-    TRL's trainers add to their metrics in every `compute_loss`, and gather them from all ranks, of which some may have
-    nothing to compute aside.
+    TRL's trainers update their metrics in every `compute_loss`, with a gather from all ranks, of which some may have no
+    side run.
 
     Args:
         trainer: The trainer; one without such metrics is left alone.
@@ -87,5 +87,5 @@ def metrics_restored(trainer: Trainer) -> Iterator[None]:
             setattr(trainer, name, value)
 
 
-def _of_this_rank(values: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def _of_this_rank(values: Tensor, *_args: Any, **_kwargs: Any) -> Tensor:
     return values

@@ -1,4 +1,4 @@
-"""Mixing policies: each one a rule from what was observed to the weights of the next step."""
+"""Mixing policies: rules from observations to the mixture of the next step."""
 
 from mixer.policies.ado import ADO
 from mixer.policies.aioli import Aioli

@@ -1,4 +1,4 @@
-"""More of what a scaling law says is being learned fastest: adaptive data optimization."""
+"""ADO (adaptive data optimization): samples streams by the slope of their scaling laws."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -6,48 +6,46 @@ from typing import Any, Literal
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms, Unit
-from mixer.policies.shared.least_share import at_least, resolve_least, share_out
 from mixer.policies.shared.loss_history import LossHistory
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.scaling_law import MIN_POINTS, ScalingLaw, fit_scaling_law
-from mixer.policies.shared.softmax import softmax
+from mixer.policies.shared.shares import at_least, resolve_least, share_out, softmax
 from mixer.utils.arrays import BoolArray, FloatArray
 
 _USUAL_FLOOR = 0.01
 
 
 class ADO(Policy):
-    """Samples a stream by how fast a scaling law says that its loss falls: adaptive data optimization.
+    """Samples a stream by the rate at which a scaling law predicts its loss to fall: adaptive data optimization.
 
     Jiang et al. 2024, "Adaptive Data Optimization: Dynamic Sample Selection with Scaling Laws", arXiv:2410.11820 (ICLR
-    2025). A law `L_k(n) = ε_k + β_k n^{−α_k}` is fitted to the course of each stream's training loss every
-    `refit_steps` steps (see `fit_scaling_law`). At each step, with `μ` the streams' own weights and `π` the share
-    by which a stream was drawn:
+    2025). A law `L_k(n) = ε_k + β_k n^{−α_k}` is fitted to each stream's training losses every `refit_steps` steps (see
+    `fit_scaling_law`). At each step, with `μ` the streams' own weights and `π` the share of a stream in the samples:
 
-    - `h ← 0.9 h + 0.1 π` from `h = μ`: what a stream is credited with of the others' progress;
-    - `ρ_k ∝ μ_k √h_k α_k (L_k(n) − ε_k)/n`, that is by `−dL_k/dn`;
-    - `p = 0.9 p̄ + 0.1 ρ`, each at least `floor`, and `p̄` the mean of all `p` so far, the warm-up's included.
+    - `h ← 0.9 h + 0.1 π` from `h = μ`: the credit of a stream for the progress of the others;
+    - `ρ_k ∝ μ_k √h_k α_k (L_k(n) − ε_k)/n`, that is, proportional to `−dL_k/dn`;
+    - `p = 0.9 p̄ + 0.1 ρ`, each at least `floor`, and `p̄` the mean of all `p` so far, including the warm-up.
 
-    In `"paper"` form `n` is what the stream itself has had. As the authors' code has it (`"code"`) `n` is what all
-    streams have had together, `h` goes by counts (of tokens where these are the unit), `√(h(1 − h))` stands for `√h`,
-    the floor is one of `ρ`, and `p̄` is the mean of `ρ`. The last matters: the paper's `p̄` nears a constant `ρ` as
-    `t^{−0.1}`, a fifth of the way in ten times the steps; the code's as `1/t`.
+    In the `"paper"` form `n` is the amount of the stream's own data. In the authors' code (`"code"`) `n` is the amount
+    of all data, `h` follows counts (of tokens, if these are the unit), `√(h(1 − h))` replaces `√h`, the floor applies
+    to `ρ`, and `p̄` is the mean of `ρ`. The last matters: the paper's `p̄` approaches a constant `ρ` as `t^{−0.1}`, a
+    fifth of the way in ten times the steps; the code's as `1/t`.
 
-    Ours: losses are averaged over blocks instead of filtered, at most `max_points` of a stream, which bounds memory and
-    the cost of a fit (about 10 ms a stream); losses of 0 or less are skipped; a stream without a law yet has its own
-    share of `ρ`, one that is not there waits with its own weight, and keeps its credit; one whose own weight is 0 has
-    no floor. The streams' own weights hold until the first laws.
+    Ours: losses are averaged over blocks instead of filtered, with at most `max_points` per stream, which bounds memory
+    and the cost of a fit (about 10 ms per stream); losses of 0 or less are ignored; a stream without a law yet has its
+    own share of `ρ`, an absent one keeps its own weight and its credit; one with an own weight of 0 has no floor. The
+    streams' own weights apply until the first laws.
 
     Args:
-        form: Which form.
+        form: `"paper"` or `"code"`.
         num_warmup_steps: Steps before the first fit.
-        refit_steps: Steps from a fit to the next.
-        num_ignored_steps: Steps at the beginning whose losses no law goes through; at most `num_warmup_steps`.
-        floor: Least share of each stream, at most 1/K; `None` is 0.01, of more than fifty streams 1/(2K).
+        refit_steps: Steps between fits.
+        num_ignored_steps: Initial steps with losses that no law uses; at most `num_warmup_steps`.
+        floor: Least share of each stream, at most 1/K; `None` is 0.01, or 1/(2K) for more than fifty streams.
         credit_decay: Share of `h` that stays at each step, in [0, 1].
         mean_share: Share of `p̄` in `p`, in [0, 1].
-        max_points: Most points of a stream's course; even.
-        unit: Whether the weights are shares of samples or of tokens, and `n` counts these.
+        max_points: Largest number of points of a stream's loss curve; even.
+        unit: Whether the weights are shares of samples or of tokens; `n` has the same unit.
 
     Raises:
         ValueError: If a value is outside its range; at the start of the run if the floors exceed 1.
@@ -80,7 +78,7 @@ class ADO(Policy):
         self._history = LossHistory(max_points)
 
     def _check_ranges(self) -> None:
-        check_count("num_warmup_steps", self.num_warmup_steps, 1, "a law takes a few losses")
+        check_count("num_warmup_steps", self.num_warmup_steps, 1, "a law needs a few losses")
         check_count("refit_steps", self.refit_steps, 1, "1 fits after every step")
         check_count("num_ignored_steps", self.num_ignored_steps, 0, "0 takes all losses")
         if self.num_ignored_steps > self.num_warmup_steps:
@@ -89,17 +87,17 @@ class ADO(Policy):
                 f"{self.num_ignored_steps}; half of it leaves the first fit the other half."
             )
         if self.floor is not None:
-            check_range("floor", self.floor, 0, 1, "0 does without")
-        check_range("credit_decay", self.credit_decay, 0, 1, "0 credits with the last step alone")
-        check_range("mean_share", self.mean_share, 0, 1, "0 follows the newest laws alone")
+            check_range("floor", self.floor, 0, 1, "0 is no floor")
+        check_range("credit_decay", self.credit_decay, 0, 1, "0 credits only the last step")
+        check_range("mean_share", self.mean_share, 0, 1, "0 follows only the newest laws")
 
     @property
     def laws(self) -> dict[str, ScalingLaw | None]:
-        """The laws of the last fit, by the name of the stream; `None` for one of which too little was seen."""
+        """The laws of the last fit, by the name of the stream; `None` for a stream with too few losses."""
         return dict(zip(self._names, self._laws, strict=True)) if hasattr(self, "_names") else {}
 
     def start(self, mixture: Mixture) -> Decision:
-        """Forgets all losses and gives the streams' own weights; see `Policy.start`."""
+        """Discards all losses and returns the streams' own weights; see `Policy.start`."""
         num_streams = len(mixture.names)
         self._least = resolve_least(self.floor, _USUAL_FLOOR, num_streams, "ADO", "floor")
         self._names, self._own = mixture.names, mixture.weights
@@ -110,7 +108,7 @@ class ADO(Policy):
         return Decision(self._own)
 
     def update(self, observation: Observation) -> Decision:
-        """Takes the losses into the courses, fits when it is time, and weighs the streams anew; see `Policy.update`."""
+        """Records the losses, fits laws when they are due, and computes new weights; see `Policy.update`."""
         step, active = observation.step, observation.is_active & (self._own > 0.0)
         self._take(observation)
         if step >= self.num_warmup_steps and (step - self.num_warmup_steps) % self.refit_steps == 0:
@@ -121,7 +119,7 @@ class ADO(Policy):
         mean = _among(self._mean, active)
         mixed = np.zeros(len(active))
         mixed[active] = self.mean_share * mean[active] + (1.0 - self.mean_share) * preferred[active]
-        # With the floor in it already the code's form stays as it is.
+        # The code's form already includes the floor.
         weights = share_out(mixed, self._own, active, self._least if self.form == "paper" else 0.0)
         averaged = weights if self.form == "paper" else share_out(preferred, self._own, active, 0.0)
         self._mean = self._mean + (averaged - self._mean) / (step + 1)
@@ -163,13 +161,13 @@ class ADO(Policy):
         return preferred
 
     def explain(self) -> Terms:
-        """Gives the laws' slopes, the credit and the mean mixture; see `Policy.explain`."""
+        """Returns the laws' slopes, the credit and the mean mixture; see `Policy.explain`."""
         laws = zip(self._laws, np.maximum(self._amounts_of_laws(), 1.0), strict=True)
         slopes = np.array([np.nan if law is None else law.log_slope(amount) for law, amount in laws])
         return {"log slope": slopes, "credit": self._credit, "mean weight": self._mean, "own weight": self._own}
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives courses, laws, credit and the mean mixture; see `Policy.state_dict`."""
+        """Returns loss curves, laws, credit and the mean mixture; see `Policy.state_dict`."""
         laws = [None if law is None else [law.log_floor, law.log_scale, law.exponent] for law in self._laws]
         return {
             "history": self._history.state_dict(),
@@ -180,7 +178,7 @@ class ADO(Policy):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up courses, laws, credit and the mean mixture; see `Policy.load_state_dict`."""
+        """Loads loss curves, laws, credit and the mean mixture; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self._history.load_state_dict(state["history"])
         self._laws = [None if law is None else ScalingLaw(*law) for law in state["laws"]]
@@ -190,7 +188,7 @@ class ADO(Policy):
 
 
 def _among(weights: FloatArray, active: BoolArray) -> FloatArray:
-    """Shares among the streams that are there, 0 for others; equal ones where these have none."""
+    """Shares among the active streams, 0 for others; equal if these have no weight."""
     among = np.where(active, weights, 0.0)
     total = among.sum()
     shares: FloatArray = among / total if total > 0.0 else active / active.sum()

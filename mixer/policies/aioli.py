@@ -1,4 +1,4 @@
-"""More of what lowers all losses, as short probe phases show: Aioli."""
+"""Aioli: weights from the effect of each stream on all losses, measured in short probes."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -6,54 +6,49 @@ from typing import Any, Literal
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
-from mixer.policies.shared.interactions import normalised
-from mixer.policies.shared.least_share import share_out
 from mixer.policies.shared.plain import from_plain, to_plain
-from mixer.policies.shared.probe_round import ProbeRound
+from mixer.policies.shared.probe_round import ProbeRound, normalised
 from mixer.policies.shared.ranges import check_count, check_range
-from mixer.policies.shared.slopes import slopes_of
-from mixer.policies.shared.softmax import softmax
+from mixer.policies.shared.shares import share_out, softmax
+from mixer.policies.shared.slopes import bounded, slopes_of
 from mixer.utils.arrays import BoolArray, FloatArray
-
-_HUGE = 1e100  # infinity with which one can still calculate
 
 
 class Aioli(Policy):
-    """Probes each stream in turn and shifts weight to those whose samples lower the losses of all.
+    """Probes each stream in turn and moves weight to those that lower the losses of all.
 
-    Aioli of Chen et al. 2024, arXiv:2411.05735, algorithms 1 and 2. A round probes, then trains. Probing runs through
-    the streams `num_sweeps` times and trains `probe_steps` steps on a smoothed one-hot mixture of each; mean falls
-    of the losses solve `ΔL_i = Σ_j A_ij p_j` for A (`interactions_of`). The weights then take a step of exponentiated
+    Aioli of Chen et al. 2024, arXiv:2411.05735, algorithms 1 and 2. A round probes, then trains. Probing visits the
+    streams `num_sweeps` times and trains `probe_steps` steps on a smoothed one-hot mixture of each; the mean falls of
+    the losses solve `ΔL_i = Σ_j A_ij p_j` for A (`interactions_of`). The weights then take a step of exponentiated
     gradient descent, `p_j ← p_j · exp(η Σ_i A_ij)`, with A shifted to be non-negative and scaled to a sum of 1, and
-    rule `training_steps` steps. So `K · num_sweeps · probe_steps` steps of a round are probes: 13 % of all with two
-    streams and 70 % with seven in the scripts of the public code.
+    apply for `training_steps` steps. So `K · num_sweeps · probe_steps` steps of a round are probes: 13 % of all with
+    two streams and 70 % with seven in the scripts of the public code.
 
     The paper evaluates after each probe (`loss="evaluation"`); here a phase then lasts until the first evaluation at or
-    after its last step, so that an evaluation every `probe_steps` steps (`eval_steps`) suits it, and the first
-    round waits for one. A policy sees an evaluation with the step after it, so that of the steps between two
-    evaluations the first is still one of the phase before: let there be ten or more of them. By default the falls come
-    from the training losses (ours), which cost nothing: the slope of a line through a stream's losses within a probe,
-    times `probe_steps`. Every probe has samples of every stream as long as the smoothing leaves it some; one that had
-    less than two losses in it tells nothing of that probe.
+    after its last step, so evaluate every `probe_steps` steps (`eval_steps`); the first round waits for an evaluation.
+    A policy sees an evaluation one step later, so the first step between two evaluations still belongs to the phase
+    before: use ten or more steps. By default the falls come from the training losses (ours) at no cost: the slope of a
+    line through a stream's losses within a probe, times `probe_steps`. Every probe has samples of every stream as far
+    as the smoothing leaves it some; a stream with less than two losses in a probe says nothing about it.
 
-    The paper starts from even weights, and draws the order of the probes. Here the weights start from the streams' own,
-    and the order is fixed, larger weights first, where every second sweep runs backwards, which takes out what changes
-    evenly with time (ours). The scripts of the public code average A over rounds too (`--ema`), and then take `p_j ∝
-    exp(η Σ_i A_ij)` anew each time instead of a step from the last weights; that is not done here. Streams that are not
-    there at the start of a round are not probed and keep their share of the weight; those that leave on the way are
-    passed over, and while none that is probed is there the weights of the training rule. Wrappers that put other
-    mixtures in place of the probes (`Hold`, `Smoothed`, `TrustRegion`, `WarmUp`) refuse this policy.
+    The paper starts from even weights, and shuffles the probes. Here the weights start from the streams' own, and the
+    order is fixed, larger weights first; every second sweep runs backwards, which cancels linear trends (ours). The
+    scripts of the public code also average A over rounds (`--ema`), and then use `p_j ∝ exp(η Σ_i A_ij)` instead of a
+    step from the last weights; that is not implemented. Streams that are absent at the start of a round are not probed
+    and keep their weight; those that end during it are skipped, and while no probed stream is present the training
+    weights apply. Wrappers that replace the mixtures of probes (`Hold`, `Smoothed`, `TrustRegion`, `WarmUp`) refuse
+    this policy.
 
     Args:
-        learning_rate: η; the public code advises 0.1 to 0.5, and takes 1 for seven streams.
-        probe_steps: Steps of a probe; the public code has 4 to 10, training losses need at least 2.
-        num_sweeps: Probes of each stream in a round; the public code has 2 to 6.
-        training_steps: Steps of a round between its last probe and the next round.
-        probe_share: Share of the probed stream in a probe, above 0.5; the others have even parts of the rest. 1 is not
-            smoothed, and shows the training losses of that stream alone.
-        normalise: Whether A is shifted and scaled; without, η has the unit of 1 / loss.
+        learning_rate: η; the public code advises 0.1 to 0.5, and uses 1 for seven streams.
+        probe_steps: Steps of a probe; the public code uses 4 to 10, training losses need at least 2.
+        num_sweeps: Probes of each stream in a round; the public code uses 2 to 6.
+        training_steps: Steps of a round after its probes.
+        probe_share: Share of the probed stream in a probe, above 0.5; the others divide the rest evenly. 1 is not
+            smoothed, and shows only that stream's training loss.
+        normalise: Whether A is shifted and scaled; otherwise η has the unit of 1 / loss.
         num_warmup_steps: Steps with the streams' own weights before the first round.
-        loss: Which losses tell the falls.
+        loss: Source of the falls: training losses or evaluations.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:
@@ -61,7 +56,7 @@ class Aioli(Policy):
     """
 
     needs = frozenset({"loss"})
-    own_cost = "a part of the steps are probes"
+    own_cost = "some of the steps are probes"
     plans_probes = True
 
     def __init__(
@@ -98,13 +93,13 @@ class Aioli(Policy):
         check_range("probe_share", self.probe_share, 0.5 + 1e-6, 1, "0.75 leaves the other streams a quarter")
         if is_train and self.probe_share == 1.0:
             raise ValueError(
-                "probe_share=1 shows the training loss of the probed stream alone; give less, or loss='evaluation'."
+                "probe_share=1 shows only the training loss of the probed stream; give less, or loss='evaluation'."
             )
 
     def start(self, mixture: Mixture) -> Decision:
-        """Forgets all rounds and plans the first phase; see `Policy.start`."""
+        """Discards all rounds and plans the first phase; see `Policy.start`."""
         self._own = self._weights = mixture.weights
-        # Ties of weights go by size, and only then by order.
+        # Equal weights are sorted by size, then by order.
         self._ranking = np.lexsort((-mixture.num_samples, -mixture.weights))
         self._is_warm_up = True
         self._base = np.full(len(mixture.names), np.nan)  # evaluation losses at the start of the phase
@@ -116,13 +111,11 @@ class Aioli(Policy):
         return self._decide(mixture.is_active)
 
     def update(self, observation: Observation) -> Decision:
-        """Takes what the last step showed into its phase, and ends it when it is time; see `Policy.update`."""
+        """Records the last step, and ends its phase when it is due; see `Policy.update`."""
         self._num_steps += 1
         evaluation = observation.evaluation_losses if self.loss == "evaluation" else None
         if not self._round.is_over and self.loss == "train":
-            losses = observation.losses
-            row = np.where(np.isfinite(losses), np.clip(losses, -_HUGE, _HUGE), np.nan)
-            self._course = np.vstack([self._course, row])
+            self._course = np.vstack([self._course, bounded(observation.losses)])
         if self._num_steps >= self._length() and (self.loss == "train" or evaluation is not None):
             self._end_phase(evaluation, observation.is_active)
         return self._decide(observation.is_active)
@@ -130,7 +123,7 @@ class Aioli(Policy):
     def _decide(self, active: BoolArray) -> Decision:
         if not self._round.is_over:
             mixture, among = self._round.mixture(), active & self._round.among
-            # With none of them there the probe would be of nothing, and the run end though others have samples left.
+            # If none of them is present, the probe would end the run though others have samples left.
             if mixture[among].sum() > 0.0:
                 return Decision(share_out(mixture, self._own, among, 0.0))
         return Decision(share_out(self._weights, self._own, active, 0.0))
@@ -138,17 +131,17 @@ class Aioli(Policy):
     # ---- Phases ----
 
     def _length(self) -> int:
-        """Steps of the present phase, at least."""
+        """Least number of steps of the present phase."""
         if not self._round.is_over:
             return self.probe_steps
         return self.num_warmup_steps if self._is_warm_up else self.training_steps
 
     def _plan(self, streams: list[int]) -> None:
-        """Plans probes of streams, in the order of a sweep; of none while a round trains."""
+        """Plans probes of streams, in the order of a sweep; an empty list means training."""
         self._round = ProbeRound(streams, len(self._own), self.num_sweeps, self.probe_share)
 
     def _begin_round(self, active: BoolArray) -> None:
-        """Plans the probes of a round, unless there is nothing to weigh up."""
+        """Plans the probes of a round if there are at least two streams."""
         streams = [int(k) for k in self._ranking if active[k] and self._own[k] > 0]
         self._plan(streams if len(streams) > 1 else [])
         self._is_warm_up = False
@@ -166,16 +159,16 @@ class Aioli(Policy):
             self._plan([])
 
     def _falls_of_phase(self, evaluation: FloatArray | None) -> FloatArray:
-        """`[num_streams]`: what the losses fell by in `probe_steps` steps; NaN where it is not known."""
+        """`[num_streams]`: fall of the losses in `probe_steps` steps; NaN if unknown."""
         if evaluation is None:
             return -self.probe_steps * slopes_of(np.arange(len(self._course), dtype=np.float64), self._course)
-        now = np.where(np.isfinite(evaluation), np.clip(evaluation, -_HUGE, _HUGE), np.nan)
+        now = bounded(evaluation)
         falls = (self._base - now) * (self.probe_steps / self._num_steps)
         self._base = now
         return falls
 
     def _step(self) -> None:
-        """One step of exponentiated gradient descent, over the streams of which a probe told something."""
+        """One step of exponentiated gradient descent, over the streams with a known probe."""
         interactions, is_known = self._round.interactions()
         if is_known.sum() < 2:
             return
@@ -190,7 +183,7 @@ class Aioli(Policy):
     # ---- State ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the weights, and how far the round and its phase are; see `Policy.state_dict`."""
+        """Returns the weights, and the progress of the round and its phase; see `Policy.state_dict`."""
         return {
             "weights": self._weights.tolist(),
             "num_steps": self._num_steps,
@@ -201,7 +194,7 @@ class Aioli(Policy):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the weights, and how far the round and its phase are; see `Policy.load_state_dict`."""
+        """Loads the weights, and the progress of the round and its phase; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         num_streams = len(self._own)
         self._weights = np.array(state["weights"], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""PiKE for streams that shall learn evenly."""
+"""Balanced PiKE: PiKE for even learning of the streams."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,15 +8,16 @@ import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Unit
 from mixer.policies.pike import PiKE
-from mixer.policies.shared.acts_on import with_mean_one
+from mixer.policies.shared.decisions import with_mean_one
 from mixer.policies.shared.descent_bound import Bound
 from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.shares import softmax
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
 
 
 class PiKEArguments(TypedDict, total=False):
-    """Keyword arguments that are passed on to `PiKE`, where they are explained."""
+    """Keyword arguments of `PiKE`."""
 
     interval_steps: int
     mode: Literal["practical", "conceptual"]
@@ -34,21 +35,21 @@ class PiKEArguments(TypedDict, total=False):
 
 
 class BalancedPiKE(PiKE):
-    """PiKE on the losses `y_k L_k`, that counts a stream more the higher its loss: balanced PiKE.
+    """PiKE on the losses `y_k L_k`, with larger factors for higher losses: balanced PiKE.
 
     The balanced variant of Li et al. 2025, arXiv:2502.06244: the objective is `(1/τ) log Σ_k exp(τ L_k)` instead of the
-    sum, the larger τ the closer to the largest loss, and `y_k = τ softmax(τL)_k`. So gradients are scaled by `y_k`,
-    norms and variances by `y_k²`. The paper tried τ of 1, 3 (best on average) and 5 (most even).
+    sum, close to the largest loss for large τ, and `y_k = τ softmax(τL)_k`. So gradients are scaled by `y_k`, norms and
+    variances by `y_k²`. The paper tried τ of 1, 3 (best on average) and 5 (most even).
 
-    Losses are smoothed over steps (ours); a stream without one counts as the mean of the others. Losses in other
-    units are another problem for the same τ: streams should be comparable in theirs.
+    Losses are smoothed over steps (ours); a stream without one counts as the mean of the others. τ depends on the unit
+    of the losses, which should be comparable between streams.
 
     Args:
         tau: `τ`, above 0, per unit of loss.
         loss_decay: Share of the old average loss that stays at each step, in [0, 1).
-        uses_loss_weights: Whether the samples of stream k are weighed by `K softmax(τL)_k` too, as the objective has
-            it, a mean of 1 over the streams that are there; by default the factors rule the sampling only. Weighed
-            losses make each micro-batch one of a single stream, which takes more of them.
+        uses_loss_weights: Whether to also multiply the losses of stream k by `K softmax(τL)_k`, as the objective has
+            it, with a mean of 1 over the present streams; by default the factors only affect the sampling. Loss weights
+            need micro-batches of one stream each, and so more of them.
         **arguments: See `PiKE`.
 
     Raises:
@@ -71,12 +72,12 @@ class BalancedPiKE(PiKE):
         self._losses = StreamAverage(loss_decay, "loss_decay")
 
     def start(self, mixture: Mixture) -> Decision:
-        """Forgets losses and gradients and gives the streams' own weights; see `Policy.start`."""
+        """Discards losses and gradients and returns the streams' own weights; see `Policy.start`."""
         self._losses.start(len(mixture.names))
         return self._with_loss_weights(super().start(mixture), mixture.is_active)
 
     def update(self, observation: Observation) -> Decision:
-        """Takes the new losses into their averages, then as `PiKE`; see `Policy.update`."""
+        """Updates the average losses, then as `PiKE`; see `Policy.update`."""
         self._losses.take(observation.losses)
         return self._with_loss_weights(super().update(observation), observation.is_active)
 
@@ -96,15 +97,13 @@ class BalancedPiKE(PiKE):
         with np.errstate(over="ignore"):  # -inf is a share of 0
             scores = self.tau * (losses - losses[known].max())
             scores[~known] = scores[known].mean()
-        exponentials = np.exp(scores)
-        shares: FloatArray = exponentials / exponentials.sum()
-        return shares
+        return softmax(scores)
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the average losses too; see `Policy.state_dict`."""
+        """Adds the average losses; see `Policy.state_dict`."""
         return {**super().state_dict(), "losses": self._losses.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the average losses too; see `Policy.load_state_dict`."""
+        """Loads the average losses too; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self._losses.load_state_dict(state["losses"])

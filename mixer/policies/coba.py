@@ -1,4 +1,4 @@
-"""Streams that shall converge at the same rate, without any diverging: CoBa."""
+"""CoBa: streams converge at the same rate, and none diverges."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,51 +6,48 @@ from typing import Any
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
-from mixer.policies.shared.acts_on import ActsOn, check_acts_on, decide
-from mixer.policies.shared.least_share import at_least
+from mixer.policies.shared.decisions import ActsOn, check_acts_on, decide
 from mixer.policies.shared.plain import from_plain, to_plain
 from mixer.policies.shared.ranges import check_count, check_range
-from mixer.policies.shared.slopes import slopes_of
-from mixer.policies.shared.softmax import softmax
+from mixer.policies.shared.shares import at_least, softmax
+from mixer.policies.shared.slopes import LARGEST, slopes_of
 from mixer.utils.arrays import BoolArray, FloatArray
-
-_HUGE = 1e100  # infinity with which one can still calculate
 
 
 class CoBa(Policy):
-    """Counts a stream more, the slower its evaluation loss falls, and less once it rises: convergence balancer.
+    """Increases the factor of a stream with a slowly falling evaluation loss, and lowers it once the loss rises.
 
     Gong et al. 2024, "CoBa: Convergence Balancer for Multitask Finetuning of Large Language Models", arXiv:2410.06741
     (EMNLP 2024). With `α_k(t)` the slope of `L_k / L_k(first)` over the last `window` evaluations, over the K streams
 
-    - relative convergence score: `RCS = softmax_k(K α_k / Σ_j |α_j|)`, more for what converges slowly;
-    - absolute convergence score: `ACS = softmax_k(−N α_k(t) / Σ_s |α_k(s)|)` over a stream's last N slopes, less for
-      what stops falling or rises, by its own measure;
+    - relative convergence score: `RCS = softmax_k(K α_k / Σ_j |α_j|)`, large for slow convergence;
+    - absolute convergence score: `ACS = softmax_k(−N α_k(t) / Σ_s |α_k(s)|)` over a stream's last N slopes, small for a
+      stream that stops falling or rises, relative to its own past;
     - divergence factor: `D = min(1, t · softmax_t(−τ t α_max(t) / Σ_s |α_max(s)|))` with `α_max = max_k α_k` and t
       counted from the first slopes: near 1 while all streams converge, falling once one does not;
-    - weights `ω = D · RCS + (1 − D) · ACS`, then lifted to a least share.
+    - weights `ω = D · RCS + (1 − D) · ACS`, then raised to a least share.
 
-    The paper multiplies losses by ω. By default this policy samples instead, in proportion to the streams' own weights
-    times the same factors, which has the same mean gradient without batches of a single stream; `acts_on="loss"` is the
-    paper's form.
+    The paper multiplies losses by ω. By default this policy changes the sampling instead, in proportion to the streams'
+    own weights times the same factors: the same mean gradient without micro-batches of a single stream;
+    `acts_on="loss"` is the paper's form.
 
-    The public code takes a batch of evaluation data after every step, with a window of 200 and a warm-up of 100 of
-    those by default, and mixes all weights with even ones where one is below `1/(10K)`; here the low ones alone are
-    lifted. An evaluation here is one of the trainer, on all of its data: rarer and with little noise, so that the
-    defaults are smaller (ours). Slopes are by step, whatever lies between the evaluations. In its formulas the public
-    code differs from the paper: it does not divide by the first loss, takes `α_max` from the course of the largest
-    loss, does not cut D at 1 and takes `softmax(K ω)` at the end; that last step is `sharpen=True`.
+    The public code uses a batch of evaluation data after every step, with a default window of 200 and a warm-up of 100
+    of these, and mixes all weights with even ones if one is below `1/(10K)`; here only the low ones are raised. An
+    evaluation here is one of the trainer, on all of its data: rarer and less noisy, so the defaults are smaller (ours).
+    Slopes are per step, whatever lies between the evaluations. The public code also differs from the paper's formulas:
+    it does not divide by the first loss, takes `α_max` from the curve of the largest loss, does not limit D to 1 and
+    applies `softmax(K ω)` at the end; that last step is `sharpen=True`.
 
-    Streams that are not there, whose first loss is not above 0 or that have not been evaluated twice within the window
-    are left out of all scores and have `ω = 1/K`, also on the way (ours).
+    Streams that are absent, have a first loss of 0 or less, or fewer than two evaluations within the window are left
+    out of all scores and have `ω = 1/K` (ours).
 
     Args:
-        window: Evaluations over which slopes are fitted, and slopes that ACS compares with; at least 2.
+        window: Evaluations in the fit of slopes, and slopes in the comparison of ACS; at least 2.
         num_warmup_evaluations: Evaluations before the weights change; at least 2.
         tau: τ; 5 in the public code. 0 is RCS alone.
         floor: Least share of a stream as a multiple of 1/K, in [0, 1]; 0.1 is the public code's `1/(10K)`.
-        sharpen: Whether `softmax(K ω)` is taken before the floor, as the public code does.
-        acts_on: Whether the factors change how much is sampled of each stream, or multiply its loss.
+        sharpen: Whether to apply `softmax(K ω)` before the floor, as the public code does.
+        acts_on: Whether the factors change the sampling, or multiply the losses.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:
@@ -71,17 +68,17 @@ class CoBa(Policy):
         unit: Unit = "samples",
     ):
         super().__init__(unit=unit)
-        check_count("window", window, 2, "a slope needs two evaluations, the public code has 2 to 5 warm-ups")
+        check_count("window", window, 2, "a slope needs two evaluations, the public code's window is 2 to 5 warm-ups")
         check_count("num_warmup_evaluations", num_warmup_evaluations, 2, "a slope needs two evaluations")
-        check_range("tau", tau, 0, 1e6, "5 is that of the public code, 0 is the relative score alone")
-        check_range("floor", floor, 0, 1, "it is a multiple of 1/K, 0.1 is the public code's")
+        check_range("tau", tau, 0, 1e6, "5 is the public code's, 0 is the relative score alone")
+        check_range("floor", floor, 0, 1, "it is a multiple of 1/K, the public code's is 0.1")
         check_acts_on(acts_on)
         self.window, self.num_warmup_evaluations = window, num_warmup_evaluations
         self.tau, self.floor, self.sharpen = tau, floor, sharpen
         self.acts_on: ActsOn = acts_on
 
     def start(self, mixture: Mixture) -> Decision:
-        """Forgets all evaluations and gives the streams' own weights; see `Policy.start`."""
+        """Discards all evaluations and returns the streams' own weights; see `Policy.start`."""
         num_streams = len(mixture.names)
         self._own = mixture.weights
         self._first = np.full(num_streams, np.nan)
@@ -93,7 +90,7 @@ class CoBa(Policy):
         return decide(self._factors, self._own, self._own > 0, self.acts_on)
 
     def update(self, observation: Observation) -> Decision:
-        """Takes new evaluation losses and weighs the streams anew; see `Policy.update`."""
+        """Records new evaluation losses and computes new weights; see `Policy.update`."""
         active = observation.is_active
         if observation.evaluation_losses is not None:
             self._take(observation.evaluation_losses, observation.step)
@@ -105,9 +102,8 @@ class CoBa(Policy):
         is_first = np.isnan(self._first) & np.isfinite(losses) & (losses > 0)
         self._first[is_first] = losses[is_first]
         known = np.isfinite(losses) & np.isfinite(self._first)
-        ratios = np.full(len(losses), np.nan)
-        with np.errstate(over="ignore"):
-            ratios[known] = np.clip(losses[known] / self._first[known], -_HUGE, _HUGE)
+        with np.errstate(over="ignore", invalid="ignore"):
+            ratios = np.where(known, np.clip(losses / self._first, -LARGEST, LARGEST), np.nan)
         self._steps = np.append(self._steps, step)[-self.window :]
         self._ratios = np.vstack([self._ratios, ratios])[-self.window :]
         self._num_evaluations += 1
@@ -130,7 +126,7 @@ class CoBa(Policy):
         self._factors[known] = num_known / num_streams * at_least(weights, self.floor / num_known)
 
     def _by_own_past(self) -> FloatArray:
-        """`[num_streams]`: the last slopes over the mean size of each stream's slopes; 0 where all are 0."""
+        """`[num_streams]`: the last slopes over the mean size of each stream's slopes; 0 if all are 0."""
         return np.array([_by_mean_size(past[-1:], past[np.isfinite(past)])[0] for past in self._slopes.T])
 
     def _divergence_factor(self) -> float:
@@ -139,7 +135,7 @@ class CoBa(Policy):
         return min(1.0, len(scores) * float(last))
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives losses, slopes and factors; see `Policy.state_dict`."""
+        """Returns losses, slopes and factors; see `Policy.state_dict`."""
         return {
             "first": to_plain(self._first),
             "steps": self._steps.tolist(),
@@ -151,7 +147,7 @@ class CoBa(Policy):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up losses, slopes and factors; see `Policy.load_state_dict`."""
+        """Loads losses, slopes and factors; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         num_streams = len(self._own)
         self._first = from_plain(state["first"], num_streams)
@@ -164,6 +160,6 @@ class CoBa(Policy):
 
 
 def _by_mean_size(slopes: FloatArray, among: FloatArray) -> FloatArray:
-    """Slopes over the mean size of others, 0 if those are all 0: `n α / Σ|α|`."""
+    """Slopes over the mean size of others: `n α / Σ|α|`; 0 if those are all 0."""
     size = float(np.abs(among).mean()) if len(among) else 0.0
     return slopes / size if size > 0.0 else np.zeros(len(slopes))

@@ -1,4 +1,4 @@
-"""What a policy observes, what it decides, and what every policy is."""
+"""The policy interface: observations, decisions, and the base class of policies."""
 
 import reprlib
 from abc import ABC, abstractmethod
@@ -17,15 +17,15 @@ from mixer.utils.validation import finite_numbers
 
 @dataclass(frozen=True)
 class Mixture:
-    """What a policy knows before the run.
+    """The streams of a run, as a policy sees them at the start.
 
     Args:
         names: Names of the streams, in order.
-        num_samples: int64 `[num_streams]`: size of each data set; 0 where it is not known.
-        weights: `[num_streams]`: the streams' own weights to start from; they sum to 1.
-        memories: Indices of the streams that are replay buffers, in order.
-        has_weights: Whether the streams were given weights; without, `weights` are uniform.
-        active: bool `[num_streams]`: which streams are there in the first step, as in `Observation`; `None` for all.
+        num_samples: int64 `[num_streams]`: size of each data set; 0 if unknown.
+        weights: `[num_streams]`: the streams' own weights, with a sum of 1.
+        memories: Indices of the replay buffers, in order.
+        has_weights: Whether the user set weights; otherwise `weights` are uniform.
+        active: bool `[num_streams]`: streams that are present in the first step, as in `Observation`; `None` for all.
     """
 
     names: tuple[str, ...]
@@ -37,42 +37,42 @@ class Mixture:
 
     @property
     def is_active(self) -> BoolArray:
-        """Which streams are there in the first step, bool `[num_streams]`."""
+        """Streams that are present in the first step, bool `[num_streams]`."""
         return np.ones(len(self.names), dtype=np.bool_) if self.active is None else self.active
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What a policy sees after a step. It rules the next one with what it concludes.
+    """Measurements of a step, from which a policy decides on the next one.
 
     Args:
-        step: Number of steps done, which is the index of the step that the decision rules.
-        progress: Share of the run that is done, in [0, 1].
-        weights: `[num_streams]`: the weights that ruled the last step, before streams that were not there left.
+        step: Number of completed steps: the index of the step that is decided on.
+        progress: Completed share of the run, in [0, 1].
+        weights: `[num_streams]`: the decided weights of the last step, including absent streams.
         counts: int64 `[num_streams]`: samples of each stream in the last step.
-        tokens: int64 `[num_streams]`: tokens of each stream in the last step; 0 where the data has none.
+        tokens: int64 `[num_streams]`: tokens of each stream in the last step; 0 for data without tokens.
         seen: int64 `[num_streams]`: samples of each stream so far.
-        losses: `[num_streams]`: mean loss per item in the last step, NaN where there is none (no sample, or a loss
-            that is not finite) and everywhere for a policy that does not need `"loss"`.
-        evaluation_losses: `[num_streams]`: losses of an evaluation that came since the last observation, NaN for a
-            stream without; `None` if there was none.
-        gradients: The streams' gradients in the last step, if they were measured.
-        shares: `[num_streams]`: what `weights` came to in the last step, in the same unit, once streams that were not
-            there had left: 0 for those; `None` where it is not known.
-        batch_size: Samples that were asked for in the last step, which had fewer if it was the rest of an epoch;
-            `None` takes those it had.
-        excess_losses: `[num_streams]`: mean per item in the last step of what the loss exceeds that of a reference
-            model on the same item, 0 where it is below; NaN where there is none, `None` where it was not measured.
-        losses_after: `[num_streams]`: mean loss per item of the last step's own samples after the optimizer step;
-            NaN where there is none, `None` where it was not measured.
-        update_norm: `||θ_{t+1} - θ_t||`: how far the last step moved the trainable parameters; NaN where it was not
+        losses: `[num_streams]`: mean loss per item in the last step; NaN without a sample or a finite loss, and for a
+            policy that does not need `"loss"`.
+        evaluation_losses: `[num_streams]`: losses of an evaluation since the last observation, NaN for a stream without
+            one; `None` without an evaluation.
+        gradients: Gradient statistics of the last step, if they were measured.
+        shares: `[num_streams]`: the effective weights of the last step, 0 for absent streams, in the unit of `weights`;
+            `None` if unknown.
+        batch_size: Planned samples of the last step, which may have had fewer at the end of an epoch; `None` for the
+            actual number.
+        excess_losses: `[num_streams]`: mean per item in the last step of the loss above that of a reference model on
+            the same item, 0 if it is below; NaN without a value, `None` if not measured.
+        losses_after: `[num_streams]`: mean loss per item of the last step's own samples after the optimizer step; NaN
+            without a value, `None` if not measured.
+        update_norm: `||θ_{t+1} - θ_t||`: distance that the last step moved the trainable parameters; NaN if not
             measured.
-        active: bool `[num_streams]`: which streams can give a sample in the next step, the one that is decided upon:
-            they have entered, have not left, and neither they nor their groups are used up. A memory is there once it
-            holds something. It says nothing about weights: one of weight 0 is there, and so is one whose samples come
-            on top of the batch size. `None` for all. Which streams had samples in the last step, `counts` says.
-        tokens_per_sample: `[num_streams]`: mean of each stream so far, that of the others for a stream without tokens,
-            by which shares of tokens become shares of samples; `None` where weights and shares are of samples.
+        active: bool `[num_streams]`: streams that can provide a sample in the next step: they have started, have not
+            ended, and neither they nor their groups are used up; a replay buffer needs an entry. This is independent of
+            weights: a stream of weight 0 may be active, and so may one with samples on top of the batch size. `None`
+            for all. For the streams of the last step, see `counts`.
+        tokens_per_sample: `[num_streams]`: mean length of each stream so far, that of the others for a stream without
+            tokens, to convert shares of tokens to shares of samples; `None` if weights are shares of samples.
     """
 
     step: int
@@ -94,20 +94,19 @@ class Observation:
 
     @property
     def is_active(self) -> BoolArray:
-        """Which streams can give a sample in the next step, bool `[num_streams]`."""
+        """Streams that can provide a sample in the next step, bool `[num_streams]`."""
         return np.ones(len(self.weights), dtype=np.bool_) if self.active is None else self.active
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a policy decides for the next step.
+    """A policy's decision for the next step.
 
     Args:
         weights: `[num_streams]`: share of each stream; any non-negative numbers, not all 0.
-        loss_weights: `[num_streams]`: factor on the loss of each stream's samples; `None` leaves the losses as they
-            are.
+        loss_weights: `[num_streams]`: factor on the loss of each stream's samples; `None` for none.
         additional: `[num_streams]`: samples of each stream on top of the batch size, as multiples of it; they do not
-            count in the clock of the run. A stream that has some must have weight 0. `None` for none.
+            count in the clock of the run. A stream with such samples must have weight 0. `None` for none.
     """
 
     weights: FloatArray
@@ -115,25 +114,23 @@ class Decision:
     additional: FloatArray | None = None
 
     def state_dict(self) -> dict[str, list[float] | None]:
-        """Gives the decision as plain data."""
+        """Returns the decision as plain data."""
         values = {name: getattr(self, name) for name in ("weights", "loss_weights", "additional")}
         return {name: None if value is None else np.asarray(value).tolist() for name, value in values.items()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Sequence[float] | None]) -> "Decision":
-        """Takes a decision from plain data.
+        """Creates a decision from plain data.
 
         Args:
-            state: What `state_dict` gave.
-
-        Returns:
-            The decision.
+            state: The result of `state_dict`.
         """
         weights = finite_numbers(state["weights"], "the weights of a decision")
-        given = {name: state[name] for name in ("loss_weights", "additional")}
         rest = {
-            name: None if values is None else finite_numbers(values, f"{name} of a decision", len(weights))
-            for name, values in given.items()
+            name: None
+            if (values := state[name]) is None
+            else finite_numbers(values, f"{name} of a decision", len(weights))
+            for name in ("loss_weights", "additional")
         }
         return cls(weights, **rest)
 
@@ -157,17 +154,17 @@ Weights = Mapping[str, float] | Sequence[float] | FloatArray
 
 
 class Policy(KeepsArguments, ABC):
-    """A mixing policy.
+    """Base class of mixing policies.
 
-    It knows no model, trainer, file or global random state: only K numbers at a time. A subclass says in `needs`
-    what has to be observed for it: `"loss"` (training losses), `"evaluation_loss"`, `"gradient"` (the streams'
-    gradients, every `interval_steps` steps: after steps whose number is a multiple), `"gradient_variance"` (these
-    with their variance, which costs more), `"excess_loss"` (training losses above those of the trainer's reference
-    model), `"loss_after"` (training losses once more after each optimizer step) or `"update_norm"` (how far each step
-    moves the parameters). One that never changes its first decision says so by `is_static` and is not asked again. One
-    that goes by so many samples of each stream in a batch says how many in `min_samples`. One that plans mixtures only
-    to see what they do says so by `plans_probes`; wrappers that would put others in their place refuse it. What it
-    takes beside what is observed for it, with its default arguments, it says in words in `own_cost`.
+    A policy knows no model, trainer, file or global random state, only K numbers at a time. A subclass lists its
+    observations in `needs`: `"loss"` (training losses), `"evaluation_loss"`, `"gradient"` (per-stream gradients after
+    every `interval_steps` steps), `"gradient_variance"` (the same with their variance, at a higher cost),
+    `"excess_loss"` (training losses above those of the trainer's reference model), `"loss_after"` (training losses once
+    more after each optimizer step) or `"update_norm"` (length of each step in parameter space).
+
+    Further class attributes: `is_static` for a policy that never changes its first decision, `min_samples` for the
+    samples of each stream that a batch should have, `plans_probes` for a policy that tries mixtures to measure their
+    effect (most wrappers refuse it), and `own_cost` for its cost besides the observations, in words.
 
     Args:
         unit: Whether the weights are shares of samples or of tokens.
@@ -190,12 +187,12 @@ class Policy(KeepsArguments, ABC):
 
     @property
     def name(self) -> str:
-        """What the policy is called in checkpoints and ledgers."""
+        """Name of the policy in checkpoints and ledgers."""
         return type(self).__name__
 
     @abstractmethod
     def start(self, mixture: Mixture) -> Decision:
-        """Forgets any earlier run and decides for the first step.
+        """Starts a new run.
 
         Args:
             mixture: The streams of the run.
@@ -209,36 +206,32 @@ class Policy(KeepsArguments, ABC):
         """Decides for the next step.
 
         Args:
-            observation: What the last step showed.
+            observation: Measurements of the last step.
 
         Returns:
             The decision for step `observation.step`.
         """
 
     def explain(self) -> Terms:
-        """Gives the terms of the last decision, for `mixer explain`.
+        """Returns the terms of the last decision.
 
         Returns:
-            `[num_streams]` or one number each, by name; without a method of the policy's own, what `state_dict` holds.
+            `[num_streams]` or one number each, by name; by default the numbers of `state_dict`.
         """
         return terms_of(self.state_dict())
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives everything that `update` remembers, as plain data that JSON can hold.
-
-        Returns:
-            The state; empty for a policy that remembers nothing.
-        """
+        """Returns the memory of the policy as JSON-compatible data; empty for a policy without memory."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up a saved state, after `start`.
+        """Loads a saved state, after `start`.
 
         Args:
-            state: What `state_dict` gave.
+            state: The result of `state_dict`.
 
         Raises:
-            ValueError: If the state is of a policy that remembers other things.
+            ValueError: If the state is that of another policy.
         """
         own = sorted(self.state_dict())
         if sorted(state) != own:
@@ -246,15 +239,15 @@ class Policy(KeepsArguments, ABC):
 
 
 def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatArray:
-    """Checks weights and brings them into the order of the streams.
+    """Validates weights and sorts them in the order of the streams.
 
     Args:
-        weights: One weight a stream: by name or in order.
+        weights: One weight per stream: by name or in order.
         names: Names of the streams.
-        where: What to call the weights in an error, such as `"mixing"`.
+        where: Name of the weights in an error, such as `"mixing"`.
 
     Returns:
-        float64 `[num_streams]`, as given (not normalised).
+        float64 `[num_streams]`, not normalised.
 
     Raises:
         ValueError: If names or the length do not fit, or a weight is negative, not finite, or all are 0.
@@ -286,12 +279,12 @@ def check_weights(weights: FloatArray, names: Sequence[str], where: str) -> None
     Args:
         weights: `[num_streams]`.
         names: Names of the streams.
-        where: What to call the weights in an error.
+        where: Name of the weights in an error.
 
     Raises:
         ValueError: If a weight is negative or not finite, or all are 0.
     """
-    # One comparison for the usual case: NaN fails it, and so do a negative weight, an infinite one, and zeros alone.
+    # One comparison for the usual case: it fails for NaN, negative and infinite weights, and for all zeros.
     if weights.min() >= 0.0 and 0.0 < weights.sum() < np.inf:
         return
     for name, weight in zip(names, weights, strict=True):

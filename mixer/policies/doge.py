@@ -1,4 +1,4 @@
-"""More of the streams whose gradients help the others, or the targets: DoGE."""
+"""DoGE: more of the streams with gradients that help the others, or the targets."""
 
 import math
 
@@ -13,31 +13,31 @@ from mixer.utils.arrays import FloatArray
 
 
 class DoGE(GradientPolicy):
-    """Samples a stream more, the more its gradient helps the other streams (or given targets) to learn: DoGE.
+    """Increases the weight of a stream with a gradient that helps the other streams (or the targets) to learn: DoGE.
 
     Fan, Pagliardini and Jaggi 2024, "DoGE: Domain Reweighting with Generalization Estimation", arXiv:2310.15393: `log
     w_k += (η/μ) W_k`, normalised, one step of mirror descent, with `W_k = <g_k, Σ_{j≠k} g_j>`, or `<g_k, g_target>` for
-    targets of their own. First, as in the public code, `W_k` is divided by the mean of the gradients' norms and cut to
+    separate targets. As in the public code, `W_k` is first divided by the mean of the gradients' norms and clipped to
     [0, 5].
 
-    A stream that harms the others (a product below 0) keeps its logarithm, and falls back as others rise. Nothing pulls
-    back to the start: streams that go on being helpful take all but the least shares. Divided by a norm, `W` is still
-    in units of the gradient, so that `rate` depends on the unit of the loss; `scale_free` divides by the mean squared
-    norm instead (ours). The paper learns weights with a small model at every step, from even ones, and trains a large
-    one with their mean over time; here they rule the run itself, from the streams' own, at the same rate a decision, so
-    that a run of few decisions moves little: raise `rate` by `interval_steps` to move as far as the paper. Smoothing
-    over measurements is ours too.
+    A stream that harms the others (a product below 0) keeps its logarithm, and loses share as others gain. Nothing
+    pulls back to the start: streams that stay helpful take all but the least shares. `W` divided by a norm still has
+    the unit of the gradient, so `rate` depends on the unit of the loss; `scale_free` divides by the mean squared norm
+    instead (ours). The paper learns weights with a small model at every step, from even weights, and trains a large
+    model with their mean over time; here they apply to the run itself, from the streams' own weights, at the same rate
+    per decision. A run with few decisions thus moves little: multiply `rate` by `interval_steps` to move as far as the
+    paper. Smoothing over measurements is ours too.
 
-    Without targets only products of different streams count, in which there is no bias from noise. With targets, those
-    are streams whose own training samples stand for them, and that of a target with itself has its noise taken out.
+    Without targets only products of different streams count, which noise does not bias. Targets are streams,
+    represented by their own training samples; noise is removed from the product of a target with itself.
 
     Args:
-        targets: Names of streams, or importance by name, whose losses are to fall; `None` is each of the others.
-        interval_steps: Steps from a measurement to the next.
-        rate: `η/μ`. In the public code `η` is the learning rate, 5e-4 at most, and `μ` 0.05 by default (0.01 in the
-            configuration that is published with it).
-        max_score: Where `W` is cut, 5 in the published code; below it is cut at 0.
-        scale_free: Whether `W` is divided by the mean squared norm.
+        targets: Names of streams, or importance by name; `None` is each of the others.
+        interval_steps: Steps between measurements.
+        rate: `η/μ`. In the public code `η` is the learning rate, at most 5e-4, and `μ` is 0.05 by default (0.01 in the
+            published configuration).
+        max_score: Upper limit of `W`, 5 in the published code; the lower limit is 0.
+        scale_free: Whether to divide `W` by the mean squared norm.
         min_samples: Least samples of each stream in a batch.
         decay: Share of the old averages that stays at each measurement, in [0, 1).
         unit: Whether the weights are shares of samples or of tokens.
@@ -69,7 +69,7 @@ class DoGE(GradientPolicy):
             self.needs = frozenset({"gradient_variance"})
 
     def start(self, mixture: Mixture) -> Decision:
-        """Looks the targets up, and starts as `GradientPolicy`; see `Policy.start`."""
+        """Reads the targets, and starts as `GradientPolicy`; see `Policy.start`."""
         uniform = np.full(len(mixture.names), 1.0 / len(mixture.names))
         self._importance = target_weights(self.targets, mixture.names, uniform, "DoGE")
         return super().start(mixture)
@@ -84,7 +84,7 @@ class DoGE(GradientPolicy):
             if importance is None:
                 return None
             helped = gram @ importance
-        # <g, g> is in units of `scale`, a norm in those of its root.
+        # <g, g> has the unit `scale`, a norm that of its root.
         size = squared_norms.mean() if self.scale_free else np.sqrt(squared_norms).mean() / math.sqrt(scale)
         if not size > 0.0:
             return None

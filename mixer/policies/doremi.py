@@ -1,4 +1,4 @@
-"""More weight to the streams that are worse than they could be: DoReMi."""
+"""DoReMi: more weight to streams with a large excess loss over a reference model."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,33 +7,32 @@ import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Unit
 from mixer.policies.group_dro import GroupDRO
-from mixer.policies.shared.acts_on import ActsOn
+from mixer.policies.shared.decisions import ActsOn
 from mixer.policies.shared.named_losses import check_losses, losses_array
 from mixer.utils.arrays import FloatArray
 
 
 class DoReMi(GroupDRO):
-    """Weighs streams by what their loss exceeds that of a reference model: the proxy run of DoReMi.
+    """Weights streams by their excess loss over a reference model: the proxy run of DoReMi.
 
     Xie et al. 2023, "DoReMi: Optimizing Data Mixtures Speeds Up Language Model Pretraining", arXiv:2305.10429,
     Algorithm 1: with `λ_k` the mean over items of `max(ℓ − ℓ_ref, 0)`, after each step `α_k ← α_k exp(η λ_k)`,
     normalised, then `α ← (1 − c) α + c/K`, from `α = 1/K`. The result is the average of `α` over all steps,
-    `averaged_weights`: the mixture of a *second*, usually larger run. What is said of `GroupDRO` holds here too.
+    `averaged_weights`: the mixture of a *second*, usually larger run. The notes of `GroupDRO` apply here too.
 
-    The reference is the trainer's model, whose loss is computed on the very same items, or `reference_losses`, one a
-    stream, which costs nothing: then `λ_k = max(L_k − L_ref,k, 0)`. That is at most the former (the mean of what is cut
-    at 0 is at least the mean cut at 0) and takes the reference's loss for constant. Record it on training data after
-    the reference run.
+    The reference is the trainer's reference model, with losses on the same items, or `reference_losses`, one per stream
+    and free of cost: then `λ_k = max(L_k − L_ref,k, 0)`. That is at most the former (the mean of clipped values is at
+    least the clipped mean) and treats the reference's loss as constant. Record it on training data after the reference
+    run.
 
-    With the paper's `η` of 1 users report weights that are nearly one stream's; 0.1 is milder.
+    With the paper's `η` of 1 users report weights of nearly a single stream; 0.1 is milder.
 
     Args:
         step_size: `η`, per unit of loss; 1 in the paper, 0.1 is advised.
         smoothing: `c` in [0, 1].
-        reference_losses: Mean loss per item of the reference model by the name of the stream; `None` takes the
-            trainer's reference model.
-        acts_on: Whether `α` weighs the losses of the proxy (the paper's form), or is the mixture from which its
-            samples are drawn.
+        reference_losses: Mean loss per item of the reference model by the name of the stream; `None` uses the trainer's
+            reference model.
+        acts_on: Whether `α` multiplies the losses of the proxy (the paper's form), or is the sampling mixture.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:
@@ -69,7 +68,7 @@ class DoReMi(GroupDRO):
         return dict(zip(self._names, self._averaged.tolist(), strict=True))
 
     def start(self, mixture: Mixture) -> Decision:
-        """Forgets all losses and begins with even `α`; see `Policy.start`."""
+        """Discards all losses and starts with even `α`; see `Policy.start`."""
         self._names = mixture.names
         self._references: FloatArray | None = None
         if self.reference_losses is not None:
@@ -79,7 +78,7 @@ class DoReMi(GroupDRO):
         return decision
 
     def update(self, observation: Observation) -> Decision:
-        """Moves `α` by the new excess losses, and the average by the new `α`; see `Policy.update`."""
+        """Updates `α` by the new excess losses, and its average; see `Policy.update`."""
         decision = super().update(observation)
         self._num_steps += 1
         self._averaged = self._averaged + (self._alpha.weights - self._averaged) / self._num_steps
@@ -87,17 +86,17 @@ class DoReMi(GroupDRO):
 
     def _losses(self, observation: Observation) -> FloatArray:
         if self._references is None:
-            nothing = np.full(len(self._names), np.nan)
-            return nothing if observation.excess_losses is None else observation.excess_losses
+            unknown = np.full(len(self._names), np.nan)
+            return unknown if observation.excess_losses is None else observation.excess_losses
         with np.errstate(over="ignore"):
             return np.maximum(observation.losses - self._references, 0.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the averaged weights too; see `Policy.state_dict`."""
+        """Adds the averaged weights; see `Policy.state_dict`."""
         return {**super().state_dict(), "averaged": self._averaged.tolist(), "num_steps": self._num_steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the averaged weights too; see `Policy.load_state_dict`."""
+        """Loads the averaged weights too; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self._averaged = np.array(state["averaged"], dtype=np.float64)
         self._num_steps = int(state["num_steps"])

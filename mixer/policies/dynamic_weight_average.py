@@ -1,4 +1,4 @@
-"""More of what learns slowly: dynamic weight average."""
+"""DWA (dynamic weight average): more of the streams that learn slowly."""
 
 import math
 from collections.abc import Mapping
@@ -7,34 +7,33 @@ from typing import Any
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
-from mixer.policies.shared.acts_on import ActsOn, check_acts_on, decide
+from mixer.policies.shared.decisions import ActsOn, check_acts_on, decide
+from mixer.policies.shared.exponentiated import HUGE
 from mixer.policies.shared.plain import from_plain, to_plain
 from mixer.policies.shared.ranges import check_count, check_range
-from mixer.policies.shared.softmax import softmax
+from mixer.policies.shared.shares import softmax
 from mixer.utils.arrays import FloatArray
-
-_HUGE = 1e300  # infinity with which one can still calculate
 
 
 class DWA(Policy):
-    """Counts a stream more, the less its loss has fallen: `K · softmax(r / T)` with `r_k = L_k(t−1) / L_k(t−2)`.
+    """Raises the factor of a stream with a slowly falling loss: `K · softmax(r / T)` with `r_k = L_k(t−1) / L_k(t−2)`.
 
     Dynamic weight average of Liu, Johns and Davison 2019, "End-to-End Multi-Task Learning with Attention",
     arXiv:1803.10704, eq. 7. `L_k(t)` is the mean training loss of stream k over window t; in the paper a window is an
     epoch, here `window_steps` steps (ours). As in the paper all ratios are 1 until there are two windows.
 
-    The paper multiplies losses. By default this policy samples instead, in proportion to the streams' own weights
-    times the same factors, which has the same mean gradient without batches of a single stream; `acts_on="loss"` is the
-    paper's form.
+    The paper multiplies losses. By default this policy changes the sampling instead, in proportion to the streams' own
+    weights times the same factors: the same mean gradient without micro-batches of a single stream; `acts_on="loss"` is
+    the paper's form.
 
-    A stream without a loss in a window keeps its last mean and has the ratio 1 for that window; so has one whose losses
-    are not above 0, of which no ratio tells anything (ours). Ratios lie near 1, so that at T = 2 the weights lie near
+    A stream without a loss in a window keeps its last mean and has the ratio 1 for that window; the same holds for
+    losses of 0 or less, for which a ratio has no meaning (ours). Ratios are near 1, so at T = 2 the weights are near
     the streams' own; lower T for more.
 
     Args:
         temperature: T, above 0; the paper's is 2.
-        window_steps: Steps whose losses are averaged.
-        acts_on: Whether the factors change how much is sampled of each stream, or multiply its loss.
+        window_steps: Steps per average.
+        acts_on: Whether the factors change the sampling, or multiply the losses.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:
@@ -60,7 +59,7 @@ class DWA(Policy):
         self.acts_on: ActsOn = acts_on
 
     def start(self, mixture: Mixture) -> Decision:
-        """Forgets all losses and gives the streams' own weights; see `Policy.start`."""
+        """Discards all losses and returns the streams' own weights; see `Policy.start`."""
         num_streams = len(mixture.names)
         self._own = mixture.weights
         self._last = np.full(num_streams, np.nan)  # L(t-1)
@@ -73,7 +72,7 @@ class DWA(Policy):
         self._means, self._counts = np.zeros(num_streams), np.zeros(num_streams, dtype=np.int64)
 
     def update(self, observation: Observation) -> Decision:
-        """Takes the new losses, and the ratios at the end of a window; see `Policy.update`."""
+        """Records the new losses, and computes ratios at the end of a window; see `Policy.update`."""
         self._take(observation.losses)
         if self._num_steps >= self.window_steps:  # above it after a resume with shorter windows
             self._close_window()
@@ -84,7 +83,7 @@ class DWA(Policy):
     def _take(self, losses: FloatArray) -> None:
         new = np.isfinite(losses)
         self._counts[new] += 1
-        # A running mean, not a sum: that could overflow.
+        # A running mean, as a sum could overflow.
         weight = 1.0 / self._counts[new]
         self._means[new] = (1.0 - weight) * self._means[new] + weight * losses[new]
         self._num_steps += 1
@@ -94,12 +93,12 @@ class DWA(Policy):
         known = seen & (self._means > 0) & (self._last > 0)
         self._ratios = np.ones(len(seen))
         with np.errstate(over="ignore"):
-            self._ratios[known] = np.minimum(self._means[known] / self._last[known], _HUGE)
+            self._ratios[known] = np.minimum(self._means[known] / self._last[known], HUGE)
         self._last = np.where(seen, self._means, self._last)
         self._begin_window(len(seen))
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives ratios and windows; see `Policy.state_dict`."""
+        """Returns ratios and windows; see `Policy.state_dict`."""
         return {
             "ratios": self._ratios.tolist(),
             "last": to_plain(self._last),
@@ -109,7 +108,7 @@ class DWA(Policy):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up ratios and windows; see `Policy.load_state_dict`."""
+        """Loads ratios and windows; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self._ratios = np.array(state["ratios"], dtype=np.float64)
         self._last = from_plain(state["last"], len(self._own))

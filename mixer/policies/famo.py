@@ -1,4 +1,4 @@
-"""Streams that shall improve at the same rate: FAMO."""
+"""FAMO: streams improve at the same rate."""
 
 import math
 from collections.abc import Mapping
@@ -7,41 +7,41 @@ from typing import Any
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
-from mixer.policies.shared.acts_on import ActsOn, check_acts_on, decide
+from mixer.policies.shared.decisions import ActsOn, check_acts_on, decide
 from mixer.policies.shared.ranges import check_range
-from mixer.policies.shared.softmax import softmax
+from mixer.policies.shared.shares import softmax
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import FloatArray
 
-_LEAST = 1e-8  # added to a loss before its logarithm is taken, as the paper's listing does
+_LEAST = 1e-8  # added to a loss before its logarithm, as in the paper's listing
 _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8  # Adam's, arXiv:1412.6980, algorithm 1
 
 
 class FAMO(Policy):
-    """Counts a stream less, the more its log loss fell in the last step: `w_k ∝ z_k / L_k` with `z = softmax(ξ)`.
+    """Lowers the factor of a stream by the last fall of its log loss: `w_k ∝ z_k / L_k` with `z = softmax(ξ)`.
 
-    Fast adaptive multitask optimization of Liu, Feng, Stone and Liu 2023, arXiv:2306.03792. With the losses of an
-    step's samples before and after its step, `Δ_k = log L_k − log L'_k`, the logits follow (eq. 10 and 12)
-    `ξ ← ξ − β(δ + γξ)` with `δ_k = z_k (Δ_k − Σ_j z_j Δ_j)`, in practice by Adam (algorithm 2, the paper's listing).
-    Losses are weighed by `w_k = c z_k / L_k` (eq. 11), which is a step on the log losses, weighed by z. A stream whose
-    losses are in another unit gets the weight that takes that out again.
+    Fast adaptive multitask optimization of Liu, Feng, Stone and Liu 2023, arXiv:2306.03792. With the losses of a step's
+    samples before and after its optimizer step, `Δ_k = log L_k − log L'_k`, the logits follow (eq. 10 and 12) `ξ ← ξ −
+    β(δ + γξ)` with `δ_k = z_k (Δ_k − Σ_j z_j Δ_j)`, in practice by Adam (algorithm 2, the paper's listing). Losses are
+    multiplied by `w_k = c z_k / L_k` (eq. 11), which is a step on the log losses, weighted by z. The unit of a stream's
+    loss cancels.
 
-    The paper multiplies losses. By default this policy samples instead, in proportion to the streams' own weights
-    times the same factors, which has the same mean gradient without batches of a single stream; `acts_on="loss"` is the
-    paper's form.
+    The paper multiplies losses. By default this policy changes the sampling instead, in proportion to the streams' own
+    weights times the same factors: the same mean gradient without micro-batches of a single stream; `acts_on="loss"` is
+    the paper's form.
 
-    The paper's `L_k` is the loss of the batch that it weighs, which nobody knows before the batch is drawn: here it is
-    an average of the losses after the step, over steps (ours). A stream without both losses in a step keeps its
-    logit and its part of Adam's state; z is then taken over the others (ours). One whose loss comes near its bound gets
-    nearly all the weight: that is `z_k / L_k`; put `Floor` around.
+    The paper's `L_k` is the loss of the batch that it multiplies, which is unknown before the batch is drawn: here it
+    is an average of the losses after the step, over steps (ours). A stream without both losses in a step keeps its
+    logit and its part of Adam's state; z is then taken over the others (ours). A stream with a loss near its bound gets
+    nearly all the weight, by `z_k / L_k`; wrap the policy in `Floor` against that.
 
     Args:
         learning_rate: β, of Adam on the logits.
-        weight_decay: γ, which pulls the logits to 0, that is to even z; 0.01 is the public code's, the paper's
-            listing has 0.001.
-        lower_bound: The least that a loss can be, which is subtracted; losses below count as missing.
+        weight_decay: γ, which pulls the logits to 0, that is, to even z; 0.01 is the public code's, the paper's listing
+            has 0.001.
+        lower_bound: Smallest possible loss, which is subtracted; losses below count as missing.
         loss_decay: Share of the old average loss that stays at each step, in [0, 1).
-        acts_on: Whether the factors change how much is sampled of each stream, or multiply its loss.
+        acts_on: Whether the factors change the sampling, or multiply the losses.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:
@@ -71,7 +71,7 @@ class FAMO(Policy):
         self._losses = StreamAverage(loss_decay, "loss_decay")
 
     def start(self, mixture: Mixture) -> Decision:
-        """Forgets all losses and gives the streams' own weights; see `Policy.start`."""
+        """Discards all losses and returns the streams' own weights; see `Policy.start`."""
         num_streams = len(mixture.names)
         self._own = mixture.weights
         self._logits = np.zeros(num_streams)
@@ -81,7 +81,7 @@ class FAMO(Policy):
         return decide(np.ones(num_streams), self._own, self._own > 0, self.acts_on)
 
     def update(self, observation: Observation) -> Decision:
-        """Moves the logits by what the last step did to the losses; see `Policy.update`."""
+        """Updates the logits by the fall of the losses in the last step; see `Policy.update`."""
         if observation.losses_after is not None:
             before, after = self._above(observation.losses), self._above(observation.losses_after)
             self._losses.take(after)
@@ -91,7 +91,7 @@ class FAMO(Policy):
         return decide(factors, self._own, active, self.acts_on)
 
     def _above(self, losses: FloatArray) -> FloatArray:
-        """`[num_streams]`: losses above the bound, NaN where there is none."""
+        """`[num_streams]`: losses above the bound, NaN if there is none."""
         is_known = np.isfinite(losses) & (losses >= self.lower_bound)
         return np.where(is_known, np.where(is_known, losses, 0.0) - self.lower_bound + _LEAST, np.nan)
 
@@ -118,7 +118,7 @@ class FAMO(Policy):
         self._logits[known] -= self.learning_rate * first / (np.sqrt(second) + _EPSILON)
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives logits, Adam's state and the average losses; see `Policy.state_dict`."""
+        """Returns logits, Adam's state and the average losses; see `Policy.state_dict`."""
         return {
             "logits": self._logits.tolist(),
             "first": self._first.tolist(),
@@ -128,7 +128,7 @@ class FAMO(Policy):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up logits, Adam's state and the average losses; see `Policy.load_state_dict`."""
+        """Loads logits, Adam's state and the average losses; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self._logits = np.array(state["logits"], dtype=np.float64)
         self._first = np.array(state["first"], dtype=np.float64)

@@ -1,17 +1,18 @@
-"""Shares that the user gives."""
+"""Constant shares set by the user."""
 
 from collections.abc import Mapping, Sequence
 
 from mixer.policies.contract import Mixture, Unit, weights_array
+from mixer.policies.shared.shares import shares
 from mixer.policies.shared.static import StaticPolicy
 from mixer.utils.arrays import FloatArray
 
 
 class Fixed(StaticPolicy):
-    """The given shares throughout the run.
+    """Keeps constant shares throughout the run.
 
     Args:
-        weights: One weight a stream, by name or in the order of the streams; `None` takes the streams' own weights.
+        weights: One weight per stream, by name or in order; `None` uses the streams' own weights.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:
@@ -23,9 +24,7 @@ class Fixed(StaticPolicy):
         self.weights = weights
 
     def mixture_weights(self, mixture: Mixture) -> FloatArray:
-        """Brings the given weights into the order of the streams; see `StaticPolicy.mixture_weights`."""
+        """Sorts the weights in the order of the streams; see `StaticPolicy.mixture_weights`."""
         if self.weights is None:
             return mixture.weights
-        given = weights_array(self.weights, mixture.names, "Fixed")
-        weights: FloatArray = given / given.sum()
-        return weights
+        return shares(weights_array(self.weights, mixture.names, "Fixed"))

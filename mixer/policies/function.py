@@ -12,16 +12,16 @@ WeightFunction = Callable[[int, FloatArray], Weights]
 
 
 class Function(Policy):
-    """Weights by a user's function, called before every step: `f(step, weights) -> weights`.
+    """Calls a user's function before every step: `f(step, weights) -> weights`.
 
     Args:
-        function: Takes the number of steps done and the weights `[num_streams]` of the last one (at step 0 the
-            streams' own), and returns weights by name or in order. They need not sum to 1.
+        function: Takes the number of completed steps and the last weights `[num_streams]` (at step 0 the streams' own),
+            and returns weights by name or in order, with any sum.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:
-        TypeError: If it cannot be called, or not so.
-        ValueError: During the run, if what it returns are no weights; the step is named.
+        TypeError: If it is not callable with these arguments.
+        ValueError: During the run, if the returned weights are not valid; the error names the step.
     """
 
     def __init__(self, function: WeightFunction, *, unit: Unit = "samples"):

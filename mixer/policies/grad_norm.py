@@ -1,4 +1,4 @@
-"""Gradients of like size, larger for the streams that lag behind: GradNorm."""
+"""GradNorm: gradients of similar size, larger for the streams that learn slowly."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,40 +6,41 @@ from typing import Any
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Unit
-from mixer.policies.shared.acts_on import ActsOn, check_acts_on, with_mean_one
+from mixer.policies.shared.decisions import ActsOn, check_acts_on, with_mean_one
 from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients
+from mixer.policies.shared.plain import from_plain, to_plain
 from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
 
 
 class GradNorm(GradientPolicy):
-    """Weighs losses until their gradients have like norms, larger ones for what is learned slowly: GradNorm.
+    """Balances loss weights until gradients have similar norms, larger ones for streams that learn slowly: GradNorm.
 
     Chen et al. 2018, "GradNorm: Gradient Normalization for Adaptive Loss Balancing in Deep Multitask Networks",
     arXiv:1711.02257, sec. 3. With factors `y_k` on the losses, norms `G_k = y_k ||g_k||`, their mean `Ḡ`, loss ratios
-    `L̃_k = L_k(t) / L_k(0)` and relative rates `r_k = L̃_k / mean L̃`, the norms shall be `Ḡ r_k^α` (eq. 1); the factors
-    of the streams that are there have a mean of 1.
+    `L̃_k = L_k(t) / L_k(0)` and relative rates `r_k = L̃_k / mean L̃`, the target norms are `Ḡ r_k^α` (eq. 1); the
+    factors of the present streams have a mean of 1.
 
-    The paper takes a gradient step of `Σ_k |G_k − Ḡ r_k^α|` with respect to y at every step (eq. 2). Here the norms
-    are measured now and then and there is no gradient through the factors: their fixed point has a closed form, `y_k ∝
-    r_k^α / ||g_k||`, and a decision goes a part of the way there, `log y_k += rate · (log y*_k − log y_k)`. The paper
-    usually takes the norm at the last shared layer, here it is that of all layers the probe reads, without noise.
+    The paper takes a gradient step of `Σ_k |G_k − Ḡ r_k^α|` with respect to y at every step (eq. 2). Here the norms are
+    measured at intervals without a gradient through the factors: their fixed point has a closed form, `y_k ∝ r_k^α /
+    ||g_k||`, and a decision goes part of the way, `log y_k += rate · (log y*_k − log y_k)`. The paper usually takes the
+    norm at the last shared layer, here it is that of all probed layers, corrected for noise.
 
-    With `acts_on="sampling"` (ours) samples are weighed instead of losses: weights are the streams' own times y, which
-    costs no micro-batches of their own. What a step is made of has the same expectation; its noise has not.
+    With `acts_on="sampling"` (ours) y changes the sampling instead of the losses: weights are the streams' own times y,
+    without micro-batches of a single stream. The expected gradient is the same; its noise is not.
 
     Args:
-        alpha: `α`, 0 or more; the paper's is 1.5 on its main data (NYUv2) and 0.12 to 0.3 on others. 0 asks for equal
+        alpha: `α`, 0 or more; the paper's is 1.5 on its main data (NYUv2) and 0.12 to 0.3 on others. 0 equalises the
             norms whatever the losses are.
-        acts_on: Whether y weighs the losses, as published, or the sampling.
-        interval_steps: Steps from a measurement to the next.
-        rate: Share of the way that a decision goes, in (0, 1].
-        max_factor: Most by which y differs from 1 either way before it is normalised; a gradient without norm would
-            ask for an infinite one.
+        acts_on: Whether y multiplies the losses, as published, or changes the sampling.
+        interval_steps: Steps between measurements.
+        rate: Part of the way to the fixed point per decision, in (0, 1].
+        max_factor: Largest factor between y and 1, either way, before normalisation; a gradient of norm 0 would need an
+            infinite one.
         min_samples: Least samples of each stream in a batch.
         decay: Share of the old averages that stays at each measurement or loss, in [0, 1). The first average loss is
-            `L(0)`, that of the first step with one; an untrained classifier has about `ln(classes)`.
+            `L(0)`, that of the first step with one; about `ln(classes)` for an untrained classifier.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:
@@ -62,16 +63,16 @@ class GradNorm(GradientPolicy):
         unit: Unit = "samples",
     ):
         super().__init__(interval_steps, min_samples, decay, unit=unit)
-        check_range("alpha", alpha, 0, 100, "1.5 is the paper's for NYUv2, 0 asks for equal norms")
+        check_range("alpha", alpha, 0, 100, "1.5 is the paper's for NYUv2, 0 equalises the norms")
         check_range("rate", rate, 1e-9, 1, "1 goes to the fixed point at once")
-        check_range("max_factor", max_factor, 1, 1e9, "10 lets a loss weigh a tenth or ten times as much")
+        check_range("max_factor", max_factor, 1, 1e9, "10 allows factors from a tenth to ten")
         check_acts_on(acts_on)
         self.alpha, self.rate, self.max_factor = alpha, rate, max_factor
         self.acts_on: ActsOn = acts_on
         self._losses = StreamAverage(decay)
 
     def start(self, mixture: Mixture) -> Decision:
-        """Forgets losses and factors, and starts as `GradientPolicy`; see `Policy.start`."""
+        """Discards losses and factors, and starts as `GradientPolicy`; see `Policy.start`."""
         num_streams = len(mixture.names)
         self._losses.start(num_streams)
         self._first = np.full(num_streams, np.nan)
@@ -79,7 +80,7 @@ class GradNorm(GradientPolicy):
         return super().start(mixture)
 
     def update(self, observation: Observation) -> Decision:
-        """Takes the new losses into their averages, then as `GradientPolicy`; see `Policy.update`."""
+        """Updates the average losses, then as `GradientPolicy`; see `Policy.update`."""
         self._losses.take(observation.losses)
         losses = self._losses.values
         self._first = np.where(np.isfinite(self._first), self._first, losses)
@@ -91,7 +92,7 @@ class GradNorm(GradientPolicy):
             return None
         best = np.log(self._rates(gradients.known)) * self.alpha - np.log(np.maximum(norms, norms.max() * 1e-12))
         most = np.log(self.max_factor)
-        best = np.clip(best - best.mean(), -most, most)  # around the middle of the logarithms
+        best = np.clip(best - best.mean(), -most, most)  # around the mean of the logarithms
         old = np.log(self._factors[gradients.known])
         new = np.exp(old + self.rate * (best - old))
         # The factors of these streams keep their sum, and all together K.
@@ -102,30 +103,28 @@ class GradNorm(GradientPolicy):
         return weights / weights.sum() if weights.sum() > 0.0 else None
 
     def _rates(self, known: np.ndarray) -> FloatArray:
-        """Gives `r_k`; 1 where there is no loss, or none above 0."""
+        """Returns `r_k`; 1 without a positive loss."""
         first, now = self._first[known], self._losses.values[known]
         with np.errstate(invalid="ignore"):
             is_usable = (first > 0.0) & (now > 0.0)
         ratios = np.ones(len(first))
         if is_usable.any():
             logs = np.log(now[is_usable]) - np.log(first[is_usable])
-            logs -= logs.max()  # a common factor goes out with the mean
-            found = np.exp(np.maximum(logs, -300.0))
-            ratios[is_usable] = found / found.mean()
+            relative = np.exp(np.maximum(logs - logs.max(), -300.0))  # a common factor cancels with the mean
+            ratios[is_usable] = relative / relative.mean()
         return ratios
 
     def _decision(self, weights: FloatArray, active: BoolArray) -> Decision:
         return Decision(weights, with_mean_one(self._factors, active) if self.acts_on == "loss" else None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives losses and factors too; see `Policy.state_dict`."""
-        first = [value if np.isfinite(value) else None for value in self._first.tolist()]
-        own = {"factors": self._factors.tolist(), "first": first, "losses": self._losses.state_dict()}
+        """Adds losses and factors; see `Policy.state_dict`."""
+        own = {"factors": self._factors.tolist(), "first": to_plain(self._first), "losses": self._losses.state_dict()}
         return {**super().state_dict(), **own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up losses and factors too; see `Policy.load_state_dict`."""
+        """Loads losses and factors too; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self._factors = np.array(state["factors"], dtype=np.float64)
-        self._first = np.array([np.nan if value is None else value for value in state["first"]], dtype=np.float64)
+        self._first = from_plain(state["first"], len(self._own))
         self._losses.load_state_dict(state["losses"])

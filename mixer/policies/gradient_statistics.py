@@ -1,4 +1,4 @@
-"""What a gradient shows of the streams: K numbers of each, with the noise taken out."""
+"""Gradient statistics of the streams: K numbers each, corrected for noise."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,27 +11,27 @@ from mixer.utils.arrays import FloatArray, Int64Array
 
 @dataclass(frozen=True)
 class GradientStatistics:
-    """The gradients of the streams at one step, before clipping: the gradient of stream k is that of its mean loss.
+    """Per-stream gradients at one step, before clipping: the gradient of stream k is that of its mean loss.
 
-    The mean is over the items of the loss (tokens, for a language model), and a sample counts in it by its items. The
+    The mean is over the items of the loss (tokens, for a language model), and a sample is weighted by its items. The
     variance is that of one sample (a row), not of one item: that of a mean over n samples is `variance / n`.
 
-    Estimates are unbiased if what an item's gradient is on average does not depend on how many items its sample has;
-    else they have a bias of order 1 / n, as any ratio of sums has.
+    Estimates are unbiased if an item's expected gradient does not depend on the number of items of its sample;
+    otherwise they have a bias of order 1 / n, as any ratio of sums.
 
     Args:
         gram: `[num_streams, num_streams]`: products `<g_i, g_j>` of the streams' gradients in this batch; those off the
-            diagonal are unbiased, the diagonal is too large by `variance / counts`. NaN where a stream has no sample.
+            diagonal are unbiased, the diagonal is too large by `variance / counts`. NaN for a stream without a sample.
         variance: `[num_streams]`: `σ_k² = counts · (gram_kk - squared_norm)`, the mean squared distance of a sample's
-            gradient from the stream's true one. NaN where there are less than two samples, or it was not measured.
+            gradient from the stream's true one. NaN with less than two samples, or if not measured.
         squared_norm: `[num_streams]`: estimate of `||g_k||²`, the mean product of two items of different samples: with
             L items and the sum x of their gradients in each sample, `(||Σx||² - Σ||x||²) / ((ΣL)² - ΣL²)`. May be
-            negative. NaN where the variance is.
+            negative. NaN if the variance is.
         counts: int64 `[num_streams]`: samples of each stream.
-        shares: `[num_streams]`: share of each stream in the loss of the batch, its loss weight included; they sum to 1.
-        gram_error: `[num_streams, num_streams]`: estimate of an upper bound on the standard deviation of `gram` around
-            the products of the batch's own gradients, made of sketched norms and rough where `sketch_size` is below 16;
-            0 where they were measured exactly.
+        shares: `[num_streams]`: share of each stream in the loss of the batch, including loss weights; they sum to 1.
+        gram_error: `[num_streams, num_streams]`: estimated upper bound on the standard deviation of `gram` around the
+            products of the batch's own gradients, from sketched norms, rough for a `sketch_size` below 16; 0 for exact
+            measurements.
     """
 
     gram: FloatArray
@@ -42,13 +42,13 @@ class GradientStatistics:
     gram_error: FloatArray
 
     def part(self, ids: Sequence[int]) -> "GradientStatistics":
-        """Gives the statistics of some of the streams, as if the others had not been there.
+        """Returns the statistics of some of the streams, as if the others were absent.
 
         Args:
             ids: Indices of the streams, in order.
 
         Returns:
-            Theirs alone; their shares sum to 1, or are 0 where none of them was there.
+            Their statistics; their shares sum to 1, or are 0 if none of them was present.
         """
         index = np.asarray(ids, dtype=np.int64)
         pairs = np.ix_(index, index)
@@ -65,8 +65,8 @@ class GradientStatistics:
 
     @property
     def cosines(self) -> FloatArray:
-        """`[num_streams, num_streams]`: cosines of the batch's gradients; noise draws those of small batches to 0."""
-        with np.errstate(invalid="ignore", divide="ignore"):  # a gradient may be 0, or not be there
+        """`[num_streams, num_streams]`: cosines of the batch's gradients; noise biases them towards 0."""
+        with np.errstate(invalid="ignore", divide="ignore"):  # a gradient may be 0 or missing
             norms = np.sqrt(np.diagonal(self.gram))
             cosines: FloatArray = self.gram / np.outer(norms, norms)
         return cosines
@@ -75,9 +75,9 @@ class GradientStatistics:
     def noise(self) -> tuple[float, float]:
         """Signal `||g||²` and noise `tr Σ` of the whole gradient, `g = Σ_k share_k g_k`.
 
-        The counts are exact, so that only noise within the streams enters: `tr Σ = n Σ_k share_k² σ_k² / n_k`. A stream
-        whose `σ_k²` is not known, as it has a single sample, is taken to have the mean of the others', weighted by
-        shares. Both are NaN where no stream's is known, or a gradient is not finite.
+        The counts are exact, so only noise within the streams counts: `tr Σ = n Σ_k share_k² σ_k² / n_k`. An unknown
+        `σ_k²` (a single sample) is replaced by the share-weighted mean of the others. Both are NaN if no stream's
+        variance is known, or a gradient is not finite.
         """
         active = self.counts > 0
         shares, counts, variance = self.shares[active], self.counts[active], self.variance[active]
@@ -92,48 +92,48 @@ class GradientStatistics:
 
     @property
     def conflict(self) -> float:
-        """How far the streams conflict in this step, in [0, 1/2]; see `conflict_of`."""
+        """Conflict of the streams in this step, in [0, 1/2]; see `conflict_of`."""
         return conflict_of(self.gram, self._squared_norms)
 
     @property
     def alignment(self) -> float:
-        """How far the streams are aligned in this step, in [0, 1]; see `alignment_of`."""
+        """Alignment of the streams in this step, in [0, 1]; see `alignment_of`."""
         return alignment_of(self.gram, self._squared_norms)
 
     @property
     def _squared_norms(self) -> FloatArray:
-        """`[num_streams]`: those without noise, and those of the batch where noise was not measured."""
+        """`[num_streams]`: without noise; those of the batch if the noise was not measured."""
         return np.where(np.isfinite(self.squared_norm), self.squared_norm, np.diagonal(self.gram))
 
 
 def conflict_of(gram: FloatArray, squared_norm: FloatArray) -> float:
-    """Finds the least `c` for which `-c (||g_j||² + ||g_k||²) ≤ <g_j, g_k>` holds for all pairs of streams.
+    """Returns the least `c` with `-c (||g_j||² + ||g_k||²) ≤ <g_j, g_k>` for all pairs of streams.
 
     Such streams are called c-conflicted (Li et al. 2025, PiKE, arXiv:2502.06244, sec. 3). Noise in the products makes
     it too large, as the worst pair counts: average over steps first.
 
     Args:
-        gram: `[num_streams, num_streams]`: products of the streams' gradients; the diagonal is not looked at.
+        gram: `[num_streams, num_streams]`: products of the streams' gradients; the diagonal is ignored.
         squared_norm: `[num_streams]`: `||g_k||²`; estimates below 0 count as 0.
 
     Returns:
-        `c` in [0, 1/2]; 0 where no pair conflicts, or none was measured.
+        `c` in [0, 1/2]; 0 if no pair conflicts, or none was measured.
     """
-    half = np.maximum(squared_norm, 0.0) / 2  # halved, as the sum of two huge ones overflows
+    half = np.maximum(squared_norm, 0.0) / 2  # halved, as the sum of two huge norms overflows
     return _of_worst_pair(-gram / 2, half[:, None] + half[None, :], most=0.5)
 
 
 def alignment_of(gram: FloatArray, squared_norm: FloatArray) -> float:
-    """Finds the least `c̄` for which `<g_j, g_k> ≤ c̄ ||g_j|| ||g_k||` holds for all pairs of streams.
+    """Returns the least `c̄` with `<g_j, g_k> ≤ c̄ ||g_j|| ||g_k||` for all pairs of streams: the largest cosine.
 
-    Such streams are called c̄-aligned (Li et al. 2025, PiKE, arXiv:2502.06244, sec. 3). It is the largest cosine.
+    Such streams are called c̄-aligned (Li et al. 2025, PiKE, arXiv:2502.06244, sec. 3).
 
     Args:
-        gram: `[num_streams, num_streams]`: products of the streams' gradients; the diagonal is not looked at.
+        gram: `[num_streams, num_streams]`: products of the streams' gradients; the diagonal is ignored.
         squared_norm: `[num_streams]`: `||g_k||²`; estimates below 0 count as 0.
 
     Returns:
-        `c̄` in [0, 1]; 0 where no pair is aligned, or none was measured.
+        `c̄` in [0, 1]; 0 if no pair is aligned, or none was measured.
     """
     norms = np.sqrt(np.maximum(squared_norm, 0.0))
     with np.errstate(invalid="ignore"):
@@ -142,7 +142,7 @@ def alignment_of(gram: FloatArray, squared_norm: FloatArray) -> float:
 
 
 def _of_worst_pair(products: FloatArray, sizes: FloatArray, most: float) -> float:
-    """Gives the largest quotient over pairs, within [0, most]; a pair without size, or not measured, does not count."""
+    """Largest quotient over pairs, within [0, most]; a pair of size 0, or not measured, is ignored."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         quotients = np.where((sizes > 0.0) & np.isfinite(sizes) & np.isfinite(products), products / sizes, 0.0)
     np.fill_diagonal(quotients, 0.0)
@@ -167,21 +167,21 @@ def signal_and_noise(
     num_samples: float | FloatArray,
     num_squared: float | FloatArray,
 ) -> tuple[float | FloatArray, float | FloatArray]:
-    """Parts the squared norm of a gradient into signal and noise, by how it falls apart into groups of samples.
+    """Separates signal and noise in the squared norm of a gradient, from the norms of groups of samples.
 
     With `z_j` the sum of the gradients of the `s_j` samples of group j, `E||z_j||² = s_j² ||g||² + s_j σ²`, and the
-    same holds for all samples together. Both equations give both unknowns, without bias. A group may be one sample, a
-    micro-batch or what a rank has (McCandlish et al. 2018, arXiv:1812.06162, app. A.1, for two batches of each size).
-    Where samples weigh by their items, items are to be counted instead, and `σ²` is that of one item.
+    same holds for all samples together. The two equations determine both unknowns, without bias. A group may be one
+    sample, a micro-batch or the samples of a rank (McCandlish et al. 2018, arXiv:1812.06162, app. A.1, for two batches
+    of each size). If samples are weighted by their items, count items instead; `σ²` is then that of one item.
 
     Args:
-        square_of_sum: `||Σ_j z_j||²`, or one a stream.
+        square_of_sum: `||Σ_j z_j||²`, a number or one per stream.
         sum_of_squares: `Σ_j ||z_j||²`.
         num_samples: `n = Σ_j s_j`.
         num_squared: `Σ_j s_j²`.
 
     Returns:
-        `||g||²` and `σ²`; NaN where there is but one group.
+        `||g||²` and `σ²`; NaN for a single group.
 
     Example:
         >>> signal_and_noise(4.0, 2.0, 2, 2)  # two samples with the same gradient, of norm 1

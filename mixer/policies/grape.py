@@ -1,4 +1,4 @@
-"""More of what helps the targets that improve slowest: GRAPE."""
+"""GRAPE: more of the streams that help the targets with the slowest improvement."""
 
 import math
 from collections.abc import Mapping
@@ -16,32 +16,31 @@ from mixer.utils.arrays import FloatArray
 
 
 class GRAPE(GradientPolicy):
-    """Plays targets that improve slowly against the streams that help them: GRAPE.
+    """Increases the weight of targets that improve slowly, and of the streams that help them: GRAPE.
 
     Fan, Glarou and Jaggi 2025, "GRAPE: Optimize Data Mixture for Group Robust Multi-target Adaptive Pretraining",
     arXiv:2505.20380 (NeurIPS 2025), eq. 3 and 4, Algorithm 1. With `z` the weights of the targets, `w` those of the
     streams and `∇log L_n = g_n / L_n`, a target's rate of improvement to first order is `<∇log L_n, Σ_k w_k g_k>`; then
 
-    - `z_n ← z_n exp(−(γ/μ_z) <∇log L_n, Σ_k w_k g_k>)`, normalised: slow targets count more;
-    - `w_k ← w_k exp((γ/μ_w) <g_k, Σ_n z_n ∇log L_n>)`, normalised: what helps these is sampled more.
+    - `z_n ← z_n exp(−(γ/μ_z) <∇log L_n, Σ_k w_k g_k>)`, normalised: slow targets gain weight;
+    - `w_k ← w_k exp((γ/μ_w) <g_k, Σ_n z_n ∇log L_n>)`, normalised: streams that help these gain weight.
 
-    Both are done at the same decision, `z` first, as the derivation has it (appendix B). The paper draws separate
-    batches of targets and streams, and starts `z` and `w` from even weights; here targets are streams, whose own
-    training samples stand for them, `w` starts from the streams' own weights, and gradients and losses are smoothed. A
-    target's product with itself has its noise taken out. Rates are the paper's `γ/μ` (1.5 and 10, appendix D), where γ
-    is the learning rate and decays, which these do not; its exponents have the units of a gradient's square over a
-    loss, so that they fit its models and not any other: `scale_free` divides the products `<∇log L_n, g_k>` by the mean
-    size of the targets' own, `<∇log L_n, g_n>`, and then rates near 0.1 are in place (ours). Nothing pulls back to the
-    start but the targets' own play.
+    Both happen in the same decision, `z` first, as in the derivation (appendix B). The paper draws separate batches of
+    targets and streams, and starts `z` and `w` from even weights. Here targets are streams, represented by their own
+    training samples, `w` starts from the streams' own weights, gradients and losses are smoothed, and noise is removed
+    from the product of a target with itself. Rates are the paper's `γ/μ` (1.5 and 10, appendix D), but without the
+    decay of its learning rate γ. Its exponents have the unit of a squared gradient over a loss, so they only suit its
+    models: `scale_free` divides the products `<∇log L_n, g_k>` by the mean size of the targets' own, `<∇log L_n, g_n>`,
+    and suits rates near 0.1 (ours). Nothing pulls back to the start except the targets' own game.
 
-    Losses have to be above 0: a target whose average is not, or that has none yet, is left out of the decision.
+    Losses have to be positive: a target without a positive average loss is left out of the decision.
 
     Args:
-        targets: Names of streams, or importance by name to start `z` from; `None` is all streams alike.
-        interval_steps: Steps from a measurement to the next.
+        targets: Names of streams, or importance by name as the start of `z`; `None` is all streams, evenly.
+        interval_steps: Steps between measurements.
         rate: `γ/μ_w` of the streams' weights.
-        task_rate: `γ/μ_z` of the targets' weights; 0 leaves them as they are, which is DoGE towards targets.
-        scale_free: Whether the products are divided by their mean size.
+        task_rate: `γ/μ_z` of the targets' weights; 0 keeps them, which is DoGE with targets.
+        scale_free: Whether to divide the products by their mean size.
         min_samples: Least samples of each stream in a batch.
         decay: Share of the old averages that stays at each measurement or loss, in [0, 1).
         unit: Whether the weights are shares of samples or of tokens.
@@ -72,7 +71,7 @@ class GRAPE(GradientPolicy):
         self._losses = StreamAverage(decay)
 
     def start(self, mixture: Mixture) -> Decision:
-        """Looks the targets up, and starts as `GradientPolicy`; see `Policy.start`."""
+        """Reads the targets, and starts as `GradientPolicy`; see `Policy.start`."""
         num_streams = len(mixture.names)
         uniform = np.full(num_streams, 1.0 / num_streams)
         self._tasks = target_weights(self.targets, mixture.names, uniform, "GRAPE")
@@ -81,7 +80,7 @@ class GRAPE(GradientPolicy):
         return super().start(mixture)
 
     def update(self, observation: Observation) -> Decision:
-        """Takes the new losses into their averages, then as `GradientPolicy`; see `Policy.update`."""
+        """Updates the average losses, then as `GradientPolicy`; see `Policy.update`."""
         self._losses.take(observation.losses)
         return super().update(observation)
 
@@ -105,7 +104,7 @@ class GRAPE(GradientPolicy):
         return exponentiated_step(gradients.weights, tasks @ products, self.rate)
 
     def _play(self, playing: np.ndarray, tasks: FloatArray, improvements: FloatArray) -> FloatArray:
-        """Moves the targets' weights, eq. 3; those that do not play keep theirs."""
+        """Updates the targets' weights, eq. 3; absent targets keep theirs."""
         moved = exponentiated_step(tasks, -improvements, self.task_rate)
         weights = self._tasks.copy()
         weights[playing] = weights[playing].sum() * moved
@@ -118,11 +117,11 @@ class GRAPE(GradientPolicy):
         return self._tasks.copy()
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the targets' weights and the losses too; see `Policy.state_dict`."""
+        """Adds the targets' weights and the losses; see `Policy.state_dict`."""
         return {**super().state_dict(), "tasks": self._tasks.tolist(), "losses": self._losses.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the targets' weights and the losses too; see `Policy.load_state_dict`."""
+        """Loads the targets' weights and the losses too; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self._tasks = np.array(state["tasks"], dtype=np.float64)
         self._losses.load_state_dict(state["losses"])

@@ -1,4 +1,4 @@
-"""New weights every so many steps."""
+"""New weights at intervals."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,10 +14,10 @@ class Hold(Wrapper):
 
     Args:
         policy: The inner policy.
-        num_steps: Number of steps that a decision holds.
+        num_steps: Number of steps per decision.
 
     Raises:
-        ValueError: If the number is no whole one, or below 1.
+        ValueError: If the number is not a whole number of at least 1.
     """
 
     def __init__(self, policy: Policy, num_steps: int = 20):
@@ -31,18 +31,18 @@ class Hold(Wrapper):
         return self._held
 
     def update(self, observation: Observation) -> Decision:
-        """Takes the inner policy's decision when it is time; see `Policy.update`."""
+        """Takes the inner policy's decision when it is due; see `Policy.update`."""
         decision = super().update(observation)
         if observation.step % self.num_steps == 0:
             self._held = decision
-        # The scale of the loss is the inner policy's: it knows who left meanwhile.
+        # The scale of the loss is the inner policy's, which knows the streams that ended meanwhile.
         return with_mean_factor(self._held, mean_factor(decision, observation.is_active), observation.is_active)
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the held decision too; see `Policy.state_dict`."""
+        """Adds the held decision; see `Policy.state_dict`."""
         return {**super().state_dict(), "held": self._held.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the held decision too; see `Policy.load_state_dict`."""
+        """Loads the held decision too; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self._held = Decision.from_state(state["held"])

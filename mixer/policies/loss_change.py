@@ -1,4 +1,4 @@
-"""More of what is being learned now, or forgotten."""
+"""LossChange: more of the streams with a changing loss."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -6,32 +6,31 @@ from typing import Any, Literal
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms, Unit
-from mixer.policies.shared.least_share import resolve_least
 from mixer.policies.shared.ranges import check_count, check_decay, check_range, check_temperature
-from mixer.policies.shared.softmax import softmax
+from mixer.policies.shared.shares import resolve_least, softmax
 from mixer.utils.arrays import FloatArray
 
 _USUAL_FLOOR = 0.05
 
 
 class LossChange(Policy):
-    """Samples a stream by how fast its loss changes: `w ∝ softmax(progress / T)`, mixed with a floor.
+    """Samples a stream by the rate of change of its loss: `w ∝ softmax(progress / T)`, mixed with a floor.
 
     The progress of a stream is the distance between a fast and a slow moving average of its loss, `|fast_k − slow_k|`.
-    It stands for the slope of the learning curve, by which teacher-student curriculum learning (Matiisen et al. 2017,
-    arXiv:1707.00183) chooses: what is learned fastest, and by its absolute value also what is being forgotten. The two
-    averages, the softmax of them and the floor are ours. The temperature is in units of the mean progress over the
-    streams, so that the policy is the same for a loss measured in other units.
+    It stands for the slope of the learning curve, the criterion of teacher-student curriculum learning (Matiisen et al.
+    2017, arXiv:1707.00183): streams that learn fastest, and by the absolute value also streams that are forgotten. The
+    two averages, their softmax and the floor are ours. The temperature is in units of the mean progress over the
+    streams, so the unit of the losses does not matter.
 
-    Until every stream has been seen `num_warmup_observations` times the starting weights hold.
+    The starting weights apply until every stream has `num_warmup_observations` losses.
 
     Args:
-        temperature: T; a low one picks the fastest stream alone, a high one is uniform.
-        fast_decay: Decay of the fast average, an observation.
-        slow_decay: Decay of the slow average, an observation; above `fast_decay`.
-        floor: Least share of each stream, at most 1/K; `None` is 0.05, of more than ten streams 1/(2K).
-        num_warmup_observations: Observations of each stream before its average counts.
-        loss: Which loss to follow: the training loss of each step or the losses of evaluations.
+        temperature: T; a low one selects only the fastest stream, a high one is uniform.
+        fast_decay: Decay of the fast average per observation.
+        slow_decay: Decay of the slow average per observation; above `fast_decay`.
+        floor: Least share of each stream, at most 1/K; `None` is 0.05, or 1/(2K) for more than ten streams.
+        num_warmup_observations: Observations of each stream before the averages count.
+        loss: The training loss of each step, or the losses of evaluations.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:
@@ -52,7 +51,7 @@ class LossChange(Policy):
         unit: Unit = "samples",
     ):
         super().__init__(unit=unit)
-        check_temperature(temperature, "a low one picks the fastest stream alone, a high one is uniform")
+        check_temperature(temperature, "a low one selects only the fastest stream, a high one is uniform")
         check_decay("fast_decay", fast_decay, "0.9 averages over about 10 observations")
         check_decay("slow_decay", slow_decay, "0.98 averages over about 50 observations")
         if not fast_decay < slow_decay:
@@ -61,8 +60,8 @@ class LossChange(Policy):
                 "about 10 and 50 observations."
             )
         if floor is not None:
-            check_range("floor", floor, 0, 1, "0 does without")
-        check_count("num_warmup_observations", num_warmup_observations, 1, "1 weighs from the first losses on")
+            check_range("floor", floor, 0, 1, "0 is no floor")
+        check_count("num_warmup_observations", num_warmup_observations, 1, "1 starts with the first losses")
         if loss not in ("train", "evaluation"):
             raise ValueError(f"loss must be 'train' or 'evaluation', got {loss!r}.")
         self.temperature = temperature
@@ -74,7 +73,7 @@ class LossChange(Policy):
             self.needs = frozenset({"evaluation_loss"})
 
     def start(self, mixture: Mixture) -> Decision:
-        """Forgets all losses and gives the streams' own weights; see `Policy.start`."""
+        """Discards all losses and returns the streams' own weights; see `Policy.start`."""
         num_streams = len(mixture.names)
         self._least = resolve_least(self.floor, _USUAL_FLOOR, num_streams, "LossChange", "floor")
         self._initial = mixture.weights
@@ -83,7 +82,7 @@ class LossChange(Policy):
         return Decision(self._initial)
 
     def update(self, observation: Observation) -> Decision:
-        """Takes the new losses into the averages and weighs the streams anew; see `Policy.update`."""
+        """Updates the averages and computes new weights; see `Policy.update`."""
         losses = observation.losses if self.loss == "train" else observation.evaluation_losses
         if losses is not None:
             self._take(losses)
@@ -102,7 +101,7 @@ class LossChange(Policy):
         return weights
 
     def explain(self) -> Terms:
-        """Gives both averages without bias, `progress` in units of the largest, and the softmax's `score`.
+        """Returns both averages without bias, `progress` relative to the largest, and the softmax's `score`.
 
         NaN for a stream without an observation; see `Policy.explain`.
         """
@@ -123,7 +122,7 @@ class LossChange(Policy):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the averages; see `Policy.state_dict`."""
+        """Returns the averages; see `Policy.state_dict`."""
         return {
             "fast": self._fast.tolist(),
             "slow": self._slow.tolist(),
@@ -131,7 +130,7 @@ class LossChange(Policy):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the averages; see `Policy.load_state_dict`."""
+        """Loads the averages; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self._fast = np.array(state["fast"], dtype=np.float64)
         self._slow = np.array(state["slow"], dtype=np.float64)

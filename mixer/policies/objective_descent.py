@@ -1,4 +1,4 @@
-"""The mixture of a chosen objective, or a better one as far as measurements confirm it."""
+"""ObjectiveDescent: the mixture of a chosen objective, or a better one as far as measurements confirm it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,69 +10,68 @@ from mixer.policies.contract import Decision, Mixture, Observation, Unit
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.policies.shared.evidence import Evidence
 from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients
-from mixer.policies.shared.objective_bound import ObjectiveBound
+from mixer.policies.shared.objective_bound import ObjectiveBound, worst_weights
 from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.simplex_programme import positive_part, project
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.policies.shared.targets import Targets, among, check_targets, target_weights
-from mixer.policies.shared.worst import worst_weights
 from mixer.utils.arrays import BoolArray, FloatArray
 
-_LOSSES = {"train": "loss", "evaluation": "evaluation_loss", "excess": "excess_loss"}  # and what has to be observed
-_SAME = 1e-9  # weights that differ by less are the same mixture
+_LOSSES = {"train": "loss", "evaluation": "evaluation_loss", "excess": "excess_loss"}  # losses and their observations
+_SAME = 1e-9  # largest difference between weights of the same mixture
 
 
 class ObjectiveDescent(GradientPolicy):
-    """Samples for an objective of your choice, and leaves its own gradient's mixture on evidence alone.
+    """Samples for a chosen objective, and leaves its own mixture only on evidence.
 
     Ours. The objective is `F = Σ_i a_i L_i` over all streams or over targets: their average, or the worst, for which
     `a_i ∝ a⁰_i exp(τ L_i)` is the gradient of the smooth maximum `(1/τ) log Σ a⁰_i exp(τ L_i)`. A batch of mixture `w =
-    a` has the gradient of F, without bias and whatever the streams' gradients are. So the *base* is the mixture nearest
-    to `a` that differs from the own weights by a factor of `max_ratio` at most: for the average the own weights
-    themselves. Can another one be better? A step of length `s = ηL` along the gradient of a batch of mixture w lowers F
-    by at least (see `ObjectiveBound`)
+    a` has the gradient of F, without bias and for any gradients of the streams. So the *base* is the mixture nearest to
+    `a` that differs from the own weights by a factor of at most `max_ratio`: for the average the own weights
+    themselves. Can another mixture be better? A step of length `s = ηL` along the gradient of a batch of mixture w
+    lowers F by at least (see `ObjectiveBound`)
 
         (1/L) [s aᵀGw − ½ s² (wᵀGw + Σ_k w_k σ_k²/b)]
 
-    At a short given step its maximum is at the largest gradients: a longer step in disguise, which the learning rate
-    could have made and Adam divides out again, paid for with a bias that stays as steps add up. The bound is without
-    that where its step is the best, `s = 1`; there it says `2L·fall = aᵀGa − [(w − a)ᵀG(w − a) + wᵀσ²/b]`, the mean
-    squared error of the batch's gradient as an estimate of F's. Bias adds up over steps, noise averages out, over about
-    `1/s` of them. So the criterion `"estimate"` minimises
+    For a short step the maximum favours the largest gradients. That is a longer step in disguise: a higher learning
+    rate has the same effect, Adam divides it out again, and it adds a bias that stays as steps add up. The bound avoids
+    that at its best step, `s = 1`: there it says `2L·fall = aᵀGa − [(w − a)ᵀG(w − a) + wᵀσ²/b]`, the mean squared error
+    of the batch's gradient as an estimate of F's. Bias adds up over steps, noise averages out over about `1/s` of them.
+    So the criterion `"estimate"` minimises
 
         (w − a)ᵀ G (w − a) + s Σ_k w_k σ_k²/b
 
-    without noise `w = a` for *every* G. What is gained comes from noise: samples go from noisy streams to those whose
-    gradient can stand for theirs. `"descent"` takes the bound at the given step as it stands and follows steep streams;
-    that pays while losses are far from their ends and streams share little, and costs where noise is all that is left.
+    Without noise `w = a` for *every* G. The gain comes from noise: samples move from noisy streams to those with
+    gradients that can stand for theirs. `"descent"` uses the bound at the given step and follows steep streams; that
+    pays while losses are far from their minimum and streams share little, and costs once noise dominates.
 
-    *Evidence.* `G` and `σ²` are noisy, and the best mixture of noisy numbers looks better than it is: taken at its word
-    it ended 4 % above uniform mixing in a trial on a real mixture. So the candidate of earlier measurements is tried on
-    each new one, before that enters the averages: the fall it promises there, less that of the base, is a gain without
-    the flattery of having been chosen. Of its mean and standard error comes the trust `κ` (see `Evidence`), and `w =
-    base + κ (candidate − base)`: the base until a gain is confirmed, and again when it no longer is.
+    *Evidence.* `G` and `σ²` are noisy, and the best mixture of noisy numbers looks better than it is: used directly it
+    ended 4 % above uniform mixing in a trial on a real mixture. So the candidate of earlier measurements is tested on
+    each new one, before that enters the averages: its predicted fall there, minus that of the base, is a gain without
+    selection bias. Its mean and standard error give the trust `κ` (see `Evidence`), and `w = base + κ (candidate −
+    base)`: the base until a gain is confirmed, and again when it no longer is.
 
-    What it does not see: the metric of an adaptive optimizer, curvature that differs by stream, what a stream teaches
-    in the long run; with `"worst"`, that a high loss may be noise that no sampling lowers (`loss="excess"` subtracts
-    what a reference model cannot do either). In `benchmarks/mixing_quality.py` the average was as with uniform mixing,
-    as evidence was seldom found; what `"worst"` gained and cost there is in `docs/choosing_a_policy.md`.
+    Limits: it does not see the metric of an adaptive optimizer, curvature that differs by stream, or long-term effects
+    of a stream; with `"worst"`, a high loss may be noise that no sampling lowers (`loss="excess"` subtracts the loss of
+    a reference model). In `benchmarks/mixing_quality.py` the average equalled uniform mixing, as evidence was rare; for
+    gains and costs of `"worst"` see `docs/choosing_a_policy.md`.
 
     Args:
         objective: `"average"` or `"worst"` of the losses.
         targets: Names of streams, or importance by name: `a`, or `a⁰` for the worst. `None` is the own weights. Targets
-            are streams of the run, and their own samples stand for them.
-        interval_steps: Steps from a measurement and decision to the next.
-        max_ratio: Factor by which a weight may differ from the own at most, either way; 1 holds them.
-        evidence: Standard errors by which a gain has to be above 0 to be trusted at all; 0 trusts every prediction.
-        criterion: What makes a candidate the best: see above.
+            are streams of the run, represented by their own samples.
+        interval_steps: Steps between measurements and decisions.
+        max_ratio: Largest factor between a weight and the own weight, either way; 1 keeps the own weights.
+        evidence: Standard errors by which a gain must exceed 0 to be trusted; 0 trusts every prediction.
+        criterion: Criterion of the candidate: see above.
         step_sharpness: `s = ηL`, without unit: share of the noise that does not average out, or the given step.
         tau: `τ` of the worst, above 0, per unit of loss; a large one is the maximum.
-        loss: What the worst is the worst of: training losses, those of evaluations (which see overfitting), or by how
-            much training losses exceed a reference model's.
+        loss: Losses for the worst: training losses, those of evaluations (which show overfitting), or the excess of
+            training losses over a reference model's.
         min_samples: Least samples of each stream in a batch.
-        decay: Share of the old averages that stays at each measurement or loss, in [0, 1); of evaluations the last one
+        decay: Share of the old averages that stays at each measurement or loss, in [0, 1); only the last evaluation
             counts.
-        evidence_decay: The same for gains; one of 0.95 remembers some 20 measurements.
+        evidence_decay: The same for gains; 0.95 remembers about 20 measurements.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:
@@ -116,7 +115,7 @@ class ObjectiveDescent(GradientPolicy):
             self.needs = self.needs | {_LOSSES[loss]}
 
     def start(self, mixture: Mixture) -> Decision:
-        """Looks the targets up, forgets all evidence, and starts as `GradientPolicy`; see `Policy.start`."""
+        """Reads the targets, discards all evidence, and starts as `GradientPolicy`; see `Policy.start`."""
         self._importance = target_weights(self.targets, mixture.names, mixture.weights, "ObjectiveDescent")
         self._evidence.start()
         self._losses.start(len(mixture.names))
@@ -124,7 +123,7 @@ class ObjectiveDescent(GradientPolicy):
         return super().start(mixture)
 
     def update(self, observation: Observation) -> Decision:
-        """Takes the new losses into their averages, then as `GradientPolicy`; see `Policy.update`."""
+        """Updates the average losses, then as `GradientPolicy`; see `Policy.update`."""
         losses = {
             "train": observation.losses,
             "evaluation": observation.evaluation_losses,
@@ -136,7 +135,7 @@ class ObjectiveDescent(GradientPolicy):
 
     @property
     def trust(self) -> float:
-        """How far the candidate is trusted now, in [0, 1]."""
+        """Present trust in the candidate, in [0, 1]."""
         return self._evidence.trust
 
     def _measure(self, gradients: GradientStatistics, active: BoolArray, batch_size: int) -> None:
@@ -144,10 +143,10 @@ class ObjectiveDescent(GradientPolicy):
         super()._measure(gradients, active, batch_size)
 
     def _gain(self, gradients: GradientStatistics, active: BoolArray, batch_size: int) -> float:
-        """By how much more the candidate lowers the objective than the base, as a new measurement has it.
+        """Gain of the candidate over the base in a new measurement.
 
-        The unit, which is what the base promises, is that of the averages: the gain is linear in the new statistics,
-        and as unbiased as they are. NaN where nothing can be said.
+        The unit, the base's predicted fall, is that of the averages: the gain is linear in the new statistics, and as
+        unbiased as they are. NaN if unknown.
         """
         averages = self._averages(active, batch_size)
         if averages is None:
@@ -181,7 +180,7 @@ class ObjectiveDescent(GradientPolicy):
         return base + self._evidence.trust * (best - base)
 
     def _in_place(self, weights: FloatArray, known: BoolArray) -> FloatArray:
-        """`[num_streams]`: weights of those that are known, the others' own."""
+        """`[num_streams]`: weights of the known streams, and the others' own."""
         whole = self._own.copy()
         whole[known] = self._own[known].sum() * weights
         return whole
@@ -193,7 +192,7 @@ class ObjectiveDescent(GradientPolicy):
     def _bound(
         self, gram: FloatArray, variance: FloatArray, unit: float, batch_size: int, importance: FloatArray
     ) -> ObjectiveBound:
-        # Divided twice by the unit, whose square may overflow.
+        # Divided twice by the unit, as its square may overflow.
         noise = variance / unit / unit / batch_size
         if self.criterion == "estimate":
             noise = self.step_sharpness * noise
@@ -206,7 +205,7 @@ class ObjectiveDescent(GradientPolicy):
         return worst_weights(self._importance, self._losses.values, known, self.tau)
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives candidate, evidence and losses too; see `Policy.state_dict`."""
+        """Adds candidate, evidence and losses; see `Policy.state_dict`."""
         own = {"evidence": self._evidence.state_dict(), "losses": self._losses.state_dict()}
         return {
             **super().state_dict(),
@@ -216,7 +215,7 @@ class ObjectiveDescent(GradientPolicy):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up candidate, evidence and losses too; see `Policy.load_state_dict`."""
+        """Loads candidate, evidence and losses too; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self._base = np.array(state["base"], dtype=np.float64)
         self._candidate = np.array(state["candidate"], dtype=np.float64)
@@ -225,5 +224,5 @@ class ObjectiveDescent(GradientPolicy):
 
 
 def _root(gram: FloatArray, variance: FloatArray) -> float:
-    """The root of the largest coefficient, by which gradients are divided."""
+    """Root of the largest coefficient, the scale of the gradients."""
     return float(np.sqrt(max(float(np.abs(gram).max()), float(variance.max())))) or 1.0

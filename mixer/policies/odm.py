@@ -1,4 +1,4 @@
-"""More of what has the largest loss, by a bandit that explores less and less: online data mixing."""
+"""ODM (online data mixing): a bandit on the losses, with less and less exploration."""
 
 import math
 from collections.abc import Mapping
@@ -8,8 +8,8 @@ import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms, Unit
 from mixer.policies.shared.exponentiated import HUGE
-from mixer.policies.shared.least_share import share_out
 from mixer.policies.shared.ranges import check_count
+from mixer.policies.shared.shares import share_out
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
 
@@ -17,26 +17,26 @@ _LARGEST_EXPONENT = math.log(HUGE)
 
 
 class ODM(Policy):
-    """Samples a stream by its average loss, as a bandit with exploration `ε_t` does: online data mixing.
+    """Samples a stream by its average loss, as a bandit with exploration `ε_t`: online data mixing.
 
     Albalak et al. 2023, "Efficient Online Data Mixing For Language Model Pre-Training", arXiv:2312.02406. With `ε_t =
-    min(1/K, √(ln K / (K t)))` at the t-th step, for each stream of which it had samples:
+    min(1/K, √(ln K / (K t)))` at the t-th step, for each stream with samples in it:
 
     - `"paper"`: reward `R_k ← αR_k + (1 − α) L_k/π_k` and mixture `π = (1 − Kε_t) softmax(ε_{t−1} R) + ε_t`.
     - `"code"`, as the public code computes for mixed batches: `R_k ← αR_k + (1 − α) exp(L_k)`, without importance
-      weights, and `π = (1 − Kε_t) R/ΣR + ε_t`, so that shares follow perplexities.
+      weights, and `π = (1 − Kε_t) R/ΣR + ε_t`, so shares follow perplexities.
 
-    The two are not alike. As `R` is an average and no sum, `ε_{t−1} R` goes to 0: the paper's form is uniform until
-    `t > K ln K` and uniform again in the long run. The code's form goes to shares in proportion to perplexity.
+    The two differ. As `R` is an average and no sum, `ε_{t−1} R` tends to 0: the paper's form is uniform until `t > K ln
+    K` and uniform again in the long run. The code's form tends to shares in proportion to perplexity.
 
-    `π_k` is the share by which the stream was really drawn. Ours: rewards are averaged without the bias of a start at
-    0, during the warm-up too, and a stream that had no loss yet counts as the mean of the others; streams that are not
-    there count for nothing, neither in `K` nor in the softmax.
+    `π_k` is the actual share of the stream in the samples. Ours: rewards are averaged without the bias of a start at 0,
+    during the warm-up too, and a stream without a loss yet counts as the mean of the others; absent streams count
+    neither in `K` nor in the softmax.
 
     Args:
-        form: Which form.
+        form: `"paper"` or `"code"`.
         decay: `α` in [0, 1); 0.9, and 0.5 in the authors' scripts for a model of a billion parameters.
-        num_warmup_steps: Steps for which the streams' own weights hold.
+        num_warmup_steps: Initial steps with the streams' own weights.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:
@@ -62,13 +62,13 @@ class ODM(Policy):
         self._rewards = StreamAverage(decay)
 
     def start(self, mixture: Mixture) -> Decision:
-        """Forgets all losses and gives the first mixture; see `Policy.start`."""
+        """Discards all losses and returns the first mixture; see `Policy.start`."""
         self._own = mixture.weights
         self._rewards.start(len(mixture.names))
         return self._decide(0, mixture.is_active)
 
     def update(self, observation: Observation) -> Decision:
-        """Takes the new rewards into the averages and weighs the streams anew; see `Policy.update`."""
+        """Updates the average rewards and computes new weights; see `Policy.update`."""
         self._rewards.take(self._new_rewards(observation))
         return self._decide(observation.step, observation.is_active)
 
@@ -85,51 +85,48 @@ class ODM(Policy):
         return rewards
 
     def _decide(self, step: int, active: BoolArray) -> Decision:
-        num_there, time = int(active.sum()), step + 1  # the paper counts from 1
-        if step < self.num_warmup_steps or num_there == 0:
+        num_active, time = int(active.sum()), step + 1  # the paper counts from 1
+        if step < self.num_warmup_steps or num_active == 0:
             return Decision(self._own)
-        explored = num_there * exploration(num_there, time)
+        explored = num_active * exploration(num_active, time)
         weights = np.zeros(len(active))
-        weights[active] = (1.0 - explored) * self._exploited(active, exploration(num_there, time - 1))
-        weights[active] += explored / num_there
+        weights[active] = (1.0 - explored) * self._exploited(active, exploration(num_active, time - 1))
+        weights[active] += explored / num_active
         return Decision(share_out(weights, self._own, active, 0.0))
 
     def _exploited(self, active: BoolArray, rate: float) -> FloatArray:
-        """The shares by reward among the streams that are there."""
+        """The shares by reward among the active streams."""
         rewards = self._rewards.values[active]
         known = np.isfinite(rewards)
         if not known.any():
             return np.full(len(rewards), 1.0 / len(rewards))
         rewards[~known] = rewards[known].mean()
         gains = np.exp(rate * (rewards - rewards.max())) if self.form == "paper" else rewards
-        # Perplexities of all may be too small for a number.
+        # All perplexities may underflow.
         gains = gains if gains.sum() > 0.0 else np.ones(len(gains))
         shares: FloatArray = gains / gains.sum()
         return shares
 
     def explain(self) -> Terms:
-        """Gives the average reward of each stream; see `Policy.explain`."""
+        """Returns the average reward of each stream; see `Policy.explain`."""
         return {"reward": self._rewards.values}
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the average rewards; see `Policy.state_dict`."""
+        """Returns the average rewards; see `Policy.state_dict`."""
         return {"rewards": self._rewards.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the average rewards; see `Policy.load_state_dict`."""
+        """Loads the average rewards; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self._rewards.load_state_dict(state["rewards"])
 
 
 def exploration(num_streams: int, time: int) -> float:
-    """Gives what each stream has for exploration alone: `ε_t = min(1/K, √(ln K / (K t)))`.
+    """Returns each stream's exploration share, in [0, 1/K]: `ε_t = min(1/K, √(ln K / (K t)))`.
 
     Args:
         num_streams: `K`.
-        time: `t`; 0 stands for the time before the first step.
-
-    Returns:
-        The share, in [0, 1/K].
+        time: `t`; 0 is the time before the first step.
     """
     if time < 1:
         return 1.0 / num_streams

@@ -1,4 +1,4 @@
-"""More of what promises the largest fall of the loss, by the streams' gradients: PiKE."""
+"""PiKE: the mixture with the largest guaranteed fall of the loss, by the streams' gradients."""
 
 import math
 from collections.abc import Mapping
@@ -8,55 +8,54 @@ import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms, Unit
 from mixer.policies.gradient_statistics import GradientStatistics, alignment_of, conflict_of
-from mixer.policies.shared.descent_bound import Bound, best_weights, bound_factors
-from mixer.policies.shared.least_share import share_out
-from mixer.policies.shared.mirror_step import log_changes
+from mixer.policies.shared.descent_bound import Bound, best_weights, bound_factors, log_changes
 from mixer.policies.shared.ranges import check_count, check_range
+from mixer.policies.shared.shares import share_out
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 
 class PiKE(Policy):
-    """Samples a stream more, the larger its gradient and the smaller the gradient's noise: PiKE.
+    """Increases the weight of a stream with a large gradient and little gradient noise: PiKE.
 
     Li et al. 2025, "PiKE: Adaptive Data Mixing for Large-Scale Multi-Task Learning Under Low Gradient Conflicts",
     arXiv:2502.06244 (NeurIPS 2025). Every `interval_steps` steps, with `b` the samples of the last step:
 
     - `"practical"` (Algorithm 1), one step of mirror descent: `w_k ← w_k · exp(ζ₁||g_k||² − (ζ₂/2b) σ_k²)`, normalised.
-    - `"conceptual"` (Theorem 3.4), the mixture for which the loss is promised to fall most: minimises
-      `Σ_k w_k λ_k + ½ w_k² κ_k` with `λ_k = −ηβ||g_k||² + (Lη²/2b) σ_k²` and `κ_k = Lη²γ||g_k||²`. It goes there at
-      once, `max_log_change` or not; `Smoothed` makes it gentle.
+    - `"conceptual"` (Theorem 3.4), the mixture with the largest guaranteed fall of the loss: minimises `Σ_k w_k λ_k + ½
+      w_k² κ_k` with `λ_k = −ηβ||g_k||² + (Lη²/2b) σ_k²` and `κ_k = Lη²γ||g_k||²`. It moves there at once, regardless of
+      `max_log_change`; wrap it in `Smoothed` for smaller steps.
 
-    The paper's text gives neither ζ₁, ζ₂, the interval nor what follows; these are ours. Both statistics are smoothed
-    over measurements (negative estimates of `||g_k||²` count, the average is then cut at 0) and divided by the mean of
-    `||g_k||²` over the streams, so that the policy is the same for a loss in other units. The default rates weigh
-    signal and noise as the conceptual form does at `ηL = 1` without conflict. Each stream keeps `min_samples` samples
-    of the batch, or its variance could not be measured again; one whose own weight is 0 has none. A stream that was
-    never measured keeps its share, one that is not there counts for nothing. The streams' own weights hold until the
-    first measurement, as far as they leave `min_samples`.
+    The paper gives neither ζ₁, ζ₂ nor the interval; these and the following are ours. Both statistics are smoothed over
+    measurements (negative estimates of `||g_k||²` enter, the average is then clipped at 0) and divided by the mean of
+    `||g_k||²` over the streams, so the unit of the losses does not matter. The default rates weight signal and noise as
+    the conceptual form does at `ηL = 1` without conflict. Each stream keeps `min_samples` samples of the batch, as
+    otherwise its variance could not be measured again; one with an own weight of 0 has none. A stream without a
+    measurement keeps its share, an absent one does not count. The streams' own weights apply until the first
+    measurement, as far as they leave `min_samples`.
 
-    Nothing in the practical form pulls back: with gradients that stay as they are it ends at the stream with the
-    largest, others at their least; and where noise drowns the differences it wanders. `Floor` around it, or the
-    conceptual form, limits both.
+    Nothing in the practical form pulls back: with constant gradients it ends at the stream with the largest one, and
+    the others at their least; if noise hides the differences, it wanders. `Floor` around it, or the conceptual form,
+    limits both.
 
     Args:
-        interval_steps: Steps from a measurement to the next.
-        mode: Which form.
+        interval_steps: Steps between measurements.
+        mode: `"practical"` or `"conceptual"`.
         signal_rate: `ζ₁`, 0 or more; practical form.
-        noise_rate: `ζ₂`, 0 or more; 0 leaves the noise out, which the paper advises against. Practical form.
-        scale_free: Whether gradients are measured by their mean norm; `False` is the equation as it stands. The
-            conceptual form is scale-free by itself.
-        max_log_change: Most by which `log w_k` changes at a decision, beside the floor; practical form. Exponents are
-            cut at half of it around that of the middle stream.
-        step_sharpness: `ηL`, learning rate times smoothness of the loss, which has no unit: 1 is the longest step for
-            which descent is promised, a small one picks few streams, a large one evens out. Conceptual form.
+        noise_rate: `ζ₂`, 0 or more; 0 ignores the noise, against the paper's advice. Practical form.
+        scale_free: Whether to divide by the mean squared norm; `False` is the equation as published. The conceptual
+            form is always scale-free.
+        max_log_change: Largest change of `log w_k` per decision, apart from the floor; practical form. Exponents are
+            clipped to half of it around their median.
+        step_sharpness: `ηL`, learning rate times smoothness of the loss, without unit: 1 is the longest step with
+            guaranteed descent, a small one selects few streams, a large one evens out. Conceptual form.
         conflict: `c` of the bound; `None` measures it, 0 assumes none. Conceptual form.
         alignment: `c̄` of the bound; `None` measures it, 1 assumes the worst. Conceptual form.
-        bound: Whether `β = 1 − c(K − 2)`, or as published `min_k(1 + c(−K + 2 − b/b_k))`, which turns round when a
-            stream becomes rare; see `bound_factors`. Conceptual form.
-        min_samples: Least samples of each stream in a batch; equal shares where the batch is too small for all.
+        bound: `β = 1 − c(K − 2)`, or as published `min_k(1 + c(−K + 2 − b/b_k))`, which reverses when a stream becomes
+            rare; see `bound_factors`. Conceptual form.
+        min_samples: Least samples of each stream in a batch; equal shares if the batch is too small.
         decay: Share of the old averages that stays at each measurement, in [0, 1).
-        unit: Whether the weights are shares of samples or of tokens; `min_samples` counts samples in both.
+        unit: Whether the weights are shares of samples or of tokens; `min_samples` always counts samples.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -101,15 +100,15 @@ class PiKE(Policy):
     def _check_ranges(self) -> None:
         check_count("interval_steps", self.interval_steps, 1, "1 decides after every step")
         check_count("min_samples", self.min_samples, 0, "with less than 2 a variance may not be measured again")
-        check_range("signal_rate", self.signal_rate, 0, math.inf, "0 leaves the signal out")
-        check_range("noise_rate", self.noise_rate, 0, math.inf, "0 leaves the noise out")
+        check_range("signal_rate", self.signal_rate, 0, math.inf, "0 ignores the signal")
+        check_range("noise_rate", self.noise_rate, 0, math.inf, "0 ignores the noise")
         check_range("max_log_change", self.max_log_change, 0, 100, "0.5 lets a weight grow by two thirds at a decision")
         check_range("step_sharpness", self.step_sharpness, 1e-9, 1e9, "it has no unit, 1 is the longest safe step")
         check_range("conflict", self.conflict or 0.0, 0, 0.5, "None measures it")
         check_range("alignment", self.alignment or 0.0, 0, 1, "None measures it")
 
     def start(self, mixture: Mixture) -> Decision:
-        """Forgets all gradients and gives the streams' own weights; see `Policy.start`."""
+        """Discards all gradients and returns the streams' own weights; see `Policy.start`."""
         self._own = self._weights = mixture.weights
         num_streams = len(mixture.names)
         for name, average in self._averages.items():
@@ -117,7 +116,7 @@ class PiKE(Policy):
         return Decision(self._weights)
 
     def update(self, observation: Observation) -> Decision:
-        """Takes new gradients into the averages, and weighs the streams anew when it is time; see `Policy.update`."""
+        """Updates the averages, and computes new weights when they are due; see `Policy.update`."""
         batch_size = observation.batch_size or max(1, int(observation.counts.sum()))
         active = observation.is_active & (self._own > 0)
         least, lengths = self.min_samples / batch_size, observation.tokens_per_sample
@@ -166,7 +165,7 @@ class PiKE(Policy):
         known: BoolArray,
         factors: FloatArray,
     ) -> FloatArray | None:
-        """The mixture of Theorem 3.4 over the streams of which something is known."""
+        """The mixture of Theorem 3.4 over the known streams."""
         gram = self._averages["gram"].values.reshape(len(counts), -1) * np.outer(factors, factors)
         gram = gram[np.ix_(known, known)]
         conflict = conflict_of(gram, signal) if self.conflict is None else self.conflict
@@ -179,17 +178,17 @@ class PiKE(Policy):
         return np.ones(len(self._weights))
 
     def explain(self) -> Terms:
-        """Gives the averages, and the weights that the next measurement moves; see `Policy.explain`."""
+        """Returns the averages, and the weights before the least samples; see `Policy.explain`."""
         squared_norm, variance = (self._averages[name].values for name in ("squared_norm", "variance"))
         return {"squared_norm": squared_norm, "variance": variance, "kept weight": self._weights}
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives weights and averages; see `Policy.state_dict`."""
+        """Returns weights and averages; see `Policy.state_dict`."""
         averages = {name: average.state_dict() for name, average in self._averages.items()}
         return {"weights": self._weights.tolist(), **averages}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up weights and averages; see `Policy.load_state_dict`."""
+        """Loads weights and averages; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self._weights = np.array(state["weights"], dtype=np.float64)
         for name, average in self._averages.items():

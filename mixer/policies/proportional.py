@@ -1,11 +1,11 @@
-"""Shares by data-set size."""
+"""Shares by data set size."""
 
 from mixer.policies.contract import Unit
 from mixer.policies.temperature import Temperature
 
 
 class Proportional(Temperature):
-    """Shares by size: `w_k ∝ n_k`, as training on the concatenation of the data sets gives on average.
+    """Samples by size: `w_k ∝ n_k`, as training on the concatenated data sets does on average.
 
     Args:
         unit: Whether the weights are shares of samples or of tokens.

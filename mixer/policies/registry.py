@@ -1,4 +1,4 @@
-"""Policies by name, with what it costs to observe what they need."""
+"""Policies by name, with the cost of their observations."""
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -43,11 +43,11 @@ from mixer.schedules import Schedule
 from mixer.utils.entry_points import load_plug_ins
 from mixer.utils.registry import choose, refuse_class
 
-# Time of a step that measures three streams over that of a plain one, by benchmarks/probe.py; with eight up to 1.08 and
-# 1.13.
+# Time of a step that measures three streams relative to a plain one, by benchmarks/probe.py; eight streams: up to 1.08
+# and 1.13.
 STEP_WITH_GRADIENTS = 1.05
 STEP_WITH_VARIANCES = 1.11
-# Read off the forward and the optimizer step that are done anyway, or known without either.
+# Read from the step that runs anyway, or known without it.
 _FREE = frozenset({"loss", "gradient_norm", "learning_rate", "tokens"})
 _MEASURED = {
     "gradient": STEP_WITH_GRADIENTS,
@@ -63,16 +63,10 @@ _IN_WORDS = {
 
 
 def cost_of(rule: type[Policy] | type[Schedule]) -> str:
-    """Says what a rule and its needs cost, with its default arguments.
-
-    Args:
-        rule: The class of a policy or a schedule.
-
-    Returns:
-        The cost in words.
+    """Describes the cost of a policy or schedule with its default arguments.
 
     Raises:
-        KeyError: If the rule needs something of which no cost is known.
+        KeyError: If the cost of an observation is unknown.
     """
     needs = rule.needs - _FREE
     costs = [cost for need, cost in _IN_WORDS.items() if need in needs]
@@ -80,7 +74,7 @@ def cost_of(rule: type[Policy] | type[Schedule]) -> str:
     if factors:
         interval = _interval(rule)
         steps = "each step" if interval == 1 else f"1 step in {interval}"
-        # Several ranks have the noise of the gradient from what theirs differ by.
+        # Several ranks compute the gradient noise from their differences.
         where = " on a single rank" if needs == {"gradient_noise"} else ""
         costs.append(f"{steps} takes {max(factors):.2f} times as long{where}")
     if issubclass(rule, Policy) and rule.own_cost:
@@ -89,7 +83,7 @@ def cost_of(rule: type[Policy] | type[Schedule]) -> str:
 
 
 def _interval(rule: type[Policy] | type[Schedule]) -> int:
-    """Steps from a measurement to the next, unless something else is asked for."""
+    """Default number of steps between measurements."""
     # Arguments may be passed on to a class above.
     for owner in (owner for owner in rule.__mro__ if issubclass(owner, Policy | Schedule)):
         argument = inspect.signature(owner).parameters.get("interval_steps")
@@ -134,29 +128,22 @@ _POLICIES: tuple[type[Policy], ...] = (
 
 
 def built_in_policies() -> dict[str, type[Policy]]:
-    """Lists the policies and wrappers of this package.
-
-    Returns:
-        Classes by name.
-    """
+    """Returns the policies and wrappers of this package, by name."""
     return {policy.__name__: policy for policy in _POLICIES}
 
 
 def policy_classes() -> dict[str, type[Policy]]:
-    """Lists the policies and wrappers that there are, with those of other packages.
+    """Returns all policies and wrappers by name, including those of other packages.
 
-    A package adds its own by entry points of the group `adaptive_mixer.policies`, one a class: `Name =
-    "package.module:Name"`.
-
-    Returns:
-        Classes by name; what cannot be loaded is left out with a warning that names it.
+    A package adds its own by entry points of the group `adaptive_mixer.policies`, one per class: `Name =
+    "package.module:Name"`. Plug-ins that cannot be loaded are left out with a warning.
     """
     return {**built_in_policies(), **_plugged_in()}
 
 
 @cache
 def _plugged_in() -> dict[str, type[Policy]]:
-    """Loads what other packages add, once: importing them costs time, and a warning need not come again."""
+    """Loads the plug-ins once: importing them takes time, and one warning is enough."""
     return load_plug_ins(PLUG_IN_GROUP, "policy", _load, built_in_policies(), stacklevel=3)
 
 
@@ -170,14 +157,11 @@ def _load(entry: EntryPoint, taken: Collection[str]) -> tuple[str, type[Policy]]
 
 
 def as_policy(mixing: Policy | str | Mapping[str, float] | Sequence[float] | Callable[..., Any]) -> Policy:
-    """Makes a policy of what a user gives as `mixing`.
+    """Converts the option `mixing` to a policy.
 
     Args:
         mixing: A policy, the name of one that needs no arguments, weights by name or in order, or `f(step, weights)
             -> weights`.
-
-    Returns:
-        The policy.
 
     Raises:
         ValueError: If there is no policy of that name, or it needs arguments.

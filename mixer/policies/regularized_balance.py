@@ -1,11 +1,11 @@
-"""More of the streams whose gradients point where the evaluated mixture's points: the Balance step of R&B."""
+"""R&B's Balance: more of the streams with gradients along that of the evaluated mixture."""
 
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Unit
 from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients, scaled_to_one
 from mixer.policies.shared.ranges import check_range
-from mixer.policies.shared.softmax import softmax
+from mixer.policies.shared.shares import softmax
 from mixer.policies.shared.targets import Targets, among, check_targets, target_weights
 from mixer.utils.arrays import FloatArray
 
@@ -15,23 +15,23 @@ class RegularizedBalance(GradientPolicy):
 
     Ge et al. 2025, "R&B: Domain Regrouping and Data Mixture Balancing for Efficient Foundation Model Training",
     arXiv:2505.00358, sec. 3.4, Algorithm 1 and appendix B.1. With `p` the shares of the streams in the evaluation,
-    `pᵀGw` is the first-order fall of its loss. Its maximum over the simplex would be a single stream; with an entropy,
+    `pᵀGw` is the first-order fall of its loss. Its maximum over the simplex is a single stream; with an entropy,
 
         max_w pᵀGw − (‖Gp‖₂ / λ) Σ_k w_k log w_k
 
-    it is `w = softmax(λ Gp / ‖Gp‖₂)`: a concave programme with a closed form. Weights are overwritten at each decision,
-    not multiplied. (Regrouping the data into new domains is left to whoever makes the streams.)
+    it is `w = softmax(λ Gp / ‖Gp‖₂)`: a concave programme with a closed form. Each decision replaces the weights.
+    (Regrouping the data into new domains is up to the user.)
 
-    As `‖Gp‖₂` is taken out, gradients that are small or noise alone move the weights as far as large ones: with all
-    products equal it is uniform, whatever the streams' own weights, and two streams differ by a factor of `exp(√2 λ)`
-    at most (70 for λ = 3). The paper takes the last layer's gradients, sums over a window and leaves the noise in the
-    diagonal; here the probe's layers, a moving average, and no noise. It samples evenly before the first decision, here
-    the streams' own weights hold, and names λ for one data set alone, 3.
+    As `‖Gp‖₂` cancels, gradients that are small or mere noise move the weights as far as large ones: with equal
+    products the mixture is uniform, whatever the streams' own weights, and two streams differ by a factor of at most
+    `exp(√2 λ)` (70 for λ = 3). The paper uses the last layer's gradients, sums over a window and keeps the noise in the
+    diagonal; here the probed layers, a moving average, and a correction for noise. It samples evenly before the first
+    decision, here by the streams' own weights, and names λ for only one data set, 3.
 
     Args:
         targets: Names of streams, or importance by name: `p`; `None` is the streams' own weights.
-        interval_steps: Steps from a measurement to the next.
-        strength: `λ`; 0 is uniform, a large one picks the best stream alone.
+        interval_steps: Steps between measurements.
+        strength: `λ`; 0 is uniform, a large one selects only the best stream.
         min_samples: Least samples of each stream in a batch.
         decay: Share of the old averages that stays at each measurement, in [0, 1).
         unit: Whether the weights are shares of samples or of tokens.
@@ -56,7 +56,7 @@ class RegularizedBalance(GradientPolicy):
         self.strength = strength
 
     def start(self, mixture: Mixture) -> Decision:
-        """Looks the targets up, and starts as `GradientPolicy`; see `Policy.start`."""
+        """Reads the targets, and starts as `GradientPolicy`; see `Policy.start`."""
         self._importance = target_weights(self.targets, mixture.names, mixture.weights, "RegularizedBalance")
         return super().start(mixture)
 
@@ -74,7 +74,7 @@ def balanced(gram: FloatArray, importance: FloatArray, strength: float) -> Float
         strength: λ.
 
     Returns:
-        `[num_streams]` on the simplex; `None` where `Gp` is 0.
+        `[num_streams]` on the simplex; `None` if `Gp` is 0.
     """
     products = scaled_to_one(scaled_to_one(gram)[0] @ importance)[0]
     norm = float(np.linalg.norm(products))

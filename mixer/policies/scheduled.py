@@ -1,4 +1,4 @@
-"""Shares that move along given points of the run."""
+"""Shares that follow a curriculum over the run."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -10,11 +10,11 @@ from mixer.utils.arrays import FloatArray
 
 
 class Scheduled(Policy):
-    """Weights between given points of the run, linear or in steps.
+    """Interpolates weights between points of the run, linearly or in steps.
 
     Args:
-        points: Pairs of a progress in [0, 1], ascending, and the weights there (by name or in order). Before the
-            first point its weights hold, after the last one the last.
+        points: Pairs of a progress in [0, 1], ascending, and the weights there (by name or in order). The first weights
+            apply before the first point, the last ones after the last.
         interpolation: `"linear"` moves from point to point, `"step"` holds each point's weights until the next.
         unit: Whether the weights are shares of samples or of tokens.
 
@@ -45,13 +45,13 @@ class Scheduled(Policy):
         self._table: FloatArray = np.zeros((len(progresses), 0))
 
     def start(self, mixture: Mixture) -> Decision:
-        """Reads the points for these streams and gives the weights at progress 0; see `Policy.start`."""
+        """Reads the points for these streams and returns the weights at progress 0; see `Policy.start`."""
         rows = [weights_array(weights, mixture.names, f"Scheduled at progress {at}") for at, weights in self.points]
         self._table = np.stack([row / row.sum() for row in rows])
         return Decision(self._weights_at(0.0))
 
     def update(self, observation: Observation) -> Decision:
-        """Gives the weights at the present progress; see `Policy.update`."""
+        """Returns the weights at the present progress; see `Policy.update`."""
         return Decision(self._weights_at(observation.progress))
 
     def _weights_at(self, progress: float) -> FloatArray:

@@ -1,4 +1,4 @@
-"""More of what helps streams whose loss is high: Skill-It."""
+"""Skill-It: more of the streams that help streams with a high loss."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,36 +6,35 @@ from typing import Any
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
-from mixer.policies.shared.acts_on import decide
+from mixer.policies.shared.decisions import decide
 from mixer.policies.shared.plain import from_plain, to_plain
 from mixer.policies.shared.ranges import check_count, check_range
+from mixer.policies.shared.shares import softmax
 from mixer.policies.shared.skill_graph import SkillGraph, graph_array
-from mixer.policies.shared.softmax import softmax
+from mixer.policies.shared.slopes import bounded
 from mixer.utils.arrays import BoolArray, FloatArray
-
-_HUGE = 1e100  # infinity with which one can still calculate
 
 
 class SkillIt(Policy):
-    """Samples a stream more, the higher the losses of the streams that it helps: `w_i ∝ exp(η Σ_j A_ij Σ_τ L_j(τ))`.
+    """Increases the weight of a stream by the losses of the streams that it helps: `w_i ∝ exp(η Σ_j A_ij Σ_τ L_j(τ))`.
 
-    Skill-It of Chen et al. 2023, arXiv:2307.14430, algorithm 1: `A_ij` says how much training on stream i helps stream
-    j, `L_j(τ)` are the losses of the last `window` evaluations. The weights start from the streams' own each time,
-    not from the last ones. Before the first evaluation `L = 1`, as in the paper, that is `w_i ∝ exp(η Σ_j A_ij)`. The
-    paper starts from even weights, which are the streams' own unless they were given others.
+    Skill-It of Chen et al. 2023, arXiv:2307.14430, algorithm 1: `A_ij` is the help of training on stream i for stream
+    j, `L_j(τ)` are the losses of the last `window` evaluations. The weights start from the streams' own each time, not
+    from the last ones. Before the first evaluation `L = 1`, as in the paper, that is `w_i ∝ exp(η Σ_j A_ij)`. The paper
+    starts from even weights, which are the default of the streams' own.
 
-    The paper learns A beforehand, from short runs on one stream or two. Here it is given; without one, a stream helps
-    itself alone, and the policy is multiplicative weights on the evaluation losses.
+    The paper learns A beforehand, from short runs on one stream or two. Here it is an argument; by default a stream
+    only helps itself, and the policy is multiplicative weights on the evaluation losses.
 
-    A stream without a loss counts as the mean of the others; one that is not there goes on counting as something that
-    others help, as long as it is evaluated (ours). Losses in other units are another problem for the same η. Shares
-    become tiny where η times a difference of losses is large: put `Floor` around.
+    A stream without a loss counts as the mean of the others; an absent one still counts as a stream that others help,
+    as long as it is evaluated (ours). η depends on the unit of the losses. Shares become tiny if η times a difference
+    of losses is large: wrap the policy in `Floor` against that.
 
     Args:
-        graph: A: by name `{helper: {helped: strength}}`, where what is left out is 0 (1 from a stream to itself), or
+        graph: A: by name `{helper: {helped: strength}}` with a default of 0 (1 from a stream to itself), or
             `[num_streams, num_streams]` with a row for each helper; `None` is the identity.
         learning_rate: η; 0.1 to 0.8 in the authors' scripts.
-        window: Evaluations that count; 3 in the authors' scripts.
+        window: Number of evaluations; 3 in the authors' scripts.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:
@@ -54,24 +53,23 @@ class SkillIt(Policy):
     ):
         super().__init__(unit=unit)
         check_range("learning_rate", learning_rate, 0, 1e6, "the public scripts try 0.1 to 0.8, 0 keeps the weights")
-        check_count("window", window, 1, "the public scripts take 3, 1 takes the last evaluation alone")
+        check_count("window", window, 1, "the public scripts use 3, 1 uses only the last evaluation")
         self.graph = graph
         self.learning_rate = learning_rate
         self.window = window
 
     def start(self, mixture: Mixture) -> Decision:
-        """Reads the graph for these streams and forgets all losses; see `Policy.start`."""
+        """Reads the graph for these streams and discards all losses; see `Policy.start`."""
         self._own = mixture.weights
         self._graph = graph_array(self.graph, mixture.names)
         self._history = np.zeros((0, len(mixture.names)))
         return self._weigh(mixture.is_active)
 
     def update(self, observation: Observation) -> Decision:
-        """Takes an evaluation into the window, and weighs the streams anew; see `Policy.update`."""
+        """Adds an evaluation to the window, and computes new weights; see `Policy.update`."""
         losses = observation.evaluation_losses
         if losses is not None:
-            row = np.where(np.isfinite(losses), np.clip(losses, -_HUGE, _HUGE), np.nan)
-            self._history = np.vstack([self._history, row])[-self.window :]
+            self._history = np.vstack([self._history, bounded(losses)])[-self.window :]
         return self._weigh(observation.is_active)
 
     def _weigh(self, active: BoolArray) -> Decision:
@@ -79,7 +77,7 @@ class SkillIt(Policy):
         return decide(softmax(exponents, active & (self._own > 0)), self._own, active, "sampling")
 
     def _sums(self) -> FloatArray:
-        """`[num_streams]`: sums of the losses in the window; 1 without any."""
+        """`[num_streams]`: sums of the losses in the window; 1 without losses."""
         counts = np.isfinite(self._history).sum(axis=0)
         known = counts > 0
         if not known.any():
@@ -90,10 +88,10 @@ class SkillIt(Policy):
         return sums
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the losses of the window; see `Policy.state_dict`."""
+        """Returns the losses of the window; see `Policy.state_dict`."""
         return {"history": to_plain(self._history)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the losses of the window; see `Policy.load_state_dict`."""
+        """Loads the losses of the window; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self._history = from_plain(state["history"], -1, len(self._own))

@@ -12,12 +12,11 @@ from mixer.policies.shared.wrapper import Wrapper
 
 
 class Smoothed(Wrapper):
-    """Moves only part of the way to new weights: `w' ← decay·w' + (1 − decay)·w`.
+    """Moves part of the way to new weights: `w' ← decay·w' + (1 − decay)·w`.
 
-    Around a policy that weighs losses it smooths what is sampled, not what counts: factors are multiplied by
-    `w_k/w'_k`, so that each stream has the part of the gradient, weight times factor, that the policy wants;
-    `TrustRegion` limits both. A stream with samples on top of the batch size loses its share of it at once, and starts
-    from 0 again.
+    Around a policy with loss weights it smooths the sampling, not the objective: factors are multiplied by `w_k/w'_k`,
+    so each stream keeps its part of the gradient, weight times factor; `TrustRegion` limits both. A stream with samples
+    on top of the batch size loses its share of it at once, and restarts from 0.
 
     Args:
         policy: The inner policy.
@@ -48,10 +47,10 @@ class Smoothed(Wrapper):
         return with_weights(decision, self._weights, observation.is_active)
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the smoothed weights too; see `Policy.state_dict`."""
+        """Adds the smoothed weights; see `Policy.state_dict`."""
         return {**super().state_dict(), "weights": self._weights.tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the smoothed weights too; see `Policy.load_state_dict`."""
+        """Loads the smoothed weights too; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self._weights = np.array(state["weights"], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""More of what is farthest from the loss that it should reach."""
+"""TargetLoss (dynamic batch loading): more of the streams far above their target loss."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -12,25 +12,25 @@ from mixer.policies.shared.ranges import check_range
 
 
 class TargetLoss(Policy):
-    """Samples a stream more, the farther its validation loss is above a target: dynamic batch loading.
+    """Increases the weight of a stream by the gap between its validation loss and a target: dynamic batch loading.
 
     Xia et al. 2023, "Sheared LLaMA: Accelerating Language Model Pre-training via Structured Pruning", arXiv:2310.06694,
     Algorithm 1: at each evaluation `w_k ← w_k exp(η max(L_k − L_target,k, 0))`, normalised, from the streams' own
-    weights. The targets there are what a scaling law predicts for a model of the wanted size, or the losses of the
-    larger model that is pruned.
+    weights. The targets there are predictions of a scaling law for the target size, or the losses of the larger model
+    before pruning.
 
-    The paper has no `η`, that is 1, and no stream's share falls for being below its target but by the others' growth;
-    in the authors' code the difference is not cut at 0, so that it falls the faster. The code smooths with `c/K`, we do
-    in both forms. Each evaluation moves the weights once more by the same gap: the more evaluations, the faster.
+    The paper has no `η`, that is 1, and a stream below its target only loses share as others gain; the authors' code
+    does not clip the difference at 0, so it loses share faster. The code smooths with `c/K`, we do in both forms. Each
+    evaluation moves the weights again by the same gap: more evaluations move faster.
 
-    A stream without a loss in the evaluation, or that is not there, keeps its share. One of weight 0 stays out, also of
-    K, the number of streams.
+    A stream that is absent or without a loss in the evaluation keeps its share. One of weight 0 stays out, also of K,
+    the number of streams.
 
     Args:
-        target_losses: Validation loss that each stream should reach, by its name.
+        target_losses: Target of the validation loss, by the name of the stream.
         step_size: `η`, per unit of loss.
-        form: `"paper"`, or `"code"` for differences that are not cut at 0.
-        smoothing: `c` in [0, 1]: `w ← (1 − c) w + c/K` after each step, so that `c/K` is the least share.
+        form: `"paper"`, or `"code"` for differences that are not clipped at 0.
+        smoothing: `c` in [0, 1]: `w ← (1 − c) w + c/K` after each step, so `c/K` is the least share.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:
@@ -50,8 +50,8 @@ class TargetLoss(Policy):
     ):
         super().__init__(unit=unit)
         check_losses(target_losses, "target_losses")
-        check_range("step_size", step_size, 0, np.inf, "0 leaves the weights as they are")
-        check_range("smoothing", smoothing, 0, 1, "0 does without, 1 is uniform")
+        check_range("step_size", step_size, 0, np.inf, "0 keeps the weights")
+        check_range("smoothing", smoothing, 0, 1, "0 is no smoothing, 1 is uniform")
         if form not in ("paper", "code"):
             raise ValueError(f"form must be 'paper' or 'code', got {form!r}.")
         self.target_losses = target_losses
@@ -59,13 +59,13 @@ class TargetLoss(Policy):
         self._weights = ExponentiatedWeights()
 
     def start(self, mixture: Mixture) -> Decision:
-        """Gives the streams' own weights; see `Policy.start`."""
+        """Returns the streams' own weights; see `Policy.start`."""
         self._targets = losses_array(self.target_losses, mixture.names, "TargetLoss: target_losses")
         self._weights.start(mixture.weights)
         return Decision(mixture.weights)
 
     def update(self, observation: Observation) -> Decision:
-        """Moves the weights if there was an evaluation; see `Policy.update`."""
+        """Updates the weights after an evaluation; see `Policy.update`."""
         losses, active = observation.evaluation_losses, observation.is_active
         if losses is not None and np.isfinite(losses).any():
             with np.errstate(over="ignore"):
@@ -75,10 +75,10 @@ class TargetLoss(Policy):
         return Decision(self._weights.mixture(active))
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the weights; see `Policy.state_dict`."""
+        """Returns the weights; see `Policy.state_dict`."""
         return {"log_weights": self._weights.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the weights; see `Policy.load_state_dict`."""
+        """Loads the weights; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self._weights.load_state(state["log_weights"])

@@ -1,4 +1,4 @@
-"""Shares by data-set size, flattened by a temperature."""
+"""Shares by data set size, flattened by a temperature."""
 
 from mixer.policies.contract import Mixture, Unit
 from mixer.policies.shared.ranges import check_temperature
@@ -7,19 +7,19 @@ from mixer.utils.arrays import FloatArray
 
 
 class Temperature(StaticPolicy):
-    """Shares by size to the power 1/τ: `w_k ∝ n_k^(1/τ)`.
+    """Samples by size to the power 1/τ: `w_k ∝ n_k^(1/τ)`.
 
-    τ = 1 is proportional and a large τ is nearly uniform. Multilingual BERT took τ = 1.43 (Devlin et al. 2019), XLM 2
+    τ = 1 is proportional and a large τ is nearly uniform. Multilingual BERT used τ = 1.43 (Devlin et al. 2019), XLM 2
     (Conneau and Lample 2019, arXiv:1901.07291), XLM-R and mT5 3.33 (Xue et al. 2021, arXiv:2010.11934, sec. 3.2, which
-    names all but XLM's as `α = 1/τ`).
+    gives all but XLM's as `α = 1/τ`).
 
     Args:
         temperature: τ, above 0.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:
-        ValueError: If the temperature is not above 0; at the start of the run if the size of a stream is not known, or
-            changes as that of a replay buffer does.
+        ValueError: If the temperature is not above 0; at the start of the run if the size of a stream is unknown, or
+            that of a replay buffer, which changes.
     """
 
     def __init__(self, temperature: float = 3.33, *, unit: Unit = "samples"):
@@ -35,13 +35,13 @@ class Temperature(StaticPolicy):
             return mixture.weights
         if memories:
             raise ValueError(
-                f"{type(self).__name__} weighs streams by size, but {memories} are replay buffers, whose size changes. "
-                f"Say how much is replayed: mixing=ReplayRatio(0.1, policy={type(self).__name__}()), or give weights "
+                f"{type(self).__name__} needs constant stream sizes, but {memories} are replay buffers. Set their "
+                f"share: mixing=ReplayRatio(0.1, policy={type(self).__name__}()), or give weights "
                 '(mixing={"math": 2, ...}).'
             )
         if unknown:
             raise ValueError(
-                f"{type(self).__name__} weighs streams by size, but {unknown} are iterable: nobody knows theirs. Give "
+                f"{type(self).__name__} needs stream sizes, but {unknown} are iterable and of unknown size. Give "
                 'weights (mixing={"math": 2, ...}), or mix with Uniform.'
             )
         sizes = (mixture.num_samples / mixture.num_samples.max()) ** (1.0 / self.temperature)

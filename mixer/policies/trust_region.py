@@ -1,4 +1,4 @@
-"""Weights that move no further than so far at once."""
+"""A limit on the change of weights per step."""
 
 import math
 from collections.abc import Mapping
@@ -10,36 +10,36 @@ import numpy as np
 from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.policies.shared.decisions import in_batch, mean_factor, with_mean_factor
 from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.shares import shares
 from mixer.policies.shared.wrapper import Wrapper
 from mixer.utils.arrays import FloatArray
 
-_NUM_BISECTIONS = 60  # halves an interval of 1 to what a float tells apart
+_NUM_BISECTIONS = 60  # halves an interval of 1 down to the resolution of a float
 
 
 class TrustRegion(Wrapper):
-    """Moves towards new weights, each time as far as a limit allows: `w' ← w' + λ(w − w')` with the largest such λ ≤ 1.
+    """Moves towards new weights as far as a limit allows: `w' ← w' + λ(w − w')` with the largest such λ ≤ 1.
 
-    The limit is on how much the logarithm of any weight changes, or on the Kullback-Leibler divergence `Σ_k w'_k
-    log(w'_k / w_k)` from the old weights to the new, or on both. Weights below `least` count as `least`, or a weight
-    could neither leave 0 nor come to it (the divergence is then that of positive numbers, `Σ_k w'_k log(w'_k / w_k) −
-    w'_k + w_k`, which is the same where all weights are above). It keeps the samples that the optimizer's moments have
-    seen close to those that come, however the inner policy jumps: Algorithm 1 of PiKE (arXiv:2502.06244) steps
-    multiplicatively for that reason. Limits of this kind are those of mirror descent and of trust regions in
-    reinforcement learning (Schulman et al. 2015, arXiv:1502.05477); the interpolation is ours. With a target that stays
-    the weights get there in finitely many steps.
+    The limit is on the change of the logarithm of any weight, or on the Kullback-Leibler divergence `Σ_k w'_k log(w'_k
+    / w_k)` from the old weights to the new, or on both. Weights below `least` count as `least`, as otherwise a weight
+    could neither leave 0 nor reach it (the divergence is then that of positive numbers, `Σ_k w'_k log(w'_k / w_k) −
+    w'_k + w_k`, which is the same if all weights are above). It keeps the coming samples similar to those in the
+    optimizer's moments, however the inner policy jumps: Algorithm 1 of PiKE (arXiv:2502.06244) takes multiplicative
+    steps for that reason. Such limits are those of mirror descent and of trust regions in reinforcement learning
+    (Schulman et al. 2015, arXiv:1502.05477); the interpolation is ours. A constant target is reached in finitely many
+    steps.
 
-    Each step is a decision, also those for which the inner policy stays with its own; `Hold` around this one makes
-    the steps rarer. Factors on losses are limited by what they come to, the streams' parts of the gradient (weight
-    times factor, as shares), and their mean over the samples stays what the inner policy makes it. Samples on top of
-    the batch size are passed on. A policy that plans probes (`Aioli`) is refused: it would learn of other mixtures than
-    it believes.
+    Each step is a decision, even if the inner policy keeps its own; wrap this in `Hold` for rarer ones. Factors on
+    losses are limited through the streams' parts of the gradient (weight times factor, as shares), and their mean over
+    the samples stays the inner policy's. Samples on top of the batch size are passed on. A policy that plans probes
+    (`Aioli`) is refused: it would draw conclusions from other mixtures.
 
     Args:
         policy: The inner policy.
-        max_log_change: Most by which a `log w_k` changes at a step, above 0; `None` for no such limit. 0.5 lets a
-            weight grow by two thirds or fall by two fifths.
-        max_divergence: Most divergence at a step in nats, above 0; `None` for no such limit.
-        least: The least weight that counts, above 0.
+        max_log_change: Largest change of a `log w_k` per step, above 0; `None` for no such limit. 0.5 lets a weight
+            grow by two thirds or fall by two fifths.
+        max_divergence: Largest divergence per step in nats, above 0; `None` for no such limit.
+        least: Smallest weight that counts, above 0.
 
     Raises:
         ValueError: If a value is outside its range, or there is no limit.
@@ -74,32 +74,32 @@ class TrustRegion(Wrapper):
         decision = super().update(observation)
         old = in_batch(self._last.weights, decision.additional)
         part = self._part(old, decision.weights)
-        weights = _between(_shares(old), _shares(decision.weights), part)
+        weights = _between(shares(old), shares(decision.weights), part)
         moved = replace(decision, weights=weights, loss_weights=self._factors(old, decision))
         active = observation.is_active
         self._last = with_mean_factor(moved, mean_factor(decision, active), active)
         return self._last
 
     def _factors(self, old: FloatArray, decision: Decision) -> FloatArray | None:
-        """`[num_streams]`: factors on the losses, as far on the way as the streams' parts of the gradient may move."""
+        """`[num_streams]`: factors on the losses, limited by the streams' parts of the gradient."""
         if decision.loss_weights is None and self._last.loss_weights is None:
             return None
         ones = np.ones(len(old))
         last = ones if self._last.loss_weights is None else self._last.loss_weights
         target = ones if decision.loss_weights is None else decision.loss_weights
-        return _between(last, target, self._part(_shares(old) * last, _shares(decision.weights) * target))
+        return _between(last, target, self._part(shares(old) * last, shares(decision.weights) * target))
 
     def _part(self, old: FloatArray, new: FloatArray) -> float:
-        """λ: how much of the way the limits allow; all of it from or to nothing."""
+        """λ: the allowed part of the way; all of it from or to zero weights."""
         if not (np.sum(old) > 0.0 and np.sum(new) > 0.0):
             return 1.0
-        old, new = _shares(old), _shares(new)
+        old, new = shares(old), shares(new)
         return min(self._part_by_logarithms(old, new), self._part_by_divergence(old, new))
 
     def _part_by_logarithms(self, old: FloatArray, new: FloatArray) -> float:
         if self.max_log_change is None:
             return 1.0
-        # On the way from old to new each weight moves in one direction, so that it meets its bound once.
+        # Between old and new each weight is monotonic, so it meets its bound once.
         level, factor = np.maximum(old, self.least), math.exp(self.max_log_change)
         low = np.where(level / factor >= self.least, level / factor, 0.0)
         bound = np.where(new > old, level * factor, low)
@@ -110,7 +110,7 @@ class TrustRegion(Wrapper):
     def _part_by_divergence(self, old: FloatArray, new: FloatArray) -> float:
         if self.max_divergence is None or self._divergence(old, new) <= self.max_divergence:
             return 1.0
-        low, high = 0.0, 1.0  # the divergence is 0 at 0 and only rises from there, as each of its terms does
+        low, high = 0.0, 1.0  # the divergence is 0 at 0 and increasing, as each of its terms is
         for _ in range(_NUM_BISECTIONS):
             middle = (low + high) / 2
             if self._divergence(old, (1.0 - middle) * old + middle * new) <= self.max_divergence:
@@ -124,19 +124,13 @@ class TrustRegion(Wrapper):
         return float((old * np.log(old / new) - old + new).sum())
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the last decision too; see `Policy.state_dict`."""
+        """Adds the last decision; see `Policy.state_dict`."""
         return {**super().state_dict(), "last": self._last.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the last decision too; see `Policy.load_state_dict`."""
+        """Loads the last decision too; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self._last = Decision.from_state(state["last"])
-
-
-def _shares(weights: FloatArray) -> FloatArray:
-    total = np.sum(weights)
-    shares: FloatArray = weights / total if total > 0.0 else weights
-    return shares
 
 
 def _between(old: FloatArray, new: FloatArray, part: float) -> FloatArray:

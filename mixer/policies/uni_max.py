@@ -1,4 +1,4 @@
-"""Even shares, as far as a cap on the passes over each stream allows: UniMax."""
+"""UniMax: even shares, with a cap on the epochs of each stream."""
 
 import math
 
@@ -11,39 +11,38 @@ from mixer.utils.arrays import FloatArray
 
 
 class UniMax(StaticPolicy):
-    """Shares a run's samples out evenly, but no stream is passed over more often than `max_epochs` times.
+    """Divides a run's samples evenly, but repeats no stream more than `max_epochs` times.
 
     UniMax of Chung et al. 2023, arXiv:2304.09151, algorithm 1: from the smallest stream to the largest, each gets an
-    even part of what is left of the budget, `U_k = min(N n_k, left / streams left)`; the weights are `w_k ∝ U_k`. The
-    paper counts characters, tried N of 1, 5 and 10, and found little between them, 1 being the best.
+    even part of the remaining budget, `U_k = min(N n_k, left / streams left)`; the weights are `w_k ∝ U_k`. The paper
+    counts characters, tried N of 1, 5 and 10, and found little difference, with 1 the best.
 
-    The budget is the whole run's: samples of a batch times steps, or the run's epochs times all streams' samples. A
-    policy knows the sizes of the streams but not how long the run is, so it has to be given. The cap holds as
-    long as the run is no longer than that. The published algorithm exceeds the cap without a word where the budget is
-    more than N passes over everything; here that is an error.
+    The budget is that of the whole run: batch size times steps, or the run's epochs times all streams' samples. It is
+    an argument as a policy does not know the length of the run. The cap holds for runs up to that length. The published
+    algorithm silently exceeds the cap if the budget is more than N epochs of everything; here that is an error.
 
     Args:
-        budget: B: samples (or tokens) that the run draws in all.
-        max_epochs: N: most passes over a stream.
-        sizes: n: size of each stream by name or in order, in the unit of the budget; `None` takes the numbers of
+        budget: B: all samples (or tokens) of the run.
+        max_epochs: N: largest number of epochs of a stream.
+        sizes: n: size of each stream by name or in order, in the unit of the budget; `None` uses the numbers of
             samples.
         unit: Whether budget, sizes and weights count samples or tokens.
 
     Raises:
-        ValueError: If a value is outside its range; at the start of the run if a size is not known, or the budget is
-            more than N passes over all streams.
+        ValueError: If a value is outside its range; at the start of the run if a size is unknown, or the budget is more
+            than N epochs of all streams.
     """
 
     def __init__(self, budget: float, max_epochs: float = 1.0, sizes: Weights | None = None, *, unit: Unit = "samples"):
         super().__init__(unit=unit)
-        check_range("budget", budget, 1, math.inf, "it is what the run draws in all, steps times batch size")
+        check_range("budget", budget, 1, math.inf, "it is the number of samples of the run, steps times batch size")
         check_range("max_epochs", max_epochs, 1e-9, math.inf, "1 repeats nothing")
         self.budget = float(budget)
         self.max_epochs = float(max_epochs)
         self.sizes = sizes
 
     def mixture_weights(self, mixture: Mixture) -> FloatArray:
-        """Shares the budget out; see `StaticPolicy.mixture_weights`."""
+        """Divides the budget; see `StaticPolicy.mixture_weights`."""
         if len(mixture.names) == 1:
             return mixture.weights
         caps = self.max_epochs * self._sizes_of(mixture)
@@ -67,7 +66,7 @@ class UniMax(StaticPolicy):
         unknown = [name for name, size in zip(mixture.names, mixture.num_samples, strict=True) if size == 0]
         if unknown:
             raise ValueError(
-                f"UniMax weighs streams by size, but {unknown} are iterable: nobody knows theirs. Give "
+                f"UniMax needs stream sizes, but {unknown} are iterable and of unknown size. Give "
                 "sizes={name: samples, ...}."
             )
         return mixture.num_samples.astype(np.float64)

@@ -8,10 +8,10 @@ from mixer.utils.arrays import FloatArray
 
 
 class Uniform(StaticPolicy):
-    """Equal shares: `w_k = 1/K`.
+    """Samples all streams equally: `w_k = 1/K`.
 
-    With exact counts this is stratified sampling, the baseline that a careful comparison found hard to beat
-    (Aioli; Chen et al. 2024, arXiv:2411.05735).
+    With exact counts this is stratified sampling, a baseline that is hard to beat in careful comparisons (Aioli; Chen
+    et al. 2024, arXiv:2411.05735).
     """
 
     def mixture_weights(self, mixture: Mixture) -> FloatArray:

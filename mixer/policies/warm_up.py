@@ -1,4 +1,4 @@
-"""Starting weights for a while, then a policy."""
+"""The streams' own weights for the first steps, then a policy."""
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.policies.shared.ranges import check_count
@@ -10,15 +10,15 @@ class WarmUp(Wrapper):
 
     Args:
         policy: The inner policy.
-        num_steps: Number of steps before its decisions count.
+        num_steps: Number of steps before its decisions apply.
 
     Raises:
-        ValueError: If the number is no whole one, or negative.
+        ValueError: If the number is negative or not a whole number.
     """
 
     def __init__(self, policy: Policy, num_steps: int = 100):
         super().__init__(policy)
-        check_count("num_steps", num_steps, 0, "0 does without")
+        check_count("num_steps", num_steps, 0, "0 is no warm-up")
         self.num_steps = num_steps
 
     def start(self, mixture: Mixture) -> Decision:

@@ -1,4 +1,4 @@
-"""Batch-size schedules: each one a rule from what the run showed to the size of the next step."""
+"""Batch-size schedules: rules from observations to the size of the next step."""
 
 from mixer.schedules.ada_batch import AdaBatch
 from mixer.schedules.base import BatchDecision, BatchObservation, GradientNoise, LearningRateRule, Schedule

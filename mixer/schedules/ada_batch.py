@@ -1,4 +1,4 @@
-"""Sizes that are multiplied at given points of the run."""
+"""AdaBatch: sizes that are multiplied at fixed points of the run."""
 
 import math
 from bisect import bisect_right
@@ -11,23 +11,23 @@ from mixer.schedules.shared.position import Unit, check_points, needs_of, positi
 
 
 class AdaBatch(Schedule):
-    """Multiplies the size at given points: `b = initial · factor^k` after k of them.
+    """Multiplies the size at fixed points: `b = initial · factor^k` after k of them.
 
-    AdaBatch (Devarakonda et al. 2017, arXiv:1712.02029) grows the batch while the learning rate decays, such that the
-    learning rate over the batch size decays as it would with a fixed batch: where a fixed batch has the learning rate
-    times 0.375, it takes twice the batch and the learning rate times 0.75. With `learning_rate="linear"`, the default,
-    that holds whatever decay the run's own schedule gives.
+    AdaBatch (Devarakonda et al. 2017, arXiv:1712.02029) grows the batch while the learning rate decays, so that the
+    ratio of learning rate to batch size decays as with a fixed batch: instead of the learning rate times 0.375, twice
+    the batch and the learning rate times 0.75. With `learning_rate="linear"`, the default, that holds for any decay of
+    the run's own schedule.
 
     Args:
-        points: Where to multiply: positions above 0, ascending.
-        every: Multiply every so many units instead.
-        unit: What the positions count: `"epochs"`, `"steps"`, `"samples"`, `"tokens"` or `"progress"`.
-        factor: What to multiply by, above 1.
+        points: Points of multiplication: positions above 0, ascending.
+        every: Distance between points, as an alternative.
+        unit: Unit of the positions: `"epochs"`, `"steps"`, `"samples"`, `"tokens"` or `"progress"`.
+        factor: Factor at each point, above 1.
         learning_rate: How the learning rate follows the size; see `Schedule`.
         **bounds: See `Schedule`.
 
     Raises:
-        ValueError: If not one of `points` and `every` is given, or a value is outside its range.
+        ValueError: Unless exactly one of `points` and `every` is set, or if a value is outside its range.
 
     Example:
         >>> schedule = AdaBatch(every=20, initial=128, maximum=2048)
@@ -57,10 +57,10 @@ class AdaBatch(Schedule):
         self.factor = factor
 
     def update(self, observation: BatchObservation) -> BatchDecision:
-        """Counts the points that are passed; see `Schedule.update`."""
+        """Counts the passed points; see `Schedule.update`."""
         at = position(observation, self.unit)
-        # Thrice 0.1 is above 0.3 in floats: an interval that ends here but for rounding counts.
+        # Three times 0.1 is above 0.3 in floats: an interval that ends here up to rounding counts.
         num_passed = bisect_right(self.points, at) if self.every is None else math.floor(at / self.every + 1e-9)
-        # No more factors than lead from one sample to the largest size, or the power would overflow.
+        # At most the factors from one sample to the largest size, as the power could overflow.
         num_factors = min(num_passed, math.ceil(math.log(LARGEST) / math.log(self.factor)))
         return BatchDecision(self.limits.clamp(self._initial * self.factor**num_factors))

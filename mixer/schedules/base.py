@@ -1,4 +1,4 @@
-"""What every batch-size schedule is: a rule from what the run showed to the size of the next step."""
+"""The schedule interface: observations, decisions, and the base class of batch-size schedules."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ LearningRateRule = Literal["none", "linear", "sqrt"]
 
 @dataclass(frozen=True)
 class GradientNoise:
-    """How much of a gradient is signal, and how much is noise, of the whole mixture.
+    """Signal and noise of the gradient of the whole mixture.
 
     Args:
         squared_norm: Unbiased estimate of `||g||²`, the squared norm of the true gradient.
@@ -27,21 +27,21 @@ class GradientNoise:
 
 @dataclass(frozen=True)
 class BatchObservation:
-    """What a schedule sees after a step. It rules the next one with what it concludes.
+    """Measurements of a step, from which a schedule decides on the next one.
 
     Args:
-        step: Number of steps done, which is the index of the step that the decision rules.
-        progress: Share of the run's budget that is done, in [0, 1].
-        num_epochs_done: Number of epochs of the mixture that have ended.
+        step: Number of completed steps: the index of the step that is decided on.
+        progress: Completed share of the run's budget, in [0, 1].
+        num_epochs_done: Completed epochs of the mixture.
         num_samples: Samples so far.
         num_tokens: Tokens so far.
-        batch_size: The size that ruled the last step (which had fewer samples if it was the rest of an epoch).
-        loss: Mean loss per item of the last step over all streams; NaN where there is none, and for a schedule that
-            does not need `"loss"`.
-        gradient_norm: Norm of the last step's gradient before clipping; NaN where it is not measured.
-        learning_rate: Factor of the run's own learning-rate schedule for the next step, without what the batch size
-            does to it: 1 at its peak. NaN where the optimizer is scheduled by something else.
-        last_learning_rate: The same of the last step; NaN where it is not known.
+        batch_size: Planned size of the last step (which may have had fewer samples at the end of an epoch).
+        loss: Mean loss per item of the last step over all streams; NaN without one, and for a schedule that does not
+            need `"loss"`.
+        gradient_norm: Norm of the last step's gradient before clipping; NaN if not measured.
+        learning_rate: Factor of the run's own learning-rate schedule for the next step, 1 at its peak, without the
+            effect of the batch size. NaN if the optimizer has no such schedule.
+        last_learning_rate: The same of the last step; NaN if unknown.
         noise: Signal and noise of the gradient, if they were measured in the last step.
     """
 
@@ -60,12 +60,11 @@ class BatchObservation:
 
 @dataclass(frozen=True)
 class BatchDecision:
-    """What a schedule decides for the next step.
+    """A schedule's decision for the next step.
 
     Args:
         batch_size: Samples over all ranks, before bounds and rounding.
-        learning_rate_factor: What the run's learning rate is multiplied by; `None` leaves that to the schedule's
-            `learning_rate` rule.
+        learning_rate_factor: Factor on the run's learning rate; `None` applies the schedule's `learning_rate` rule.
     """
 
     batch_size: float
@@ -73,7 +72,7 @@ class BatchDecision:
 
 
 class Bounds(TypedDict, total=False):
-    """Keyword arguments that a schedule passes on to `Schedule`, where they are explained, except `maximum`."""
+    """Keyword arguments of `Schedule`, except `maximum`."""
 
     initial: int | None
     minimum: int | None
@@ -82,30 +81,30 @@ class Bounds(TypedDict, total=False):
 
 
 class AllBounds(Bounds, total=False):
-    """Keyword arguments that a schedule passes on to `Schedule`, where they are explained."""
+    """Keyword arguments of `Schedule`."""
 
     maximum: int | None
 
 
 class Schedule(KeepsArguments, ABC):
-    """A batch-size schedule.
+    """Base class of batch-size schedules.
 
-    It knows no model, trainer, file or global random state. A subclass says in `needs` what has to be observed for
-    it: `"loss"`, `"gradient_norm"`, `"learning_rate"`, `"tokens"` or `"gradient_noise"`. One that says `is_exact`
-    means its sizes to the sample: fewer than one a rank are an error, not raised to it. One that says `unit = "epochs"`
-    decides at epochs' ends alone; where the rest of an epoch is dropped, it is by the old size, and the end is shown
-    with the last step (of others, the new size says what is dropped). What costs much is measured in steps after
-    which `step` is a multiple of `interval_steps`, what costs next to nothing in every step.
+    A schedule knows no model, trainer, file or global random state. A subclass lists its observations in `needs`:
+    `"loss"`, `"gradient_norm"`, `"learning_rate"`, `"tokens"` or `"gradient_noise"`. With `is_exact` its sizes are
+    exact: less than one sample per rank is an error. With `unit = "epochs"` it only decides at the ends of epochs; the
+    old size then determines the dropped rest of an epoch, and the last step shows its end (otherwise the new size
+    determines the rest). Expensive observations are measured in steps after which `step` is a multiple of
+    `interval_steps`, cheap ones in every step.
 
     Args:
-        initial: Size of the first steps, for which the learning rate was chosen; `None` takes
+        initial: Size of the first steps, for which the learning rate was chosen; `None` is
             `per_device_train_batch_size` × `gradient_accumulation_steps` × ranks.
-        minimum: Least size; `None` is one sample a rank.
-        maximum: Largest size; `None` is none.
+        minimum: Least size; `None` is one sample per rank.
+        maximum: Largest size; `None` is no limit.
         granularity: Sizes are multiples of it.
-        max_growth: Largest factor by which the size grows from a step to the next; `None` is none.
-        learning_rate: How the learning rate follows the size b: not at all, `"linear"` (times b / initial, for SGD:
-            Goyal et al. 2017, arXiv:1706.02677, sec. 2.1) or `"sqrt"` (times its root, for Adam: Malladi et al. 2022,
+        max_growth: Largest factor of growth per step; `None` is no limit.
+        learning_rate: How the learning rate follows the size b: `"none"`, `"linear"` (times b / initial, for SGD: Goyal
+            et al. 2017, arXiv:1706.02677, sec. 2.1) or `"sqrt"` (times its root, for Adam: Malladi et al. 2022,
             arXiv:2205.10287).
 
     Raises:
@@ -138,14 +137,14 @@ class Schedule(KeepsArguments, ABC):
 
     @property
     def name(self) -> str:
-        """What the schedule is called in checkpoints and reports."""
+        """Name of the schedule in checkpoints and reports."""
         return type(self).__name__
 
     def start(self, initial: int) -> BatchDecision:
-        """Forgets any earlier run and decides for the first step.
+        """Starts a new run.
 
         Args:
-            initial: The size to begin with, for which the learning rate was chosen.
+            initial: The first size, for which the learning rate was chosen.
 
         Returns:
             The decision for step 0.
@@ -158,41 +157,38 @@ class Schedule(KeepsArguments, ABC):
         """Decides for the next step.
 
         Args:
-            observation: What the last step showed.
+            observation: Measurements of the last step.
 
         Returns:
             The decision for step `observation.step`.
         """
 
     def learning_rate_factor(self, batch_size: int, initial: int) -> float:
-        """Gives what the learning rate is multiplied by, by the schedule's `learning_rate` rule.
+        """Returns the factor on the learning rate, by the schedule's `learning_rate` rule.
 
         Args:
             batch_size: Size of the next step.
             initial: Size for which the learning rate was chosen.
-
-        Returns:
-            The factor.
         """
         ratio = batch_size / initial
         return {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.learning_rate]
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives everything that `update` remembers, as plain data that JSON can hold.
+        """Returns the memory of the schedule as JSON-compatible data.
 
         Returns:
-            The state: at least the size that the run began with, which on other ranks may be another by default.
+            The state: at least the first size, which has another default on other numbers of ranks.
         """
         return {"initial": self._initial}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up a saved state, after `start`.
+        """Loads a saved state, after `start`.
 
         Args:
-            state: What `state_dict` gave.
+            state: The result of `state_dict`.
 
         Raises:
-            ValueError: If the state is of a schedule that remembers other things.
+            ValueError: If the state is that of another schedule.
         """
         own = sorted(self.state_dict())
         if sorted(state) != own:

@@ -1,19 +1,19 @@
-"""One size throughout the run."""
+"""A constant batch size."""
 
 from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, Schedule
 from mixer.schedules.limits import check_whole
 
 
 class Constant(Schedule):
-    """The given size throughout the run, unless another one is set by hand.
+    """Keeps one size throughout the run, unless another one is set by hand.
 
     Args:
-        batch_size: The size; `None` takes `per_device_train_batch_size` × `gradient_accumulation_steps` × ranks.
+        batch_size: The size; `None` is `per_device_train_batch_size` × `gradient_accumulation_steps` × ranks.
         learning_rate: How the learning rate follows a size that is set by hand; see `Schedule`.
         minimum: Least size that can be set.
         maximum: Largest size that can be set.
         granularity: Sizes are multiples of it.
-        max_growth: Largest factor by which the size grows from a step to the next.
+        max_growth: Largest factor of growth per step.
 
     Raises:
         ValueError: If the bounds contradict each other, or a value is outside its range.
@@ -45,5 +45,5 @@ class Constant(Schedule):
         )
 
     def update(self, observation: BatchObservation) -> BatchDecision:
-        """Leaves the size as it is; see `Schedule.update`."""
+        """Keeps the size; see `Schedule.update`."""
         return BatchDecision(observation.batch_size)

@@ -1,4 +1,4 @@
-"""Sizes that grow with the critical batch size."""
+"""Batch-size warm-up that follows the critical batch size."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -9,22 +9,22 @@ from mixer.schedules.shared.position import Unit, check_points, needs_of, positi
 
 
 class CriticalBatchWarmup(Schedule):
-    """Goes to given sizes at given token counts: those at which the critical batch size was found to reach them.
+    """Changes to fixed sizes at fixed token counts, at which the critical batch size has reached them.
 
-    The critical batch size is near 0 at first and grows fast (Merrill et al. 2025, arXiv:2505.23971): a run that begins
-    with a small batch and doubles it as the critical size allows takes fewer steps to the same loss. The learning
-    rate of Adam grows with the root of the size there, which is the default here. Let the run's own learning-rate
-    schedule count tokens or progress too, since the steps become larger.
+    The critical batch size is near 0 at first and grows fast (Merrill et al. 2025, arXiv:2505.23971): a run that starts
+    with a small batch and doubles it as the critical size allows takes fewer steps to the same loss. Adam's learning
+    rate grows with the root of the size there, the default here. Let the run's own learning-rate schedule count tokens
+    or progress too, since steps become larger.
 
     Args:
         sizes: Size from each point on: a mapping, or pairs, of a position above 0, ascending, and a growing size.
-        unit: What the positions count: `"tokens"`, `"samples"`, `"steps"`, `"epochs"` or `"progress"`.
+        unit: Unit of the positions: `"tokens"`, `"samples"`, `"steps"`, `"epochs"` or `"progress"`.
         learning_rate: How the learning rate follows the size; see `Schedule`.
         **bounds: See `Schedule`.
 
     Raises:
-        ValueError: If points do not ascend, sizes do not grow (from a default first size on: after the first step),
-            or a size is outside the bounds.
+        ValueError: If points do not ascend, sizes do not grow (from a default first size: checked after the first
+            step), or a size is outside the bounds.
         TypeError: If a size is no whole number.
 
     Example:
@@ -50,13 +50,13 @@ class CriticalBatchWarmup(Schedule):
         self._check_growth(self.initial)
 
     def update(self, observation: BatchObservation) -> BatchDecision:
-        """Gives the size of the last point that is passed; see `Schedule.update`."""
-        # Not at the start already: a run that is resumed on more ranks begins there with another default size.
+        """Returns the size of the last passed point; see `Schedule.update`."""
+        # Not in start(): a run that is resumed on more ranks starts with another default size.
         self._check_growth(self._initial)
         num_passed = bisect_right(self.points, position(observation, self.unit))
         return BatchDecision([self._initial, *self.sizes][num_passed])
 
     def _check_growth(self, initial: int | None) -> None:
-        course = self.sizes if initial is None else [initial, *self.sizes]
-        if course != sorted(set(course)):
-            raise ValueError(f"sizes must grow from point to point, got {course}; initial={initial} is the first one.")
+        sizes = self.sizes if initial is None else [initial, *self.sizes]
+        if sizes != sorted(set(sizes)):
+            raise ValueError(f"sizes must grow from point to point, got {sizes}; initial={initial} is the first one.")

@@ -13,18 +13,18 @@ SizeFunction = Callable[[int, int], int]
 
 
 class Function(Schedule):
-    """Sizes by a user's function, called before every step: `f(step, batch_size) -> int`.
+    """Calls a user's function before every step: `f(step, batch_size) -> int`.
 
     Args:
-        function: Takes the number of steps done and the size that ruled the last one (at step 0 the initial one),
-            and returns a whole number of samples over all ranks, 1 or more.
+        function: Takes the number of completed steps and the last size (at step 0 the initial one), and returns a whole
+            number of samples over all ranks, 1 or more.
         learning_rate: How the learning rate follows the size; see `Schedule`.
         **bounds: See `Schedule`.
 
     Raises:
-        TypeError: If it cannot be called, or not so; during the run, if what it returns is no number: the step is
-            named.
-        ValueError: During the run, if what it returns is no whole number, or below 1. The step is named.
+        TypeError: If it is not callable with these arguments; during the run, if it returns no number: the error names
+            the step.
+        ValueError: During the run, if it returns no whole number, or less than 1. The error names the step.
     """
 
     is_exact = True
@@ -42,7 +42,7 @@ class Function(Schedule):
     def start(self, initial: int) -> BatchDecision:
         """Calls the function for step 0; see `Schedule.start`."""
         super().start(initial)
-        # A run is laid out when its trainer is built and again when it begins: one question, unless it changes.
+        # A run is planned when its trainer is built and again when it starts: one call, unless the size changes.
         if self._first is None or self._first[0] != initial:
             self._first = (initial, self._call(0, initial))
         return self._first[1]

@@ -1,22 +1,22 @@
-"""Bounds of a batch size, and how it is rounded."""
+"""Bounds and rounding of batch sizes."""
 
 import math
 from dataclasses import dataclass
 from numbers import Integral
 
-# Floats tell whole numbers apart up to here; no rule may ask for more, whatever it was shown.
+# Floats represent all whole numbers up to here; no schedule may request more.
 LARGEST = 2**53
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Which batch sizes there are.
+    """Valid batch sizes.
 
     Args:
         minimum: Least size, or `None`.
         maximum: Largest size, or `None`.
         granularity: Sizes are multiples of it.
-        max_growth: Largest factor of growth from a step to the next, or `None`.
+        max_growth: Largest factor of growth per step, or `None`.
 
     Raises:
         ValueError: If no size is left, or a value is outside its range.
@@ -65,10 +65,10 @@ class Limits:
             self.check_size("initial", initial)
 
     def check_size(self, name: str, size: int) -> None:
-        """Refuses a size that a user gives outside the bounds.
+        """Refuses a user's size outside the bounds.
 
         Args:
-            name: What to call it in an error.
+            name: Its name in an error.
             size: The size.
 
         Raises:
@@ -83,53 +83,39 @@ class Limits:
             )
 
     def with_least(self, num_ranks: int) -> "Limits":
-        """Gives the same limits where no minimum was given: at least one sample a rank.
-
-        Args:
-            num_ranks: Number of ranks.
-
-        Returns:
-            The limits.
-        """
+        """Returns the limits with a default minimum of one sample per rank."""
         if self.minimum is not None:
             return self
         return Limits(num_ranks, self.maximum, self.granularity, self.max_growth)
 
     def clamp(self, batch_size: float) -> float:
-        """Keeps a size, not yet rounded, within the bounds.
-
-        Args:
-            batch_size: The size.
-
-        Returns:
-            The nearest size within the bounds.
-        """
+        """Limits a size, before rounding, to the bounds."""
         return min(max(batch_size, self._least), self._most)
 
-    def apply(self, asked: float, previous: int) -> int:
-        """Makes a size of what a schedule asks for.
+    def apply(self, requested: float, previous: int) -> int:
+        """Converts a schedule's request to a valid size.
 
         Args:
-            asked: What it asks for; any number that is not NaN.
-            previous: The size of the step before.
+            requested: The requested size; any number but NaN.
+            previous: The size of the last step.
 
         Returns:
-            The nearest multiple of the granularity within bounds and growth; the least size where they leave none.
+            The nearest multiple of the granularity within bounds and growth; the least size if these exclude all.
         """
         most = self._most
         if self.max_growth is not None:
-            # A size too small to grow by the factor grows by one step: it would stay for ever.
+            # A size too small to grow by the factor grows by one granule, as it would stay forever.
             grown = math.floor(previous * self.max_growth / self.granularity + 1e-9) * self.granularity
             most = min(most, max(grown, previous // self.granularity * self.granularity + self.granularity))
-        rounded = math.floor(self.clamp(asked) / self.granularity + 0.5) * self.granularity
+        rounded = math.floor(self.clamp(requested) / self.granularity + 0.5) * self.granularity
         return min(rounded, max(most, self._least))
 
 
 def check_whole(name: str, value: object) -> None:
-    """Refuses what is no whole number of samples.
+    """Refuses anything but a whole number of samples.
 
     Args:
-        name: What to call it in an error.
+        name: Its name in an error.
         value: The value.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Less while the loss stands still, more while it moves."""
+"""LossChange: smaller batches on a plateau of the loss, larger ones otherwise."""
 
 import math
 from collections.abc import Mapping
@@ -10,28 +10,27 @@ from mixer.schedules.shared.multiplied import DecisionUnit, MultipliedSchedule
 
 
 class LossChange(MultipliedSchedule):
-    """Shrinks the size when the loss stands still and grows it otherwise, every few epochs or steps.
+    """Shrinks the size on a plateau of the loss and grows it otherwise, every few epochs or steps.
 
-    A decision takes the mean loss of the steps since the last one (of steps alike, whatever their size) as its
-    newest loss. With `c = mean |L_i − L_{i−1}|` over the last `window` of those, which are `window` − 1 differences,
-    the size is multiplied by `shrink` if c < `threshold` and by `growth` if not; by `growth` too while there are fewer
-    losses. Between decisions it holds, and where no loss was finite since the last one. The rule and its numbers are as
-    published, where it decides at the end of every second or third epoch; the published one gives fractions of samples,
-    which are kept here while whole samples rule. `unit="steps", interval=1` decides at every step.
+    Each decision adds the mean loss of the steps since the last one (equally weighted, whatever their size). With `c =
+    mean |L_i − L_{i−1}|` over the last `window` of these, that is, `window` − 1 differences, the size is multiplied by
+    `shrink` if c < `threshold` and by `growth` otherwise, also while there are fewer losses. The size is constant
+    between decisions, and at a decision without a finite loss since the last one. The rule and its numbers are as
+    published, with decisions at the end of every second or third epoch; fractional sizes, as in the publication, are
+    kept internally and rounded. `unit="steps", interval=1` decides at every step.
 
-    Known to be weak: the threshold is in units of the loss, so that it means another thing for each task and each
-    phase; the losses of single batches differ by their noise, mostly by more than the threshold, so that by steps the
-    size grows to the maximum; a run of a few epochs sees few decisions by epochs; and where the loss does stand still
-    the batch shrinks, so that the run never anneals. See `SmoothedLossChange`.
+    Known weaknesses: the threshold has the unit of the loss, so its meaning differs between tasks and phases; the noise
+    of single batches mostly exceeds it, so by steps the size grows to the maximum; a run of few epochs has few
+    decisions by epochs; and on an actual plateau the batch shrinks, so the run never anneals. See `SmoothedLossChange`.
 
     Args:
-        window: Number of losses to look at, 2 or more.
-        threshold: Mean change below which the loss stands still, in units of the loss.
-        shrink: Factor where it does, in (0, 1].
-        growth: Factor where it does not, 1 or more.
-        interval: Number of units from a decision to the next.
-        unit: `"epochs"`, at whose ends it decides, or `"steps"`.
-        maximum: Largest size: the rule has no other end.
+        window: Number of losses, 2 or more.
+        threshold: Mean change below which the loss is on a plateau, in units of the loss.
+        shrink: Factor on a plateau, in (0, 1].
+        growth: Factor otherwise, 1 or more.
+        interval: Number of units between decisions.
+        unit: `"epochs"`, with decisions at their ends, or `"steps"`.
+        maximum: Largest size: the rule has no other limit.
         learning_rate: How the learning rate follows the size; see `Schedule`.
         **bounds: See `Schedule`.
 
@@ -61,7 +60,7 @@ class LossChange(MultipliedSchedule):
         if isinstance(window, bool) or not isinstance(window, int):
             raise TypeError(f"window must be a whole number of losses, got {window!r}.")
         if window < 2:
-            raise ValueError(f"window must be at least 2 losses, between which there is a change, got {window}.")
+            raise ValueError(f"window must be at least 2 losses to compute a change, got {window}.")
         if not 0.0 <= threshold < math.inf:
             raise ValueError(f"threshold must be a change of 0 or more, got {threshold}.")
         if not 0.0 < shrink <= 1.0 <= growth < math.inf:
@@ -72,7 +71,7 @@ class LossChange(MultipliedSchedule):
         self.shrink, self.growth = shrink, growth
 
     def start(self, initial: int) -> BatchDecision:
-        """Forgets all losses; see `Schedule.start`."""
+        """Discards all losses; see `Schedule.start`."""
         self._losses: list[float] = []
         self._forget_steps()
         return super().start(initial)
@@ -81,10 +80,10 @@ class LossChange(MultipliedSchedule):
         self._mean, self._count = 0.0, 0
 
     def update(self, observation: BatchObservation) -> BatchDecision:
-        """Takes the loss in and decides by the last ones when it is time; see `Schedule.update`."""
+        """Records the loss and decides when it is due; see `Schedule.update`."""
         if math.isfinite(observation.loss):
             self._count += 1
-            # Not a sum: that of finite losses may be infinite.
+            # A running mean, as a sum of finite losses may overflow.
             self._mean = self._mean * ((self._count - 1) / self._count) + observation.loss / self._count
         return self._multiply(self._decide() if self._is_due(observation) else 1.0, observation)
 
@@ -99,11 +98,11 @@ class LossChange(MultipliedSchedule):
         return self.shrink if sum(changes) / len(changes) < self.threshold else self.growth
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the losses, and the mean of those since the last decision, too; see `Schedule.state_dict`."""
+        """Adds the losses, and the mean of those since the last decision; see `Schedule.state_dict`."""
         return {**super().state_dict(), "losses": list(self._losses), "mean": self._mean, "count": self._count}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the losses too; see `Schedule.load_state_dict`."""
+        """Loads the losses too; see `Schedule.load_state_dict`."""
         super().load_state_dict(state)
         self._losses = [float(loss) for loss in state["losses"]]
         self._mean, self._count = float(state["mean"]), int(state["count"])

@@ -1,4 +1,4 @@
-"""Sizes by the noise of the gradient."""
+"""NoiseScale: sizes that follow the gradient noise."""
 
 import math
 from typing import Unpack
@@ -12,17 +12,16 @@ class NoiseScale(MeasuredSchedule):
 
     The noise scale of McCandlish et al. (2018, arXiv:1812.06162, eq. 2.9). Below it a larger batch saves steps for
     nearly no more samples, above it samples are wasted. Signal and noise are smoothed first, then divided. The size
-    changes every `interval_steps` steps, and holds in between and where the averages are no estimate (not above 0).
-    On several ranks all steps since the last decision were measured; on a single rank only the one just before it.
+    changes every `interval_steps` steps; it stays constant in between, and while the averages give no estimate (not
+    above 0). Several ranks measure in every step; a single rank only in the step before a decision.
 
     Args:
-        share: Share of the noise scale to take, above 0.
+        share: Share of the noise scale, above 0.
         decay: Share of the old averages that stays at each measurement, in [0, 1).
-        interval_steps: Number of steps from a decision to the next, and on a single rank from a measurement to the
-            next.
-        powers_of_two: Whether to take the power of two that is nearest by ratio, so that the size changes seldom.
+        interval_steps: Number of steps between decisions, and on a single rank between measurements.
+        powers_of_two: Whether to round to the power of two with the nearest ratio, for rare changes.
         learning_rate: How the learning rate follows the size; see `Schedule`.
-        **bounds: See `Schedule`; `max_growth` is 2 here unless it is given, with `None` for no bound.
+        **bounds: See `Schedule`; the default of `max_growth` is 2 here, `None` is no limit.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -46,7 +45,7 @@ class NoiseScale(MeasuredSchedule):
         self.powers_of_two = powers_of_two
 
     def update(self, observation: BatchObservation) -> BatchDecision:
-        """Takes the measurement into the averages and decides when it is time; see `Schedule.update`."""
+        """Updates the averages and decides when it is due; see `Schedule.update`."""
         self._take(observation.noise)
         scale = self._noise_scale()
         if scale is None or observation.step % self.interval_steps:

@@ -1,4 +1,4 @@
-"""A batch that is large enough for its gradient to be trusted."""
+"""NormTest: a batch large enough for a reliable gradient."""
 
 import math
 from typing import Unpack
@@ -8,19 +8,19 @@ from mixer.schedules.shared.measured import MeasuredSchedule
 
 
 class NormTest(MeasuredSchedule):
-    """Grows while the variance of the batch's gradient is above a share of its norm: `tr Σ / b > eta² · ||g||²`.
+    """Grows while the batch's gradient is too noisy for its norm: `tr Σ / b > eta² · ||g||²`.
 
     It grows to the size that passes the test, `⌈tr Σ / (eta² · ||g||²)⌉`, and never shrinks: DDP-Norm (Lau et al. 2024,
-    arXiv:2412.21124). The default of eta is not theirs: it is 4 noise scales, and theirs depends on the model. Since a
-    single large estimate is kept for ever, a test at most doubles the size (ours; `max_growth=None` for theirs), and
-    `decay` smooths the measurements, which 0 leaves as in the paper. It tests after each step that was measured: on
+    arXiv:2412.21124). The default of eta is ours: a size of 4 noise scales; the paper's depends on the model. Since a
+    single large estimate has a lasting effect, a test at most doubles the size (ours; `max_growth=None` for the
+    paper's), and `decay` smooths the measurements (0 for the paper's form). It tests after each measured step: on
     several ranks after every one.
 
     Args:
-        eta: Largest standard deviation of the gradient over its norm, above 0; the theory is for less than 1.
-        decay: Share of the old averages that stays at each measurement, in [0, 1); 0 takes the last one alone.
-        interval_steps: Number of steps from a measurement, and so a test, to the next on a single rank, where
-            measuring costs something; the size holds in between.
+        eta: Largest standard deviation of the gradient over its norm, above 0; the theory needs less than 1.
+        decay: Share of the old averages that stays at each measurement, in [0, 1); 0 uses only the last one.
+        interval_steps: Number of steps between measurements and tests on a single rank, where measuring is expensive;
+            the size is constant in between.
         learning_rate: How the learning rate follows the size; see `Schedule`.
         **bounds: See `Schedule`.
 

@@ -1,4 +1,4 @@
-"""A size that moves from the first to the last one."""
+"""A linear ramp of the batch size."""
 
 import math
 from typing import Unpack
@@ -8,15 +8,15 @@ from mixer.schedules.shared.position import Unit, needs_of, position
 
 
 class Ramp(Schedule):
-    """Moves the size linearly from `initial` to `final`, in steps of the granularity, and holds it then.
+    """Changes the size linearly from `initial` to `final`, in multiples of the granularity, and then keeps it.
 
-    So were trained DeepSeek-V2 (arXiv:2405.04434, sec. 3.1.2), from 2304 to 9216 sequences over the first 225 billion
+    DeepSeek-V2 (arXiv:2405.04434, sec. 3.1.2) was trained so, from 2304 to 9216 sequences over the first 225 billion
     tokens, and DeepSeek-V3 (arXiv:2412.19437, sec. 4.2), from 3072 to 15360 over 469 billion.
 
     Args:
         final: Size at the end of the ramp; below `initial` for a ramp down.
         over: Length of the ramp in the unit.
-        unit: What it counts: `"tokens"`, `"samples"`, `"steps"`, `"epochs"` or `"progress"`.
+        unit: Unit of the length: `"tokens"`, `"samples"`, `"steps"`, `"epochs"` or `"progress"`.
         learning_rate: How the learning rate follows the size; see `Schedule`.
         **bounds: See `Schedule`.
 
@@ -47,6 +47,6 @@ class Ramp(Schedule):
         self.unit: Unit = unit
 
     def update(self, observation: BatchObservation) -> BatchDecision:
-        """Gives the size at the present position; see `Schedule.update`."""
+        """Returns the size at the present position; see `Schedule.update`."""
         share = min(position(observation, self.unit) / self.over, 1.0)
         return BatchDecision(self._initial + (self.final - self._initial) * share)

@@ -1,4 +1,4 @@
-"""Schedules by name, and from what a trainer is given."""
+"""Schedules by name, and the option `batch_size`."""
 
 from collections.abc import Callable
 
@@ -32,23 +32,16 @@ _SCHEDULES: tuple[type[Schedule], ...] = (
 
 
 def schedule_classes() -> dict[str, type[Schedule]]:
-    """Lists the schedules that there are.
-
-    Returns:
-        Classes by name.
-    """
+    """Returns all schedules by name."""
     return {schedule.__name__: schedule for schedule in _SCHEDULES}
 
 
 def as_schedule(batch_size: Schedule | str | int | Callable[[int, int], int] | None) -> Schedule:
-    """Makes a schedule of what a user gives as `batch_size`.
+    """Converts the option `batch_size` to a schedule.
 
     Args:
         batch_size: A schedule, the name of one that needs no arguments, a number of samples over all ranks, or
             `f(step, batch_size) -> int`; `None` is `Constant()`.
-
-    Returns:
-        The schedule.
 
     Raises:
         ValueError: If there is no schedule of that name, it needs arguments, or the number is below 1.

@@ -1,4 +1,4 @@
-"""A larger batch in place of half the fall of the learning rate."""
+"""Seesaw: a larger batch in place of half of the learning-rate decay."""
 
 import math
 from collections.abc import Mapping
@@ -8,24 +8,24 @@ from mixer.schedules.base import BatchDecision, BatchObservation, Bounds, Schedu
 
 
 class Seesaw(Schedule):
-    """Where the run's learning rate would fall by `factor`, lets it fall by the root only and grows the batch.
+    """Replaces a fall of the learning rate by `factor` with a fall by its root and a batch larger by `factor`.
 
     Seesaw (Meterez et al. 2025, arXiv:2510.14717, Algorithm 1). With c the run's own learning rate over its peak, the
     largest one so far, and k = ⌊−log c / log factor⌋ the number of whole cuts since then,
 
         batch = initial · factor^k,    learning rate = peak · factor^(−k/2),
 
-    both constant between cuts, and k never falls. In a warm-up k is 0 and the learning rate the run's own.
+    both constant between cuts, and k never falls. During warm-up k is 0 and the learning rate the run's own.
 
-    When c reaches initial / maximum the batch goes to the maximum, by a smaller cut if need be, and the rest of the
-    decay is the run's own: the learning rate is `peak · c · √(maximum / initial)` from there on, which begins at the
-    value that the last cut gives and goes on falling. Should the run's own rate rise again, it does not exceed that.
+    When c reaches initial / maximum the batch grows to the maximum, with a smaller cut if necessary, and the rest of
+    the decay is the run's own: from then on the learning rate is `peak · c · √(maximum / initial)`, which continues
+    from the last cut and falls further. If the run's own rate rises again, it does not exceed that.
 
     Args:
         factor: Factor of a cut, above 1.
-        smooth: Whether to multiply the run's own learning rate by `√(batch / initial)` throughout, so that it falls
-            between cuts too and rises at each of them.
-        maximum: Largest size: cosine schedules fall to 0, where the batch would be infinite.
+        smooth: Whether to multiply the run's own learning rate by `√(batch / initial)` throughout, so it falls between
+            cuts too and rises at each of them.
+        maximum: Largest size: cosine schedules fall to 0, for which the batch would be infinite.
         **bounds: See `Schedule`.
 
     Raises:
@@ -42,17 +42,17 @@ class Seesaw(Schedule):
         self.smooth = smooth
 
     def start(self, initial: int) -> BatchDecision:
-        """Forgets the peak and the cuts; see `Schedule.start`."""
+        """Discards the peak and the cuts; see `Schedule.start`."""
         self._peak = 0.0
         self._growth = 1.0
         super().start(initial)
         return BatchDecision(initial, 1.0)
 
     def update(self, observation: BatchObservation) -> BatchDecision:
-        """Cuts where the run's learning rate has fallen enough; see `Schedule.update`."""
+        """Grows the batch once the run's learning rate has fallen enough; see `Schedule.update`."""
         most = max(self.limits.clamp(math.inf) / self._initial, 1.0)
         own = observation.learning_rate
-        # One that is unknown or 0 from the start on says nothing about cuts.
+        # An unknown rate, or one of 0 from the start, says nothing about cuts.
         share = math.nan
         if math.isfinite(own) and own >= 0.0:
             last = observation.last_learning_rate
@@ -62,7 +62,7 @@ class Seesaw(Schedule):
         return BatchDecision(self._initial * self._growth, self._learning_rate_factor(share, most))
 
     def _growth_at(self, share: float, most: float) -> float:
-        # Rounding must not put off a cut that falls on a step of the schedule, hence 1e-9.
+        # 1e-9, as rounding must not delay a cut at a step of the schedule.
         if math.isnan(share):
             return 1.0
         if share * most <= 1.0 + 1e-9:
@@ -75,10 +75,10 @@ class Seesaw(Schedule):
         return root if self.smooth or is_capped or math.isnan(share) else 1.0 / (share * root)
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the peak and the growth too; see `Schedule.state_dict`."""
+        """Adds the peak and the growth; see `Schedule.state_dict`."""
         return {**super().state_dict(), "peak": self._peak, "growth": self._growth}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the peak and the growth too; see `Schedule.load_state_dict`."""
+        """Loads the peak and the growth too; see `Schedule.load_state_dict`."""
         super().load_state_dict(state)
         self._peak, self._growth = float(state["peak"]), float(state["growth"])

@@ -1,4 +1,4 @@
-"""More when the smoothed loss stands still."""
+"""SmoothedLossChange: larger batches on a plateau of the smoothed loss."""
 
 import math
 from collections.abc import Mapping
@@ -10,28 +10,27 @@ from mixer.schedules.shared.multiplied import DecisionUnit, MultipliedSchedule
 
 
 class SmoothedLossChange(MultipliedSchedule):
-    """Multiplies the size when the smoothed loss stands still, once in a while.
+    """Multiplies the size on a plateau of the smoothed loss, at intervals.
 
-    The loss is smoothed by a moving average. At each decision it is compared with what it was at the one before: a
-    plateau is a relative change up to `threshold`, whatever the loss is measured in. A loss that rises by more than
-    that is none.
+    The loss is smoothed by a moving average. Each decision compares it with its value at the last one: a plateau is a
+    relative change up to `threshold`, whatever the unit of the loss. A loss that rises by more is not on a plateau.
 
     `on_plateau="grow"`, the default, anneals by growing the batch instead of lowering the learning rate (Smith et al.
-    2017, arXiv:1711.00489), whence the learning rate does not follow the size unless it is asked to. `"shrink"` is the
-    direction of `LossChange`. On no plateau the size holds. So it does where nothing can be compared: at the first
-    decision, without a finite loss since the last one, and while the learning rate rises if `after_warmup` is set.
+    2017, arXiv:1711.00489), so by default the learning rate does not follow the size. `"shrink"` is the direction of
+    `LossChange`. The size is constant off plateaus, and if there is nothing to compare: at the first decision, without
+    a finite loss since the last one, and while the learning rate rises if `after_warmup` is set.
 
     Args:
-        threshold: Relative change up to which it is a plateau.
+        threshold: Largest relative change of a plateau.
         decay: Share of the old average that stays at each step, in [0, 1).
-        interval: Number of units from a decision to the next.
+        interval: Number of units between decisions.
         unit: `"steps"` or `"epochs"`.
         on_plateau: `"grow"` multiplies the size by the factor, `"shrink"` divides it.
         factor: The factor, 1 or more.
-        otherwise: Factor on no plateau, above 0.
-        gradient_norm: Whether the smoothed norm of the gradient has to stand still too.
-        after_warmup: Whether to wait until the run's own learning rate rises no more.
-        maximum: Largest size: the rule has no other end.
+        otherwise: Factor off plateaus, above 0.
+        gradient_norm: Whether the smoothed gradient norm has to be on a plateau too.
+        after_warmup: Whether to wait while the run's own learning rate rises.
+        maximum: Largest size: the rule has no other limit.
         learning_rate: How the learning rate follows the size; see `Schedule`.
         **bounds: See `Schedule`.
 
@@ -70,7 +69,7 @@ class SmoothedLossChange(MultipliedSchedule):
         self._forget()
 
     def start(self, initial: int) -> BatchDecision:
-        """Forgets all observations; see `Schedule.start`."""
+        """Discards all observations; see `Schedule.start`."""
         self._forget()
         return super().start(initial)
 
@@ -80,7 +79,7 @@ class SmoothedLossChange(MultipliedSchedule):
         self._learning_rate = 0.0
 
     def update(self, observation: BatchObservation) -> BatchDecision:
-        """Takes the observations into the averages and decides when it is time; see `Schedule.update`."""
+        """Updates the averages and decides when it is due; see `Schedule.update`."""
         for name, trend in self._trends.items():
             trend.take(getattr(observation, name))
         is_rising = "learning_rate" in self.needs and observation.learning_rate > self._learning_rate
@@ -89,19 +88,19 @@ class SmoothedLossChange(MultipliedSchedule):
         return self._multiply(self._decide(is_rising) if self._is_due(observation) else 1.0, observation)
 
     def _decide(self, is_rising: bool) -> float:
-        # All of them are asked, whatever the first one says: each one remembers what it was at this decision.
+        # All are called, whatever the first result: each stores its value at this decision.
         still = [trend.stands_still() for trend in self._trends.values()]
         if is_rising or None in still:
             return 1.0
         return self.plateau_factor if all(still) else self.otherwise
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the averages too; see `Schedule.state_dict`."""
+        """Adds the averages; see `Schedule.state_dict`."""
         trends = {name: trend.state_dict() for name, trend in self._trends.items()}
         return {**super().state_dict(), "trends": trends, "learning_rate": self._learning_rate}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the averages too; see `Schedule.load_state_dict`."""
+        """Loads the averages too; see `Schedule.load_state_dict`."""
         super().load_state_dict(state)
         if sorted(state["trends"]) != sorted(self._trends):
             raise ValueError(f"{self.name} follows {list(self._trends)}, but the saved state {list(state['trends'])}.")

@@ -10,8 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mixer.distributed.gradient_sync import averaged_parameters, obstacle
-from mixer.gradients.conflict.aggregators import Aggregator
-from mixer.gradients.conflict.weightings import known_name
+from mixer.gradients.conflict import Aggregator, known_name
 from mixer.gradients.per_source import StreamGradients
 from mixer.ledger.recorder import ConflictLog
 from mixer.loading.step import StepBatch
@@ -28,7 +27,7 @@ class GradientAggregation(Method):
     items, times its loss weight, over the number of items of all streams. With `g_k = ∇L_k`, the gradient becomes
     `Σ_k w_k g_k`, where w goes by the Gramian `<g_i, g_j>`, and `w = 1` is the ordinary gradient. So a stream's share
     of the items counts, as it does without. Weights are scaled such that their mean is 1 where gradients are orthogonal
-    and equally long, whichever the aggregator (see `gradients.conflict.aggregators.Aggregator`). Names are those of
+    and equally long, whichever the aggregator (see `gradients.conflict.Aggregator`). Names are those of
 
     - `"pcgrad"`: Yu et al. 2020, arXiv:2001.06782, algorithm 1: what goes against another stream is projected away, the
       others taken in random order. Without a conflict the ordinary gradient.

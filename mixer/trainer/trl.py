@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import Trainer
 from transformers.trainer_utils import unwrap_peft_model
 
-from mixer.gradients.probe.plain_head import is_fused
+from mixer.gradients.probe.plain_forward import is_fused
 from mixer.loading.preprocessing import Preprocess, preprocessed_now
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.mixture.plan import Plan

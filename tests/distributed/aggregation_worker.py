@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mixer import MixingTrainer, schedules
-from mixer.gradients.conflict.aggregators import Aggregator
+from mixer.gradients.conflict import Aggregator
 from tests.distributed.launch import end_with, message_of
 from tests.helpers import build_model, three_streams, weights_of
 from tests.mixer.aggregated import Classifier, TwoSides, logged, make_trainer

@@ -73,5 +73,8 @@ def test_what_cannot_be_done_on_several_ranks_is_refused_with_the_reason(results
         exact, whole, old, no_backward = result["errors"]
         assert "a world_size of 2: products of parts lack the cross terms. Use mode='sketch', or exact_acc" in exact
         assert "homogeneous=True reads each rank's own gradients, and FSDP2 shards them. Use homogeneous=False" in whole
-        assert "FSDP1 or DeepSpeed ZeRO-3 shards the parameters so that their layers cannot be read. Use FSDP2" in old
+        assert (
+            "FSDP1 or DeepSpeed ZeRO-3 shards the parameters in a way that hides them from their layers. Use FSDP2"
+            in old
+        )
         assert "or no backward came between start() and finish()" in no_backward

@@ -75,7 +75,10 @@ def test_a_run_goes_on_with_the_same_alone_unless_told_otherwise(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("upgrade", "no aggregator is called 'upgrade'; there are ['pcgrad', 'cagrad', 'mgda', 'nash-mtl', 'upgrad']"),
+        (
+            "upgrade",
+            "no aggregator is called 'upgrade'; choose one of ['pcgrad', 'cagrad', 'mgda', 'nash-mtl', 'upgrad']",
+        ),
         ('{"class_path": "GradientAggregation", "init_args": {"aggregator": "median"}}', "no aggregator is called"),
         (
             '{"class_path": "GradientAggregation", "init_args": {"aggregator": "cagrad", "options": {"c": -1}}}',

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mixer import GradientAggregation
-from mixer.gradients.conflict.aggregators import Aggregator
-from mixer.gradients.conflict.weightings import NAMES
+from mixer.gradients.conflict import NAMES, Aggregator
 from tests.mixer.aggregated import at_odds, make_trainer
 
 torchjd = pytest.importorskip("torchjd.aggregation")
@@ -148,7 +147,7 @@ def test_entries_by_stream_are_those_of_the_streams_that_are_present() -> None:
     preferred = torchjd.UPGrad(pref_vector=torch.tensor([1.0, 2.0, 5.0]))
     np.testing.assert_allclose(Aggregator(preferred, {}, 3).weigh(np.eye(2), [0, 2], KEY), [2 / 6, 10 / 6], rtol=1e-9)
     assert preferred.pref_vector.tolist() == [1.0, 2.0, 5.0]
-    with pytest.raises(ValueError, match=r"conflict=UPGrad: pref_vector must have an entry a stream \(2\), got 3"):
+    with pytest.raises(ValueError, match=r"conflict=UPGrad: pref_vector must have one entry per stream \(2\), got 3"):
         Aggregator(preferred, {}, 2)
 
 
@@ -191,15 +190,15 @@ def test_a_description_is_of_what_is_set_however_it_was_given() -> None:
 @pytest.mark.parametrize(
     ("given_", "options", "error", "message"),
     [
-        ("median", {}, ValueError, r"no aggregator is called 'median'; there are \['pcgrad', 'cagrad', 'mgda'"),
+        ("median", {}, ValueError, r"no aggregator is called 'median'; choose one of \['pcgrad', 'cagrad', 'mgda'"),
         ("up-grade", {}, ValueError, "Did you mean 'upgrad'"),
         ("cagrad", {"radius": 1}, ValueError, r"conflict='cagrad' cannot be made with the options \{'radius': 1\}"),
         ("cagrad", {"c": -1.0}, ValueError, "c must be non-negative"),
-        ("nash-mtl", {"n_tasks": 3}, ValueError, "n_tasks is no option here"),
-        ("nash-mtl", {"update_weights_every": 3}, ValueError, "update_weights_every is no option here"),
+        ("nash-mtl", {"n_tasks": 3}, ValueError, "n_tasks is not an option here"),
+        ("nash-mtl", {"update_weights_every": 3}, ValueError, "update_weights_every is not an option here"),
         (lambda: torchjd.NashMTL(n_tasks=2), {}, ValueError, "NashMTL remembers .* Give conflict='nash-mtl'"),
         (lambda: torchjd.GradVac(), {}, ValueError, "GradVac remembers earlier gradients, which no checkpoint holds"),
-        (lambda: torchjd.ConFIG(), {}, ValueError, "ConFIG needs the gradients whole"),
+        (lambda: torchjd.ConFIG(), {}, ValueError, "ConFIG needs the whole gradients"),
         (lambda: torchjd.Mean(), {"c": 1}, ValueError, r"options are for names such as 'cagrad'; give them to Mean\("),
         (lambda: torchjd.Constant(torch.tensor([1.0, -1.0])), {}, ValueError, "must add up to more than 0, got 0"),
         (lambda: torchjd.UPGrad, {}, TypeError, r"the class UPGrad; give an instance: conflict=UPGrad\(...\)"),
@@ -227,10 +226,10 @@ def test_a_solver_that_fails_is_named() -> None:
 def test_torchjd_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     original = importlib.import_module
 
-    def without(name: str, *args: Any) -> Any:
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
         if name.startswith("torchjd"):
             raise ModuleNotFoundError("No module named 'torchjd'", name="torchjd")
-        return original(name, *args)
+        return original(name, *args, **kwargs)
 
     monkeypatch.setattr(importlib, "import_module", without)
     with pytest.raises(ValueError, match=r"pip install 'adaptive-mixer\[conflict\]'"):

@@ -134,15 +134,13 @@ CONTRACT = {
 SHARED = {
     f"mixer.policies.shared.{name}"
     for name in (
-        "acts_on",
         "decisions",
         "exponentiated",
-        "least_share",
         "named_losses",
         "plain",
         "ranges",
+        "shares",
         "slopes",
-        "softmax",
         "static",
         "targets",
         "wrapper",

@@ -69,7 +69,7 @@ class TestRanks:
 class TestLabels:
     @pytest.mark.parametrize("others", [{}, {"a": _rows()}])
     def test_a_renamed_column_is_named_with_those_that_are_there(self, tmp_path: Path, others: dict[str, Any]) -> None:
-        message = r"Stream 'b': a micro-batch of it has \['input_ids', 'attention_mask'\], and Bert"
+        message = r"Stream 'b': a micro-batch of it has \['input_ids', 'attention_mask'\], but Bert"
         with pytest.raises(ValueError, match=message) as caught:
             _trainer(tmp_path, {**others, "b": _rows("target")})
         assert "columns ['input_ids', 'attention_mask', 'target', 'text']: rename" in str(caught.value)
@@ -92,7 +92,7 @@ class TestLabels:
     def test_of_a_model_of_the_users_it_is_a_warning(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         trainer = _trainer(tmp_path, {"a": _rows("target")}, {"max_steps": 1}, model=OwnModel())
         assert [record.message[:12] for record in _warnings(caplog)] == ["Stream 'a': "]
-        assert "OwnModel takes its loss of labels" in caplog.text
+        assert "OwnModel needs labels for its loss" in caplog.text
         trainer.train()
 
 

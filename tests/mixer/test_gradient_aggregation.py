@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from mixer import GradientAggregation, MixingTrainer, Probing, Stream
-from mixer.gradients.conflict.weightings import NAMES
+from mixer.gradients.conflict import NAMES
 from mixer.trainer.gradient_aggregation import _KEY
 from mixer.trainer.method import ForwardResult, Method
 from mixer.trainer.step import NonFiniteLossError

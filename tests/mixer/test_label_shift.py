@@ -28,16 +28,16 @@ def test_it_is_asked_of_the_model(name: str, tmp_path: Path) -> None:
 def test_heads_of_other_names(tmp_path: Path) -> None:
     decoder = BertLMHeadModel(BertConfig(**_SIZES, vocab_size=64, is_decoder=True))
     assert not _stock_says(decoder, tmp_path)
-    assert shifts_labels(decoder, told=False)
+    assert shifts_labels(decoder, by_name=False)
     t5 = T5ForConditionalGeneration(T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2))
-    assert not shifts_labels(t5, told=False)
-    assert not shifts_labels(nn.Linear(2, 2), told=False)
+    assert not shifts_labels(t5, by_name=False)
+    assert not shifts_labels(nn.Linear(2, 2), by_name=False)
 
 
 def test_a_loss_function_of_the_user_is_taken_for_what_the_trainer_takes_it() -> None:
     model = build_model("gpt2")
     model.loss_function = lambda logits, labels, **kwargs: logits.sum()
-    assert not shifts_labels(model, told=False)
+    assert not shifts_labels(model, by_name=False)
 
 
 @pytest.mark.parametrize("per_device", [64, 2])

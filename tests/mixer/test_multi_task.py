@@ -204,7 +204,7 @@ def test_a_recipe_of_an_encoder_without_heads_is_refused() -> None:
 @pytest.mark.parametrize(
     ("heads", "error", "message"),
     [
-        ({}, ValueError, r"heads: a MultiTaskModel needs one at least"),
+        ({}, ValueError, r"heads: a MultiTaskModel needs at least one"),
         ({"a": 3}, TypeError, r"heads\['a'\] must be a Head, such as Head\(num_labels=6\), got 3"),
         ({"a.b": Head(2)}, ValueError, r"the name 'a\.b' must not be empty or have a dot"),
         ({"": Head(2)}, ValueError, r"the name '' must not be empty"),
@@ -213,7 +213,7 @@ def test_a_recipe_of_an_encoder_without_heads_is_refused() -> None:
             ValueError,
             r"the name 'train' is taken by modules .*Stream\('train', data_set, head='tra",
         ),
-        ({1: Head(2)}, TypeError, r"names must be those of streams or of their head, got 1"),
+        ({1: Head(2)}, TypeError, r"names must be texts, those of streams or of their head, got 1"),
     ],
 )
 def test_heads_that_are_none_are_refused(heads: Any, error: type[Exception], message: str) -> None:
@@ -230,7 +230,7 @@ def test_encoders_that_would_not_be_loaded_again_are_refused(kind: str) -> None:
         "adapted": lambda: get_peft_model(AutoModel.from_config(bert), LoraConfig(r=2, target_modules=["query"])),
         "plain": lambda: nn.Linear(2, 2),
     }
-    with pytest.raises(TypeError, match=r"encoder must be a model without a head, as AutoModel gives it .*, got "):
+    with pytest.raises(TypeError, match=r"encoder must be a model without a head, as from AutoModel, got "):
         MultiTaskModel.from_encoder(encoders[kind](), HEADS)
 
 

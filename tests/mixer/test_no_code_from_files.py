@@ -39,7 +39,7 @@ ALLOWED = {
     ("mixer/utils/lazy_imports.py", "import_module"): "from a table in the source",
     ("mixer/distributed/launch.py", "import_module"): "deepspeed alone",
     ("mixer/analysis/fit/regressors.py", "import_module"): "names in the source",
-    ("mixer/gradients/conflict/weightings.py", "import_module"): "torchjd alone",
+    ("mixer/gradients/conflict.py", "import_module"): "torchjd alone",
     ("mixer/ledger/trackers/adapters.py", "import_module"): "mlflow, wandb and trackio alone",
     ("tasks/sources/digits.py", "import_module"): "sklearn.datasets alone",
     ("mixer/recipe/fields.py", "import_module"): "a class of the recipe that the user runs",

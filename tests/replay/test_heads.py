@@ -59,7 +59,7 @@ def test_a_run_with_a_memory_goes_on_to_the_bit(tmp_path: Path) -> None:
 
 def test_a_memory_needs_a_head(tmp_path: Path) -> None:
     streams = [*task_streams(["topic"]), Stream("memory", _memory())]
-    with pytest.raises(ValueError, match=r"Stream 'memory': say by which head its samples go: Stream"):
+    with pytest.raises(ValueError, match=r"Stream 'memory': name the head of its samples: Stream"):
         watched(tmp_path, multi_task(), streams)
 
 

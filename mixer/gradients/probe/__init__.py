@@ -1,4 +1,4 @@
-"""Measuring the gradients of every stream in the one backward that is done anyway."""
+"""Per-stream gradients from the backward pass that training runs anyway."""
 
 from mixer.gradients.probe.gradient_probe import GradientProbe
 

@@ -1,4 +1,4 @@
-"""A look, once, whether the pieces of each gradient add up to the gradient that the backward made."""
+"""A one-time check that the pieces of each gradient add up to the gradient of the backward pass."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -11,43 +11,42 @@ from torch.utils.hooks import RemovableHandle
 from mixer.gradients.probe.sketch import Projection, as_matrix
 from mixer.gradients.probe.sums import SketchSums, Taker, Target, projections_of
 
-_TOLERANCE = 0.05  # half precision rounds pieces and whole differently
-_SIZE = 8  # rows and columns of the projections that are compared
+_TOLERANCE = 0.05  # half precision rounds pieces and the whole differently
+_SIZE = 8  # rows and columns of the compared projections
 
 
 class PieceCheck:
-    """Compares the pieces of each parameter's first gradient with the whole.
+    """Compares the pieces of each parameter's first gradient with the whole gradient.
 
-    A parameter that is also used behind the back of its layer (attention that takes a layer's weight by itself, a
-    penalty on weights) has a gradient that its layer does not see. Projections are compared, so that no gradient has to
-    be kept.
+    A parameter that is also used outside its layer (attention that reads a layer's weight, a penalty on weights) has a
+    gradient that its layer does not see. Projections are compared, so no gradient is kept.
 
     Args:
-        parameters: The parameters that are read.
-        targets: What is known of them.
+        parameters: The probed parameters.
+        targets: Their descriptions.
         num_streams: Number of streams.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], targets: Sequence[Target], num_streams: int):
         self._parameters, self._targets, self._num_streams = parameters, targets, num_streams
-        # What a sharded parameter gets is no longer this rank's own gradient.
+        # The gradient of a sharded parameter is not this rank's own.
         self._waiting = [number for number, one in enumerate(parameters) if not isinstance(one, DTensor)]
-        self._found: set[int] = set()
+        self._incomplete: set[int] = set()
         self._sums: SketchSums | None = None
         self._handles: list[RemovableHandle] = []
 
     def begin(self, sums: Taker) -> Taker:
-        """Begins the look at a micro-batch.
+        """Starts the check of a micro-batch.
 
         Args:
-            sums: Where its pieces go.
+            sums: Destination of the pieces.
 
         Returns:
-            Where they are to go instead, and from there to `sums`.
+            The destination to use instead; it passes the pieces on to `sums`.
         """
         if not self._waiting:
             return sums
-        self._sums = SketchSums(self._targets, self._num_streams + 1, self._projections)  # the whole is last
+        self._sums = SketchSums(self._targets, self._num_streams + 1, self._projections)  # the whole gradient is last
         for index in self._waiting:
             if self._parameters[index].requires_grad:  # it may have been frozen
                 take = self._taker(index, self._sums)
@@ -70,27 +69,27 @@ class PieceCheck:
         return take
 
     def finish(self) -> list[int]:
-        """Ends the look; parameters whose gradients were 0 or not finite are looked at again in the next one.
+        """Ends the check; parameters with a gradient of 0 or not finite are checked again in the next micro-batch.
 
         Returns:
-            Numbers of the parameters whose pieces miss something, in this micro-batch or one before.
+            Numbers of the parameters with incomplete pieces, in this or an earlier micro-batch.
         """
         sums = self._sums
         self.cancel()
         if sums is None:
-            return list(self._found)
+            return list(self._incomplete)
         compared = torch.stack([_compare(sums.travelling()[index]).cpu() for index in self._waiting])
         waiting = []
         for index, (distance, whole, parts) in zip(self._waiting, compared.tolist(), strict=True):
             if not 0.0 < whole < float("inf"):
                 waiting.append(index)
             elif not distance <= _TOLERANCE**2 * max(whole, parts):
-                self._found.add(index)
+                self._incomplete.add(index)
         self._waiting = waiting
-        return list(self._found)
+        return list(self._incomplete)
 
     def cancel(self) -> None:
-        """Ends the look without a result."""
+        """Ends the check without a result."""
         self._sums = None
         for handle in self._handles:
             handle.remove()
@@ -98,16 +97,16 @@ class PieceCheck:
 
 
 def _compare(kept: Tensor) -> Tensor:
-    """Gives float64 `[3]`: squared norms of the difference, of the whole, and of the pieces.
+    """Squared norms, float64 `[3]`: of the difference, of the whole gradient, and of the pieces.
 
-    Pieces that nearly cancel have a small sum, in which their rounding in half precision shows.
+    Pieces that nearly cancel have a small sum, in which half-precision rounding shows.
     """
     pieces, whole = kept[:-1].double(), kept[-1].double()
     return torch.stack([part.square().sum() for part in (pieces.sum(0) - whole, whole, pieces)])
 
 
 class _Both:
-    """Hands pieces on, and those of some parameters to second sums."""
+    """Passes pieces on, and those of some parameters to second sums too."""
 
     def __init__(self, sums: Taker, others: Taker, indices: frozenset[int]):
         self._sums, self._others, self._indices = sums, others, indices

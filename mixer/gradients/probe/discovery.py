@@ -1,25 +1,102 @@
-"""Which parameters of a model a probe can read, and by which layers."""
+"""Discovery of the parameters that a probe can read, and of those it has to leave out."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 
+import numpy as np
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
+from transformers.utils import logging
 
-from mixer.gradients.probe.coverage import Covered
 from mixer.gradients.probe.layers.captures import Capture, LinearCapture, own_forward
 from mixer.gradients.probe.layers.embeddings import EmbeddingCapture
 from mixer.gradients.probe.layers.norms import NormCapture
 from mixer.gradients.probe.reading import Desk
 from mixer.gradients.probe.rows import at_least_float32
 from mixer.gradients.probe.sums import Target
+from mixer.utils.arrays import FloatArray
+
+logger = logging.get_logger(__name__)
 
 _KINDS: tuple[type[Capture], ...] = (LinearCapture, EmbeddingCapture, NormCapture)
 
-_WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module")  # what DDP and torch put between names
+_WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module")  # added to names by DDP and torch
 _NOT_BY_ROW = ("relative_attention_bias",)  # embeddings that the rows of a batch share (T5)
+
+
+@dataclass
+class Covered:
+    """The probed part of a model.
+
+    Args:
+        parameters: The parameters, in the order of the targets.
+        targets: Their descriptions.
+        captures: The layers that hold them; empty if whole gradients are read.
+        num_elements: Number of elements of all trainable parameters.
+        warned: Names of parameters that a warning has named.
+        left_out: Numbers of the parameters that could not be read in the last measurement.
+    """
+
+    parameters: tuple[nn.Parameter, ...]
+    targets: tuple[Target, ...]
+    captures: tuple[Capture, ...]
+    num_elements: int
+    warned: set[str]
+    left_out: set[int] = field(default_factory=set)
+
+    @property
+    def read(self) -> list[int]:
+        """Numbers of the parameters that count."""
+        return [target.index for target in self.targets if target.index not in self.left_out]
+
+    @property
+    def share(self) -> float:
+        """Probed share of the elements of all trainable parameters."""
+        return sum(self.parameters[index].numel() for index in self.read) / self.num_elements
+
+    def leave_out(self, failures: FloatArray) -> None:
+        """Leaves parameters out of this measurement, and warns of new ones.
+
+        Later measurements are not affected: the content of one batch must not change later statistics, or a resumed run
+        would differ.
+
+        Args:
+            failures: `[num_parameters]`: not 0 for a parameter that could not be read; the same on all ranks.
+
+        Raises:
+            ValueError: If no parameter remains.
+        """
+        self.left_out = set(np.flatnonzero(failures).tolist())
+        self.warn((self.targets[index].name, self.parameters[index]) for index in self.left_out)
+        if not self.read:
+            raise ValueError(
+                "The gradient probe could read no layer: no layer's inputs have as their first axis the rows of the "
+                "batch, one for each of the stream_ids of start(), or no backward came between start() and finish(). "
+                "Give one id per row of the inputs, or use homogeneous=True, with one stream per micro-batch."
+            )
+
+    def warn(self, missed: Iterable[tuple[str, nn.Parameter]], reason: str = "") -> None:
+        """Warns once of each parameter that is left out.
+
+        Args:
+            missed: Names and parameters.
+            reason: A possible reason, besides the kind of the layer.
+        """
+        sizes = {name: parameter.numel() for name, parameter in missed if name not in self.warned}
+        if not sizes:
+            return
+        self.warned.update(sizes)
+        names = sorted(sizes, key=lambda name: -sizes[name])
+        logger.warning(
+            "The gradient probe cannot tell the streams apart in %s%s: %.1f %% of the trainable parameters, left out "
+            "of its statistics. %shomogeneous=True reads any kind of layer.",
+            ", ".join(names[:5]),
+            f" and {len(names) - 5} more" if len(names) > 5 else "",
+            100.0 * sum(sizes.values()) / self.num_elements,
+            reason,
+        )
 
 
 @dataclass
@@ -29,22 +106,22 @@ class _Owners:
 
 
 def discover(
-    model: nn.Module, layers: Sequence[str] | None, desk: Desk, any_kind: bool, told: set[str] | None = None
+    model: nn.Module, layers: Sequence[str] | None, desk: Desk, any_kind: bool, warned: set[str] | None = None
 ) -> Covered:
-    """Finds the parameters that can be read, and warns of those that cannot.
+    """Finds the parameters that can be read, and warns of the others.
 
     Args:
         model: The model, wrapped or not.
         layers: Patterns of names of layers (`"*.mlp.*"`); `None` for all.
-        desk: Where layers find what reads the present micro-batch.
-        any_kind: Whether whole gradients are read, which needs no known kind of layer.
-        told: Names of parameters that a warning has named already; new ones are added.
+        desk: Access to the reading of the present micro-batch, for the layers.
+        any_kind: Whether whole gradients are read, which works for any kind of layer.
+        warned: Names of parameters that a warning has named; new ones are added.
 
     Returns:
-        What is read.
+        The probed part of the model.
 
     Raises:
-        ValueError: If no layer matches, none that does can be read, or the model is sharded in a way that hides it.
+        ValueError: If no layer matches, no matching layer can be read, or the model is sharded in an unsupported way.
     """
     owners = {one: own for one, own in _owners_of(model).items() if one.requires_grad}
     wanted = {one: own for one, own in owners.items() if layers is None or _matches(own, layers)}
@@ -53,15 +130,15 @@ def discover(
     readable = [one for one, own in wanted.items() if any_kind or _is_readable(one, own, kinds)]
     reason = _replaced(kinds)
     if not readable:
-        found = sorted({type(module).__name__ for own in wanted.values() for _, module in own.modules})
+        kinds_here = sorted({type(module).__name__ for own in wanted.values() for _, module in own.modules})
         raise ValueError(
-            f"None of the layers can be read: they are of kinds {found}, and what is known is Linear, Conv1D, "
-            f"Embedding, LayerNorm and RMSNorm. {reason}Use homogeneous=True, with micro-batches of one stream each."
+            f"None of the layers can be read: they are of kinds {kinds_here}; supported are Linear, Conv1D, Embedding, "
+            f"LayerNorm and RMSNorm. {reason}Use homogeneous=True, with micro-batches of one stream each."
         )
     targets = tuple(_target(index, wanted[one].name, one) for index, one in enumerate(readable))
     captures = () if any_kind else _captures(kinds, readable, desk)
-    covered = Covered(tuple(readable), targets, captures, sum(one.numel() for one in owners))
-    covered.told = covered.told if told is None else told
+    num_elements = sum(one.numel() for one in owners)
+    covered = Covered(tuple(readable), targets, captures, num_elements, set() if warned is None else warned)
     covered.warn(((own.name, one) for one, own in wanted.items() if one not in set(readable)), reason)
     return covered
 
@@ -77,9 +154,9 @@ def _check(
     if any(isinstance(module.__dict__.get("forward"), Capture) for module in modules):
         raise ValueError("another GradientProbe is reading this model: call its finish() or cancel() first.")
     is_fsdp1 = any(isinstance(module, FullyShardedDataParallel) for module in modules)
-    if is_fsdp1 or (owners and not any(map(_size, owners))):
+    if is_fsdp1 or (owners and not any(one.numel() for one in owners)):
         raise ValueError(
-            "FSDP1 or DeepSpeed ZeRO-3 shards the parameters so that their layers cannot be read. Use FSDP2 "
+            "FSDP1 or DeepSpeed ZeRO-3 shards the parameters in a way that hides them from their layers. Use FSDP2 "
             "(fully_shard, fsdp_version=2), or DDP."
         )
     if not owners:
@@ -94,10 +171,6 @@ def _check(
             "homogeneous=True reads each rank's own gradients, and FSDP2 shards them. Use homogeneous=False with "
             "mode='sketch', or DDP."
         )
-
-
-def _size(parameter: nn.Parameter) -> int:
-    return parameter.numel()
 
 
 def _owners_of(model: nn.Module) -> dict[nn.Parameter, _Owners]:
@@ -131,8 +204,8 @@ def _replaced(modules: Iterable[nn.Module]) -> str:
 
 def _is_readable(parameter: nn.Parameter, owners: _Owners, kinds: dict[nn.Module, type[Capture] | None]) -> bool:
     known = [kinds[module] is not None for _, module in owners.modules]
-    # Where a layer of unknown kind holds it too but does not use it (heads of masked models hold their decoder's bias),
-    # `PieceCheck` sees to it that it is so. That needs whole gradients.
+    # A layer of unknown kind may hold the parameter without using it (heads of masked models hold their decoder's
+    # bias). `PieceCheck` verifies that, which needs whole gradients.
     return any(known) and (all(known) or not isinstance(parameter, DTensor))
 
 

@@ -1,4 +1,4 @@
-"""The gradients of all streams from the one backward that is done anyway."""
+"""The gradients of all streams from the backward pass that training runs anyway."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -8,58 +8,54 @@ from torch import Tensor, nn
 
 from mixer.gradients.probe.check import PieceCheck
 from mixer.gradients.probe.discovery import discover
-from mixer.gradients.probe.eager import Eager
 from mixer.gradients.probe.inputs import check_arguments, check_ranks, check_rows, factors_of, num_ranks, refusal
-from mixer.gradients.probe.plain_head import PlainHead
-from mixer.gradients.probe.reading import Desk, Reading
+from mixer.gradients.probe.plain_forward import PlainForward
+from mixer.gradients.probe.reading import Desk, Reading, Stopwatch, Workspace
 from mixer.gradients.probe.rows import Rows
-from mixer.gradients.probe.stopwatch import Stopwatch
 from mixer.gradients.probe.sums import projections_of
 from mixer.gradients.probe.totals import Totals
 from mixer.gradients.probe.whole import WholeReading
-from mixer.gradients.probe.workspace import Workspace
 from mixer.policies.gradient_statistics import GradientStatistics
 
 Mode = Literal["exact", "sketch"]
 
 
 class GradientProbe:
-    """Tells the gradients of the streams apart in one backward of mixed batches, at little more than its own cost.
+    """Measures per-stream gradients in one backward pass of mixed batches, at little extra cost.
 
     At a linear layer with inputs A and output gradients D the weight gradient of stream k is `D_kᵀ A_k` over its own
-    rows; these pieces cost together what the whole gradient costs, and it is computed as their sum. Their products are
-    all that is kept. Of a sketch too: that is linear, so that it adds up over micro-batches and ranks.
+    rows. These pieces together cost as much as the whole gradient, which is computed as their sum. Only their products
+    are kept, or their sketches, which are linear and so add up over micro-batches and ranks.
 
-    Known are Linear, Conv1D, Embedding, LayerNorm and RMSNorm (LoRA's adapters are Linear), tied or not; trained
-    parameters of other layers are left out of all figures, and named in a warning. The first axis of a layer's inputs
-    has to be the rows of the batch, in their order. Inputs of other shapes are found out, but not those that only look
-    like it: with time first and as many steps as rows, with rows sorted or permuted inside of the model, or routed to
-    experts as many as there are rows. Between `start` and `finish` the layers run with a backward of ours; before and
-    after that the model is untouched.
+    Supported layers are Linear, Conv1D, Embedding, LayerNorm and RMSNorm (LoRA's adapters are Linear), tied or not.
+    Trained parameters of other layers are left out of all statistics, and named in a warning. The first axis of a
+    layer's inputs has to be the rows of the batch, in their order. Inputs of other shapes are detected, except those
+    that look alike: time first with as many steps as rows, rows that the model permutes, or rows routed to as many
+    experts as rows. Between `start` and `finish` the layers run with a backward function of ours; before and after, the
+    model is untouched.
 
-    The losses that are back-propagated from `start` to `finish` have to add up to the mean over all items, averaged
-    over ranks as DDP does. Gradients are read before clipping.
+    The losses between `start` and `finish` have to add up to the mean over all items, averaged over ranks as DDP does.
+    Gradients are read before clipping.
 
     Args:
-        model: The model, wrapped (DDP, FSDP2, `torch.compile`) or not. Probed steps of a compiled one run uncompiled.
+        model: The model, wrapped (DDP, FSDP2, `torch.compile`) or not. Probed steps of a compiled model run uncompiled.
         num_streams: Number of streams.
         mode: `"exact"` multiplies the gradients of one micro-batch on one rank. `"sketch"` multiplies random
-            projections, of any number of micro-batches and ranks; `GradientStatistics.gram_error` says how far off they
-            may be.
-        variance: Whether norms are taken of every sample's gradient, for `variance` and the unbiased `squared_norm`;
-            without, both are NaN.
+            projections, of any number of micro-batches and ranks; `GradientStatistics.gram_error` bounds their error.
+        variance: Whether to measure the norm of every sample's gradient, for `variance` and the unbiased
+            `squared_norm`; otherwise both are NaN.
         layers: Patterns of names of the layers to read (`["*.mlp.*"]`); `None` for all.
         homogeneous: Reads whole gradients of micro-batches of one stream each: for layers of any kind. A stream's
             variance then comes from the differences between its micro-batches, of which it needs two.
-        exact_accumulate: Lets `"exact"` go over several micro-batches and ranks, for the memory (and traffic between
+        exact_accumulate: Allows several micro-batches and ranks with `"exact"`, for the memory (and traffic between
             ranks) of `num_streams` times the parameters.
-        sketch_size: Rows and columns of each parameter's projection, at most.
+        sketch_size: Largest number of rows and columns of each parameter's projection.
         seed: Seed of the projections; the same on all ranks.
-        world_size: Number of ranks that train together; `None` asks torch.
-        told: Names of parameters that a warning has named already and need not again; those it names are added.
+        world_size: Number of ranks that train together; `None` reads it from torch.
+        warned: Names of parameters that need no further warning; newly named ones are added.
 
     Raises:
-        ValueError: If a value is outside its range, or nothing of the model can be read that way.
+        ValueError: If a value is outside its range, or no part of the model can be read.
         TypeError: If the model is no module.
 
     Example:
@@ -85,7 +81,7 @@ class GradientProbe:
         sketch_size: int = 64,
         seed: int = 0,
         world_size: int | None = None,
-        told: set[str] | None = None,
+        warned: set[str] | None = None,
     ):
         world_size = num_ranks() if world_size is None else world_size
         check_arguments(model, num_streams, mode, layers, sketch_size, world_size)
@@ -96,11 +92,11 @@ class GradientProbe:
         self.model, self.num_streams, self.mode = model, num_streams, mode
         self._homogeneous, self._world_size, self._variance = homogeneous, world_size, variance
         self._desk = Desk()
-        self._covered = discover(model, layers, self._desk, any_kind=homogeneous, told=told)
+        self._covered = discover(model, layers, self._desk, any_kind=homogeneous, warned=warned)
         targets = self._covered.targets
         self._device = targets[0].device
         self._projections = projections_of(targets, sketch_size, seed) if mode == "sketch" else None
-        self._eager, self._plain_head = Eager(model), PlainHead(model)
+        self._plain_forward = PlainForward(model, homogeneous)
         self._check = PieceCheck(() if homogeneous else self._covered.parameters, targets, num_streams)
         self._stopwatch, self._workspace = Stopwatch(), Workspace()
         self._totals: Totals | None = None
@@ -108,29 +104,29 @@ class GradientProbe:
 
     @property
     def coverage(self) -> float:
-        """Share of the trainable parameters that is read."""
+        """Probed share of the trainable parameters."""
         return self._covered.share
 
     @property
     def seconds(self) -> float:
-        """Time spent on what a plain step would not do, so far; on a GPU, time to give it the work."""
+        """Time spent on the probe so far; on a GPU, the time to launch its work."""
         return self._stopwatch.seconds
 
     def start(
         self, stream_ids: ArrayLike | Tensor, num_items: ArrayLike | Tensor | None = None, *, draw: int = 0
     ) -> None:
-        """Reads the next forward and backward; to be called before each micro-batch.
+        """Reads the next forward and backward pass; call it before each micro-batch.
 
         Args:
             stream_ids: int `[num_rows]`: the stream of each row of the batch.
-            num_items: int `[num_rows]`: terms of the loss in each row, where the loss is a mean over those (tokens of a
-                language model that count); `None` if it is a mean over rows.
-            draw: Number of the random signs of a sketch, the same on all ranks and until `finish`. With another one for
-                each measurement the errors of the sketch go out on the average.
+            num_items: int `[num_rows]`: terms of the loss in each row, if the loss is a mean over those (the tokens
+                that count, for a language model); `None` if it is a mean over rows.
+            draw: Number of the random signs of a sketch, the same on all ranks and until `finish`. Different numbers
+                for each measurement average out the errors of the sketch.
 
         Raises:
-            ValueError: If the ids fit no streams, or an exact probe is to read a second micro-batch; what was read
-                since the first `start` is forgotten.
+            ValueError: If the ids fit no streams, or an exact probe is to read a second micro-batch; measurements since
+                the first `start` are discarded.
         """
         try:
             ids, items = check_rows(stream_ids, num_items, self.num_streams, self._homogeneous)
@@ -152,9 +148,7 @@ class GradientProbe:
         )
         for capture in self._covered.captures:
             capture.install()
-        self._eager.begin()
-        if not self._homogeneous:
-            self._plain_head.begin()
+        self._plain_forward.begin()
         return self._totals
 
     def _open_reading(self, totals: Totals, rows: Rows) -> None:
@@ -174,29 +168,28 @@ class GradientProbe:
             totals.failures[self._check.finish()] += 1
 
     def cancel(self) -> None:
-        """Forgets what was read since `start`, after a forward or backward that failed."""
+        """Discards the measurements since `start`, after a forward or backward pass that failed."""
         if self._reading is not None:
             self._reading.clear()
         self._check.cancel()
         for capture in self._covered.captures:
             capture.remove()
-        self._eager.end()
-        self._plain_head.end()
+        self._plain_forward.end()
         self._totals = self._reading = self._desk.reading = None
 
     def finish(self, loss_scale: float = 1.0, loss_weights: ArrayLike | None = None) -> GradientStatistics:
-        """Gives what the backwards since `start` showed; to be called on all ranks.
+        """Returns the statistics of the backward passes since `start`; call it on all ranks.
 
         Args:
-            loss_scale: What the losses were multiplied by (`GradScaler.get_scale()`).
-            loss_weights: `[num_streams]`: factors on the streams' losses, which are taken out again; `None` for none.
+            loss_scale: Factor on the losses (`GradScaler.get_scale()`).
+            loss_weights: `[num_streams]`: factors on the streams' losses, which are removed; `None` for none.
 
         Returns:
             The statistics, the same on every rank.
 
         Raises:
-            ValueError: If no layer could be read, no backward came, or an argument is outside its range.
-            RuntimeError: If nothing was started.
+            ValueError: If no layer could be read, no backward pass ran, or an argument is outside its range.
+            RuntimeError: If `start` was not called.
         """
         factors = factors_of(loss_scale, loss_weights, self.num_streams)
         totals = self._totals
@@ -210,5 +203,5 @@ class GradientProbe:
             if self._world_size > 1:
                 totals.add_up(self._device)
             self._covered.leave_out(totals.failures)
-            # What a rank's loss is averaged with, and its own share of that average, are `world_size` apart.
+            # Averaging over ranks divides each rank's share of the loss by `world_size`.
             return totals.statistics(self._covered.read, factors * self._world_size)

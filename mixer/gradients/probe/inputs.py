@@ -1,4 +1,4 @@
-"""What a probe is told, checked."""
+"""Validation of the arguments of a probe."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,19 +14,11 @@ from mixer.utils.arrays import FloatArray, Int64Array
 def check_arguments(
     model: nn.Module, num_streams: int, mode: str, layers: Sequence[str] | None, sketch_size: int, world_size: int
 ) -> None:
-    """Checks what a probe is made of.
-
-    Args:
-        model: See `GradientProbe`, as all of them.
-        num_streams: Number of streams.
-        mode: Exact or sketched.
-        layers: Patterns.
-        sketch_size: Rows and columns of projections.
-        world_size: Number of ranks.
+    """Refuses arguments of `GradientProbe` outside their range.
 
     Raises:
         ValueError: If a value is outside its range.
-        TypeError: If the model is none.
+        TypeError: If the model is no module.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got a {type(model).__name__}: {model!r}.")
@@ -40,18 +32,15 @@ def check_arguments(
 
 
 def num_ranks() -> int:
-    """Gives the number of ranks that torch knows of."""
+    """Returns the number of ranks of torch's process group, 1 without one."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def check_ranks(world_size: int) -> None:
-    """Checks that the ranks can talk to each other.
-
-    Args:
-        world_size: Number of ranks.
+    """Refuses several ranks without a process group.
 
     Raises:
-        ValueError: If they cannot.
+        ValueError: If there is none.
     """
     if world_size > 1 and not (dist.is_available() and dist.is_initialized()):
         raise ValueError(
@@ -61,13 +50,10 @@ def check_ranks(world_size: int) -> None:
 
 
 def refusal(what: str) -> ValueError:
-    """Gives the error of an exact probe that is to multiply parts.
+    """Returns the error of an exact probe that would multiply parts of a gradient.
 
     Args:
-        what: What makes the parts.
-
-    Returns:
-        The error.
+        what: The source of the parts.
     """
     return ValueError(
         f"mode='exact' multiplies the gradients of one micro-batch on one rank, and there is {what}: products of parts "
@@ -79,7 +65,7 @@ def refusal(what: str) -> ValueError:
 def check_rows(
     stream_ids: ArrayLike | Tensor, num_items: ArrayLike | Tensor | None, num_streams: int, is_homogeneous: bool
 ) -> tuple[Int64Array, Int64Array]:
-    """Checks what is said of the rows of a micro-batch.
+    """Validates the description of a micro-batch's rows.
 
     Args:
         stream_ids: `[num_rows]`: the stream of each row.
@@ -91,7 +77,7 @@ def check_rows(
         Both, `[num_rows]`.
 
     Raises:
-        ValueError: If they do not fit.
+        ValueError: If they are not valid.
     """
     ids = _whole_numbers(stream_ids, "stream_ids")
     items = np.ones_like(ids) if num_items is None else _whole_numbers(num_items, "num_items")
@@ -114,15 +100,7 @@ def check_rows(
 
 
 def factors_of(loss_scale: float, loss_weights: ArrayLike | None, num_streams: int) -> FloatArray:
-    """Says what the streams' losses were multiplied by.
-
-    Args:
-        loss_scale: Factor on all losses.
-        loss_weights: `[num_streams]`: factors on each; `None` for none.
-        num_streams: Number of streams.
-
-    Returns:
-        `[num_streams]`.
+    """Returns the factors on the streams' losses, `[num_streams]`.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -140,5 +118,5 @@ def factors_of(loss_scale: float, loss_weights: ArrayLike | None, num_streams: i
 def _whole_numbers(values: Any, name: str) -> Int64Array:
     array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
-        raise ValueError(f"{name} must be one whole number a row, got shape {list(array.shape)} of {array.dtype}.")
+        raise ValueError(f"{name} must be one whole number per row, got shape {list(array.shape)} of {array.dtype}.")
     return array.astype(np.int64)

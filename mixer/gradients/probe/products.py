@@ -1,15 +1,15 @@
-"""Products of factors of gradients, and of gradients."""
+"""Products of gradients, and of their factors."""
 
 import torch
 from torch import Tensor
 
 from mixer.gradients.probe.rows import at_least_float32
 
-_BLOCK = 8192  # products of longer float32 vectors are taken in blocks, or they lose digits
+_BLOCK = 8192  # longer float32 vectors are multiplied in blocks, or products lose digits
 
 
 def products(left: Tensor, right: Tensor) -> Tensor:
-    """Multiplies each of some vectors with each of others.
+    """Multiplies all pairs of two sets of vectors.
 
     Args:
         left: `[num_left, size]`.
@@ -28,20 +28,20 @@ def products(left: Tensor, right: Tensor) -> Tensor:
 
 
 def product(inputs: Tensor, gradients: Tensor) -> Tensor:
-    """Gives the whole gradient of a matrix.
+    """Computes the whole gradient of a matrix from its factors.
 
     Args:
         inputs: `[num_rows, length, width]`.
         gradients: `[num_rows, length, height]`.
 
     Returns:
-        `[height, width]`, of at least float32.
+        `[height, width]`, at least float32.
     """
     return (gradients.flatten(0, 1).T @ inputs.flatten(0, 1)).to(at_least_float32(inputs.dtype))
 
 
 def multiply(gradients: Tensor, inputs: Tensor, target: Tensor) -> None:
-    """Writes `gradientsᵀ inputs`; in half precision a product is rounded once, and added up in float32 from there."""
+    """Writes `gradientsᵀ inputs`; in half precision a product is rounded once, and sums are in float32."""
     if target.dtype == inputs.dtype:
         torch.mm(gradients.T, inputs, out=target)
     else:
@@ -49,9 +49,9 @@ def multiply(gradients: Tensor, inputs: Tensor, target: Tensor) -> None:
 
 
 def squares_of_products(inputs: Tensor, gradients: Tensor) -> Tensor:
-    """Gives float64 `[num_rows]`: `Σ_st <inputs_s, inputs_t> <gradients_s, gradients_t>`, the samples' squared norms.
+    """Squared norms of the samples, `Σ_st <inputs_s, inputs_t> <gradients_s, gradients_t>`, float64 `[num_rows]`.
 
-    In float16 the products of gradients that carry a loss scale would overflow.
+    In float16 the products of gradients with a loss scale would overflow.
     """
     wide = [one.to(at_least_float32(one.dtype)) for one in (inputs, gradients)]
     left, right = (torch.bmm(one, one.mT).double() for one in wide)
@@ -61,8 +61,8 @@ def squares_of_products(inputs: Tensor, gradients: Tensor) -> Tensor:
 def is_short(inputs: Tensor, gradients: Tensor) -> bool:
     """Whether rows have so few tokens that the norm of a sample's gradient is cheaper from products of its tokens.
 
-    Those take `2 length² (width + height)` operations; to make the gradient takes none more than the plain backward,
-    but each of its `width · height` numbers goes to memory and back: about as long as 8 operations.
+    Those take `2 length² (width + height)` operations. Building the gradient takes no more operations than the plain
+    backward pass, but writes and reads each of its `width · height` numbers: about as long as 8 operations.
     """
     length, width, height = inputs.shape[1], inputs.shape[2], gradients.shape[2]
     return length * length * (width + height) < 4 * width * height

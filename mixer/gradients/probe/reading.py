@@ -1,5 +1,8 @@
-"""What one forward and backward shows of the streams, parameter by parameter."""
+"""One micro-batch's gradients by stream, collected parameter by parameter during its backward pass."""
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -8,25 +11,68 @@ from torch import Tensor
 from mixer.gradients.probe.layers.lookups import Lookups
 from mixer.gradients.probe.products import is_short, multiply, product, products, squares_of_products
 from mixer.gradients.probe.rows import Rows, at_least_float32
-from mixer.gradients.probe.stopwatch import Stopwatch
 from mixer.gradients.probe.sums import Taker
-from mixer.gradients.probe.workspace import Workspace
+
+
+class Stopwatch:
+    """Adds up time; on a GPU, the time to launch the work.
+
+    Attributes:
+        seconds: Total so far.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._is_running = False
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Counts the time inside; nested calls count once."""
+        if self._is_running:
+            yield
+            return
+        start, self._is_running = time.perf_counter(), True
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - start
+            self._is_running = False
+
+
+class Workspace:
+    """Reusable memory for the pieces of one layer after the other.
+
+    Fresh memory of this size comes from the system page by page, which is slow on a CPU. So there the memory is kept,
+    as large as the largest layer needs; a GPU's allocator already reuses its own.
+    """
+
+    def __init__(self) -> None:
+        self._room: dict[torch.dtype, Tensor] = {}
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Returns a tensor of the shape with undefined values; it overwrites the last one of the same type."""
+        if device.type != "cpu":
+            return torch.empty(shape, dtype=dtype, device=device)
+        size, room = torch.Size(shape).numel(), self._room.get(dtype)
+        if room is None or room.numel() < size:
+            room = self._room[dtype] = torch.empty(size, dtype=dtype)
+        return room[:size].view(shape)
 
 
 class Reading:
-    """Tells the gradients of one micro-batch apart, while its backward runs.
+    """Separates the gradients of one micro-batch by stream during its backward pass.
 
     Args:
         rows: The rows and their streams.
-        sums: Where gradients go.
-        squares: float64 `[num_parameters, num_streams]`: squared norms of the samples' gradients, added up here; `None`
-            if nobody asks for them.
-        stopwatch: Where the time goes that a plain backward would not take.
-        workspace: Room for the pieces of a layer; `None` takes new room.
+        sums: Destination of the gradients.
+        squares: float64 `[num_parameters, num_streams]`: sums of squared norms of the samples' gradients, updated here;
+            `None` if they are not needed.
+        stopwatch: Counts the time that a plain backward pass would not take.
+        workspace: Memory for the pieces of a layer.
 
     Attributes:
         failed: Numbers of the parameters that cannot be read.
-        has_seen: Whether any gradient came.
+        has_seen: Whether any gradient arrived.
     """
 
     def __init__(
@@ -35,13 +81,13 @@ class Reading:
         sums: Taker,
         squares: Tensor | None,
         stopwatch: Stopwatch,
-        workspace: Workspace | None = None,
+        workspace: Workspace,
     ):
-        self._workspace = workspace or Workspace()
         self.rows = rows
         self.failed: set[int] = set()
         self.has_seen = False
-        self._sums, self._squares, self._stopwatch = sums, squares, stopwatch
+        self._sums, self._squares = sums, squares
+        self._stopwatch, self._workspace = stopwatch, workspace
         self._vectors: dict[int, Tensor] = {}
         self._lookups: dict[int, Lookups] = {}
         self._postponed: dict[int, list[tuple[Tensor, Tensor]]] = {}
@@ -50,16 +96,12 @@ class Reading:
     # ---- Matrices ----
 
     def note_use(self, index: int) -> None:
-        """Counts that a matrix is used in the forward; what checkpointing does again in the backward does not count.
-
-        Args:
-            index: Number of the parameter.
-        """
+        """Counts a use of a matrix in the forward pass; recomputation by checkpointing does not count."""
         if not is_in_backward():
             self._num_uses[index] = self._num_uses.get(index, 0) + 1
 
     def matrix(self, index: int, inputs: Tensor, gradients: Tensor) -> Tensor:
-        """Takes up the gradient of a matrix, `Σ_t gradients_t inputs_tᵀ`, from the factors of one use of it.
+        """Records the gradient of a matrix, `Σ_t gradients_t inputs_tᵀ`, from the factors of one use.
 
         Args:
             index: Number of the parameter.
@@ -67,10 +109,10 @@ class Reading:
             gradients: `[num_rows, length, height]`.
 
         Returns:
-            `[height, width]`: the gradient from all streams, of at least float32.
+            `[height, width]`: the gradient of all streams, at least float32.
         """
         self.has_seen = True
-        if self._num_uses.get(index, 1) > 1:  # the pieces of all uses have to be added up before they are multiplied
+        if self._num_uses.get(index, 1) > 1:  # the pieces of all uses are added up before they are multiplied
             self._postponed.setdefault(index, []).append((inputs, gradients))
             return product(inputs, gradients)
         return self._take_matrix(index, inputs, gradients)
@@ -87,12 +129,12 @@ class Reading:
         return pieces[0].clone() if len(pieces) == 1 else pieces.sum(0)
 
     def _room(self, count: int, inputs: Tensor, gradients: Tensor) -> Tensor:
-        """Gives room for `[count, height, width]`, which the next layer will take."""
+        """Memory for `[count, height, width]`, which the next layer reuses."""
         shape = (count, gradients.shape[-1], inputs.shape[-1])
         return self._workspace.take(shape, at_least_float32(inputs.dtype), inputs.device)
 
     def _by_stream(self, inputs: Tensor, gradients: Tensor) -> Tensor:
-        """Gives `[num_present, height, width]`: together this costs what the whole gradient does."""
+        """Gradients by stream, `[num_present, height, width]`, at the cost of the whole gradient."""
         pieces = self._room(self.rows.num_present, inputs, gradients)
         parts = zip(self.rows.by_stream(inputs), self.rows.by_stream(gradients), strict=True)
         for piece, (own_inputs, own_gradients) in zip(pieces, parts, strict=True):
@@ -100,7 +142,7 @@ class Reading:
         return pieces
 
     def _by_sample(self, index: int, inputs: Tensor, gradients: Tensor) -> Tensor:
-        """Makes the gradient of one sample after the other, which costs little more, and takes its norm on the way."""
+        """Gradients by stream from one sample after the other, which costs little more, with the samples' norms."""
         room = self._room(self.rows.num_present + 1, inputs, gradients)
         pieces, buffer, squares, begun = room[:-1], room[-1], [], set()
         for row, local in enumerate(self.rows.local):
@@ -118,7 +160,7 @@ class Reading:
     # ---- Vectors and embeddings ----
 
     def vector(self, index: int, per_row: Tensor) -> None:
-        """Takes up the gradient of a vector.
+        """Records the gradient of a vector.
 
         Args:
             index: Number of the parameter.
@@ -128,20 +170,13 @@ class Reading:
         self._vectors[index] = self._vectors[index] + per_row if index in self._vectors else per_row
 
     def lookups(self, index: int) -> Lookups:
-        """Gives the uses of an embedding.
-
-        Args:
-            index: Number of the parameter.
-
-        Returns:
-            Those of this forward so far.
-        """
+        """Returns the uses of an embedding in this forward pass so far."""
         return self._lookups.setdefault(index, Lookups())
 
     # ---- The end of the backward ----
 
     def close(self) -> None:
-        """Takes up what had to wait for the end of the backward, and lets go of all tensors."""
+        """Records the gradients that had to wait for the end of the backward pass, and releases all tensors."""
         with self._stopwatch.running(), torch.no_grad():
             for index, factors in self._postponed.items():
                 inputs = torch.cat([one for one, _ in factors], dim=1)
@@ -159,7 +194,7 @@ class Reading:
         self.clear()
 
     def clear(self) -> None:
-        """Lets go of all tensors: the graph of the loss holds this, and somebody may hold the loss."""
+        """Releases all tensors: the graph of the loss holds this object, and a caller may hold the loss."""
         for lookups in self._lookups.values():
             lookups.clear()
         self._lookups.clear()
@@ -173,15 +208,15 @@ class Reading:
 
 @dataclass
 class Desk:
-    """Where the layers find what reads the present micro-batch.
+    """Access to the reading of the present micro-batch, for the layers.
 
     Args:
-        reading: That, or `None` where none is read.
+        reading: The reading; `None` if no micro-batch is read.
     """
 
     reading: Reading | None = None
 
 
 def is_in_backward() -> bool:
-    """Says whether a backward is running; a forward that runs then is one that checkpointing does again."""
-    return torch._C._current_graph_task_id() != -1
+    """Whether a backward pass is running; a forward pass inside it is a recomputation by checkpointing."""
+    return torch._C._current_graph_task_id() != -1  # noqa: SLF001  # torch has no public question for it

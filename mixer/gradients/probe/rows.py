@@ -1,4 +1,4 @@
-"""Which stream each row of a micro-batch is of, and how a layer's tensors fall into rows."""
+"""The stream of each row of a micro-batch, and the rows of a layer's tensors."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ class Rows:
         stream_ids: int64 `[num_rows]`: the stream of each row.
         num_items: int64 `[num_rows]`: terms of the loss in each row.
         num_streams: Number of streams of the run.
-        device: Where the model is.
+        device: Device of the model.
     """
 
     def __init__(self, stream_ids: Int64Array, num_items: Int64Array, num_streams: int, device: torch.device):
@@ -37,14 +37,14 @@ class Rows:
         self._lengths: set[int] = set()
 
     def split(self, values: Tensor) -> Tensor | None:
-        """Gives a layer's tensor row by row.
+        """Reshapes a layer's tensor to rows.
 
         Args:
-            values: `[num_rows, ..., features]`, or `[num_rows · length, features]` row after row, of a length that
+            values: `[num_rows, ..., features]`, or `[num_rows · length, features]` row after row, with a length that
                 another tensor of this micro-batch had.
 
         Returns:
-            `[num_rows, length, features]`; `None` if it does not fall into rows.
+            `[num_rows, length, features]`; `None` if it does not consist of rows.
         """
         if values.dim() < 2:
             return None
@@ -58,21 +58,17 @@ class Rows:
         return None
 
     def note_length(self, length: int) -> None:
-        """Remembers a number of tokens that rows have.
-
-        Args:
-            length: Tokens of a row, padding included.
-        """
+        """Records a number of tokens per row, padding included."""
         self._lengths.add(length)
 
     def by_stream(self, values: Tensor) -> Sequence[Tensor]:
-        """Gathers what belongs to each stream that is there.
+        """Groups values by stream.
 
         Args:
             values: `[num_rows, length, features]`.
 
         Returns:
-            For each such stream `[its rows · length, features]`; views, where the rows are in the order of the streams.
+            For each present stream `[its rows · length, features]`; views, if the rows are in the order of the streams.
         """
         if self._order is not None:
             values = values.index_select(0, self._order)
@@ -81,7 +77,7 @@ class Rows:
         return [flat[start * length : end * length] for start, end in zip(starts, self._ends, strict=True)]
 
     def add_up(self, per_row: Tensor) -> Tensor:
-        """Adds rows up by stream.
+        """Sums rows by stream.
 
         Args:
             per_row: `[num_rows, features]`.
@@ -94,12 +90,5 @@ class Rows:
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """Gives the type that sums are kept in.
-
-    Args:
-        dtype: Type of what is added up.
-
-    Returns:
-        That, or float32 where it is shorter.
-    """
+    """Returns the type for sums: that of the terms, or float32 if it is shorter."""
     return torch.promote_types(dtype, torch.float32)

@@ -1,4 +1,4 @@
-"""Random projections by which the products of large gradients survive in small ones."""
+"""Random projections of gradients that preserve their products."""
 
 import hashlib
 import warnings
@@ -9,18 +9,18 @@ from torch import Tensor
 
 
 class Fold:
-    """Adds the entries of one axis up in buckets, each with a random sign: a count sketch.
+    """Sums the entries of one axis in random buckets, each entry with a random sign: a count sketch.
 
-    The buckets are random and of equal size. For vectors x and y the product of their folds is `<x, y>` in the mean,
-    and its variance is at most `(‖x‖²‖y‖² + <x, y>²) / num_buckets` (Charikar, Chen and Farach-Colton 2002; here all
-    signs are independent).
+    The buckets have equal size. For vectors x and y the product of their folds has the mean `<x, y>` and a variance of
+    at most `(‖x‖²‖y‖² + <x, y>²) / num_buckets` (Charikar, Chen and Farach-Colton 2002; here all signs are
+    independent).
 
     Args:
         size: Length of the axis.
         num_buckets: Number of buckets, less than the size.
         seed: Seed of buckets and signs.
-        device: Where the gradients are.
-        dtype: Their type.
+        device: Device of the gradients.
+        dtype: Type of the gradients.
     """
 
     def __init__(self, size: int, num_buckets: int, seed: int, device: torch.device, dtype: torch.dtype):
@@ -33,10 +33,10 @@ class Fold:
         self.draw(0)
 
     def draw(self, number: int) -> None:
-        """Draws new signs, independent of the buckets and of each other.
+        """Draws new signs, independent of the buckets and of earlier signs.
 
         Args:
-            number: Which; the same number gives the same signs.
+            number: Number of the draw; the same number gives the same signs.
         """
         generator = torch.Generator().manual_seed((self._seed + 0x9E3779B97F4A7C15 * (number + 1)) % 2**63)
         sign = torch.randint(0, 2, (len(self.bucket),), generator=generator).mul_(2).sub_(1).to(self._dtype)
@@ -63,10 +63,10 @@ class Fold:
         return torch.stack([self._matrix @ matrix for matrix in matrices])
 
     def some_rows(self, indices: Tensor, matrices: Tensor) -> Tensor:
-        """Folds the first axis of matrices of which only some rows are given; the others are 0.
+        """Folds the first axis of matrices with few rows that are not 0.
 
         Args:
-            indices: int64 `[num_given]`: which rows.
+            indices: int64 `[num_given]`: numbers of these rows.
             matrices: `[count, num_given, width]`.
 
         Returns:
@@ -90,14 +90,14 @@ class Fold:
 
 
 class Projection:
-    """Makes small matrices of the gradients of one parameter, from both sides; the same on every rank.
+    """Projects the gradients of one parameter from both sides to small matrices, the same way on every rank.
 
     Args:
-        name: Name of the parameter, which the random numbers are keyed by.
+        name: Name of the parameter, part of the seed.
         shape: Its shape; more than two axes count as a matrix with the first, one as a column.
-        size: Largest number of rows and of columns of the sketch, for a vector of its entries' root.
+        size: Largest number of rows and of columns of the sketch; a vector has its square of rows.
         seed: Seed of the run's projections.
-        device: Where the parameter is.
+        device: Device of the parameter.
         dtype: Type of its gradient.
     """
 
@@ -122,7 +122,7 @@ class Projection:
         """Draws new signs on both sides.
 
         Args:
-            number: Which; the same number gives the same signs.
+            number: Number of the draw; the same number gives the same signs.
         """
         for axis in (self._rows, self._columns):
             if axis is not None:
@@ -142,10 +142,10 @@ class Projection:
         return matrices if self._columns is None else self._columns.columns(matrices)
 
     def fold_some_rows(self, indices: Tensor, matrices: Tensor) -> Tensor:
-        """Projects gradients of which only some rows are not 0.
+        """Projects gradients with few rows that are not 0.
 
         Args:
-            indices: int64 `[num_given]`: which rows.
+            indices: int64 `[num_given]`: numbers of these rows.
             matrices: `[count, num_given, width]`.
 
         Returns:
@@ -160,13 +160,6 @@ class Projection:
 
 
 def as_matrix(shape: Sequence[int]) -> tuple[int, int]:
-    """Gives the shape in which a parameter is projected.
-
-    Args:
-        shape: Its own shape.
-
-    Returns:
-        Height and width.
-    """
+    """Returns height and width of the matrix that a parameter of this shape is projected as."""
     height = shape[0] if shape else 1
     return height, int(torch.Size(shape[1:]).numel())

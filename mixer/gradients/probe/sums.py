@@ -1,4 +1,4 @@
-"""Where the streams' gradients of each parameter are kept until their products are asked for: whole, or projected."""
+"""Sums of the streams' gradients per parameter, whole or projected, and their products."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from mixer.gradients.probe.sketch import Projection, as_matrix
 
 @dataclass(frozen=True)
 class Target:
-    """A parameter whose gradient is told apart by stream.
+    """A probed parameter.
 
     Args:
         index: Its number.
         name: Its name, the same on every rank.
         shape: Its shape.
-        device: Where it is.
-        dtype: The type in which its gradients are added up.
+        device: Its device.
+        dtype: Type of the sums of its gradients.
     """
 
     index: int
@@ -32,40 +32,31 @@ class Target:
 
 
 def projections_of(targets: Sequence[Target], size: int, seed: int) -> list[Projection]:
-    """Makes a projection for each parameter.
-
-    Args:
-        targets: The parameters.
-        size: Rows and columns of each, at most.
-        seed: Seed of their random numbers.
-
-    Returns:
-        The projections.
-    """
+    """Creates a projection per parameter, with at most `size` rows and columns."""
     return [Projection(one.name, one.shape, size, seed, one.device, one.dtype) for one in targets]
 
 
 class Taker(Protocol):
-    """Takes the gradients of one micro-batch, parameter by parameter."""
+    """Destination of the gradients of one micro-batch, parameter by parameter."""
 
     def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
-        """Takes up the gradients of one parameter.
-
-        Args:
-            index: Its number.
-            pieces: `[num_present, height, width]`: its gradient from each stream.
-            present: int64 `[num_present]`: which streams those are.
-        """
-
-    def add_rows(self, index: int, rows: Tensor, pieces: Tensor, present: Tensor, others: Tensor | None) -> None:
-        """Takes up gradients of which only some rows are not 0.
+        """Adds the gradients of one parameter.
 
         Args:
             index: Number of the parameter.
-            rows: int64 `[num_given]`: which rows.
-            pieces: `[num_present, num_given, width]`: these.
-            present: int64 `[num_present]`: which streams those are.
-            others: The same rows of what was added for this micro-batch before, or `None` if nothing was.
+            pieces: `[num_present, height, width]`: its gradient from each stream.
+            present: int64 `[num_present]`: the streams.
+        """
+
+    def add_rows(self, index: int, rows: Tensor, pieces: Tensor, present: Tensor, others: Tensor | None) -> None:
+        """Adds gradients with few rows that are not 0.
+
+        Args:
+            index: Number of the parameter.
+            rows: int64 `[num_given]`: numbers of these rows.
+            pieces: `[num_present, num_given, width]`: the rows.
+            present: int64 `[num_present]`: the streams.
+            others: The same rows of an earlier addition of this micro-batch, or `None`.
         """
 
 
@@ -91,19 +82,19 @@ class Sums(ABC):
 
     @abstractmethod
     def travelling(self) -> list[Tensor]:
-        """Gives what has to be added up over the ranks, in place, before `products` is asked for."""
+        """Returns the tensors to sum over ranks, in place, before `products` is called."""
 
     @abstractmethod
     def products(self) -> Tensor:
-        """Gives float64 `[num_parameters, num_streams, num_streams]`: products of the streams' gradients."""
+        """Returns the products of the streams' gradients, float64 `[num_parameters, num_streams, num_streams]`."""
 
     def relative_variances(self) -> Tensor:
-        """Gives float64 `[num_parameters]`: bounds on the variance of a product over both squared norms."""
+        """Bounds the variance of a product relative to both squared norms, float64 `[num_parameters]`."""
         return torch.zeros(len(self._targets), dtype=torch.float64)
 
 
 class ExactSums(Sums):
-    """Multiplies at once and keeps the products only: right for one micro-batch, whose gradient is the whole one."""
+    """Multiplies at once and keeps only the products: correct for one micro-batch with the whole gradient."""
 
     def __init__(self, targets: Sequence[Target], num_streams: int):
         super().__init__(targets, num_streams)
@@ -129,7 +120,7 @@ class ExactSums(Sums):
         self._products[index, present[:, None], present] += found.to(self._products.device)
 
     def travelling(self) -> list[Tensor]:
-        """See `Sums.travelling`; products of parts of a gradient do not add up, so there is nothing."""
+        """See `Sums.travelling`; empty, as products of parts of a gradient do not add up."""
         return []
 
     def products(self) -> Tensor:
@@ -138,7 +129,7 @@ class ExactSums(Sums):
 
 
 class LinearSums(Sums):
-    """Keeps something of the gradients that adds up over micro-batches and ranks, and multiplies at the end."""
+    """Keeps linear functions of the gradients, which add up over micro-batches and ranks, and multiplies at the end."""
 
     _kept: list[Tensor]  # for each parameter `[num_streams, height, width]`
 
@@ -177,7 +168,7 @@ class SketchSums(LinearSums):
     Args:
         targets: The parameters.
         num_streams: Number of streams.
-        projections: A projection for each parameter.
+        projections: One projection per parameter.
     """
 
     def __init__(self, targets: Sequence[Target], num_streams: int, projections: Sequence[Projection]):

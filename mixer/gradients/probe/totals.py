@@ -1,4 +1,4 @@
-"""What micro-batches and ranks add up to, and the statistics that follow from it."""
+"""Totals over micro-batches and ranks, and the statistics that follow from them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from mixer.utils.arrays import FloatArray
 
 @dataclass
 class Totals:
-    """Sums over what a probe has read since it was started.
+    """Sums over the micro-batches since the start of a measurement.
 
     Args:
         sums: The streams' gradients.
         squares: float64 `[num_parameters, num_streams]`: squared norms of the gradients of the groups (samples, or
-            micro-batches) that the variance is taken of; `None` if nobody asks for it.
-        failures: `[num_parameters]`: how often a parameter could not be read.
+            micro-batches) behind the variance; `None` if it is not needed.
+        failures: `[num_parameters]`: number of failures to read a parameter.
         counts: `[3, num_streams]`: samples, items, and the sum of the squares of the groups' items.
     """
 
@@ -42,17 +42,14 @@ class Totals:
         accumulates: bool,
         wants_squares: bool,
     ) -> "Totals":
-        """Makes sums of nothing.
+        """Creates empty totals.
 
         Args:
             targets: The parameters.
             num_streams: Number of streams.
-            projections: A projection for each parameter; `None` for exact products.
-            accumulates: Whether there is more than one micro-batch on one rank.
-            wants_squares: Whether squared norms are asked for.
-
-        Returns:
-            The sums.
+            projections: One projection per parameter; `None` for exact products.
+            accumulates: Whether there is more than one micro-batch or rank.
+            wants_squares: Whether squared norms are needed.
         """
         sums: Sums
         if projections is not None:
@@ -68,16 +65,16 @@ class Totals:
 
         Args:
             rows: The rows.
-            is_one_group: Whether the variance is of micro-batches; else it is of samples.
+            is_one_group: Whether the variance is of micro-batches rather than samples.
         """
         squared = rows.num_items**2 if is_one_group else rows.num_squared
         self.counts += np.stack([rows.counts, rows.num_items, squared])
 
     def add_up(self, device: torch.device) -> None:
-        """Adds up what the ranks hold.
+        """Sums the totals over ranks.
 
         Args:
-            device: Where the ranks' tensors meet.
+            device: Device of the collective.
         """
         add_up(self.sums.travelling())
         parts = [torch.from_numpy(part.reshape(-1)).to(device) for part in (self.failures, self.counts)]
@@ -91,11 +88,11 @@ class Totals:
             self.squares = squares[0].view_as(self.squares)
 
     def statistics(self, read: Sequence[int], loss_factors: FloatArray) -> GradientStatistics:
-        """Makes statistics of the sums.
+        """Computes the statistics.
 
         Args:
             read: Numbers of the parameters that count.
-            loss_factors: `[num_streams]`: what the streams' losses were multiplied by.
+            loss_factors: `[num_streams]`: factors on the streams' losses.
 
         Returns:
             The statistics; NaN for a stream without items, and wherever gradients were not finite.
@@ -103,14 +100,14 @@ class Totals:
         chosen = list(read)
         counts, items, num_squared = self.counts
         with np.errstate(all="ignore"):
-            to_mean = items.sum() / items / loss_factors  # from a share of the whole loss to the stream's mean loss
+            to_mean = items.sum() / items / loss_factors  # from the share of the whole loss to the stream's mean loss
             products, scale = self.sums.products().numpy()[chosen], np.outer(to_mean, to_mean)
             gram = products.sum(0) * scale
             squared_norm, variance = np.full((2, len(counts)), np.nan)
             if self.squares is not None:
                 own = self.squares.cpu().numpy()[chosen].sum(0) * (to_mean * items) ** 2
                 squared_norm, of_item = signal_and_noise(np.diagonal(gram) * items**2, own, items, num_squared)
-                variance = of_item * counts / items  # a sample is a mean over so many items
+                variance = of_item * counts / items  # a sample is a mean over several items
             return GradientStatistics(
                 gram=gram,
                 variance=variance,
@@ -122,7 +119,7 @@ class Totals:
 
 
 def _error(products: FloatArray, relative_variances: FloatArray) -> FloatArray:
-    """Bounds the standard deviation of sums of products whose errors are independent."""
+    """Bounds the standard deviation of sums of products with independent errors."""
     norms = np.diagonal(products, axis1=1, axis2=2)
     error: FloatArray = np.sqrt(np.einsum("p,pi,pj->ij", relative_variances, norms, norms))
     return error

@@ -1,4 +1,4 @@
-"""Whole gradients of micro-batches of one stream each: for any model, at the price of micro-batches of that kind."""
+"""Whole gradients of micro-batches of one stream each, for any model."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -6,22 +6,22 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from mixer.gradients.probe.reading import Stopwatch
 from mixer.gradients.probe.rows import Rows, at_least_float32
 from mixer.gradients.probe.sketch import as_matrix
-from mixer.gradients.probe.stopwatch import Stopwatch
 from mixer.gradients.probe.sums import Sums
 
 
 class WholeReading:
-    """Reads the gradients of one micro-batch off the parameters, before they are accumulated.
+    """Reads the gradients of one micro-batch from the parameters before they are accumulated.
 
     Args:
-        parameters: The parameters that are read.
+        parameters: The probed parameters.
         rows: The rows of the micro-batch, all of one stream.
-        sums: Where gradients go.
-        squares: float64 `[num_parameters, num_streams]`: squared norms of the micro-batches' gradients, added up here;
-            `None` if nobody asks for them.
-        stopwatch: Where the time goes that a plain backward would not take.
+        sums: Destination of the gradients.
+        squares: float64 `[num_parameters, num_streams]`: sums of squared norms of the micro-batches' gradients, updated
+            here; `None` if they are not needed.
+        stopwatch: Counts the time that a plain backward pass would not take.
     """
 
     def __init__(
@@ -48,11 +48,12 @@ class WholeReading:
         def take(gradient: Tensor) -> None:
             own = reading()
             if own is not None:
-                own._take(index, gradient)
+                own.take(index, gradient)
 
         return take
 
-    def _take(self, index: int, gradient: Tensor) -> None:
+    def take(self, index: int, gradient: Tensor) -> None:
+        """Records the gradient of a parameter."""
         with self._stopwatch.running():
             present = self.rows.present
             gradient = gradient.detach().to(at_least_float32(gradient.dtype))
@@ -60,13 +61,13 @@ class WholeReading:
             self._sums.add(index, gradient.reshape(1, *as_matrix(gradient.shape)), present)
             if self._squares is not None:
                 square = gradient.double().square().sum().to(self._squares.device)
-                # In parts (nested checkpointing) it has cross terms that nobody has seen.
+                # A gradient in parts (nested checkpointing) has cross terms that are not seen here.
                 self._squares[index, present] += square if index not in self._seen else float("nan")
         self._seen.add(index)
 
     @property
     def has_seen(self) -> bool:
-        """Whether any gradient came."""
+        """Whether any gradient arrived."""
         return bool(self._seen)
 
     def close(self) -> None:
@@ -74,7 +75,7 @@ class WholeReading:
         self.clear()
 
     def clear(self) -> None:
-        """Takes the hooks away."""
+        """Removes the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

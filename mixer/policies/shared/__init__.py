@@ -1,1 +1,1 @@
-"""What several policies share."""
+"""Shared parts of policies."""

@@ -1,4 +1,4 @@
-"""Whether what was predicted is confirmed by what is measured later."""
+"""Evidence for predicted gains from later measurements."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,21 +7,21 @@ import numpy as np
 
 from mixer.policies.shared.stream_average import StreamAverage
 
-LEAST_MEASUREMENTS = 4  # of a deviation from fewer nothing can be said
-_MOST = 1e6  # beyond it, squares would say nothing either
+LEAST_MEASUREMENTS = 4  # fewer say nothing about a deviation
+_MOST = 1e6  # squares of larger gains would hide all others
 
 
 class Evidence:
-    """A moving mean of gains with its standard error, and how far it is to be trusted.
+    """A moving mean of gains with its standard error, and the trust that follows.
 
-    A gain that is measured after the decision it belongs to was made is no longer flattered by the choice, as that
-    which was maximised is. Of gains `x` with the mean `m` and the standard error `e` the trust is
+    A gain that is measured after its decision is not biased by the choice of the maximum. For gains `x` with the mean
+    `m` and the standard error `e` the trust is
 
         `max(0, 1 − (z₀ e / m)²)` for `m > 0`, else 0,
 
     the factor by which a positive-part James-Stein estimate (Efron and Morris 1973) shrinks a mean, with the threshold
-    `z₀` for its constant. Averages that weigh the past by `decay` count as `(1 + d)(1 − dⁿ) / ((1 − d)(1 + dⁿ))` values
-    of equal weight (the sum of weights, squared, over the sum of squares).
+    `z₀` for its constant. Averages that weight the past by `decay` count as `(1 + d)(1 − dⁿ) / ((1 − d)(1 + dⁿ))`
+    values of equal weight (the squared sum of weights over the sum of squares).
 
     Args:
         decay: Share of the old averages that stays at each gain, in [0, 1).
@@ -33,15 +33,15 @@ class Evidence:
         self._moments = StreamAverage(decay, "evidence_decay")
 
     def start(self) -> None:
-        """Forgets all gains."""
+        """Discards all gains."""
         self._moments.start(2)
         self._count = 0
 
     def take(self, gain: float) -> None:
-        """Takes a gain into the averages.
+        """Updates the averages.
 
         Args:
-            gain: In a unit that does not change over the run; skipped if it is not finite.
+            gain: A gain in a unit that is constant over the run; ignored if it is not finite.
         """
         if np.isfinite(gain):
             self._count += 1
@@ -50,7 +50,7 @@ class Evidence:
 
     @property
     def trust(self) -> float:
-        """How far the gain is to be trusted, in [0, 1]."""
+        """Trust in the gain, in [0, 1]."""
         if self.threshold == 0.0:
             return 1.0
         if self._count < LEAST_MEASUREMENTS:
@@ -66,14 +66,14 @@ class Evidence:
         return max(0.0, 1.0 - relative * relative)
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the averages, as plain data that JSON can hold."""
+        """Returns the averages as JSON-compatible data."""
         return {"moments": self._moments.state_dict(), "count": self._count}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up saved averages, after `start`.
+        """Loads saved averages, after `start`.
 
         Args:
-            state: What `state_dict` gave.
+            state: The result of `state_dict`.
         """
         self._moments.load_state_dict(state["moments"])
         self._count = int(state["count"])

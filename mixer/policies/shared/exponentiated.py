@@ -4,21 +4,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mixer.policies.shared.softmax import softmax
+from mixer.policies.shared.shares import softmax
 from mixer.utils.arrays import BoolArray, FloatArray
 
-HUGE = 1e300  # infinity with which one can still calculate
+HUGE = 1e300  # a finite stand-in for infinity
 
 
 def exponentiated_step(weights: FloatArray, values: FloatArray, step_size: float) -> FloatArray:
     """Moves weights towards large values: `w_k ← w_k exp(η v_k)`, normalised.
 
-    The step of group DRO (Sagawa et al. 2020, arXiv:1911.08731, Algorithm 1). Streams without a value keep their
-    share; the others share out what they had together.
+    The step of group DRO (Sagawa et al. 2020, arXiv:1911.08731, Algorithm 1). Streams without a value keep their share;
+    the others divide their common share anew.
 
     Args:
         weights: `[num_streams]` on the simplex.
-        values: `[num_streams]`: what is to be large; NaN or infinite where there is no value.
+        values: `[num_streams]`: values to increase; NaN or infinite if unknown.
         step_size: `η`, 0 or more.
 
     Returns:
@@ -32,11 +32,11 @@ def exponentiated_step(weights: FloatArray, values: FloatArray, step_size: float
 
 
 def log_step(logs: FloatArray, values: FloatArray, step_size: float) -> FloatArray:
-    """Makes the step on logarithms; the weights have the same sum as before.
+    """Computes the step on logarithms; the sum of the weights stays the same.
 
     Args:
-        logs: `[num_streams]`: of the weights.
-        values: `[num_streams]`: what is to be large, finite.
+        logs: `[num_streams]`: logarithms of the weights.
+        values: `[num_streams]`: values to increase, finite.
         step_size: `η`, 0 or more.
 
     Returns:
@@ -44,7 +44,7 @@ def log_step(logs: FloatArray, values: FloatArray, step_size: float) -> FloatArr
     """
     with np.errstate(over="ignore"):
         raised = logs + np.clip(step_size * values, -HUGE, HUGE)
-    raised -= raised.max()  # first, or a large one would leave no digits
+    raised -= raised.max()  # first, or a large value would leave no digits
     shifted: FloatArray = raised + (np.logaddexp.reduce(logs) - np.logaddexp.reduce(raised))
     return shifted
 
@@ -53,23 +53,23 @@ _LOG_RANGE = 230.0  # e^-230 is about 1e-100: no sample in any run, and far from
 
 
 class ExponentiatedWeights:
-    """Weights that move by exponentiated steps, as logarithms: none is lost for good by underflowing.
+    """Weights that move by exponentiated steps, stored as logarithms, so none is lost by underflow.
 
-    A weight of `e^-800` is nothing beside one near 1; once that stream has left, it may be all there is. A stream that
-    starts with weight 0 stays out: neither steps nor smoothing bring it in.
+    A weight of `e^-800` is negligible beside one near 1, but may be all that is left once that stream ends. A stream
+    that starts with weight 0 stays out: neither steps nor smoothing bring it in.
     """
 
     def start(self, weights: FloatArray) -> None:
-        """Begins anew.
+        """Resets the weights.
 
         Args:
             weights: `[num_streams]` on the simplex.
         """
         self._among = weights > 0.0
-        self._logs = np.log(weights, out=np.zeros(len(weights)), where=self._among)  # 0 for those that are out
+        self._logs = np.log(weights, out=np.zeros(len(weights)), where=self._among)  # 0 for streams that are out
 
     def step(self, values: FloatArray, step_size: float, smoothing: float) -> None:
-        """Makes a step, and smooths as DoReMi (Xie et al. 2023, arXiv:2305.10429): `w ← (1 − c) w + c/K`.
+        """Takes a step, and smooths as DoReMi (Xie et al. 2023, arXiv:2305.10429): `w ← (1 − c) w + c/K`.
 
         Args:
             values: `[num_streams]`: as for `exponentiated_step`.
@@ -93,24 +93,18 @@ class ExponentiatedWeights:
         return softmax(self._logs, self._among)
 
     def shares(self, active: BoolArray) -> FloatArray:
-        """Gives the weights of some streams as shares among these.
-
-        Args:
-            active: bool `[num_streams]`: which ones.
+        """Returns the weights of the active streams as shares among them.
 
         Returns:
-            `[num_streams]`: shares that sum to 1, 0 for the others; all 0 where none of them has a weight.
+            `[num_streams]`: shares with a sum of 1, 0 for the others; all 0 if none of them has a weight.
         """
         return softmax(self._logs, self._among & active)
 
     def mixture(self, active: BoolArray) -> FloatArray:
-        """Gives the weights as a mixture to sample from, in which every stream that is not out has something.
+        """Returns the weights as a mixture for sampling, with a positive share of every stream that is not out.
 
-        That is 1e-100 of the largest of those that are there, so that these share out what they are left with when
-        others leave, however little it was.
-
-        Args:
-            active: bool `[num_streams]`: which streams are there.
+        The least share is 1e-100 of the largest active one, so the remaining streams keep their proportions when others
+        end, however small these were.
 
         Returns:
             `[num_streams]` on the simplex.
@@ -121,14 +115,10 @@ class ExponentiatedWeights:
         return softmax(np.clip(self._logs - self._logs[among].max(), -_LOG_RANGE, _LOG_RANGE), self._among)
 
     def state(self) -> list[float]:
-        """Gives the logarithms, as plain data that JSON can hold; 0 for a stream that is out."""
+        """Returns the logarithms as JSON-compatible data; 0 for a stream that is out."""
         logs: list[float] = self._logs.tolist()
         return logs
 
     def load_state(self, state: Sequence[float]) -> None:
-        """Takes up saved logarithms, after `start`.
-
-        Args:
-            state: What `state` gave.
-        """
+        """Loads saved logarithms, after `start`."""
         self._logs = np.array(state, dtype=np.float64)

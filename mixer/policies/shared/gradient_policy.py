@@ -1,4 +1,4 @@
-"""What policies have in common that weigh the streams by products of their gradients."""
+"""Base class of policies that compute weights from the products of the streams' gradients."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -9,21 +9,21 @@ import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
 from mixer.policies.gradient_statistics import GradientStatistics
-from mixer.policies.shared.least_share import share_out
 from mixer.policies.shared.ranges import check_count
+from mixer.policies.shared.shares import share_out
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """Statistics of the gradients of those streams that can be weighed.
+    """Gradient statistics of the streams with measurements.
 
     Args:
-        known: bool `[num_streams]`: which streams these are.
-        gram: `[num_known, num_known]`: products; those of a pair that was never in one batch are 0. The diagonal is
-            without noise where the policy has the variance measured, else that of the batch.
-        variance: `[num_known]`: of one sample, 0 or more; NaN where the policy does not have it measured.
+        known: bool `[num_streams]`: these streams.
+        gram: `[num_known, num_known]`: products; 0 for a pair that was never in one batch. The diagonal is corrected
+            for noise if the policy needs the variance, otherwise that of the batch.
+        variance: `[num_known]`: of one sample, 0 or more; NaN if the policy does not need it.
         weights: `[num_known]`: present weights among these streams; they sum to 1.
         batch_size: Samples of a step.
     """
@@ -36,16 +36,17 @@ class Gradients:
 
 
 class GradientPolicy(Policy):
-    """Averages the products of the streams' gradients and weighs the streams anew every `interval_steps` steps.
+    """Averages the products of the streams' gradients and computes new weights every `interval_steps` steps.
 
-    A stream that was never measured keeps its share, and one that is not there its own weight. Each that is there keeps
-    `min_samples` samples of the batch, or nothing more would be learned of it; one whose own weight is 0 has none.
+    A stream without a measurement keeps its share, and an absent one its own weight. Each present stream keeps
+    `min_samples` samples of the batch, as otherwise it would not be measured again; one with an own weight of 0 has
+    none.
 
     Args:
-        interval_steps: Steps from a measurement to the next.
-        min_samples: Least samples of each stream in a batch; equal shares where the batch is too small for all.
+        interval_steps: Steps between measurements.
+        min_samples: Least samples of each stream in a batch; equal shares if the batch is too small.
         decay: Share of the old averages that stays at each measurement, in [0, 1).
-        unit: Whether the weights are shares of samples or of tokens; `min_samples` counts samples in both.
+        unit: Whether the weights are shares of samples or of tokens; `min_samples` always counts samples.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -61,14 +62,14 @@ class GradientPolicy(Policy):
         self._gram, self._variance = StreamAverage(decay), StreamAverage(decay)
 
     def start(self, mixture: Mixture) -> Decision:
-        """Forgets all gradients and gives the streams' own weights; see `Policy.start`."""
+        """Discards all gradients and returns the streams' own weights; see `Policy.start`."""
         self._own = self._weights = mixture.weights
         self._gram.start(len(mixture.names) ** 2)
         self._variance.start(len(mixture.names))
         return self._decision(self._weights, mixture.is_active)
 
     def update(self, observation: Observation) -> Decision:
-        """Takes new gradients into the averages, and weighs the streams anew when it is time; see `Policy.update`."""
+        """Updates the averages, and computes new weights when they are due; see `Policy.update`."""
         batch_size = observation.batch_size or max(1, int(observation.counts.sum()))
         active = observation.is_active & (self._own > 0)
         least, lengths = self.min_samples / batch_size, observation.tokens_per_sample
@@ -85,7 +86,7 @@ class GradientPolicy(Policy):
         self._variance.take(variance)
 
     def _products(self, gradients: GradientStatistics) -> tuple[FloatArray, FloatArray]:
-        """Gives a measurement's products and variances, NaN for what was not measured."""
+        """Products and variances of a measurement, NaN for missing values."""
         gram = np.array(gradients.gram)
         if "gradient_variance" not in self.needs:
             return gram, np.full(len(gram), np.nan)
@@ -95,11 +96,11 @@ class GradientPolicy(Policy):
 
     def _decide(self, active: BoolArray, batch_size: int) -> None:
         gradients = self._averages(active, batch_size)
-        found = None if gradients is None else self._weigh(gradients)
-        if gradients is None or found is None:
+        among_known = None if gradients is None else self._weigh(gradients)
+        if gradients is None or among_known is None:
             return
         weights = self._weights.copy()
-        weights[gradients.known] = weights[gradients.known].sum() * found
+        weights[gradients.known] = weights[gradients.known].sum() * among_known
         self._weights = weights
 
     def _averages(self, active: BoolArray, batch_size: int) -> Gradients | None:
@@ -114,26 +115,26 @@ class GradientPolicy(Policy):
 
     @abstractmethod
     def _weigh(self, gradients: Gradients) -> FloatArray | None:
-        """Weighs the streams that are known among each other.
+        """Computes the weights of the known streams.
 
         Args:
             gradients: Their statistics.
 
         Returns:
-            `[num_known]` on the simplex; `None` leaves the weights as they are.
+            `[num_known]` on the simplex; `None` keeps the present weights.
         """
 
     def _decision(self, weights: FloatArray, active: BoolArray) -> Decision:
-        """Makes a decision of weights, for a subclass that weighs losses too."""
+        """Creates a decision from weights; a subclass may add loss weights."""
         return Decision(weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives weights and averages; see `Policy.state_dict`."""
+        """Returns weights and averages; see `Policy.state_dict`."""
         averages = {"gram": self._gram.state_dict(), "variance": self._variance.state_dict()}
         return {"weights": self._weights.tolist(), **averages}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up weights and averages; see `Policy.load_state_dict`."""
+        """Loads weights and averages; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self._weights = np.array(state["weights"], dtype=np.float64)
         self._gram.load_state_dict(state["gram"])
@@ -141,13 +142,13 @@ class GradientPolicy(Policy):
 
 
 def scaled_to_one(values: FloatArray) -> tuple[FloatArray, float]:
-    """Divides by the largest magnitude, so that sums and squares cannot overflow.
+    """Divides by the largest magnitude, so sums and squares cannot overflow.
 
     Args:
         values: Any finite numbers.
 
     Returns:
-        The quotients, and the divisor; zeros alone are left as they are, with 1.
+        The quotients, and the divisor; 1 if all are 0.
     """
     largest = float(np.abs(values).max(initial=0.0)) or 1.0
     return values / largest, largest

@@ -1,4 +1,4 @@
-"""The course of the streams' losses, in a bounded number of points."""
+"""Loss curves of the streams, in a bounded number of points."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,15 +9,15 @@ from mixer.utils.arrays import FloatArray
 
 
 class LossHistory:
-    """Losses of streams over amounts of data, each stream's course thinned to at most `max_points` points.
+    """Losses of streams over amounts of data, thinned to at most `max_points` points per stream.
 
     A point is the mean of the logarithms of amount and loss over a block of consecutive losses of a stream (exact for a
-    power law, and what smooths the noise of single batches). Blocks are of one loss at first; when a stream has
-    `max_points` of them, neighbours are joined and later blocks are twice as long. So memory and the cost of a fit are
-    bounded however long the run, and points stay evenly spaced in steps.
+    power law, and smooths the noise of single batches). Blocks start with one loss each; when a stream has `max_points`
+    of them, neighbours are joined and later blocks are twice as long. So memory and the cost of a fit are bounded
+    however long the run, and points stay evenly spaced in steps.
 
     Args:
-        max_points: Most points of a stream; even.
+        max_points: Largest number of points per stream; even.
 
     Raises:
         ValueError: If that is odd or below 8.
@@ -30,11 +30,7 @@ class LossHistory:
         self.start(0)
 
     def start(self, num_streams: int) -> None:
-        """Forgets all losses.
-
-        Args:
-            num_streams: How many streams there are.
-        """
+        """Discards all losses."""
         self._points = np.zeros((2, num_streams, self.max_points))  # log amounts, log losses
         self._num_points = np.zeros(num_streams, dtype=np.int64)
         self._block_sizes = np.ones(num_streams, dtype=np.int64)
@@ -42,11 +38,11 @@ class LossHistory:
         self._open_counts = np.zeros(num_streams, dtype=np.int64)
 
     def take(self, amounts: FloatArray, losses: FloatArray) -> None:
-        """Takes losses into the open blocks; those that are not above 0 and finite are skipped.
+        """Adds losses to the open blocks; those that are not positive and finite are ignored.
 
         Args:
-            amounts: `[num_streams]`: data until each loss, in any unit.
-            losses: `[num_streams]`: NaN for a stream without.
+            amounts: `[num_streams]`: data before each loss, in any unit.
+            losses: `[num_streams]`: NaN for a stream without one.
         """
         streams = np.flatnonzero(np.isfinite(losses) & (losses > 0.0) & (amounts > 0.0))
         self._open_sums[:, streams] += np.log([amounts[streams], losses[streams]])
@@ -66,10 +62,7 @@ class LossHistory:
         self._block_sizes[streams] *= 2
 
     def points(self, stream: int) -> tuple[FloatArray, FloatArray]:
-        """Gives a stream's course, without the open block.
-
-        Args:
-            stream: Index of the stream.
+        """Returns a stream's curve, without the open block.
 
         Returns:
             Logarithms of amounts and of losses, each `[num_points]`.
@@ -78,11 +71,7 @@ class LossHistory:
         return log_amounts, log_losses
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the courses, as plain data that JSON can hold.
-
-        Returns:
-            The state.
-        """
+        """Returns the curves as JSON-compatible data."""
         return {
             "points": [np.array(self.points(stream)).tolist() for stream in range(len(self._num_points))],
             "block_sizes": self._block_sizes.tolist(),
@@ -91,10 +80,10 @@ class LossHistory:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up saved courses, after `start`; longer ones are thinned as they would have been.
+        """Loads saved curves, after `start`; longer ones are thinned.
 
         Args:
-            state: What `state_dict` gave, of any `max_points`.
+            state: The result of `state_dict`, of any `max_points`.
         """
         self.start(len(state["points"]))
         self._block_sizes = np.array(state["block_sizes"], dtype=np.int64)
@@ -106,7 +95,7 @@ class LossHistory:
             self._points[:, stream, : points.shape[1]] = points
 
     def _thinned(self, stream: int, points: FloatArray) -> FloatArray:
-        """Joins neighbours as long as there are too many; the last of an odd number begins the open block."""
+        """Joins neighbours while there are too many; the last of an odd number starts the open block."""
         while points.shape[1] >= self.max_points:
             if points.shape[1] % 2:
                 self._open_sums[:, stream] += points[:, -1] * self._block_sizes[stream]

@@ -1,4 +1,4 @@
-"""Losses that a user gives by the names of the streams."""
+"""Losses by the names of the streams."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,11 @@ from mixer.utils.arrays import FloatArray
 
 
 def check_losses(losses: object, where: str) -> None:
-    """Refuses losses that are no numbers, before the streams are known.
+    """Refuses losses that are not finite numbers, before the streams are known.
 
     Args:
         losses: Loss by the name of the stream.
-        where: What to call them in an error.
+        where: Name of the losses in an error.
 
     Raises:
         ValueError: If they are no mapping, or a loss is no finite number.
@@ -27,18 +27,15 @@ def check_losses(losses: object, where: str) -> None:
 
 
 def losses_array(losses: Mapping[str, float], names: Sequence[str], where: str) -> FloatArray:
-    """Brings losses into the order of the streams.
+    """Sorts losses in the order of the streams, `[num_streams]`.
 
     Args:
         losses: Loss by the name of the stream.
         names: Names of the streams.
-        where: What to call the losses in an error.
-
-    Returns:
-        `[num_streams]`.
+        where: Name of the losses in an error.
 
     Raises:
-        ValueError: If a stream has none, or a name is of no stream.
+        ValueError: If a stream has none, or a name is that of no stream.
     """
     missing, unknown = [name for name in names if name not in losses], [name for name in losses if name not in names]
     if missing or unknown:

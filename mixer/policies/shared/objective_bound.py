@@ -1,9 +1,11 @@
-"""How far a chosen objective falls by a step along a mixture's gradient, and the mixture for which it falls most."""
+"""Objectives of `ObjectiveDescent`: the guaranteed descent of a step, and the weights of the worst streams."""
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from mixer.policies.shared.simplex_programme import minimise_quadratic
-from mixer.utils.arrays import FloatArray
+from mixer.utils.arrays import BoolArray, FloatArray
 
 
 @dataclass(frozen=True)
@@ -29,28 +31,22 @@ class ObjectiveBound:
     importance: FloatArray
 
     def fall(self, weights: FloatArray, step: float) -> float:
-        """Gives what the objective falls by at least, times L; linear in the statistics.
+        """Returns the guaranteed fall of the objective, times L; linear in the statistics.
 
         Args:
             weights: `[num_streams]`: w.
             step: `s`.
-
-        Returns:
-            The fall.
         """
         return step * self._signal(weights) - 0.5 * step**2 * self.square(weights)
 
     def best_weights(self, centre: FloatArray, lower: FloatArray, upper: FloatArray, step: float) -> FloatArray:
-        """Finds the mixture that promises the largest fall, by a convex programme.
+        """Returns the mixture with the largest guaranteed fall, by a convex programme.
 
         Args:
-            centre: `[num_streams]`: the mixture that stays where nothing is gained.
+            centre: `[num_streams]`: the mixture to keep if there is no gain.
             lower: `[num_streams]`: least weights.
             upper: `[num_streams]`: largest weights.
             step: `s`, above 0.
-
-        Returns:
-            `[num_streams]`: the mixture.
         """
         linear = 0.5 * step * self.noise - self.gram @ self.importance
         return minimise_quadratic(step * self.gram, linear, lower, upper, centre)
@@ -59,12 +55,31 @@ class ObjectiveBound:
         return float(self.importance @ self.gram @ weights)
 
     def square(self, weights: FloatArray) -> float:
-        """Gives the mean squared length of the batch's gradient, `wᵀGw + wᵀν`.
+        """Returns the mean squared length of the batch's gradient, `wᵀGw + wᵀν`.
 
         Args:
             weights: `[num_streams]`: w.
-
-        Returns:
-            The square.
         """
         return float(weights @ self.gram @ weights + self.noise @ weights)
+
+
+def worst_weights(importance: FloatArray, losses: FloatArray, known: BoolArray, tau: float) -> FloatArray:
+    """Returns the gradient of the smooth maximum `(1/τ) log Σ_i a_i exp(τ L_i)` with respect to the losses.
+
+    Args:
+        importance: `[num_streams]`: a, on the simplex.
+        losses: `[num_streams]`: L; a loss that is not finite counts as the mean of the others' scores.
+        known: bool `[num_streams]`: streams of interest; others cannot outweigh them.
+        tau: `τ`.
+
+    Returns:
+        `[num_streams]`: proportional to `a_i exp(τ L_i)`, not normalised; the importance itself if no loss is known.
+    """
+    counts = known & np.isfinite(losses) & (importance > 0.0)
+    if not counts.any():
+        return importance
+    with np.errstate(over="ignore"):  # -inf is a share of 0
+        scores = tau * (losses - losses[counts].max())
+        scores = np.where(counts, scores, scores[counts].mean())
+    weights = importance * np.exp(np.minimum(scores, 0.0))
+    return weights if weights[known].sum() > 0.0 else importance

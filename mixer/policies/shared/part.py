@@ -1,4 +1,4 @@
-"""What a policy sees that rules some of the streams."""
+"""Observations of some of the streams, for a policy that mixes only these."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,20 +6,21 @@ from dataclasses import replace
 import numpy as np
 
 from mixer.policies.contract import Mixture, Observation
+from mixer.policies.shared.shares import shares
 from mixer.utils.arrays import FloatArray
 
 _ROUNDING = 1e-9
 
 
 def part_of_mixture(mixture: Mixture, ids: Sequence[int]) -> Mixture:
-    """Gives some of the streams as a mixture of their own.
+    """Returns some of the streams as a mixture of their own.
 
     Args:
         mixture: All streams.
-        ids: Indices of the wanted ones, in order.
+        ids: Indices of the selected streams, in order.
 
     Returns:
-        Those alone, numbered anew; their weights sum to 1.
+        These alone, renumbered; their weights sum to 1.
 
     Raises:
         ValueError: If the weights of all of them are 0.
@@ -44,20 +45,20 @@ def part_of_mixture(mixture: Mixture, ids: Sequence[int]) -> Mixture:
 
 
 def part_of_observation(observation: Observation, ids: Sequence[int]) -> Observation:
-    """Gives what a step showed of some of the streams, as if the others had not been there.
+    """Returns the observation of some of the streams, as if the others were absent.
 
     Args:
-        observation: What it showed of all.
-        ids: Indices of the wanted ones, in order.
+        observation: The observation of all.
+        ids: Indices of the selected streams, in order.
 
     Returns:
-        What it showed of them; weights and shares sum to 1 (shares are 0 where none of them was there), the batch size
-        is the part that was asked of them.
+        Theirs; weights and shares sum to 1 (shares are 0 if none of them was present), and the batch size is their
+        part.
     """
     index = np.asarray(ids, dtype=np.int64)
     weights = observation.weights[index]
-    shares = None if observation.shares is None else observation.shares[index]
-    asked = float(_in_samples(observation)[index].sum())
+    own_shares = None if observation.shares is None else observation.shares[index]
+    part_of_batch = float(_in_samples(observation)[index].sum())
     gradients, batch_size = observation.gradients, observation.batch_size
 
     def part(values: FloatArray | None) -> FloatArray | None:
@@ -65,8 +66,8 @@ def part_of_observation(observation: Observation, ids: Sequence[int]) -> Observa
 
     return replace(
         observation,
-        # Weights that were set by hand may have left them nothing.
-        weights=_renormalised(weights) if weights.sum() > 0.0 else np.full(len(index), 1.0 / len(index)),
+        # Weights set by hand may leave nothing for them.
+        weights=shares(weights) if weights.sum() > 0.0 else np.full(len(index), 1.0 / len(index)),
         counts=observation.counts[index],
         tokens=observation.tokens[index],
         seen=observation.seen[index],
@@ -75,20 +76,15 @@ def part_of_observation(observation: Observation, ids: Sequence[int]) -> Observa
         excess_losses=part(observation.excess_losses),
         losses_after=part(observation.losses_after),
         gradients=None if gradients is None else gradients.part(ids),
-        shares=None if shares is None else _renormalised(shares),
-        batch_size=None if batch_size is None else max(1, int(batch_size * asked + _ROUNDING)),
+        shares=None if own_shares is None else shares(own_shares),
+        batch_size=None if batch_size is None else max(1, int(batch_size * part_of_batch + _ROUNDING)),
         active=None if observation.active is None else observation.active[index],
         tokens_per_sample=part(observation.tokens_per_sample),
     )
 
 
 def _in_samples(observation: Observation) -> FloatArray:
-    """`[num_streams]`: each stream's share of the samples that were asked for."""
-    shares = observation.weights if observation.shares is None else observation.shares
+    """`[num_streams]`: each stream's share of the planned samples."""
+    drawn = observation.weights if observation.shares is None else observation.shares
     lengths = observation.tokens_per_sample
-    return shares if lengths is None else _renormalised(shares / lengths)
-
-
-def _renormalised(values: FloatArray) -> FloatArray:
-    total = float(values.sum())
-    return values / total if total > 0.0 else values
+    return drawn if lengths is None else shares(drawn / lengths)

@@ -1,23 +1,22 @@
-"""Probes of streams, one after the other, and what the losses fell by under each."""
+"""Aioli's probes of one stream after the other, and the effect of each stream on all losses."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from mixer.policies.shared.interactions import interactions_of, probe_mixture
 from mixer.policies.shared.plain import from_plain
 from mixer.utils.arrays import BoolArray, FloatArray
 from mixer.utils.validation import whole_number
 
 
 class ProbeRound:
-    """Sweeps over some streams, every second one backwards; a round of no stream is over.
+    """Sweeps over some streams, every second sweep backwards; a round without streams is over.
 
     Args:
         streams: Indices of the streams, in the order of a sweep.
-        num_streams: How many there are in all.
-        num_sweeps: Probes of each.
+        num_streams: Number of all streams.
+        num_sweeps: Probes per stream.
         share: Share of the probed stream in its probe; see `probe_mixture`.
     """
 
@@ -29,38 +28,38 @@ class ProbeRound:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no probe left."""
+        """Whether no probe is left."""
         return self._phase >= self._num_sweeps * len(self.streams)
 
     @property
     def stream(self) -> int:
-        """The stream that is being probed."""
+        """The present probe's stream."""
         sweep, position = divmod(self._phase, len(self.streams))
         return self.streams[-1 - position if sweep % 2 else position]
 
     @property
     def among(self) -> BoolArray:
-        """Which streams take part, bool `[num_streams]`."""
+        """The streams of the round, bool `[num_streams]`."""
         return np.isin(np.arange(len(self._falls)), self.streams)
 
     def mixture(self) -> FloatArray:
-        """Gives the mixture of the probe, `[num_streams]`."""
+        """Returns the mixture of the present probe, `[num_streams]`."""
         mixture = np.zeros(len(self._falls))
         mixture[self.streams] = probe_mixture(len(self.streams), self.streams.index(self.stream), self._share)
         return mixture
 
     def take(self, falls: FloatArray) -> None:
-        """Takes what the losses fell by in the probe.
+        """Records the fall of the losses in the present probe.
 
         Args:
-            falls: `[num_streams]`; NaN where it is not known.
+            falls: `[num_streams]`; NaN if unknown.
         """
         known, column = np.isfinite(falls), self.streams.index(self.stream)
         self._falls[known, column] += falls[known]
         self._num_falls[known, column] += 1
 
     def move_on(self, active: BoolArray) -> bool:
-        """Goes on to the next probe of a stream that is there; one that left is passed over.
+        """Moves to the next probe of an active stream.
 
         Args:
             active: bool `[num_streams]`.
@@ -74,10 +73,10 @@ class ProbeRound:
         return self.is_over
 
     def interactions(self) -> tuple[FloatArray, BoolArray]:
-        """Solves for what training on one stream does to the losses; see `interactions_of`.
+        """Solves for the effect of training on one stream on all losses; see `interactions_of`.
 
         Returns:
-            `[num_known, num_probed]`: A; and of which streams a probe told something, bool `[num_probed]`.
+            `[num_known, num_probed]`: A; and the streams with a known probe, bool `[num_probed]`.
         """
         has_falls: BoolArray = self._num_falls > 0
         falls = np.full(self._falls.shape, np.nan)
@@ -85,7 +84,7 @@ class ProbeRound:
         return interactions_of(falls, self._share), np.asarray(has_falls.any(axis=0))
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives how far the round is, as plain data."""
+        """Returns the progress of the round as plain data."""
         return {
             "probed": list(self.streams),
             "phase": self._phase,
@@ -94,10 +93,58 @@ class ProbeRound:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up how far a round of as many streams in all was."""
+        """Loads the progress of a round with as many streams."""
         num_streams = len(self._falls)
         last = num_streams - 1
         self.streams = [whole_number(k, "a stream that is probed", 0, last) for k in state["probed"]]
         self._phase = whole_number(state["phase"], "phase")
         self._falls = from_plain(state["falls"], num_streams, -1)
         self._num_falls = from_plain(state["num_falls"], num_streams, -1).astype(np.int64)
+
+
+def probe_mixture(num_streams: int, index: int, share: float) -> FloatArray:
+    """Returns a smoothed one-hot mixture.
+
+    Args:
+        num_streams: K.
+        index: The probed stream.
+        share: Its share, h; the others have `o = (1 − h) / (K − 1)` each.
+
+    Returns:
+        `[num_streams]` on the simplex.
+    """
+    mixture = np.full(num_streams, (1.0 - share) / (num_streams - 1))
+    mixture[index] = share
+    return mixture
+
+
+def interactions_of(falls: FloatArray, share: float) -> FloatArray:
+    """Solves `fall_ij = Σ_l A_il p^(j)_l` for A, where `p^(j)` is the probe mixture of stream j.
+
+    With `p^(j) = (h − o) e_j + o`, the sum of a row of falls is that of the row of A, so
+    `A_ij = (fall_ij − o Σ_l fall_il) / (h − o)`.
+
+    Args:
+        falls: `[num_streams, num_streams]`: fall of loss i under the probe mixture of j; NaN if unknown, which counts
+            as the mean of its row, neutral about j.
+        share: h, above 1/K.
+
+    Returns:
+        `[num_known, num_streams]`: A, without unknown rows.
+    """
+    falls = falls[np.isfinite(falls).any(axis=1)]
+    known = np.isfinite(falls)
+    means = np.where(known, falls, 0.0).sum(axis=1, keepdims=True) / known.sum(axis=1, keepdims=True)
+    falls = np.where(known, falls, means)
+    other = (1.0 - share) / (falls.shape[1] - 1)
+    solved: FloatArray = (falls - other * falls.sum(axis=1, keepdims=True)) / (share - other)
+    return solved
+
+
+def normalised(interactions: FloatArray) -> FloatArray:
+    """Shifts a matrix to be non-negative, and scales it to a sum of 1; zeros if all entries become 0."""
+    if interactions.size == 0:
+        return interactions
+    shifted = interactions - min(float(interactions.min()), 0.0)
+    total = shifted.sum()
+    return shifted / total if total > 0.0 else shifted

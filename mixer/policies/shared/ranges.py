@@ -1,4 +1,4 @@
-"""Arguments that have to lie in a range."""
+"""Range checks of arguments."""
 
 import math
 from typing import Any
@@ -12,9 +12,9 @@ def check_range(name: str, value: float, least: float, most: float, way_out: str
     Args:
         name: Name of the argument.
         value: Its value.
-        least: The least one that can be.
-        most: The largest one; `inf` stands for any finite one.
-        way_out: What a sensible value does.
+        least: Smallest valid value.
+        most: Largest valid value; `inf` for any finite one.
+        way_out: The effect of sensible values, for the error.
 
     Raises:
         ValueError: If the value is outside, infinite, NaN or no number.
@@ -25,12 +25,7 @@ def check_range(name: str, value: float, least: float, most: float, way_out: str
 
 
 def check_decay(name: str, value: float, way_out: str) -> None:
-    """Refuses what cannot be the share of the old that stays: 1 would never take anything new.
-
-    Args:
-        name: Name of the argument.
-        value: Its value.
-        way_out: What a sensible value does.
+    """Refuses a decay outside [0, 1): 1 would ignore all new values.
 
     Raises:
         ValueError: If the value is outside [0, 1), NaN or no number.
@@ -40,11 +35,7 @@ def check_decay(name: str, value: float, way_out: str) -> None:
 
 
 def check_temperature(value: float, way_out: str) -> None:
-    """Refuses what cannot be a temperature.
-
-    Args:
-        value: The argument `temperature`; infinity can be.
-        way_out: What a sensible value does.
+    """Refuses a temperature that is not positive; infinity is valid.
 
     Raises:
         ValueError: If it is not above 0, NaN or no number.
@@ -54,13 +45,7 @@ def check_temperature(value: float, way_out: str) -> None:
 
 
 def check_count(name: str, value: int, least: int, way_out: str) -> None:
-    """Refuses what is no whole number, or too small.
-
-    Args:
-        name: Name of the argument.
-        value: Its value.
-        least: The least one that can be.
-        way_out: What a sensible value does.
+    """Refuses a value that is no whole number, or too small.
 
     Raises:
         ValueError: If it is.

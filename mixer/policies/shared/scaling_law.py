@@ -1,4 +1,4 @@
-"""A scaling law through the course of a loss."""
+"""Scaling laws of losses."""
 
 import itertools
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ _HUBER = 1e-3
 _NUM_ITERATIONS = 50
 _START_EXPONENTS = (0.05, 0.1, 0.2, 0.4, 0.8)
 _START_FLOORS = (0.99, 0.8, 0.4, 0.01)  # of the smallest loss
-_STILL = (5.0, 10.0, 20.0)  # logarithm below the loss of the term that falls, where hardly any does
-_LEAST = 20.0  # logarithm below the smallest loss at which a term counts as nothing
-_MOST = 5.0  # logarithm above the largest loss of the term that falls, at the last point
+_STILL = (5.0, 10.0, 20.0)  # logarithm of the falling term below the loss, for nearly constant losses
+_LEAST = 20.0  # logarithm below the smallest loss of a negligible term
+_MOST = 5.0  # logarithm above the largest loss of the falling term, at the last point
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class ScalingLaw:
     """The law `L(n) = exp(e) + exp(a)/n^α`.
 
     Args:
-        log_floor: `e`, the logarithm of the loss that stays however much data there is.
+        log_floor: `e`, the logarithm of the irreducible loss.
         log_scale: `a`.
         exponent: `α`.
     """
@@ -34,44 +34,38 @@ class ScalingLaw:
     exponent: float
 
     def log_slope(self, amount: float) -> float:
-        """Gives the logarithm of `−dL/dn = α (L(n) − exp(e)) / n`.
+        """Returns the logarithm of `−dL/dn = α (L(n) − exp(e)) / n`.
 
         Args:
             amount: `n`, above 0.
-
-        Returns:
-            The logarithm.
         """
         log_amount = float(np.log(amount))
         return float(np.log(self.exponent)) + self.log_scale - self.exponent * log_amount - log_amount
 
 
 def fit_scaling_law(log_amounts: FloatArray, log_losses: FloatArray) -> ScalingLaw:
-    """Fits a law to a course of losses, by the Huber loss of `log L` from a grid of starts.
+    """Fits a law to a loss curve, by the Huber loss of `log L` from a grid of starts.
 
     Jiang et al. 2024, arXiv:2410.11820: minimises `Σ huber(log L(n_i) − log L_i)` with `δ = 1e-3`, from starts on a
-    grid, and keeps the best. The grid is ours (the authors' code has one of 512 starts for every stream), and damped
-    Gauss-Newton steps on reweighted squares (Levenberg-Marquardt) take the place of L-BFGS: a fixed number of
-    iterations, all starts at once, no random numbers.
+    grid, and keeps the best. The grid is ours (the authors' code has one of 512 starts for every stream). Damped
+    Gauss-Newton steps on reweighted squares (Levenberg-Marquardt) replace L-BFGS: a fixed number of iterations, all
+    starts at once, no random numbers.
 
-    The exponent is within [0.05, 0.8]: the authors' code punishes ones above 0.8 and counts those below 0.05 as 0.05.
-    As a bound of the fit the latter keeps a loss that stands still from passing for one that falls (with an exponent
-    near 0 the law is flat whatever the part that falls is). The code's limits on `e` and `a`, which are of language
-    models with a loss in nats, are left out; instead each term is bounded by the losses themselves.
+    The exponent is within [0.05, 0.8]: the authors' code penalises exponents above 0.8 and counts those below 0.05 as
+    0.05. As a bound of the fit the latter avoids a falling law for a constant loss (with an exponent near 0 the law is
+    flat whatever its scale). The code's limits on `e` and `a`, made for losses of language models in nats, are left
+    out; here each term is bounded by the losses themselves.
 
     Args:
         log_amounts: `[num_points]`, ascending, at least `MIN_POINTS`.
         log_losses: `[num_points]`.
 
-    Returns:
-        The law.
-
     Raises:
         ValueError: If there are too few points.
     """
     if len(log_amounts) < MIN_POINTS:
-        raise ValueError(f"a scaling law takes {MIN_POINTS} points or more, got {len(log_amounts)}; wait for more.")
-    last = log_amounts[-1]  # amounts in units of the last one, so that the terms compare with the losses
+        raise ValueError(f"a scaling law needs at least {MIN_POINTS} points, got {len(log_amounts)}; wait for more.")
+    last = log_amounts[-1]  # amounts in units of the last one, so the terms are comparable with the losses
     amounts, losses = log_amounts - last, log_losses
     low = np.array([losses.min() - _LEAST, losses.min() - _LEAST, EXPONENTS[0]])
     high = np.array([losses.max(), losses.max() + _MOST, EXPONENTS[1]])
@@ -90,7 +84,7 @@ def fit_scaling_law(log_amounts: FloatArray, log_losses: FloatArray) -> ScalingL
 
 
 def _starts(amounts: FloatArray, losses: FloatArray) -> FloatArray:
-    """`[num_starts, 3]`: losses that stand still; for each floor and exponent, the scale that fits the median point."""
+    """`[num_starts, 3]`: constant losses; for each floor and exponent, the scale that fits the median point."""
     middle = np.median(losses)
     starts = [[middle, middle - below, EXPONENTS[0]] for below in _STILL]
     for floor, exponent in itertools.product(_START_FLOORS, _START_EXPONENTS):
@@ -113,7 +107,7 @@ def _huber(errors: FloatArray) -> FloatArray:
 
 
 def _steps(parameters: FloatArray, amounts: FloatArray, losses: FloatArray, damping: FloatArray) -> FloatArray:
-    """`[num_starts, 3]`: damped Gauss-Newton steps; squares are weighed to have the gradient of the Huber loss."""
+    """`[num_starts, 3]`: damped Gauss-Newton steps; weighted squares have the gradient of the Huber loss."""
     predicted = _predict(parameters, amounts)
     errors = predicted - losses
     weights = _HUBER / np.maximum(np.abs(errors), _HUBER)

@@ -1,12 +1,12 @@
-"""Quadratic programmes on the simplex with bounds, solved exactly."""
+"""Exact solutions of quadratic programmes on the simplex with bounds."""
 
 import numpy as np
 
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
-RIDGE = 1e-6  # relative to the largest coefficient: where the objective is flat, the solution nearest to the centre
+RIDGE = 1e-6  # relative to the largest coefficient: selects the solution nearest to the centre if the objective is flat
 _TOLERANCE = 1e-11
-_FEW_STREAMS = 16  # of which a change of bounds at a time is done sooner than anything else
+_FEW_STREAMS = 16  # for so few, single changes of bounds are fastest
 
 
 def minimise_quadratic(
@@ -14,20 +14,17 @@ def minimise_quadratic(
 ) -> FloatArray:
     """Minimises `½ wᵀQw + cᵀw` over the simplex with `lower ≤ w ≤ upper`.
 
-    An active-set method (Nocedal and Wright 2006, Algorithm 16.3) gives the exact solution; of many streams,
-    accelerated projected gradients (Beck and Teboulle 2009, FISTA) find nearly which bounds hold first. `Q` and `c` are
-    divided by their largest coefficient and `RIDGE · ½||w − centre||²` is added, so that there is one solution, the
-    same whatever the order of the streams. No random start, no tolerance to choose.
+    An active-set method (Nocedal and Wright 2006, Algorithm 16.3) gives the exact solution; for many streams,
+    accelerated projected gradients (Beck and Teboulle 2009, FISTA) first find most of the active bounds. `Q` and `c`
+    are divided by their largest coefficient and `RIDGE · ½||w − centre||²` is added, so the solution is unique, the
+    same for any order of the streams. No random start, no tolerance to choose.
 
     Args:
-        quadratic: `[num_streams, num_streams]`: Q, symmetric, without eigenvalues below 0; see `positive_part`.
+        quadratic: `[num_streams, num_streams]`: Q, symmetric, without negative eigenvalues; see `positive_part`.
         linear: `[num_streams]`: c.
-        lower: `[num_streams]`: least weights, 0 or more; their sum is at most 1.
-        upper: `[num_streams]`: largest weights; their sum is at least 1.
-        centre: `[num_streams]`: where the solution stays as far as nothing draws it away.
-
-    Returns:
-        `[num_streams]`: the solution.
+        lower: `[num_streams]`: least weights, 0 or more, with a sum of at most 1.
+        upper: `[num_streams]`: largest weights, with a sum of at least 1.
+        centre: `[num_streams]`: solution of a flat objective.
 
     Raises:
         ValueError: If no weights fit the bounds.
@@ -46,13 +43,10 @@ def minimise_quadratic(
 
 
 def positive_part(matrix: FloatArray) -> FloatArray:
-    """Gives the nearest matrix without negative eigenvalues.
+    """Returns the nearest matrix without negative eigenvalues.
 
     Args:
-        matrix: `[n, n]`, symmetric but for rounding.
-
-    Returns:
-        `[n, n]`; the symmetric matrix itself where it has none.
+        matrix: `[n, n]`, symmetric up to rounding.
     """
     symmetric = 0.5 * (matrix + matrix.T)
     values, vectors = np.linalg.eigh(symmetric)
@@ -63,17 +57,16 @@ def positive_part(matrix: FloatArray) -> FloatArray:
 
 
 def project(point: FloatArray, lower: FloatArray, upper: FloatArray) -> FloatArray:
-    """Gives the nearest weights on the simplex within bounds: `clip(point − ν, lower, upper)`.
+    """Returns the nearest weights on the simplex within bounds: `clip(point − ν, lower, upper)`.
 
     Args:
         point: `[num_streams]`.
         lower: `[num_streams]`: least weights.
         upper: `[num_streams]`: largest weights.
-
-    Returns:
-        `[num_streams]`, summing to 1.
     """
-    events = np.concatenate([point - upper, point - lower])  # where a weight leaves its upper bound, reaches its lower
+    events = np.concatenate(
+        [point - upper, point - lower]
+    )  # levels at which weights leave their upper or reach their lower bounds
     order = np.argsort(events, kind="stable")
     levels = events[order]
     num_between = np.cumsum(np.where(order < len(point), 1.0, -1.0))
@@ -107,7 +100,7 @@ def _approach(
 def _settle(
     curvature: FloatArray, slope: FloatArray, lower: FloatArray, upper: FloatArray, weights: FloatArray
 ) -> FloatArray:
-    """Goes from feasible weights to the exact solution, one bound at a time."""
+    """Moves from feasible weights to the exact solution, one bound at a time."""
     weights = weights.copy()
     free = (weights > lower) & (weights < upper)
     for _ in range(20 * len(weights) + 20):
@@ -132,7 +125,7 @@ def _settle(
 
 
 def _newton(curvature: FloatArray, gradient: FloatArray, free: BoolArray) -> tuple[FloatArray, float | None]:
-    """The step to the minimum over the free weights whose sum stays, and their common slope; `None` without any."""
+    """Step to the minimum over the free weights at a constant sum, and their common slope; `None` if none is free."""
     direction = np.zeros(len(gradient))
     index = np.flatnonzero(free)
     if not len(index):
@@ -140,7 +133,7 @@ def _newton(curvature: FloatArray, gradient: FloatArray, free: BoolArray) -> tup
     solved = np.linalg.solve(curvature[np.ix_(index, index)], np.stack([gradient[index], np.ones(len(index))], axis=1))
     level = float(solved[:, 0].sum() / solved[:, 1].sum())
     change = level * solved[:, 1] - solved[:, 0]
-    direction[index] = change - change.mean()  # its sum is 0 but for rounding, which a ridge as small enlarges
+    direction[index] = change - change.mean()  # its sum is 0 up to rounding, which the small ridge amplifies
     return direction, level
 
 
@@ -152,7 +145,7 @@ def _released(
     lower: FloatArray,
     upper: FloatArray,
 ) -> Int64Array:
-    """Which weights to let go from their bounds: the one with the wrongest sign, or a pair where none is free."""
+    """Weights to release from their bounds: the one with the wrongest sign, or a pair if none is free."""
     may_rise, may_fall = ~free & (weights < upper), ~free & (weights > lower)
     rise = np.where(may_rise, gradient, np.inf)
     fall = np.where(may_fall, gradient, -np.inf)

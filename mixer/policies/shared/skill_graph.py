@@ -1,4 +1,4 @@
-"""Which streams help which."""
+"""Graphs of the help between streams."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,14 +12,14 @@ _WAY_OUT = "give {helper: {helped: strength}} by name, or a row for each helper 
 
 
 def graph_array(graph: SkillGraph | None, names: Sequence[str]) -> FloatArray:
-    """Checks a graph and brings it into the order of the streams.
+    """Validates a graph and sorts it in the order of the streams.
 
     Args:
         graph: Strengths by name or in order, or `None`; see `SkillIt`.
         names: Names of the streams.
 
     Returns:
-        float64 `[num_streams, num_streams]`: `A_ij`, how much training on stream i helps stream j.
+        float64 `[num_streams, num_streams]`: `A_ij`, the help of training on stream i for stream j.
 
     Raises:
         ValueError: If names or the shape do not fit, or a strength is negative or not finite.

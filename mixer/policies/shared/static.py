@@ -1,4 +1,4 @@
-"""The common part of mixtures that are fixed before the run."""
+"""Base class of policies with a constant mixture."""
 
 from abc import abstractmethod
 
@@ -7,7 +7,7 @@ from mixer.utils.arrays import FloatArray
 
 
 class StaticPolicy(Policy):
-    """A mixture that does not change: a subclass computes it once, from the streams.
+    """A constant mixture, computed once from the streams.
 
     Args:
         unit: Whether the weights are shares of samples or of tokens.
@@ -32,5 +32,5 @@ class StaticPolicy(Policy):
         return self._decision
 
     def update(self, observation: Observation) -> Decision:
-        """Gives the same weights again; see `Policy.update`."""
+        """Returns the same weights; see `Policy.update`."""
         return self._decision

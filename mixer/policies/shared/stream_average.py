@@ -1,4 +1,4 @@
-"""Smoothed statistics of streams."""
+"""Moving averages of per-stream values."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,43 +10,43 @@ from mixer.utils.arrays import FloatArray
 
 
 class StreamAverage:
-    """A moving average of one number a stream, which weighs the past by `decay`, without the bias of a start at 0.
+    """A moving average of one number per stream with the given decay, without the bias of a start at 0.
 
-    The bias correction of Kingma and Ba (2015, arXiv:1412.6980, sec. 3) is in the weight of the new value. A stream
+    The weight of a new value includes the bias correction of Kingma and Ba (2015, arXiv:1412.6980, sec. 3). A stream
     without a value keeps its average.
 
     Args:
-        decay: Share of the old average that stays at each value, in [0, 1); 0 keeps the last value alone.
-        name: What the decay is called in an error.
+        decay: Share of the old average that stays at each value, in [0, 1); 0 keeps only the last value.
+        name: Name of the decay in an error.
 
     Raises:
         ValueError: If the decay is outside [0, 1).
     """
 
     def __init__(self, decay: float, name: str = "decay"):
-        check_decay(name, decay, "0 takes the last value alone")
+        check_decay(name, decay, "0 keeps only the last value")
         self.decay = decay
         self.start(0)
 
     def start(self, num_values: int) -> None:
-        """Forgets all values.
+        """Discards all values.
 
         Args:
-            num_values: How many numbers there are; `num_streams`, or its square for a matrix.
+            num_values: Number of averages; `num_streams`, or its square for a matrix.
         """
         self._values = np.zeros(num_values)
         self._counts = np.zeros(num_values, dtype=np.int64)
 
     @property
     def values(self) -> FloatArray:
-        """`[num_values]`: the averages; NaN where there was no value yet."""
+        """`[num_values]`: the averages; NaN without a value."""
         return np.where(self._counts > 0, self._values, np.nan)
 
     def take(self, values: FloatArray) -> None:
-        """Takes new values into the averages.
+        """Updates the averages.
 
         Args:
-            values: `[num_values]`; those that are not finite are skipped.
+            values: `[num_values]`; those that are not finite are ignored.
         """
         new = np.isfinite(values)
         self._counts[new] += 1
@@ -54,18 +54,14 @@ class StreamAverage:
         self._values[new] = (1.0 - weight) * self._values[new] + weight * values[new]
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the averages, as plain data that JSON can hold.
-
-        Returns:
-            The state.
-        """
+        """Returns the averages as JSON-compatible data."""
         return {"values": self._values.tolist(), "counts": self._counts.tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up saved averages, after `start`.
+        """Loads saved averages, after `start`.
 
         Args:
-            state: What `state_dict` gave.
+            state: The result of `state_dict`.
         """
         self._values = np.array(state["values"], dtype=np.float64)
         self._counts = np.array(state["counts"], dtype=np.int64)

@@ -1,20 +1,21 @@
-"""Streams whose losses a policy wants to lower, by name."""
+"""Target streams by name: those with the losses to lower."""
 
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from mixer.policies.contract import weights_array
+from mixer.policies.shared.shares import shares
 from mixer.utils.arrays import FloatArray
 
 Targets = Sequence[str] | Mapping[str, float] | None
 
 
 def check_targets(targets: Targets) -> Targets:
-    """Refuses what cannot name streams, before there are any.
+    """Refuses targets that cannot name streams, before the streams are known.
 
     Args:
-        targets: Names, or importance by name; `None` for no choice.
+        targets: Names, or importance by name; `None` for all streams.
 
     Returns:
         The targets.
@@ -34,43 +35,34 @@ def check_targets(targets: Targets) -> Targets:
 
 
 def target_weights(targets: Targets, names: Sequence[str], without: FloatArray, where: str) -> FloatArray:
-    """Gives the importance of each stream's loss.
+    """Returns the importance of each stream's loss, `[num_streams]` with a sum of 1.
 
     Args:
-        targets: Names of equal importance, importance by name (a stream that is left out has none), or `None`.
+        targets: Names of equal importance, importance by name (0 for streams that are not named), or `None`.
         names: Names of the streams.
-        without: `[num_streams]`: what `None` stands for.
-        where: What to call the policy in an error.
-
-    Returns:
-        `[num_streams]`; they sum to 1.
+        without: `[num_streams]`: the importance for `None`.
+        where: Name of the policy in an error.
 
     Raises:
         ValueError: If a name is not that of a stream, or an importance is negative or not finite.
     """
     if targets is None:
-        return _shares(without)
+        return shares(without)
     unknown = [name for name in targets if name not in names]
     if unknown:
         raise ValueError(f"{where}: targets must be names of streams, {list(names)}; unknown: {unknown}.")
-    given = dict(targets) if isinstance(targets, Mapping) else dict.fromkeys(targets, 1.0)
-    return _shares(weights_array({name: given.get(name, 0.0) for name in names}, names, f"{where}, targets"))
+    importance = dict(targets) if isinstance(targets, Mapping) else dict.fromkeys(targets, 1.0)
+    return shares(weights_array({name: importance.get(name, 0.0) for name in names}, names, f"{where}, targets"))
 
 
 def among(importance: FloatArray, known: np.ndarray) -> FloatArray | None:
-    """Gives the importance among some of the streams.
+    """Returns the importance among some of the streams.
 
     Args:
         importance: `[num_streams]`, on the simplex.
-        known: bool `[num_streams]`: which streams.
+        known: bool `[num_streams]`: these streams.
 
     Returns:
-        `[num_known]` on the simplex; `None` where none of them has any.
+        `[num_known]` on the simplex; `None` if none of them has any.
     """
-    total = float(importance[known].sum())
-    return _shares(importance[known]) if total > 0.0 else None
-
-
-def _shares(weights: FloatArray) -> FloatArray:
-    shares: FloatArray = weights / weights.sum()
-    return shares
+    return shares(importance[known]) if importance[known].sum() > 0.0 else None

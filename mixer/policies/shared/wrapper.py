@@ -1,4 +1,4 @@
-"""The common part of wrappers: a policy around a policy."""
+"""Base class of wrappers: a policy around a policy."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,11 +7,11 @@ from mixer.policies.contract import Decision, Mixture, Observation, Policy
 
 
 class Wrapper(Policy):
-    """A policy that changes the decisions of another one; as it stands it passes them on.
+    """A policy that changes the decisions of another one; by default it passes them on.
 
-    It needs what the inner policy needs and counts in its unit. A subclass in which each mixture of the inner policy
-    still rules the step that it was decided for, if not to the last digit, says so by `keeps_probes`; others refuse
-    policies that plan probes, which would learn from steps that never were.
+    It has the needs and the unit of the inner policy. Set `keeps_probes` in a subclass if each mixture of the inner
+    policy still applies to its own step, up to small changes; other wrappers refuse policies that plan probes, which
+    would draw conclusions from mixtures that were never used.
 
     Args:
         policy: The inner policy.
@@ -29,10 +29,10 @@ class Wrapper(Policy):
         if policy.plans_probes and not self.keeps_probes:
             name = type(self).__name__
             raise ValueError(
-                f"{name}: policy must be one whose weights may be moved or held back, got {policy.name}, which plans "
-                f"probes and would learn nothing of other mixtures in their place. Take it without {name}; arguments "
-                "of its own (those of Aioli: learning_rate, training_steps, num_warmup_steps) make it slower or later. "
-                f"If {name} does let each mixture rule its own step, say so in the class: keeps_probes = True."
+                f"{name}: policy must allow changes of its weights, got {policy.name}, which plans probes and would "
+                f"draw conclusions from mixtures that were never used. Use it without {name}; its own arguments (for "
+                "Aioli: learning_rate, training_steps, num_warmup_steps) make it slower or later. If "
+                f"{name} does apply each mixture to its own step, set keeps_probes = True in the class."
             )
         super().__init__(unit=policy.unit)
         self.policy = policy
@@ -41,7 +41,7 @@ class Wrapper(Policy):
 
     @property
     def name(self) -> str:
-        """The wrapper's name and the inner policy's; see `Policy.name`."""
+        """Name of the wrapper and of the inner policy; see `Policy.name`."""
         return f"{type(self).__name__}({self.policy.name})"
 
     def start(self, mixture: Mixture) -> Decision:
@@ -53,10 +53,10 @@ class Wrapper(Policy):
         return self.policy.update(observation)
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the inner policy's state under `"policy"`; see `Policy.state_dict`."""
+        """Returns the inner policy's state under `"policy"`; see `Policy.state_dict`."""
         return {"policy": self.policy.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the inner policy's state; see `Policy.load_state_dict`."""
+        """Loads the inner policy's state; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
         self.policy.load_state_dict(state["policy"])

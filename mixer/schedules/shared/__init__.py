@@ -1,1 +1,1 @@
-"""What several schedules share."""
+"""Shared parts of schedules."""

@@ -1,4 +1,4 @@
-"""Smoothed values, and whether they stand still."""
+"""Moving averages, and plateaus of them."""
 
 import math
 from collections.abc import Mapping
@@ -6,10 +6,10 @@ from typing import Any
 
 
 class Average:
-    """A moving average that weighs the past by `decay`, without the bias of a start at 0.
+    """A moving average with the given decay, without the bias of a start at 0.
 
-    The bias correction of Kingma and Ba (2015, arXiv:1412.6980, sec. 3) is in the weight of the new value, so that the
-    value is an average of what was taken at any time.
+    The weight of a new value includes the bias correction of Kingma and Ba (2015, arXiv:1412.6980, sec. 3), so `value`
+    is an average at any time.
 
     Args:
         decay: Share of the old average that stays at each value, in [0, 1).
@@ -26,11 +26,7 @@ class Average:
         self.count = 0
 
     def take(self, value: float) -> None:
-        """Takes a value into the average, or skips it.
-
-        Args:
-            value: The value; skipped if it is not finite.
-        """
+        """Updates the average; a value that is not finite is ignored."""
         if not math.isfinite(value):
             return
         self.count += 1
@@ -38,28 +34,24 @@ class Average:
         self.value = (1.0 - weight) * self.value + weight * value
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives what is remembered, as plain data that JSON can hold.
-
-        Returns:
-            The state.
-        """
+        """Returns the average as JSON-compatible data."""
         return {"value": self.value, "count": self.count}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up a saved state.
+        """Loads a saved state.
 
         Args:
-            state: What `state_dict` gave.
+            state: The result of `state_dict`.
         """
         self.value, self.count = state["value"], state["count"]
 
 
 class Trend(Average):
-    """A moving average that is compared with itself from time to time.
+    """A moving average that detects plateaus.
 
     Args:
         decay: Share of the old average that stays at each value, in [0, 1).
-        threshold: Relative change up to which it stands still.
+        threshold: Largest relative change of a plateau.
 
     Raises:
         ValueError: If the decay is outside [0, 1), or the threshold is negative.
@@ -74,10 +66,10 @@ class Trend(Average):
         self._last_count = 0
 
     def stands_still(self) -> bool | None:
-        """Compares the average with what it was at the last call.
+        """Compares the average with its value at the last call.
 
         Returns:
-            Whether it changed by the threshold at most; `None` where there was no value before, or none since.
+            Whether it changed by at most the threshold; `None` without a value before, or since.
         """
         value, count = self._last_value, self._last_count
         self._last_value, self._last_count = self.value, self.count
@@ -86,10 +78,10 @@ class Trend(Average):
         return abs(self.value - value) <= self.threshold * abs(value)
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives what it was at the last call too; see `Average.state_dict`."""
+        """Adds the value at the last call; see `Average.state_dict`."""
         return {**super().state_dict(), "last_value": self._last_value, "last_count": self._last_count}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up what it was at the last call too; see `Average.load_state_dict`."""
+        """Loads the value at the last call too; see `Average.load_state_dict`."""
         super().load_state_dict(state)
         self._last_value, self._last_count = state["last_value"], state["last_count"]

@@ -1,4 +1,4 @@
-"""The common part of schedules that follow the gradient noise."""
+"""Base class of schedules that follow the gradient noise."""
 
 import math
 from collections.abc import Mapping
@@ -9,24 +9,23 @@ from mixer.schedules.shared.average import Average
 
 
 class MeasuredSchedule(Schedule):
-    """A schedule that smooths the measured signal and noise of the gradient, and divides after that.
+    """Smooths the measured signal and noise of the gradient, and then divides.
 
     The order matters: the ratio of two noisy estimates is biased, and the unbiased estimate of `||g||²` may be negative
     in a single step (McCandlish et al. 2018, arXiv:1812.06162, app. A.1).
 
-    Two things measure it. On several ranks it is how their parts of the gradient differ, in every step: two readings
-    of the gradient and one of its results from the device, no extra pass, but from few ranks a coarse estimate. The
-    parts are taken as independent draws from one mixture. All ranks have the same share of every stream, to about a
-    sample, so that only noise within streams counts; of a stream with fewer samples than that in a step, what it
-    differs by from the others counts too, which makes the noise too large, and so does dealing samples out to ranks by
-    length.
+    Several ranks measure the noise by the differences between their parts of the gradient, in every step: two reads of
+    the gradient and one of the result from the device, no extra pass, but a coarse estimate for few ranks. The parts
+    count as independent draws from one mixture. All ranks have the same share of every stream, to within about a
+    sample, so only noise within streams counts; but a stream with fewer samples than ranks adds its difference from the
+    other streams, which overestimates the noise, as does dealing samples to ranks by length.
 
-    On a single rank it is a probe of the gradient, in every `interval_steps`-th step, which counts noise within
-    streams alone. What is averaged are measurements, so that `decay` looks back over that many times more steps.
+    A single rank measures with a probe of the gradient in every `interval_steps`-th step, which only counts noise
+    within streams. `decay` applies per measurement, so it covers that many times more steps.
 
     Args:
-        decay: Share of the old averages that stays at each measurement, in [0, 1); 0 takes the last one alone.
-        interval_steps: Number of steps from one measurement to the next where measuring costs something.
+        decay: Share of the old averages that stays at each measurement, in [0, 1); 0 uses only the last one.
+        interval_steps: Number of steps between measurements if they are expensive.
         learning_rate: How the learning rate follows the size; see `Schedule`.
         **bounds: See `Schedule`.
 
@@ -52,7 +51,7 @@ class MeasuredSchedule(Schedule):
         self._forget()
 
     def start(self, initial: int) -> BatchDecision:
-        """Forgets all measurements; see `Schedule.start`."""
+        """Discards all measurements; see `Schedule.start`."""
         self._forget()
         return super().start(initial)
 
@@ -66,17 +65,17 @@ class MeasuredSchedule(Schedule):
             self._variance.take(noise.variance)
 
     def _noise_scale(self) -> float | None:
-        """Gives `tr Σ / ||g||²`, or `None` while the averages are no estimate of it."""
+        """Returns `tr Σ / ||g||²`, or `None` while the averages give no estimate."""
         squared_norm, variance = self._squared_norm.value, self._variance.value
         return variance / squared_norm if squared_norm > 0.0 and variance > 0.0 else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the averages too; see `Schedule.state_dict`."""
+        """Adds the averages; see `Schedule.state_dict`."""
         averages = {"squared_norm": self._squared_norm.state_dict(), "variance": self._variance.state_dict()}
         return {**super().state_dict(), **averages}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the averages too; see `Schedule.load_state_dict`."""
+        """Loads the averages too; see `Schedule.load_state_dict`."""
         super().load_state_dict(state)
         self._squared_norm.load_state_dict(state["squared_norm"])
         self._variance.load_state_dict(state["variance"])

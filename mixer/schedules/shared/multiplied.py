@@ -1,4 +1,4 @@
-"""The common part of schedules that multiply the size, again and again."""
+"""Base class of schedules that multiply the size repeatedly."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -9,13 +9,13 @@ DecisionUnit = Literal["steps", "epochs"]
 
 
 class MultipliedSchedule(Schedule):
-    """A schedule that multiplies the size by factors and keeps the fraction that rounding takes away.
+    """Multiplies the size by factors and keeps the fraction that rounding removes.
 
-    Without it 4 samples times 1.1 would be 4 for ever. It decides every `interval` steps or epochs, by its `unit`.
+    Otherwise 4 samples times 1.1 would stay 4 forever. It decides every `interval` steps or epochs, by its `unit`.
     """
 
     def start(self, initial: int) -> BatchDecision:
-        """Begins with a whole size; see `Schedule.start`."""
+        """Starts with a whole size; see `Schedule.start`."""
         self._size = float(initial)
         self._decided_at = 0
         return super().start(initial)
@@ -24,7 +24,7 @@ class MultipliedSchedule(Schedule):
         if unit not in get_args(DecisionUnit):
             raise ValueError(f"unit must be 'steps' or 'epochs', got {unit!r}.")
         if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
-            raise ValueError(f"interval must be at least 1 of the {unit}, got {interval!r}; it counts whole ones.")
+            raise ValueError(f"interval must be at least 1 of the {unit}, got {interval!r}.")
         self.interval, self.unit = interval, unit
 
     def _is_due(self, observation: BatchObservation) -> bool:
@@ -35,18 +35,18 @@ class MultipliedSchedule(Schedule):
         return True
 
     def _multiply(self, factor: float, observation: BatchObservation) -> BatchDecision:
-        # Where more than rounding lies between what was asked for and what ruled (a bound on growth, or of the ranks,
-        # or a size set by hand), go on from what ruled: it would wind up until the bound is far away.
+        # If the actual size differs from the request by more than rounding (a bound on growth, or of the ranks, or a
+        # size set by hand), continue from the actual one: otherwise the request would wind up far beyond the bound.
         if abs(self._size - observation.batch_size) > self.limits.granularity / 2:
             self._size = float(observation.batch_size)
         self._size = self.limits.clamp(self._size * factor)
         return BatchDecision(self._size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the size with its fraction and the last decision's place too; see `Schedule.state_dict`."""
+        """Adds the size with its fraction and the position of the last decision; see `Schedule.state_dict`."""
         return {**super().state_dict(), "size": self._size, "decided_at": self._decided_at}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the size and the last decision's place too; see `Schedule.load_state_dict`."""
+        """Loads the size and the position of the last decision too; see `Schedule.load_state_dict`."""
         super().load_state_dict(state)
         self._size, self._decided_at = float(state["size"]), int(state["decided_at"])

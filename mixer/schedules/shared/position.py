@@ -1,4 +1,4 @@
-"""How far a run is, in the unit in which a schedule counts."""
+"""Position of a run, in the unit of a schedule."""
 
 import math
 from collections.abc import Sequence
@@ -10,15 +10,7 @@ Unit = Literal["steps", "epochs", "samples", "tokens", "progress"]
 
 
 def position(observation: BatchObservation, unit: Unit) -> float:
-    """Gives how far the run is.
-
-    Args:
-        observation: What the last step showed.
-        unit: What to count.
-
-    Returns:
-        The count: 0 at the start of the run.
-    """
+    """Returns the position of the run in the unit: 0 at the start."""
     counts = {
         "steps": observation.step,
         "epochs": observation.num_epochs_done,
@@ -30,13 +22,7 @@ def position(observation: BatchObservation, unit: Unit) -> float:
 
 
 def needs_of(unit: Unit) -> frozenset[str]:
-    """Gives what has to be observed for a count.
-
-    Args:
-        unit: What is counted.
-
-    Returns:
-        Words of `Schedule.needs`.
+    """Returns the observations that a unit needs, as in `Schedule.needs`.
 
     Raises:
         ValueError: If the unit is another word.
@@ -47,22 +33,21 @@ def needs_of(unit: Unit) -> frozenset[str]:
 
 
 def check_points(points: Sequence[float], unit: Unit) -> list[float]:
-    """Refuses points that no run passes one after the other.
+    """Refuses points that a run cannot pass one after the other.
 
     Args:
         points: Positions in the run.
-        unit: What they count.
-
-    Returns:
-        The points.
+        unit: Their unit.
 
     Raises:
         ValueError: If there is none, one is not above 0 (or above 1 for a progress), or they do not ascend.
     """
-    found = [float(point) for point in points]
+    positions = [float(point) for point in points]
     most, where = (1.0, "in (0, 1]") if unit == "progress" else (math.inf, "above 0")
-    if not found or not all(0.0 < point <= most and point < math.inf for point in found):
-        raise ValueError(f"points must be {unit} {where}, at least one, got {found}; before them initial= holds.")
-    if found != sorted(set(found)):
-        raise ValueError(f"points must ascend, got {found}.")
-    return found
+    if not positions or not all(0.0 < point <= most and point < math.inf for point in positions):
+        raise ValueError(
+            f"points must be {unit} {where}, at least one, got {positions}; initial= applies before the first."
+        )
+    if positions != sorted(set(positions)):
+        raise ValueError(f"points must ascend, got {positions}.")
+    return positions

@@ -125,7 +125,7 @@ class RunProbe:
             sketch_size=self.options.sketch_size,
             seed=self.seed,
             world_size=self._world_size,
-            told=self._told,
+            warned=self._told,
         )
 
     def start(self, stream_ids: Int64Array, items_per_row: Tensor, counts: bool) -> None:

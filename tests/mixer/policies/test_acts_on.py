@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer.policies import DWA, FAMO, CoBa, Decision, Policy
-from mixer.policies.shared.acts_on import decide
+from mixer.policies.shared.decisions import decide
 from tests.mixer.policies.losses import mixture, observe
 
 MAKERS: dict[str, Callable[..., Policy]] = {

@@ -11,7 +11,7 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
 from mixer.policies import Aioli, Decision, Floor, Hold, Smoothed, TrustRegion, WarmUp
-from mixer.policies.shared.interactions import interactions_of, normalised, probe_mixture
+from mixer.policies.shared.probe_round import interactions_of, normalised, probe_mixture
 from replay.policies import ReplayRatio
 from tests.mixer.policies.losses import mixture, observe
 
@@ -163,7 +163,7 @@ def test_it_goes_on_alike_after_a_resume_in_the_midst_of_a_phase(loss: str, cut:
     [
         ({"probe_steps": 1}, "probe_steps must be a whole number, 2 or more"),
         ({"probe_share": 0.5}, "probe_share must be"),
-        ({"probe_share": 1.0}, "probe_share=1 shows the training loss of the probed stream alone"),
+        ({"probe_share": 1.0}, "probe_share=1 shows only the training loss of the probed stream"),
         ({"num_sweeps": 0}, "num_sweeps must be"),
         ({"training_steps": 0}, "training_steps must be"),
         ({"learning_rate": -1.0}, "learning_rate must be"),
@@ -228,7 +228,9 @@ class TestWrapped:
     @pytest.mark.parametrize("wrap", [Hold, Smoothed, TrustRegion, WarmUp, lambda policy: Hold(Floor(policy, 0.1))])
     @pytest.mark.parametrize("make", [Aioli, lambda: ReplayRatio(0.1, Aioli())], ids=["alone", "replay"])
     def test_what_would_move_its_probes_refuses_it(self, wrap, make) -> None:
-        with pytest.raises(ValueError, match=r"policy must be one .*, got .*Aioli.*, which plans probes .* without"):
+        with pytest.raises(
+            ValueError, match=r"policy must allow changes .*, got .*Aioli.*, which plans probes .* without"
+        ):
             wrap(make())
 
     def test_a_floor_leaves_the_probes_apart(self) -> None:

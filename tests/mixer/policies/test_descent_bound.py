@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from mixer.policies.gradient_statistics import alignment_of, conflict_of
 from mixer.policies.shared.descent_bound import best_weights, bound_factors, minimise_on_simplex
-from mixer.policies.shared.least_share import at_least
+from mixer.policies.shared.shares import at_least
 
 pairs = st.lists(st.tuples(st.floats(-5, 5), st.floats(0, 10)), min_size=1, max_size=6)
 shares = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=6).filter(lambda values: sum(values) > 1e-3)

@@ -245,7 +245,7 @@ class TestMeasurements:
         ({"mode": "both"}, "mode must be 'practical' or 'conceptual', got 'both'"),
         ({"bound": "tight"}, "bound must be 'per_stream' or 'published', got 'tight'"),
         ({"signal_rate": -1.0}, "signal_rate must be 0 or more, got -1.0"),
-        ({"noise_rate": float("nan")}, "noise_rate must be 0 or more, got nan; 0 leaves the noise out"),
+        ({"noise_rate": float("nan")}, "noise_rate must be 0 or more, got nan; 0 ignores the noise"),
         ({"noise_rate": float("inf")}, "noise_rate must be 0 or more, got inf"),
         ({"max_log_change": -0.1}, r"max_log_change must be in \[0, 100\], got -0.1"),
         ({"step_sharpness": 0.0}, "step_sharpness must be in .* got 0.0; it has no unit"),

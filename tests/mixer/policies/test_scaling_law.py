@@ -97,5 +97,5 @@ def test_it_is_the_same_every_time() -> None:
 
 
 def test_too_few_points_are_refused() -> None:
-    with pytest.raises(ValueError, match="a scaling law takes 4 points or more, got 3"):
+    with pytest.raises(ValueError, match="a scaling law needs at least 4 points, got 3"):
         fit_scaling_law(LOG_AMOUNTS[:3], np.zeros(3))

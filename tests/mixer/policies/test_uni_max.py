@@ -60,7 +60,7 @@ def test_more_than_the_cap_allows_is_refused_with_the_least_cap_that_does() -> N
 
 
 def test_streams_of_unknown_size_are_refused_unless_it_is_given() -> None:
-    with pytest.raises(ValueError, match=r"\['b'\] are iterable: nobody knows theirs. Give sizes="):
+    with pytest.raises(ValueError, match=r"\['b'\] are iterable and of unknown size. Give sizes="):
         weights_of(UniMax(30), [100, 0])
     np.testing.assert_allclose(weights_of(UniMax(30, sizes={"b": 10, "a": 100}), [100, 0]), [2 / 3, 1 / 3])
 

@@ -401,7 +401,7 @@ class TestWarmUp:
 
     @pytest.mark.parametrize("num_steps", [-1, float("nan"), float("inf"), 2.5, "2"])
     def test_a_number_of_steps_that_cannot_be_is_refused(self, num_steps: float) -> None:
-        with pytest.raises(ValueError, match=f"num_steps must be a whole number, 0 or more, got {num_steps!r}; 0 does"):
+        with pytest.raises(ValueError, match=f"num_steps must be a whole number, 0 or more, got {num_steps!r}; 0 is"):
             WarmUp(Uniform(), num_steps)
 
 

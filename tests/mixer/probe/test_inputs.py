@@ -39,11 +39,11 @@ def test_a_probe_refuses_wrong_arguments(options, message: str) -> None:
         ([], None, r"stream_ids must be a stream from 0 to 1 for each row, and at least one; got \[\]"),
         ([0, 2], None, r"stream_ids must be a stream from 0 to 1 .* got \[0, 2\]"),
         ([0, -1], None, r"stream_ids must be a stream from 0 to 1 .* got \[-1, 0\]"),
-        ([0.0, 1.0], None, r"stream_ids must be one whole number a row, got shape \[2\] of float64"),
-        ([[0, 1]], None, r"stream_ids must be one whole number a row, got shape \[1, 2\] of int64"),
+        ([0.0, 1.0], None, r"stream_ids must be one whole number per row, got shape \[2\] of float64"),
+        ([[0, 1]], None, r"stream_ids must be one whole number per row, got shape \[1, 2\] of int64"),
         ([0, 1], [1], r"num_items must be one number from 0 on for each of the 2 rows; got 1: \[1\]"),
         ([0, 1], [1, -1], r"num_items must be one number from 0 on .* got 2: \[1, -1\]"),
-        ([0, 1], torch.tensor([0.5, 1.0]), r"num_items must be one whole number a row, got shape \[2\] of float32"),
+        ([0, 1], torch.tensor([0.5, 1.0]), r"num_items must be one whole number per row, got shape \[2\] of float32"),
     ],
 )
 def test_start_refuses_wrong_rows(ids, items, message: str) -> None:

@@ -141,9 +141,9 @@ class TestCompiled:
 
     @pytest.mark.parametrize("is_whole", [True, False])
     def test_the_probed_step_runs_uncompiled_and_later_ones_compiled_again(self, is_whole: bool, caplog) -> None:
-        from mixer.gradients.probe import eager
+        from mixer.gradients.probe import plain_forward
 
-        eager.logger.warning_once.cache_clear()
+        plain_forward.logger.warning_once.cache_clear()
         case, num_runs = build("mlp"), []
 
         def backend(graph, inputs):

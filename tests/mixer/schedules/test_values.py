@@ -158,7 +158,10 @@ class TestAdaBatch:
             ({}, "Give points or every, one of them, got points=None and every=None"),
             ({"points": [1], "every": 1}, r"got points=\[1\] and every=1"),
             ({"points": []}, "points must be epochs above 0, at least one"),
-            ({"points": [0, 2]}, "points must be epochs above 0, at least one, got .*; before them initial= holds"),
+            (
+                {"points": [0, 2]},
+                "points must be epochs above 0, at least one, got .*; initial= applies before the first",
+            ),
             ({"points": [math.nan]}, "above 0"),
             ({"points": [1, math.inf]}, "above 0"),
             ({"points": [0.5, 1.5], "unit": "progress"}, r"points must be progress in \(0, 1\]"),
@@ -231,7 +234,7 @@ class TestCriticalBatchWarmup:
         ("sizes", "error", "message"),
         [
             ({}, ValueError, "points must be tokens above 0, at least one"),
-            ({0: 16}, ValueError, "before them initial= holds"),
+            ({0: 16}, ValueError, "initial= applies before the first"),
             ([(2, 16), (1, 32)], ValueError, "points must ascend"),
             ({1: 16, 2: 16}, ValueError, r"sizes must grow from point to point, got \[8, 16, 16\]"),
             ({1: 32, 2: 16}, ValueError, r"got \[8, 32, 16\]"),

@@ -1,1 +1,1 @@
-"""Layers whose backward keeps the gradients of rows apart."""
+"""Layers with a backward pass that keeps the gradients of rows apart."""

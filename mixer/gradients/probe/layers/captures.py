@@ -1,4 +1,4 @@
-"""Ways of each kind of layer to run so that its gradients are told apart by row."""
+"""Replacements for a layer's forward that separate its gradients by row, per kind of layer."""
 
 import inspect
 import types
@@ -20,12 +20,12 @@ from mixer.gradients.probe.rows import Rows
 class Capture(ABC):
     """A layer of a known kind.
 
-    While it is installed, it runs in place of the layer's `forward`, and as that where no micro-batch is read.
+    While it is installed, it replaces the layer's `forward`; without a reading it behaves like the original.
 
     Args:
         module: The layer.
-        indices: Numbers of its parameters that are read, by their names in the layer.
-        desk: Where what reads the present micro-batch is found.
+        indices: Numbers of its probed parameters, by their names in the layer.
+        desk: Access to the reading of the present micro-batch.
     """
 
     def __init__(self, module: nn.Module, indices: Mapping[str, int], desk: Desk):
@@ -42,19 +42,19 @@ class Capture(ABC):
     def module(self) -> nn.Module:
         """The layer."""
         module = self._module()
-        assert module is not None, "a probe's model is there while it runs"  # noqa: S101
+        assert module is not None, "a probe's model exists while the probe runs"  # noqa: S101
         return module
 
     def install(self) -> None:
-        """Puts it in place of the layer's own forward."""
+        """Replaces the layer's own forward."""
         self.module.__dict__["forward"] = self
 
     def remove(self) -> None:
-        """Gives the layer its own forward back."""
+        """Restores the layer's own forward."""
         self.module.__dict__.pop("forward", None)
 
     def __reduce__(self) -> tuple[Callable[[nn.Module], Any], tuple[nn.Module]]:
-        # A copy of a model that is made while it is probed runs as if it was not.
+        # A copy of a model made during a probed step runs unprobed.
         return own_forward, (self.module,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -71,7 +71,7 @@ class Capture(ABC):
         return type(module).forward(module, *args, **kwargs)
 
     def _only_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Gives what the layer is called with; `None` if that is more than its first argument."""
+        """Returns the layer's only argument; `None` if there are more."""
         if len(args) + len(kwargs) != 1:
             return None
         if args:
@@ -79,28 +79,21 @@ class Capture(ABC):
         return kwargs.get(list(inspect.signature(type(self.module).forward).parameters)[1])
 
     def _foresee(self, inputs: Tensor | None, reading: Reading) -> None:
-        """Notes a use without a gradient: checkpointing may do it again, with one, in the backward."""
+        """Notes a use without a gradient: checkpointing may repeat it, with a gradient, in the backward pass."""
         return
 
     @abstractmethod
     def _read(self, module: Any, inputs: Tensor, reading: Reading) -> Tensor | None:
-        """Runs the layer and sees to it that its gradients are read; `None` if its rows cannot be told."""
+        """Runs the layer so that its gradients are read; `None` if its rows cannot be separated."""
 
 
 def own_forward(module: nn.Module) -> Any:
-    """Gives what a layer runs of itself.
-
-    Args:
-        module: The layer.
-
-    Returns:
-        Its method.
-    """
+    """Returns the forward method of the layer's class."""
     return types.MethodType(type(module).forward, module)
 
 
 class LinearCapture(Capture):
-    """`nn.Linear`, and `Conv1D` of transformers, which has the weight the other way round."""
+    """`nn.Linear`, and `Conv1D` of transformers, which has a transposed weight."""
 
     @staticmethod
     def knows(module: nn.Module) -> bool:
@@ -118,7 +111,7 @@ class LinearCapture(Capture):
         is_transposed = isinstance(module, Conv1D)
 
         def take_matrix(own_inputs: Tensor, gradients: Tensor) -> Tensor:
-            if "weight" not in self.indices:  # it may be made of a parameter of another layer
+            if "weight" not in self.indices:  # it may be computed from a parameter of another layer
                 return product(own_inputs, gradients)
             if is_transposed:
                 return reading.matrix(self.indices["weight"], gradients, own_inputs).T
@@ -138,7 +131,7 @@ class LinearCapture(Capture):
 def _splitter(rows: Rows) -> Callable[[Tensor], Tensor]:
     def split(values: Tensor) -> Tensor:
         result = rows.split(values)
-        assert result is not None, "outputs of a layer fall into rows as its inputs do"  # noqa: S101
+        assert result is not None, "outputs of a layer have the same rows as its inputs"  # noqa: S101
         return result
 
     return split

@@ -1,4 +1,4 @@
-"""Embeddings, run so that the gradients of what they look up are told apart by row."""
+"""Embeddings, run so that the gradients of the looked-up rows are separated by row of the batch."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from mixer.gradients.probe.rows import Rows
 
 
 class EmbeddingCapture(Capture):
-    """`nn.Embedding`, and layers that do something to what one looks up (scale it, as Gemma's does)."""
+    """`nn.Embedding`, and layers that transform the result (scale it, as Gemma's does)."""
 
     @staticmethod
     def knows(module: nn.Module) -> bool:
@@ -21,7 +21,7 @@ class EmbeddingCapture(Capture):
 
     def __init__(self, module: nn.Module, indices: Mapping[str, int], desk: Desk):
         super().__init__(module, indices, desk)
-        # Whether it needs no more of the table than it looks up; of others than torch's own, once that was tried.
+        # Whether it only needs the rows that it looks up; for layers other than torch's own, known after a trial.
         self._is_alike = True if type(module).forward is nn.Embedding.forward else None
 
     def _foresee(self, inputs: Tensor | None, reading: Reading) -> None:
@@ -53,19 +53,20 @@ class EmbeddingCapture(Capture):
 
 def _by_row(ids: Tensor, rows: Rows) -> Tensor | None:
     if ids.dim() == 2 and ids.shape[0] == 1:
-        return ids.expand(rows.num_rows, -1)  # positions, the same in each row
+        return ids.expand(rows.num_rows, -1)  # positions, equal in each row
     return ids if ids.dim() >= 2 and ids.shape[0] == rows.num_rows else None
 
 
 def _with(module: Any, found: Tensor) -> Tensor:
-    """Runs a layer's own forward as if what it looks up were its table."""
+    """Runs a layer's own forward with the looked-up rows as its table."""
     places = torch.arange(found[..., 0].numel(), device=found.device).view(found.shape[:-1])
-    own, padding = module._parameters["weight"], module.padding_idx
+    parameters = module._parameters  # noqa: SLF001  # to set a tensor that is no parameter
+    own, padding = parameters["weight"], module.padding_idx
     try:
-        module._parameters["weight"], module.padding_idx = found.flatten(0, -2), None
+        parameters["weight"], module.padding_idx = found.flatten(0, -2), None
         result: Tensor = type(module).forward(module, places)
     finally:
-        module._parameters["weight"], module.padding_idx = own, padding
+        parameters["weight"], module.padding_idx = own, padding
     return result
 
 

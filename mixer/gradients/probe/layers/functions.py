@@ -1,4 +1,4 @@
-"""Layers whose backward tells the rows of a batch apart, and gives the same gradient as ever."""
+"""Autograd functions that separate the rows of a batch and return the same gradient as the plain ones."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +14,9 @@ TakeRows = Callable[[Tensor], None]
 
 
 class LinearByRow(Function):
-    """A matrix product whose weight gradient is made of pieces: `y = x Wᵀ + b`.
+    """A matrix product `y = x Wᵀ + b` with a weight gradient made of pieces.
 
-    The pieces cost together what the weight gradient costs, which is then their sum, so that nothing is done twice.
+    Together the pieces cost as much as the weight gradient, which is then their sum, so no work is done twice.
     """
 
     @staticmethod
@@ -32,12 +32,12 @@ class LinearByRow(Function):
         """Multiplies.
 
         Args:
-            ctx: What the backward keeps.
+            ctx: Values for the backward pass.
             inputs: `[..., width]`.
             weight: `[height, width]`.
             bias: `[height]`, or `None`.
-            split: Gives a tensor row by row, `[num_rows, length, features]`.
-            take_matrix: Takes the rows' inputs and output gradients and gives the weight gradient.
+            split: Reshapes a tensor to rows, `[num_rows, length, features]`.
+            take_matrix: Takes the rows' inputs and output gradients and returns the weight gradient.
             take_bias: Takes the rows' bias gradients, `[num_rows, height]`.
 
         Returns:
@@ -54,7 +54,7 @@ class LinearByRow(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Gives the gradients, and hands the factors of the weight's on."""
+        """Returns the gradients, and passes on the factors of the weight gradient."""
         _check_once()
         if gradient is None:
             return (None,) * 6
@@ -77,8 +77,8 @@ class LinearByRow(Function):
 def _check_once() -> None:
     if torch.is_grad_enabled():  # in a backward only with create_graph=True
         raise RuntimeError(
-            "The loss differentiates through gradients (create_graph=True), and gradients are told apart by row in one "
-            "plain backward only. Use homogeneous=True, with micro-batches of one stream each."
+            "The loss differentiates through gradients (create_graph=True), but gradients are separated by row only in "
+            "a plain backward. Use homogeneous=True, with micro-batches of one stream each."
         )
 
 
@@ -90,17 +90,17 @@ def _dtype_of_product(inputs: Tensor) -> torch.dtype:
 
 
 class VectorByRow(Function):
-    """A vector, once for each row: what a layer does with it element by element then has a gradient by row."""
+    """A vector repeated for each row: element-wise uses then have a gradient by row."""
 
     @staticmethod
     def forward(ctx: Any, vector: Tensor, num_rows: int, num_axes: int, take: TakeRows) -> Tensor:
         """Repeats the vector, without copies.
 
         Args:
-            ctx: What the backward keeps.
+            ctx: Values for the backward pass.
             vector: `[size]`.
             num_rows: Rows of the batch.
-            num_axes: Axes of what the vector meets, of which the first are the rows.
+            num_axes: Axes of the other operand; the first are the rows.
             take: Takes the rows' gradients, `[num_rows, size]`.
 
         Returns:
@@ -111,7 +111,7 @@ class VectorByRow(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Gives the vector's gradient, and hands the rows' on."""
+        """Returns the vector's gradient, and passes on those of the rows."""
         _check_once()
         rows = gradient.reshape(len(gradient), -1)
         per_row = rows.to(at_least_float32(rows.dtype))

@@ -1,4 +1,4 @@
-"""The gradients of an embedding by row of the batch, of which only few rows of the table are not 0."""
+"""Gradients of an embedding by row of the batch, with only a few rows of the table that are not 0."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,13 +11,15 @@ from mixer.gradients.probe.rows import Rows, at_least_float32
 
 @dataclass
 class Lookups:
-    """The uses of an embedding in one forward, and what came back of them.
+    """The uses of an embedding in one forward pass, and their gradients.
 
     Args:
-        ids: int64 `[num_rows, length]` for each use: what was looked up.
-        gradients: `[num_rows, length, width]` for each use that has had a gradient.
-        head: `[num_present, num_unique, width]`: rows of the streams' gradients of a tied head; `None` without.
-        head_rows: `[num_rows, length, width]`: for each token of all uses, its row of its sample's gradient of that.
+        ids: int64 `[num_rows, length]` for each use: the looked-up rows.
+        gradients: `[num_rows, length, width]` for each use with a gradient.
+        head: `[num_present, num_unique, width]`: these rows of the streams' gradients of a tied head; `None` without
+            one.
+        head_rows: `[num_rows, length, width]`: for each token of all uses, its row of its sample's gradient of the
+            head.
     """
 
     ids: list[Tensor] = field(default_factory=list)
@@ -26,14 +28,14 @@ class Lookups:
     head_rows: Tensor | None = None
 
     def note(self, ids: Tensor, is_repeated: bool) -> Callable[[Tensor], None]:
-        """Remembers a use.
+        """Records a use.
 
         Args:
-            ids: int64 `[num_rows, length]`: what is looked up.
-            is_repeated: Whether checkpointing does it again, in the backward.
+            ids: int64 `[num_rows, length]`: the looked-up rows.
+            is_repeated: Whether it is a recomputation by checkpointing.
 
         Returns:
-            What takes up the gradient of the result, `[num_rows, length, width]`.
+            A function that takes the gradient of the result, `[num_rows, length, width]`.
         """
         number = self._number_of(ids) if is_repeated else len(self.ids)
         if number == len(self.ids):
@@ -50,13 +52,13 @@ class Lookups:
         return next(same, len(self.ids))
 
     def keep_head(self, inputs: Tensor, gradients: Tensor, pieces: Tensor, wants_rows: bool) -> None:
-        """Keeps what cross terms with a head of the same parameter need; the embedding comes last in a backward.
+        """Stores the parts of a tied head's gradient for cross terms; in a backward pass the embedding comes last.
 
         Args:
-            inputs: `[num_rows, length, width]`: what the head was given.
+            inputs: `[num_rows, length, width]`: inputs of the head.
             gradients: `[num_rows, length, height]`: gradients of its outputs.
             pieces: `[num_present, height, width]`: its gradient from each stream.
-            wants_rows: Whether norms are taken of every sample's gradient.
+            wants_rows: Whether the norm of every sample's gradient is needed.
         """
         ids = torch.cat(self.ids, dim=1)
         self.head = pieces[:, torch.unique(ids)]
@@ -65,13 +67,13 @@ class Lookups:
             self.head_rows = torch.bmm(chosen.mT, inputs).to(pieces.dtype)
 
     def by_stream(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Adds the gradients up by stream.
+        """Sums the gradients by stream.
 
         Args:
             rows: The rows of the micro-batch.
 
         Returns:
-            int64 `[num_unique]`, the rows of the table, and `[num_present, num_unique, width]`, their gradients.
+            int64 `[num_unique]`, rows of the table, and `[num_present, num_unique, width]`, their gradients.
         """
         gradients, (unique, places) = self._gradients(), self._places()
         sums = gradients.new_zeros(rows.num_present * len(unique), gradients.shape[2])
@@ -80,7 +82,7 @@ class Lookups:
         return unique, sums.view(rows.num_present, len(unique), -1)
 
     def squares(self, rows: Rows) -> Tensor:
-        """Gives float64 `[num_rows]`: the squared norms, and twice the products with the head's gradient."""
+        """Squared norms, float64 `[num_rows]`, plus twice the products with the head's gradient."""
         gradients, (unique, places) = self._gradients(), self._places()
         cells = torch.arange(rows.num_rows, device=places.device)[:, None] * len(unique) + places
         keys, segments = torch.unique(cells, return_inverse=True)
@@ -99,12 +101,12 @@ class Lookups:
         return gradients.to(at_least_float32(gradients.dtype))
 
     def _places(self) -> tuple[Tensor, Tensor]:
-        """Gives the rows of the table that are met in any use, and the place among them of each with a gradient."""
+        """Rows of the table that any use looks up, and the position among them of each lookup with a gradient."""
         unique = torch.unique(torch.cat(self.ids, dim=1))
         return unique, torch.searchsorted(unique, torch.cat([self.ids[use] for use in sorted(self.gradients)], dim=1))
 
     def clear(self) -> None:
-        """Lets go of all tensors, which whoever keeps the loss would keep."""
+        """Releases all tensors, which the graph of the loss would keep."""
         self.ids.clear()
         self.gradients.clear()
         self.head = self.head_rows = None

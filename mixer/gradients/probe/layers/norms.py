@@ -1,4 +1,4 @@
-"""Normalisation layers, run so that the gradients of their vectors are told apart by row."""
+"""Normalisation layers, run so that the gradients of their vectors are separated by row."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ _FUSED = (nn.LayerNorm.forward, nn.RMSNorm.forward)
 
 
 class NormCapture(Capture):
-    """`nn.LayerNorm`, `nn.RMSNorm`, and layers of that name that take their vector element by element."""
+    """`nn.LayerNorm`, `nn.RMSNorm`, and layers of similar names that apply their vectors element by element."""
 
     @staticmethod
     def knows(module: nn.Module) -> bool:
@@ -27,7 +27,7 @@ class NormCapture(Capture):
 
     def __init__(self, module: nn.Module, indices: Mapping[str, int], desk: Desk):
         super().__init__(module, indices, desk)
-        # Whether it gives the same with a vector for each row; of others than torch's own, once that was tried.
+        # Whether a vector per row gives the same result; for layers other than torch's own, known after a trial.
         self._is_alike = True if type(module).forward in _FUSED else None
 
     def _read(self, module: Any, inputs: Tensor, reading: Reading) -> Tensor | None:
@@ -49,7 +49,7 @@ class NormCapture(Capture):
 
 
 def _fused(module: Any, vectors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-    """Does what torch does in one kernel, which takes no vector by row, in two steps."""
+    """Computes in two steps the result of torch's kernel, which takes no vector per row."""
     wide = inputs.to(at_least_float32(inputs.dtype))
     if isinstance(module, nn.LayerNorm):
         result = F.layer_norm(wide, module.normalized_shape, eps=module.eps)
@@ -60,24 +60,25 @@ def _fused(module: Any, vectors: Mapping[str, Tensor], inputs: Tensor) -> Tensor
         result = result * vectors.get("weight", module.weight)
     shift = vectors.get("bias", getattr(module, "bias", None))
     result = result if shift is None else result + shift
-    return result.to(type(module).forward(module, inputs[:0]).dtype)  # what autocast makes of it
+    return result.to(type(module).forward(module, inputs[:0]).dtype)  # the type that autocast chooses
 
 
 def _with(module: nn.Module, vectors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-    """Runs a layer's own forward on other vectors."""
-    own = {name: module._parameters[name] for name in vectors}
+    """Runs a layer's own forward with other vectors."""
+    parameters: dict[str, Any] = module._parameters  # noqa: SLF001  # to set tensors that are no parameters
+    own = {name: parameters[name] for name in vectors}
     try:
-        module._parameters.update(vectors)  # type: ignore[arg-type]
+        parameters.update(vectors)
         result: Tensor = type(module).forward(module, inputs)
     finally:
-        module._parameters.update(own)
+        parameters.update(own)
     return result
 
 
 def _try(module: nn.Module, names: Sequence[str], inputs: Tensor) -> bool:
-    """Says whether a layer that has only its name in common with those we know works element by element too."""
+    """Whether a layer of a similar name applies its vectors element by element."""
     shape = (len(inputs), *[1] * (inputs.dim() - 2), -1)
-    own = {name: getattr(module, name) for name in names}  # which are all ones or zeros at first, and would show little
+    own = {name: getattr(module, name) for name in names}  # ones or zeros at first, which would hide differences
     vectors = {
         name: torch.linspace(0.5, 1.5, len(one), dtype=one.dtype, device=one.device) for name, one in own.items()
     }

@@ -1,15 +1,17 @@
-"""Steps in which a fused head of TRL gives its log-probabilities by way of logits, so that its gradient can be read.
+"""Probed steps of compiled models, which run uncompiled, and of TRL's fused heads, which run with logits.
 
-The fused head takes the weight out of its layer and never calls the layer: what the head (and with it a tied embedding)
-learns would be missing from the figures of the probe.
+A fused head takes the weight out of its layer and never calls the layer: the gradient of the head (and of a tied
+embedding) would be missing from the probe's statistics.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch._dynamo import OptimizedModule
 from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
@@ -17,50 +19,54 @@ logger = logging.get_logger(__name__)
 _IGNORED = -100
 
 
-class PlainHead:
-    """Has the fused heads of a model run layer by layer for a while, those whose parameters are trained.
+class PlainForward:
+    """Runs the trained fused heads of a model layer by layer, and compiled code uncompiled, between `begin` and `end`.
 
     Args:
-        model: The model, wrapped or not.
+        model: The model, wrapped or not, compiled as a whole, in parts or not at all.
+        is_homogeneous: Whether whole gradients are read, to which fused heads are no obstacle.
     """
 
-    def __init__(self, model: nn.Module):
-        self._model = model
+    def __init__(self, model: nn.Module, is_homogeneous: bool):
+        self._model, self._is_homogeneous = model, is_homogeneous
         self._fused: list[tuple[nn.Module, Callable[..., Any]]] = []
+        self._stack = contextlib.ExitStack()
 
     def begin(self) -> None:
-        """Runs by way of logits from here on."""
-        for module in self._model.modules():
+        """Starts to run uncompiled and with logits."""
+        modules = list(self._model.modules())
+        if any(isinstance(one, OptimizedModule) or _is_compiled(one) for one in modules):
+            logger.warning_once("The model is compiled; the steps in which its gradients are probed run uncompiled.")
+            self._stack.enter_context(torch.compiler.set_stance("force_eager"))
+        for module in [] if self._is_homogeneous else modules:
             forward = module.__dict__.get("forward")
             if forward is not None and is_fused(forward) and _learns(module):
                 logger.warning_once(
                     "The head is fused with the loss; the steps in which its gradient is probed hold all logits."
                 )
                 self._fused.append((module, forward))
-                module.__dict__["forward"] = _Plain(forward)
+                module.__dict__["forward"] = _Unfused(forward)
 
     def end(self) -> None:
-        """Runs fused again."""
+        """Returns to compiled code and fused heads."""
+        self._stack.close()
         for module, forward in self._fused:
             module.__dict__["forward"] = forward
         self._fused.clear()
 
 
+def _is_compiled(module: nn.Module) -> bool:
+    return module._compiled_call_impl is not None  # noqa: SLF001  # torch has no public question for it
+
+
 def is_fused(forward: Callable[..., Any]) -> bool:
-    """Says whether a forward is one that TRL has given a fused head.
-
-    Args:
-        forward: A model's forward.
-
-    Returns:
-        Whether it can be asked for log-probabilities.
-    """
-    found: Any = forward
-    while found is not None:  # autocast wraps it
-        code = getattr(getattr(found, "__func__", found), "__code__", None)
+    """Whether a model's forward is one with TRL's fused head, which returns log-probabilities on request."""
+    inner: Any = forward
+    while inner is not None:  # autocast wraps it
+        code = getattr(getattr(inner, "__func__", inner), "__code__", None)
         if "fused_lm_head" in getattr(code, "co_varnames", ()):
             return True
-        found = getattr(found, "__wrapped__", None)
+        inner = getattr(inner, "__wrapped__", None)
     return False
 
 
@@ -68,11 +74,11 @@ def _learns(module: Any) -> bool:
     return any(one.requires_grad for one in module.get_output_embeddings().parameters())
 
 
-class _Plain:
-    """A forward that gives what the fused one does.
+class _Unfused:
+    """A forward with the results of the fused one, computed from logits.
 
     Args:
-        forward: The fused one, which without being asked for that is the model's own.
+        forward: The fused forward; without a request for log-probabilities it is the model's own.
     """
 
     def __init__(self, forward: Callable[..., Any]):
@@ -89,18 +95,19 @@ class _Plain:
     ) -> Any:
         """Runs the model."""
         if not fused_lm_head:
-            given = {"labels": labels, "shift_labels": shift_labels, "num_items_in_batch": num_items_in_batch}
-            return self._forward(*args, **kwargs, **{name: one for name, one in given.items() if one is not None})
+            labels_by_name = {"labels": labels, "shift_labels": shift_labels, "num_items_in_batch": num_items_in_batch}
+            kwargs |= {name: one for name, one in labels_by_name.items() if one is not None}
+            return self._forward(*args, **kwargs)
         output = self._forward(*args, **{**kwargs, "use_cache": False})
         logits, targets = output.logits, shift_labels
         if targets is None:
-            assert labels is not None, "a fused head is asked for the log-probabilities of labels"  # noqa: S101
+            assert labels is not None, "a fused head needs labels for its log-probabilities"  # noqa: S101
             logits, targets = logits[:, :-1], labels[:, 1:]
         return _fused_output(logits, targets.to(logits.device), num_items_in_batch, getattr(output, "aux_loss", None))
 
 
 def _fused_output(logits: Tensor, targets: Tensor, num_items: Any, aux_loss: Tensor | None) -> Any:
-    """Makes what a fused head gives of `[num_rows, num_places, num_words]` logits."""
+    """Creates a fused head's output from logits `[num_rows, num_places, num_words]`."""
     from trl.trainer.utils import FusedCausalLMOutput
 
     logits = logits if logits.dtype == torch.float64 else logits.float()

@@ -1,0 +1,252 @@
+"""Weights for conflicting gradients: the methods of the package `torchjd`, by name or as objects of it."""
+
+import copy
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mixer.gradients.bargaining import bargain
+from mixer.utils.arrays import FloatArray
+from mixer.utils.random_state import seeded
+from mixer.utils.text import did_you_mean
+
+Weighting = Callable[[Tensor], Tensor]
+
+# Names of the papers: torchjd's class, and arguments that it has no default for. CAGrad's c is that of the authors'
+# runs on NYU-v2 (github.com/Cranial-XIX/CAGrad, nyuv2/run.sh).
+_CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
+    "pcgrad": ("PCGradWeighting", {}),
+    "cagrad": ("CAGradWeighting", {"c": 0.4}),
+    "mgda": ("MGDAWeighting", {}),
+    "nash-mtl": ("NashMTL", {}),
+    "upgrad": ("UPGradWeighting", {}),
+}
+NAMES = tuple(_CLASSES)
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+_OF_SHAPE_ALONE = ("Mean", "Sum", "Constant", "Random")  # aggregators that ignore the gradients' values
+
+
+class Aggregator:
+    """Weights the streams' gradients by their Gramian, so only products of gradients are needed.
+
+    Weights are scaled to a mean of 1 for gradients that are orthogonal and equally long: these are added up, as without
+    an aggregator, whether torchjd's weights are those of a sum or of a mean. The Gramian is divided by its trace first,
+    so the scale of the gradients does not matter (torchjd ignores conflicts if the trace is below 1e-4).
+
+    An aggregator with an entry per stream (`pref_vector`) uses the entries of the streams that are present. If these
+    add up to 0 or less, such as `[1, 0, 0]` once the first stream has ended, all weights are 1.
+
+    Args:
+        method: A name of `NAMES`, or an aggregator or weighting of torchjd that only needs the Gramian.
+        options: Arguments of torchjd's class, for a name: `{"c": 0.4}` for `"cagrad"`.
+        num_streams: Number of streams.
+
+    Raises:
+        ValueError: If the name is unknown, torchjd or a solver of it is not installed, or the aggregator needs more
+            than the Gramian, or has a state.
+        TypeError: If `method` is of another type.
+
+    Example:
+        >>> aggregator = Aggregator("pcgrad", {}, num_streams=2)  # doctest: +SKIP
+        >>> aggregator.weigh(np.array([[1.0, -1.0], [-1.0, 2.0]]), stream_ids=[0, 1], key=[0])  # doctest: +SKIP
+        array([2. , 1.5])
+    """
+
+    def __init__(self, method: Any, options: Mapping[str, Any], num_streams: int):
+        self._num_streams = num_streams
+        self.name, self._weighting = _weighting_of(method, options)
+        self.description = _description(self._weighting, options)  # before its use, which may change its counters
+        self._vector = _vector_name(self._weighting)
+        if self._vector and (length := len(getattr(self._weighting, self._vector))) != num_streams:
+            raise ValueError(
+                f"conflict={self.name}: {self._vector} must have one entry per stream ({num_streams}), got {length}."
+            )
+        self._scales: dict[tuple[int, ...], float] = {}
+        if num_streams > 1:  # fails now rather than in the first step
+            self._scale(tuple(range(num_streams)))
+
+    def weigh(self, gramian: FloatArray, stream_ids: Sequence[int], key: Sequence[int]) -> FloatArray:
+        """Computes the weights of the gradients.
+
+        Args:
+            gramian: `[num_present, num_present]`: products of the gradients, finite, with a positive diagonal.
+            stream_ids: `[num_present]`: the streams of the gradients.
+            key: Seed of the random numbers; global generators are left as they are.
+
+        Returns:
+            `[num_present]`: the weights.
+
+        Raises:
+            ValueError: If torchjd fails.
+        """
+        present = tuple(stream_ids)
+        if self._vector and len(present) < self._num_streams and self._entries(present).sum() <= 0.0:
+            return np.ones(len(present))
+        with seeded(*key):
+            weights = self._solve(gramian / np.trace(gramian), present)
+        return weights * self._scale(present)
+
+    def _entries(self, present: tuple[int, ...]) -> Tensor:
+        entries: Tensor = getattr(self._weighting, str(self._vector)).detach().double().cpu()
+        return entries[list(present)]
+
+    def _scale(self, present: tuple[int, ...]) -> float:
+        """Factor that gives orthogonal gradients of equal length a mean weight of 1."""
+        if present not in self._scales:
+            with seeded(0):
+                total = float(self._solve(np.eye(len(present)) / len(present), present).sum())
+            if total <= 0.0:
+                raise ValueError(
+                    f"conflict={self.name}: weights of orthogonal gradients must add up to more than 0, got "
+                    f"{total:g}: the step would go uphill."
+                )
+            self._scales[present] = len(present) / total
+        return self._scales[present]
+
+    def _solve(self, gramian: FloatArray, present: tuple[int, ...]) -> FloatArray:
+        weighting = self._weighting
+        if self._vector:
+            weighting = copy.deepcopy(weighting)
+            setattr(weighting, self._vector, self._entries(present))
+        try:
+            with torch.no_grad():
+                weights: FloatArray = weighting(torch.from_numpy(gramian)).detach().double().cpu().numpy()
+        except Exception as error:  # solvers fail in many ways
+            raise ValueError(
+                f"conflict={self.name} found no weights for the Gramian {gramian.tolist()}: {error}"
+            ) from error
+        if weights.shape != (len(present),) or not np.isfinite(weights).all():
+            raise ValueError(
+                f"conflict={self.name} must give {len(present)} finite weights for the Gramian {gramian.tolist()}, got "
+                f"{weights.tolist()}."
+            )
+        return weights
+
+
+def known_name(name: str) -> str:
+    """Finds a name of `NAMES`, ignoring case, `_` and `-`.
+
+    Raises:
+        ValueError: If the name is unknown.
+    """
+    keys = {_key(known): known for known in NAMES}
+    if _key(name) not in keys:
+        hint = did_you_mean(name.lower(), NAMES)
+        raise ValueError(f"conflict: no aggregator is called {name!r}; choose one of {list(NAMES)}.{hint}")
+    return keys[_key(name)]
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+def _vector_name(weighting: Any) -> str | None:
+    """Name of the attribute that has an entry per stream."""
+    if type(weighting).__name__ == "ConstantWeighting":
+        return "weights"
+    return None if getattr(weighting, "pref_vector", None) is None else "pref_vector"
+
+
+def _description(weighting: Weighting, options: Mapping[str, Any]) -> str:
+    """Name and settings of a weighting, the same for a name and for the equal object of torchjd."""
+    name, settings = "nash-mtl", dict(options)  # the only function: its solver is created anew in each step
+    if isinstance(weighting, nn.Module):
+        names = {class_name: known for known, (class_name, _) in _CLASSES.items()}
+        name, settings = names.get(type(weighting).__name__, type(weighting).__name__), {}
+        for module in weighting.modules():
+            settings |= {key.lstrip("_"): value for key, value in vars(module).items() if key not in _OF_EVERY_MODULE}
+    text = ", ".join(f"{key}={_value_text(value)}" for key, value in sorted(settings.items()) if value is not None)
+    return f"{name}({text})" if text else name
+
+
+def _value_text(value: Any) -> str:
+    """Formats a value without addresses, which differ between processes."""
+    return str(value.tolist()) if isinstance(value, Tensor) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
+def _torchjd(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "torchjd":
+            raise
+        raise ValueError(
+            "conflict needs torchjd, which is not installed: pip install 'adaptive-mixer[conflict]'."
+        ) from None
+
+
+def _weighting_of(method: Any, options: Mapping[str, Any]) -> tuple[str, Weighting]:
+    """Name and weighting `[num_present, num_present] -> [num_present]` of the option `conflict`."""
+    if isinstance(method, str):
+        return known_name(method), _create(known_name(method), options)
+    if inspect.isclass(method):
+        raise TypeError(f"conflict is the class {method.__name__}; give an instance: conflict={method.__name__}(...).")
+    name = type(method).__name__
+    if options:
+        raise ValueError(f"conflict: options are for names such as 'cagrad'; give them to {name}(...) itself.")
+    return name, _extract(method, name)
+
+
+def _create(name: str, options: Mapping[str, Any]) -> Weighting:
+    try:
+        return _create_nash(options) if name == "nash-mtl" else _create_weighting(name, options)
+    except ImportError as error:
+        raise ValueError(
+            f"conflict={name!r} needs a solver that is not installed ({str(error).partition('. ')[0]}): pip install "
+            "'adaptive-mixer[conflict-solvers]' (some of these packages are copyleft), or choose 'pcgrad' or 'mgda', "
+            "which need none."
+        ) from None
+    except TypeError as error:
+        raise ValueError(f"conflict={name!r} cannot be made with the options {dict(options)}: {error}.") from None
+
+
+def _create_weighting(name: str, options: Mapping[str, Any]) -> Weighting:
+    class_name, defaults = _CLASSES[name]
+    weighting: Weighting = getattr(_torchjd("torchjd.aggregation"), class_name)(**{**defaults, **options})
+    return weighting
+
+
+def _create_nash(options: Mapping[str, Any]) -> Weighting:
+    """Creates Nash-MTL with a new solver per step, so it has no state."""
+    for option in sorted({"n_tasks", "max_norm", "update_weights_every"} & options.keys()):
+        raise ValueError(
+            f"conflict='nash-mtl': {option} is not an option here: each step is solved anew for the streams in it, and "
+            "its length is that of the gradients. Leave it out."
+        )
+    torchjd = _torchjd("torchjd.aggregation")
+    torchjd.NashMTL(n_tasks=2, max_norm=0, **options)  # fails now rather than in the first step
+
+    def weigh(gramian: Tensor) -> Tensor:
+        solver = torchjd.NashMTL(n_tasks=len(gramian), max_norm=0, **options)
+        return bargain(solver, torchjd.MGDAWeighting(epsilon=1e-9, max_iters=1000), gramian)
+
+    return weigh
+
+
+def _extract(method: Any, name: str) -> Weighting:
+    """Returns the stateless Gramian weighting of a torchjd object."""
+    torchjd = _torchjd("torchjd.aggregation")
+    if not isinstance(method, (torchjd.Aggregator, torchjd.Weighting)):
+        raise TypeError(f"conflict must be one of {list(NAMES)}, or an aggregator of torchjd, got {name}.")
+    if any(isinstance(part, _torchjd("torchjd").Stateful) for part in method.modules()):
+        hint = " Give conflict='nash-mtl', which starts anew in each step." if name == "NashMTL" else ""
+        raise ValueError(
+            f"conflict={name} remembers earlier gradients, which no checkpoint holds: a resumed run would differ. "
+            f"Choose an aggregator without a state.{hint}"
+        )
+    if isinstance(method, torchjd.Weighting):
+        return method  # type: ignore[no-any-return]
+    if isinstance(method, torchjd.GramianWeightedAggregator):
+        return method.gramian_weighting  # type: ignore[no-any-return]
+    if any(isinstance(method, getattr(torchjd, known)) for known in _OF_SHAPE_ALONE):
+        return method.weighting  # type: ignore[no-any-return]
+    raise ValueError(
+        f"conflict={name} needs the whole gradients, not only their products. Choose an aggregator that works on the "
+        "Gramian (torchjd.aggregation.GramianWeightedAggregator), such as 'upgrad'."
+    )

@@ -1,1 +1,0 @@
-"""Aggregation of conflicting gradients, by torchjd."""
