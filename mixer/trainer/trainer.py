@@ -53,10 +53,10 @@ from mixer.trainer.checks import (
     check_order,
     check_trainer_is_supported,
 )
-from mixer.trainer.conflict import check_conflict, with_conflict
 from mixer.trainer.engines import EngineRequest, check_engine
 from mixer.trainer.evaluation import EvaluatingMixin, check_best_metric
 from mixer.trainer.failures import made_among_others
+from mixer.trainer.gradient_aggregation import check_conflict, with_conflict
 from mixer.trainer.method import Method
 from mixer.trainer.observers.gradient_options import Probing
 from mixer.trainer.observers.reference import ComparingMixin, compared_in

@@ -139,7 +139,7 @@ def test_unpaired_preferences(tmp_path: Path) -> None:
 
 def test_a_loss_of_neighbours_is_refused(tmp_path: Path) -> None:
     args = KTOConfig(**trl_options(tmp_path), train_sampling_strategy="sequential")
-    with pytest.raises(ValueError, match=r"compares each sample with a mean over the micro-batch.*apo_zero_unpaired"):
+    with pytest.raises(ValueError, match=r"compares each sample with a mean over its micro-batch.*apo_zero_unpaired"):
         _KTO(
             model_of(),
             ref_model=model_of(),
