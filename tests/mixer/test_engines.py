@@ -141,7 +141,7 @@ def test_weights_that_are_elsewhere() -> None:
     for parameter in model.parameters():
         parameter.data = torch.empty(0)
     assert shards_of(model) == "DeepSpeed ZeRO-3"
-    with pytest.raises(ValueError, match="reference_model: DeepSpeed ZeRO-3 has its weights in shards"):
+    with pytest.raises(ValueError, match="reference_model: DeepSpeed ZeRO-3 has sharded its weights"):
         check_reference(model, nn.Linear(2, 2))
     with pytest.raises(ValueError, match="extract_features: each rank runs the model"):
         extract_features(model, [{"input": torch.ones(2)}])

@@ -336,7 +336,7 @@ def test_what_it_cannot_be_used_beside(tmp_path: Path) -> None:
         make_trainer(tmp_path, "upgrad", train_dataset=streams, mixing=[0.5, 0.5], methods=[AGEM()])
     with pytest.raises(ValueError, match="conflict and methods both combine the streams' gradients"):
         make_trainer(tmp_path, "upgrad", methods=[GradientAggregation()])
-    with pytest.raises(ValueError, match="changes weights in the midst of a backward"):
+    with pytest.raises(ValueError, match="updates weights during the backward pass"):
         make_trainer(tmp_path, "upgrad", optim="galore_adamw_layerwise")
     with pytest.raises(TypeError, match="conflict is the class"):
         make_trainer(tmp_path, GradientAggregation)

@@ -91,11 +91,11 @@ def test_evaluation_sets_by_name(tmp_path: Path) -> None:
     ("other", "changes", "message"),
     [
         (datasets.Dataset.from_dict({"body": ["w1"]}), {}, r"'odd' has the columns \['body'\].*Rename its columns"),
-        (datasets.Dataset.from_dict({"text": [3, 4]}), {}, r"'odd': MixingSFTTrainer cannot prepare its columns"),
+        (datasets.Dataset.from_dict({"text": [3, 4]}), {}, r"'odd': MixingSFTTrainer cannot prepare the columns"),
         (
             datasets.Dataset.from_dict({"prompt": ["w1 w2 w3 w4 w5"], "completion": [" w6"]}),
             {"max_length": 4},
-            r"'odd': nothing is left of its 1 samples",
+            r"'odd': MixingSFTTrainer has filtered out all of its 1 samples",
         ),
         (texts(3, 1), {"assistant_only_loss": True}, r"'odd' is no conversation"),
         (
