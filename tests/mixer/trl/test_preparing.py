@@ -119,7 +119,7 @@ def test_an_evaluation_set_that_does_not_go_is_named(tmp_path: Path) -> None:
     sets = {"chat": chats(3, 2), "odd": texts(3, 1).rename_column("text", "words")}
     with pytest.raises(KeyError, match="text") as caught:
         _trainer(tmp_path, two_chats(), {"eval_dataset": sets})
-    assert caught.value.__notes__ == ["While the evaluation set 'odd' was prepared."]
+    assert caught.value.__notes__ == ["While preparing the evaluation set 'odd'."]
     with pytest.raises(ValueError, match="eval_dataset: the data set 'odd' is empty"):
         _trainer(tmp_path, two_chats(), {"eval_dataset": {**sets, "odd": chats(3, 2).select([])}})
 
